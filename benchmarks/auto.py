@@ -1,10 +1,10 @@
-"""Strategy Auto beside fixed presets, on the same real engines: jobs that go on in turns.
+"""Strategy Auto alongside fixed presets, on the same real engines: jobs that go on in turns.
 
 A turn is some steps of one side. Every side goes on where its last turn ended: with the draws that wait, the place in
-the data, and what Auto has learnt and chosen. Weights begin anew in every turn, so that all sides train from the same
+the data, and what Auto has learned and chosen. Weights begin again in every turn, so that all sides train from the same
 ones; lengths are given, so they do not depend on the weights. The first turns teach Auto and count for no side.
 
-Auto searches between two steps here, and not beside the next one, where two cores would be short of one. What a search
+Auto searches between two steps here, and not during the next one, where two cores would be short of one. What a search
 takes is a figure of its own. `ratios` are the times of a turn over those of `Auto` in the same turn: below 1, a fixed
 preset is faster. `Auto/best` is the time of all counted turns over that of the best fixed side.
 """
@@ -137,12 +137,14 @@ def measure(workload: Workload, num_taught: int, num_turns: int, num_steps: int)
         runs = take_turns(workload, sides, parts, num_taught, num_turns, num_steps)
     searches_s = [one.took_s for one in sides[AUTO].searches]
     columns = {f"{name}/{key}": [run[key] for run in of] for name, of in runs.items() for key in FIGURES}
+    if searches_s:  # A short run has none.
+        columns["search_s"] = searches_s
     report(
         "auto",
         ratios(runs),
         {"taught": num_taught, "turns": num_turns, "steps": num_steps, "workload": f"benchmarks/{workload.path.name}"},
         [{"side": name, **run, "draws": len(run["draws"])} for name, of in runs.items() for run in of],
-        figures=spreads({**columns, "search_s": searches_s}),
+        figures=spreads(columns),
     )
 
 

@@ -72,7 +72,7 @@ class Rewards:
 
 
 @dataclass
-class Learnt:
+class Learned:
     """What a side knows of earlier periods, as a job does that goes on."""
 
     of_rounds: Known = field(default_factory=Known)
@@ -109,7 +109,7 @@ def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up
     runs: dict[str, list[Run]] = {name: [] for name in sides}
     with running(workload) as parts:
         await_own_pool(parts, workload.spec.reward.workers_per_pod)
-        known = {name: Learnt() for name in sides}
+        known = {name: Learned() for name in sides}
         for number in range(-1 if warms_up else 0, num):
             first = number % len(sides)
             for name in (*sides[first:], *sides[:first]):
@@ -138,17 +138,17 @@ def write_rows(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def run(side: str, workload: Workload, parts: Parts, learnt: Learnt) -> Run:
+def run(side: str, workload: Workload, parts: Parts, learned: Learned) -> Run:
     """One period."""
     spec, rewards = workload.jobs[side], REWARDS[side]
     functions = rewards.functions(spec.reward.functions)
     with pool_of(rewards.pool, functions, spec.reward.workers_per_pod, parts) as pool:
-        pool.load_state(learnt.limits)
+        pool.load_state(learned.limits)
         begun_cpu_s = cpu_s(os.getppid())
         own = dataclasses.replace(parts, rewards=pool)
-        steps = logged_period(spec, own, workload.lengths, ROUNDS_PER_PERIOD, learnt.of_rounds)
+        steps = logged_period(spec, own, workload.lengths, ROUNDS_PER_PERIOD, learned.of_rounds)
         spent_cpu_s = cpu_s(os.getppid()) - begun_cpu_s
-        learnt.limits = pool.export_state()
+        learned.limits = pool.export_state()
     return {**totals(steps), "cpu_s_per_step": spent_cpu_s / len(steps), "steps": steps}
 
 

@@ -1,4 +1,4 @@
-"""One tenant among hostile ones: how long the operator takes to answer a change of a job, alone and beside 200 jobs of
+"""One tenant among hostile ones: how long the operator takes to answer a change of a job, alone and among 200 jobs of
 every kind that is known to do harm.
 
 The embedded API server and the operator are processes of their own; nothing runs in pods, whose coordinators are given
@@ -17,9 +17,7 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,11 +26,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import psutil
 import yaml
 from kubernetes import client, config
 
 from benchmarks.hostile_jobs import KINDS, NUM_HUGE, NUM_RESTLESS, Neighbours, pools, rljob
+from benchmarks.measured_process import MeasuredProcess, free_port
 from benchmarks.report import report, spread
 from longshore_devcluster.apiserver import ApiServer
 from longshore_kube.access import from_kubeconfig
@@ -45,6 +43,8 @@ RESTART_LIMIT_S: Final = 30.0
 """An operator that was started again lists all jobs and looks at each of them first."""
 LIMITS_S: Final = {"alone": LIMIT_S, "beside": LIMIT_S, "after_restart": RESTART_LIMIT_S}
 QUIET: Final = "quiet"
+TENANT: Final = "tenant"
+"""User agent of who is not the operator."""
 ROOT: Final = Path(__file__).parents[1]
 CRD: Final = ROOT / "crds" / "longshore.dev_rljobs.yaml"
 CHART_VALUES: Final = ROOT / "charts" / "longshore" / "values.yaml"
@@ -70,18 +70,14 @@ class Quiet:
         raise AssertionError("the watch ended")
 
 
-class Operator:
+class Operator(MeasuredProcess):
     """The operator, its health and its memory."""
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        self._port = free_port()
         command = [sys.executable, "-m", "longshore_operator", "run", "--all-namespaces", "--runtime-image=unused"]
         command += ["--no-leader-election", f"--health-port={self._port}"]
-        environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
-        with log.open("a") as output:
-            self._process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        super().__init__(command, kubeconfig, log)
 
     async def health(self) -> str:
         """`ok`, or what `/healthz` says."""
@@ -96,18 +92,6 @@ class Operator:
         async with asyncio.timeout(120):
             while await self.health() != "ok":  # noqa: ASYNC110 - it is another process
                 await asyncio.sleep(0.1)
-
-    def peak_memory_mib(self) -> float:
-        text = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(text.split("VmHWM:")[1].split()[0]) / 1024
-
-    def cpu_s(self) -> float:
-        times = psutil.Process(self._process.pid).cpu_times()
-        return float(times.user + times.system)
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(30)
 
 
 @contextlib.contextmanager
@@ -140,7 +124,7 @@ async def _serve(data: Path, address_file: Path) -> None:
 async def clients(kubeconfig: Path) -> AsyncIterator[tuple[KubeClient, KubeClient]]:
     """Of tenants, and of their coordinators."""
     access = from_kubeconfig(kubeconfig)
-    async with KubeClient(access, "tenant") as tenant, KubeClient(access, "longshore-coordinator") as coordinator:
+    async with KubeClient(access, TENANT) as tenant, KubeClient(access, "longshore-coordinator") as coordinator:
         yield tenant, coordinator
 
 
@@ -153,7 +137,7 @@ def prepare(kubeconfig: Path, namespaces: Sequence[str]) -> None:
 
 
 async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dict[str, Any]:
-    """Alone, beside the hostile jobs, and after the operator was started again in front of them."""
+    """Alone, among the hostile jobs, and after the operator was started again in front of them."""
     with tempfile.TemporaryDirectory() as folder, api_server(Path(folder)) as kubeconfig:
         log = Path(folder) / "log"
         async with clients(kubeconfig) as (tenant, coordinator):

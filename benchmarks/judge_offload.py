@@ -1,4 +1,4 @@
-"""A judge whose layers stream from host memory: copies beside the computation against copies in between.
+"""A judge whose layers stream from host memory: copies alongside the computation against copies in between.
 
 RollPacker, section 6.5 (figure 13b): so much GPU memory is reserved for a 7B judge that, at the longest sequence, at
 least half of its weights must lie in host memory; shorter sequences leave room for more resident layers. Measured is

@@ -3,8 +3,9 @@
 The embedded API server and the operator are processes of their own. Nothing runs in pods: a pretend kubelet binds each
 pod and says that it runs, and in the end that its coordinator has succeeded. `starting` is from the first creation
 until every job is Running, `churn` a while in which coordinators report, `restart` the start of another operator among
-running jobs, and `ending` from the first coordinator that succeeds until every job is Succeeded. All processes share
-the machine.
+running jobs and as many pods of others, and `ending` from the first coordinator that succeeds until every job is
+Succeeded. Then another operator that is built on kopf, that of dask-kubernetes, starts as many pods on an API server of
+its own. All processes share the machine.
 """
 
 import argparse
@@ -16,26 +17,29 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from benchmarks.dask_fleet import measure_start
 from benchmarks.hostile_jobs import rljob
-from benchmarks.hostile_tenants import Operator, clients, prepare
+from benchmarks.hostile_tenants import TENANT, Operator, clients, prepare
+from benchmarks.measured_process import cpu_s as cpu_s_of
+from benchmarks.measured_process import peak_memory_mib
+from benchmarks.pretend_kubelet import PretendKubelet
 from benchmarks.report import report
 from longshore.api import names
 from longshore_devcluster.apiserver import ApiServer
 from longshore_devcluster.apiserver.router import Router
-from longshore_kube.errors import ApiError
-from longshore_kube.reflector import Changed, Listed, Reflector
-from longshore_kube.resources import PODS, Json
+from longshore_kube.reflector import Listed, Reflector
+from longshore_kube.resources import PODS
 from longshore_operator.kube import RLJOBS, KubeClient
 
 NAMESPACES: Final = 10
@@ -43,25 +47,24 @@ WORKERS: Final = 9
 """With the coordinator, ten pods of a job."""
 PARALLEL: Final = 16
 """Requests of the pretend kubelet and of users at once."""
+FOREIGN_PODS_PER_JOB: Final = 10
+ELSEWHERE: Final = "elsewhere"
+"""Namespace of pods that belong to no job."""
 CHURN_S: Final = 10.0
 REPORTS_PER_S: Final = 20.0
 DEADLINE_S: Final = 1_800.0
 _LAG: Final = "longshore_operator_reconcile_lag_seconds"
-_SUCCEEDED: Final = {
-    "phase": "Succeeded",
-    "containerStatuses": [{"name": "longshore", "state": {"terminated": {"exitCode": 0}}}],
-}
 
 
 @dataclass
 class Fleet:
-    """All jobs, their pods, and who plays the kubelet and the users."""
+    """All jobs, and who plays their users and coordinators."""
 
     kube: KubeClient
+    kubelet: PretendKubelet
     num_jobs: int
     phases: dict[tuple[str, str], str] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    pending: "asyncio.Queue[Json]" = field(default_factory=asyncio.Queue)
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -69,10 +72,10 @@ class Fleet:
 
     async def create(self) -> None:
         spec = {"workers": {"replicas": WORKERS, "gpusPerPod": 0}, "reward": {"pods": 0}}
-        await self._all(self.kube.create(rljob(key, spec)) for key in self.keys)
+        await in_parallel(self.kube.create(rljob(key, spec)) for key in self.keys)
 
     async def succeed(self) -> None:
-        await self._all(self._status(names.coordinator_pod(name), space, _SUCCEEDED) for space, name in self.keys)
+        await in_parallel(self.kubelet.succeed(*key) for key in self.keys)
 
     async def report(self) -> None:
         """Coordinators report, spread over all jobs."""
@@ -81,8 +84,16 @@ class Fleet:
             number += 1
             space, name = self.keys[number % self.num_jobs]
             body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"namespace": space, "name": name}}
-            await self._all([self.kube.apply(body | {"status": {"runtime": {"attempt": 1, "step": number}}}, "status")])
+            await self.kube.apply(body | {"status": {"runtime": {"attempt": 1, "step": number}}}, "status")
             await asyncio.sleep(1 / REPORTS_PER_S)
+
+    async def create_foreign_pods(self) -> None:
+        """As many pods of others as there are pods of jobs; nothing happens to them."""
+        pod = {"spec": {"containers": [{"name": "main", "image": "unused"}]}}
+        await in_parallel(
+            self.kube.client.create(PODS, pod | {"metadata": {"name": f"foreign-{index}"}}, ELSEWHERE)
+            for index in range(self.num_jobs * FOREIGN_PODS_PER_JOB)
+        )
 
     async def until(self, phase: str) -> float:
         """Wait until every job has a phase; returns when, in monotonic time."""
@@ -93,56 +104,23 @@ class Fleet:
         return time.monotonic()
 
     async def follow_jobs(self) -> None:
-        async for _, job in self._watch(RLJOBS.path(None)):
-            key = job["metadata"]["namespace"], job["metadata"]["name"]
-            self.phases[key] = (job.get("status") or {}).get("phase", "")
-            self.changed.set()
+        """Never return."""
+        async for news in Reflector(self.kube.client, RLJOBS.path(None), lambda found: found).changes():
+            for job in news.items if isinstance(news, Listed) else [news.item]:
+                key = job["metadata"]["namespace"], job["metadata"]["name"]
+                self.phases[key] = (job.get("status") or {}).get("phase", "")
+                self.changed.set()
 
-    async def follow_pods(self) -> None:
-        async for _, pod in self._watch(PODS.path(None)):
-            self.pending.put_nowait(pod)
 
-    async def kubelet(self) -> None:
-        """Bind what is new, let it run, and end what is being deleted."""
-        while True:
-            pod = await self.pending.get()
-            metadata = pod["metadata"]
-            with contextlib.suppress(ApiError):
-                if "deletionTimestamp" in metadata:
-                    await self._remove(metadata)
-                elif not pod["spec"].get("nodeName"):
-                    await self._start(metadata)
+async def in_parallel(calls: Iterable[Awaitable[Any]]) -> None:
+    """Some at a time."""
+    slots = asyncio.Semaphore(PARALLEL)
 
-    async def _start(self, metadata: Json) -> None:
-        space, name = metadata["namespace"], metadata["name"]
-        target = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"name": "node-0"}}
-        await self.kube.client.request("POST", PODS.path(space, name, "binding"), body=target)
-        ready = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]
-        await self._status(name, space, {"phase": "Running", "podIP": "10.0.0.1", "conditions": ready})
+    async def one(call: Awaitable[Any]) -> None:
+        async with slots:
+            await call
 
-    async def _remove(self, metadata: Json) -> None:
-        path = PODS.path(metadata["namespace"], metadata["name"])
-        await self.kube.client.request("DELETE", path, body={"gracePeriodSeconds": 0})
-
-    async def _status(self, name: str, space: str, status: Json) -> None:
-        metadata = {"namespace": space, "name": name}
-        await self.kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}, "status")
-
-    async def _watch(self, path: str) -> AsyncIterator[tuple[str, Json]]:
-        """Every object, and every change."""
-        async for news in Reflector(self.kube.client, path, lambda found: found).changes():
-            for change in [Changed("ADDED", one) for one in news.items] if isinstance(news, Listed) else [news]:
-                yield change.kind, change.item
-
-    async def _all(self, calls: Any) -> None:
-        """So many at once."""
-        slots = asyncio.Semaphore(PARALLEL)
-
-        async def one(call: Any) -> None:
-            async with slots:
-                await call
-
-        await asyncio.gather(*(one(call) for call in calls))
+    await asyncio.gather(*(one(call) for call in calls))
 
 
 class ScrapedOperator(Operator):
@@ -191,7 +169,7 @@ async def _serve(data: Path, address_file: Path, num_requests: "Synchronized[int
     serve = Router.serve
 
     async def counted(router: Router, request: Any) -> Any:
-        num_requests.value += request.headers.get("User-Agent", "").startswith(names.OPERATOR_FIELD_MANAGER)
+        num_requests.value += request.headers.get("User-Agent") != TENANT
         return await serve(router, request)
 
     Router.serve = counted  # type: ignore[assignment, method-assign]
@@ -205,71 +183,117 @@ async def _serve(data: Path, address_file: Path, num_requests: "Synchronized[int
 
 async def measure(num_jobs: int) -> dict[str, Any]:
     """All of it once."""
-    num_requests = multiprocessing.Value("q")
-    with tempfile.TemporaryDirectory() as folder, counting_api_server(Path(folder), num_requests) as (config, server):
-        prepare(config, [f"team-{index}" for index in range(NAMESPACES)])
+    with tempfile.TemporaryDirectory() as folder, _api_server(Path(folder)) as (config, server, num_requests):
         log = Path(folder) / "log"
         async with clients(config) as (kube, _):
             operator = ScrapedOperator(config, log)
             await operator.until_healthy()
-            fleet = Fleet(kube, num_jobs)
-            tasks = [asyncio.create_task(one) for one in (fleet.follow_jobs(), fleet.follow_pods())]
-            tasks += [asyncio.create_task(fleet.kubelet()) for _ in range(PARALLEL)]
-            before, began_s = num_requests.value, time.monotonic()
-            await fleet.create()
-            running_s = await fleet.until("Running") - began_s
-            per_job = (num_requests.value - before) / num_jobs
-            print(f"Running after {running_s:.1f} s, {per_job:.1f} requests a job", file=sys.stderr)
-            lags = await operator.lags()
-            await fleet.report()
-            churn = quantiles(lags, await operator.lags())
-            cpu_s, memory_mib = operator.cpu_s(), operator.peak_memory_mib()
-            operator.stop()
-            before, recovery_started_s = num_requests.value, time.monotonic()
-            operator = ScrapedOperator(config, log)
-            await operator.until_idle(num_jobs)
-            restart = {
-                "seconds": time.monotonic() - recovery_started_s,
-                "requests_per_job": (num_requests.value - before) / num_jobs,
-            }
-            ending_s = time.monotonic()
-            await fleet.succeed()
-            succeeded_s = await fleet.until("Succeeded") - ending_s
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            fleet = Fleet(kube, PretendKubelet(kube.client, PARALLEL), num_jobs)
+            async with _background(fleet.follow_jobs(), fleet.kubelet.run()):
+                start = await _started(fleet, operator, num_requests)
+                lags = await operator.lags()
+                await fleet.report()
+                churn = quantiles(lags, await operator.lags())
+                cpu_s, memory_mib = operator.cpu_s(), operator.peak_memory_mib()
+                operator.stop()
+                await fleet.create_foreign_pods()
+                before, began_s = num_requests.value, time.monotonic()
+                operator = ScrapedOperator(config, log)
+                await operator.until_idle(num_jobs)
+                restart = {
+                    "seconds": time.monotonic() - began_s,
+                    "requests_per_job": (num_requests.value - before) / num_jobs,
+                    "cpu_s": operator.cpu_s(),
+                    "peak_memory_mib": operator.peak_memory_mib(),
+                }
+                began_s = time.monotonic()
+                await fleet.succeed()
+                succeeded_s = await fleet.until("Succeeded") - began_s
             memory_mib = max(memory_mib, operator.peak_memory_mib())
-            server_cpu = psutil.Process(server).cpu_times()
             operator.stop()
         return {
             "jobs": num_jobs,
-            "starting_s": running_s,
-            "requests_per_job": per_job,
+            **start,
             "churn_lag_s": churn,
             "restart": restart,
             "ending_s": succeeded_s,
             "operator_cpu_s": cpu_s,
             "operator_peak_memory_mib": memory_mib,
-            "server_cpu_s": server_cpu.user + server_cpu.system,
+            "server_cpu_s": cpu_s_of(server),
+            "server_peak_memory_mib": peak_memory_mib(server),
             "tracebacks": log.read_text().count("Traceback"),
         }
 
 
-def quantiles(before: dict[float, float], after: dict[float, float]) -> dict[str, float]:
-    """Upper bounds of the median and of the 99th percentile, from the buckets of a histogram."""
+async def _started(fleet: Fleet, operator: ScrapedOperator, num_requests: "Synchronized[int]") -> dict[str, Any]:
+    """From the first creation until every job is Running."""
+    before, began_s = num_requests.value, time.monotonic()
+    pods = asyncio.create_task(_timed(fleet.kubelet.until_running(fleet.num_jobs * (WORKERS + 1))))
+    await fleet.create()
+    running_s = await fleet.until("Running") - began_s
+    per_job = (num_requests.value - before) / fleet.num_jobs
+    print(f"Running after {running_s:.1f} s, {per_job:.1f} requests a job", file=sys.stderr)
+    return {
+        "starting_s": running_s,
+        "pods_running_s": await pods - began_s,
+        "requests_per_job": per_job,
+        "starting_lag_s": quantiles({}, await operator.lags()),
+        "starting_cpu_s": operator.cpu_s(),
+    }
+
+
+async def _timed(work: Awaitable[None]) -> float:
+    """When it was done, in monotonic time."""
+    await work
+    return time.monotonic()
+
+
+async def measure_dask(num_jobs: int) -> dict[str, Any]:
+    """The start of as many clusters of as many pods by the operator of dask-kubernetes."""
+    keys = [(f"team-{index % NAMESPACES}", f"job-{index}") for index in range(num_jobs)]
+    with tempfile.TemporaryDirectory() as folder, _api_server(Path(folder)) as (config, server, num_requests):
+        async with clients(config) as (kube, _):
+            before = num_requests.value
+            log = Path(folder) / "log"
+            async with asyncio.timeout(DEADLINE_S):
+                found = await measure_start(kube.client, config, log, keys, WORKERS, PARALLEL)
+            per_job = (num_requests.value - before) / num_jobs
+            print(f"dask-kubernetes: {found['pods_running_s']:.1f} s, {per_job:.1f} requests a job", file=sys.stderr)
+            return {"jobs": num_jobs, "requests_per_job": per_job, **found, "server_cpu_s": cpu_s_of(server)}
+
+
+@contextlib.contextmanager
+def _api_server(folder: Path) -> Iterator[tuple[Path, int, "Synchronized[int]"]]:
+    """An API server with the namespaces and the CRD; yields kubeconfig, process id and the requests of operators."""
+    num_requests = multiprocessing.Value("q")
+    with counting_api_server(folder, num_requests) as (config, server):
+        prepare(config, [ELSEWHERE, *(f"team-{index}" for index in range(NAMESPACES))])
+        yield config, server, num_requests
+
+
+@contextlib.asynccontextmanager
+async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def quantiles(before: dict[float, float], after: dict[float, float]) -> dict[str, float | None]:
+    """Upper bounds of the median and of the 99th percentile, from the buckets of a histogram; None: above the last."""
     counts = {limit: after[limit] - before.get(limit, 0.0) for limit in sorted(after)}
     total = max(counts.values())
     return {
-        name: next(limit for limit, count in counts.items() if count >= share * total)
+        name: next((limit for limit, count in counts.items() if limit < inf and count >= share * total), None)
         for name, share in (("p50", 0.5), ("p99", 0.99))
     }
 
 
-def main() -> int:
-    """Measure, report; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, nargs="+", default=[100, 1_000])
-    runs = [asyncio.run(measure(num_jobs)) for num_jobs in parser.parse_args().jobs]
+def ratios_of(runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Costs of a job in a large fleet over those in the smallest, and of Longshore over those of dask-kubernetes."""
     first = runs[0]
     ratios = {
         f"{what}_per_job/{run['jobs']}_over_{first['jobs']}": [
@@ -278,8 +302,29 @@ def main() -> int:
         for run in runs[1:]
         for what in ("starting_s", "operator_cpu_s", "ending_s")
     }
+    for run, other in zip(runs, others, strict=bool(others)):
+        start = {"pods_running_s": run["pods_running_s"], "operator_cpu_s": run["starting_cpu_s"]}
+        start |= {"requests_per_job": run["requests_per_job"]}
+        ratios |= {f"{what}/longshore_over_dask/{run['jobs']}": [start[what] / other[what]] for what in start}
+    return ratios
+
+
+def main() -> int:
+    """Measure, report; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[100, 1_000])
+    parser.add_argument("--without-dask", action="store_true", help="do not compare with dask-kubernetes")
+    given = parser.parse_args()
+    runs, others = [], []
+    for num_jobs in given.jobs:
+        runs.append(asyncio.run(measure(num_jobs)))
+        if not given.without_dask:
+            others.append(asyncio.run(measure_dask(num_jobs)))
     settings = {"pods_per_job": WORKERS + 1, "namespaces": NAMESPACES, "reports_per_s": REPORTS_PER_S}
-    report("operator_scale", ratios, settings, runs, figures={str(run["jobs"]): run for run in runs})
+    settings |= {"foreign_pods_per_job": FOREIGN_PODS_PER_JOB}
+    figures = {str(run["jobs"]): run for run in runs}
+    dask = {str(run["jobs"]): run for run in others}
+    report("operator_scale", ratios_of(runs, others), settings, [*runs, *others], figures=figures, dask=dask)
     return 1 if any(run["tracebacks"] for run in runs) else 0
 
 

@@ -1,7 +1,8 @@
-"""Periods of training that tell when the trainers computed what: how much of it was done while the round still ran."""
+"""Periods of training that say when the trainers computed what: how much of it was done while the round still ran."""
 
 import math
 import queue
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,19 +26,16 @@ from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round_policy import BatchShape
 from longshore_runtime.clock import Clock
-from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.loop_parts import Parts
-from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.round_requests import RequestOf
 from longshore_runtime.run_state import RunState
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
-from longshore_runtime.telemetry.step_metrics import StepTimes
+from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.samples import shares
-from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.trainer_protocol import Sample
 
 
@@ -166,16 +164,9 @@ class LoggingRecorder(Recorder):
         self._log.note(f"refused: {reason}")
         super().rejected(epoch, reason, refused_tp_size)
 
-    def step(
-        self,
-        state: RunState,
-        result: RoundResult,
-        trained: StepTraining,
-        times: StepTimes,
-        queue_length: int,
-        repurposed: RepurposingTimes | None = None,
-    ) -> None:
-        super().step(state, result, trained, times, queue_length, repurposed)
+    def step(self, state: RunState, done: StepDone) -> None:
+        super().step(state, done)
+        times = done.times
         ended_s = self._log.rollout_begun_s + times.gen_s
         passes = self._log.passes()
         self._log.note_at(passes[0].done_s, "first gradients")
@@ -183,14 +174,14 @@ class LoggingRecorder(Recorder):
         self._log.note_at(times.step_s - times.publish_s, "update done")
         self._log.note_at(times.step_s, "weights published")
         self.steps.append(
-            figures_of(result, trained, times, queue_length)
+            figures_of(done)
             | {
                 "first_gradient_s": passes[0].done_s,
                 "overlap_share": overlap_share(passes, ended_s),
                 "dispatch_s": sorted({round(one.given_s, 4) for one in passes}),
                 "events": self._log.events(),
             }
-            | (asdict(repurposed) if repurposed else {})
+            | (asdict(done.repurposed) if done.repurposed else {})
         )
 
     def close(self) -> None:
@@ -304,5 +295,6 @@ class Alternations:
         for name in names[first:] + names[:first]:
             steps = logged_period(self._jobs[name], self._parts, self._lengths, self._num_rounds, self._known[name])
             runs[name] = {"alternation": number, "job": name, **totals(steps), "steps": steps}
+            print(f"alternation {number}: {name} {runs[name]['step_s']:.3f} s a step", file=sys.stderr)
         assert len({sum(step["samples"] for step in run["steps"]) for run in runs.values()}) == 1, "unequal work"
         return runs

@@ -1,4 +1,4 @@
-"""What the simulator says of a paper's own cluster, beside what the paper printed."""
+"""What the simulator says of a paper's own cluster, alongside what the paper printed."""
 
 from typing import Any
 

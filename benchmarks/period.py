@@ -17,24 +17,22 @@ from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape
-from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.loop_parts import Parts
-from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.run_state import RunState
 from longshore_runtime.session import Session
 from longshore_runtime.telemetry.recorder import Recorder
-from longshore_runtime.telemetry.step_metrics import StepTimes
+from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.trainer.samples import off_policy_token_share
-from longshore_runtime.trainer.updates import StepTraining
 
 Step = dict[str, Any]
 Run = dict[str, Any]
 
 
-def figures_of(result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int) -> Step:
+def figures_of(done: StepDone) -> Step:
     """What benchmarks say of a step."""
+    result, trained, times = done.result, done.trained, done.times
     return {
         "kind": result.end.kind.value,
         "samples": len(trained.samples),
@@ -52,7 +50,7 @@ def figures_of(result: RoundResult, trained: StepTraining, times: StepTimes, que
         "trainer_compute_s": trained.compute_s,
         "first_dispatch_s": trained.first_dispatch_s,
         "updates": len(trained.updates),
-        "queue_length": queue_length,
+        "queue_length": done.queue_length,
         "draws": sorted(str(group.draw) for group in result.groups),
     }
 
@@ -63,16 +61,8 @@ class Keep(Recorder):
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
-    def step(
-        self,
-        state: RunState,
-        result: RoundResult,
-        trained: StepTraining,
-        times: StepTimes,
-        queue_length: int,
-        repurposed: RepurposingTimes | None = None,
-    ) -> None:
-        self.steps.append(figures_of(result, trained, times, queue_length))
+    def step(self, state: RunState, done: StepDone) -> None:
+        self.steps.append(figures_of(done))
 
     def activity(self, activity: RuntimeActivity) -> None:
         """Not kept."""
@@ -95,8 +85,16 @@ class Keep(Recorder):
     def round_progress(self, state: RunState, progress: Any) -> None:
         """Not kept."""
 
+    def notice(self, reason: str, message: str) -> None:
+        """Not kept."""
 
-def period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int) -> list[Step]:
+    def alarms(self, raised: Any) -> None:
+        """Not kept."""
+
+
+def period(
+    spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, recorder: Keep | None = None
+) -> list[Step]:
     """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
     algorithm = spec.algorithm
     policy = round_policy(
@@ -106,7 +104,7 @@ def period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: i
         groups_per_update=algorithm.groups_per_update,
         dynamic_sampling=algorithm.dynamic_sampling,
     )
-    recorder = Keep()
+    recorder = recorder or Keep()
     loop = GivenLengths(loop_options(spec), dataclasses.replace(parts, policy=policy, recorder=recorder), lengths)
     loop.restore()
     if parts.checkpoints.newest() is None:

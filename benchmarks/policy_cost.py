@@ -3,7 +3,7 @@
 A round is driven as by a rollout: responses end one by one, and a group has its rewards as soon as it is to be scored;
 with adaptive admission an engine also tells its load whenever a response of its own ends. Engines grow with requests,
 64 each. A first pass records the events; what is timed (processor time) is their replay on a policy and a router that
-begin anew.
+begin again.
 
 The reward queue is given all responses of a round before a few workers score the first: rewards that fall behind.
 
@@ -47,7 +47,7 @@ NUM_ROUNDS: Final = 5
 """A period of tail batching; by then every strategy has leftovers to deal with."""
 NUM_RESPONSES: Final = 8
 REWARDS: Final = "RewardQueue"
-"""Beside the strategies."""
+"""Besides the strategies."""
 REQUESTS_PER_ENGINE: Final = 64
 
 Call = Callable[["Driven"], Decision | None]
@@ -152,7 +152,7 @@ class Recording:
             self._round()
 
     def replay(self) -> None:
-        """The same calls on a policy and a router that begin anew."""
+        """The same calls on a policy and a router that begin again."""
         driven = Driven(self.case, self.num_requests)
         for call in self.calls:
             call(driven)

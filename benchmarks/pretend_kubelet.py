@@ -7,7 +7,7 @@ from typing import Any, Final
 from longshore.api import names
 from longshore_kube.client import Client, Patch
 from longshore_kube.errors import ApiError, KubeError
-from longshore_kube.reflector import Listed, Reflector
+from longshore_kube.reflector import Changed, Listed, Reflector
 from longshore_kube.resources import PODS, Json
 
 _PAUSE_S: Final = 0.2
@@ -23,28 +23,48 @@ _SUCCEEDED: Final = {
 
 
 class PretendKubelet:
-    """Flips statuses of pods. `pods` has every pod that there ever was."""
+    """Flips statuses of pods. `pods` has every pod that there ever was, `running` the uids of those that run."""
 
-    def __init__(self, client: Client, num_workers: int = 8) -> None:
+    def __init__(self, client: Client, num_workers: int = 8, labels: str = names.LABEL_JOB) -> None:
+        """`labels`: selector of the pods that it looks after."""
         self._client = client
         self._num_workers = num_workers
+        self._labels = labels
         self._queue: asyncio.Queue[Json] = asyncio.Queue()
+        self._changed = asyncio.Event()
         self.pods: dict[str, tuple[str, str]] = {}
         """Namespace and name by uid."""
+        self.running: set[str] = set()
+        self._started: set[str] = set()
 
     async def run(self) -> None:
         """Never return."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._num_workers):
                 group.create_task(self._work())
-            async for news in Reflector(self._client, PODS.path(None), lambda pod: pod).changes():
-                for pod in news.items if isinstance(news, Listed) else [news.item]:
-                    self.pods[pod["metadata"]["uid"]] = pod["metadata"]["namespace"], pod["metadata"]["name"]
-                    self._queue.put_nowait(pod)
+            followed = Reflector(self._client, PODS.path(None), lambda pod: pod, labels=self._labels)
+            async for news in followed.changes():
+                for change in [Changed("ADDED", one) for one in news.items] if isinstance(news, Listed) else [news]:
+                    self._note(change.kind, change.item)
+                    if change.kind != "DELETED":
+                        self._queue.put_nowait(change.item)
+
+    async def until_running(self, num_pods: int) -> None:
+        """Wait until so many pods run at once."""
+        while len(self.running) < num_pods:
+            self._changed.clear()
+            await self._changed.wait()
 
     async def succeed(self, namespace: str, job: str) -> None:
         """Let the coordinator of a job end well."""
         await self._until_done(self._status, namespace, names.coordinator_pod(job), _SUCCEEDED)
+
+    def _note(self, kind: str, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        self.pods[uid] = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        is_running = kind != "DELETED" and (pod.get("status") or {}).get("phase") == "Running"
+        (self.running.add if is_running else self.running.discard)(uid)
+        self._changed.set()
 
     async def _work(self) -> None:
         while True:
@@ -52,9 +72,10 @@ class PretendKubelet:
             place = metadata["namespace"], metadata["name"]
             if "deletionTimestamp" in metadata:
                 await self._until_done(self._remove, *place)
-            elif not pod["spec"].get("nodeName"):
-                await self._until_done(self._bind, *place)
-            elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
+            elif metadata["uid"] not in self._started and not (pod.get("status") or {}).get("podIP"):
+                self._started.add(metadata["uid"])
+                if not pod["spec"].get("nodeName"):
+                    await self._until_done(self._bind, *place)
                 await self._until_done(self._status, *place, _READY)
 
     async def _until_done(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> None:

@@ -7,7 +7,7 @@ the machine has. The rollout is pretended: a decode step takes a fixed time.
 
 - Synchronous: scoring begins when the rollout has ended. Only this benchmark can do that.
 - Asynchronous: a response is scored when it has finished; time limits are fixed.
-- Adaptive: likewise, with time limits that follow what correct programs took.
+- Adaptive: the same, with time limits that follow what correct programs took.
 
 Rounds are those of tail batching: short ones leave little time to hide scoring in. One alternation is a period of each
 arm: every prompt twice, so that half of the adaptive limits begin without an anchor.
@@ -26,28 +26,23 @@ from statistics import fmean
 from typing import Any, Final
 
 from benchmarks.local_pods import LocalRewardPods, in_coordinator, run_in_coordinator
-from benchmarks.period import Keep, Run, Step, running
+from benchmarks.period import Keep, Run, Step, period, running
 from benchmarks.report import report
-from benchmarks.workload import GivenLengths, Workload, loop_options
+from benchmarks.workload import Workload
 from longshore.api import contract
 from longshore.api.reward import RewardFunction
-from longshore.policy.draws import Draw, DrawCursor
-from longshore.policy.presets import round_policy
+from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore.policy.round_policy import BatchShape
-from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import WorkerReady
 from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.run_state import RunState
 from longshore_runtime.settings import Settings
-from longshore_runtime.telemetry.step_metrics import StepTimes
-from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.telemetry.step_done import StepDone
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 NUM_PROMPTS: Final = 20
@@ -88,7 +83,7 @@ class HeldBack(RewardPool):
             self._held = {}
 
     def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
-        """Keep the group until `forget` tells of the end of the rollout."""
+        """Keep the group until `forget` reports the end of the rollout."""
         if self._held is None:
             super().score(draw, responses)
         else:
@@ -112,19 +107,12 @@ ARMS: Final[Mapping[str, tuple[type[RewardPool], bool]]] = {
 class KeepRewards(Keep):
     """Keeps what scoring did as well."""
 
-    def step(
-        self,
-        state: RunState,
-        result: RoundResult,
-        trained: StepTraining,
-        times: StepTimes,
-        queue_length: int,
-        repurposed: RepurposingTimes | None = None,
-    ) -> None:
-        super().step(state, result, trained, times, queue_length)
+    def step(self, state: RunState, done: StepDone) -> None:
+        super().step(state, done)
+        result = done.result
         responses = [one for group in result.groups for one in group.responses]
         self.steps[-1] |= {
-            "reward_wait_s": times.reward_s,
+            "reward_wait_s": done.times.reward_s,
             "scoring_s": sum(result.rewards.seconds.values()),
             "timed_out": sum(one.timed_out for one in responses),
             "mean_reward": fmean(one.reward for one in responses),
@@ -136,7 +124,7 @@ class KeepRewards(Keep):
 def pool_of(
     kind: type[RewardPool], functions: Sequence[RewardFunction], num_workers: int, parts: Parts
 ) -> Iterator[RewardPool]:
-    """A pool on one reward pod whose workers are all ready, and that has learnt nothing yet."""
+    """A pool on one reward pod whose workers are all ready, and that has learned nothing yet."""
     token = Path(os.environ[contract.ENV_REWARD_TOKEN])
     lane = RewardLane(tuple(functions), PodWorkers(1, num_workers, LocalRewardPods().reward_address, token))
     pool = kind([lane], ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
@@ -161,22 +149,6 @@ def await_workers(pool: RewardPool, parts: Parts, num_workers: int) -> None:
             num_workers -= 1
 
 
-def period(pool: RewardPool, parts: Parts) -> list[Step]:
-    """Every prompt twice, from the same weights and the same place in the data: four short rounds and a long one."""
-    spec, recorder = WORKLOAD.spec, KeepRewards()
-    shape = BatchShape(spec.algorithm.prompts_per_step, spec.algorithm.responses_per_prompt)
-    policy = round_policy(spec.rollout, shape, DrawCursor(NUM_PROMPTS, spec.algorithm.seed))
-    parts = dataclasses.replace(parts, policy=policy, recorder=recorder, rewards=pool)
-    loop = GivenLengths(loop_options(spec), parts, WORKLOAD.lengths)
-    loop.restore()
-    if parts.checkpoints.newest() is None:
-        loop.checkpoint()
-    for number in range(STEPS_PER_PERIOD):
-        loop.step(draining=policy.num_deferred >= (STEPS_PER_PERIOD - number) * shape.num_prompts)
-    assert policy.num_deferred == 0, "a period trains every draw that it starts"
-    return recorder.steps
-
-
 def totals(steps: Sequence[Step]) -> dict[str, float]:
     """Means over the steps of a period."""
     names = ("step_s", "rollout_s", "reward_wait_s", "scoring_s", "timed_out", "mean_reward")
@@ -196,7 +168,9 @@ def measure(num_alternations: int) -> None:
             for name, (kind, is_adaptive) in ARMS.items():
                 code = function.code.model_copy(update={"adaptive_timeout": is_adaptive})
                 with pool_of(kind, [function.model_copy(update={"code": code})], num_workers, parts) as pool:
-                    steps = period(pool, parts)
+                    # Every prompt twice, from the same weights and the same place in the data.
+                    scoring = dataclasses.replace(parts, rewards=pool)
+                    steps = period(WORKLOAD.spec, scoring, WORKLOAD.lengths, STEPS_PER_PERIOD, KeepRewards())
                 runs[name].append({"alternation": number, "arm": name, **totals(steps), "steps": steps})
     verdicts = {tuple(step["mean_reward"] for step in run["steps"]) for arm in runs.values() for run in arm}
     assert len(verdicts) == 1, "all arms must judge alike"

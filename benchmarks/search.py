@@ -1,4 +1,4 @@
-"""What the search finds on the settings of the papers, beside their baseline and tail batching's defaults.
+"""What the search finds on the settings of the papers, alongside their baseline and tail batching's defaults.
 
     make bench NAME=search
 

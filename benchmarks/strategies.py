@@ -1,4 +1,4 @@
-"""All strategies on the same real engines: same model, same draws, alternating in one run; beside it, the simulator.
+"""All strategies on the same real engines: same model, same draws, alternating in one run; next to them, the simulator.
 
 One alternation is a period of every job of `strategies.yaml`: as many rounds each, from the same weights and the same
 position in the data. The last rounds of a period train whatever waits, so that every job trains the same draws, and
@@ -6,7 +6,7 @@ equally many samples. `GroupPipeline` makes several updates per step while its r
 `Synchronous4`, with the same updates after the round.
 
 `ratios` are whole periods over those of the baseline. `figures` hold for this machine. `predictions` set the median of
-a figure beside what the simulator says from a profile of this machine, which is measured in every alternation (what
+a figure alongside what the simulator says from a profile of this machine, which is measured in every alternation (what
 decoding, training and publishing cost) and knows nothing of rounds. Where two cores are engines and trainers at once, a
 pipeline overlaps nothing; the simulator gives its trainers processors of their own.
 """

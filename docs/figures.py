@@ -8,6 +8,7 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
+from docs.bench_figures import bench_figures
 from docs.paper_figures import paper_figures
 from docs.sharing_figures import sharing_table
 from longshore.api.rollout import Rollout, Strategy
@@ -88,6 +89,7 @@ def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "longshore"
     _ASSETS.mkdir(exist_ok=True)
     tail_batching()
+    bench_figures()
     paper_figures()
     sharing_table()
 

@@ -25,7 +25,7 @@ _FIGURES: Final = re.compile(r"([\d,.]+) s a step on (\d+) GPUs, ([\d,.]+) GPU h
 
 
 @dataclass(frozen=True)
-class Prediction:
+class HeaderPrediction:
     """What a header says."""
 
     step_s: float
@@ -48,15 +48,15 @@ def predicting() -> list[Path]:
     return [path for path in sorted(MANIFESTS.glob("*.yaml")) if _LINE.search(path.read_text(encoding="utf-8"))]
 
 
-def written(manifest: Path) -> Prediction:
+def written(manifest: Path) -> HeaderPrediction:
     """The prediction in a header."""
     found = _FIGURES.search(manifest.read_text(encoding="utf-8"))
     assert found is not None, f"{manifest.name} has no figures: run `make predictions`"
     step_s, num_gpus, gpu_hours, speedup = (float(group.replace(",", "")) for group in found.groups())
-    return Prediction(step_s, int(num_gpus), gpu_hours, speedup)
+    return HeaderPrediction(step_s, int(num_gpus), gpu_hours, speedup)
 
 
-def predicted(manifest: Path) -> Prediction:
+def predicted(manifest: Path) -> HeaderPrediction:
     """The prediction, by the command of the header."""
     command = _COMMAND.search(manifest.read_text(encoding="utf-8"))
     assert command is not None, f"{manifest.name} has a command below its prediction"
@@ -66,7 +66,7 @@ def predicted(manifest: Path) -> Prediction:
     num_steps, spec = int(options["--steps"]), inputs.spec
     own = _simulated(inputs, spec, num_steps)
     synchronous = _simulated(inputs, _synchronous(spec), num_steps)
-    return Prediction(
+    return HeaderPrediction(
         own.mean_step_s,
         sim_job(inputs, spec).num_gpus,
         own.gpu_hours / len(own.steps) * spec.algorithm.steps,

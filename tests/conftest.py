@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -40,7 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure what tests cost."""
-    config.pluginmanager.register(CostPlugin(config.getoption("--cost")), "cost")
+    plugin = CostPlugin(config.getoption("--cost"), is_part=hasattr(config, "workerinput"))
+    config.pluginmanager.register(plugin, "cost")
 
 
 @pytest.hookimpl(trylast=True)
@@ -54,6 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: _rank(item.nodeid))
     else:
         items[:] = shuffled(items, seed)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been imported and collected out of all further garbage collections."""
+    gc.freeze()
 
 
 def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
@@ -76,14 +83,16 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Tests of one group run in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _group(nodeid)
+        return group(nodeid)
 
 
-def _group(nodeid: str) -> str:
-    """A part of the contract tests, and all end-to-end tests: their files share fixtures. Elsewhere one file."""
+def group(nodeid: str) -> str:
+    """A part of the contract tests, whose files share fixtures. Elsewhere one file.
+
+    Files of end-to-end tests share a cluster too, but all of them together take longer than everything else: each test
+    process has a cluster of its own.
+    """
     path = nodeid.partition("::")[0]
-    if path.startswith("tests/e2e/"):
-        return "tests/e2e"
     return "/".join(path.split("/")[:3]) if path.startswith("tests/contract/") else path
 
 

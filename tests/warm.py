@@ -16,7 +16,7 @@ from longshore_runtime.cluster.worker_imports import WorkerImports
 
 # Not the server that multiprocessing has by itself: vLLM's ranks tell that one what to import.
 _SERVER: Final = forkserver.ForkServer()
-_SERVER.set_forkserver_preload([PRELOADED, "longshore_runtime.backends.megatron.trainer", __name__])
+_SERVER.set_forkserver_preload([PRELOADED, "longshore_runtime.backends.megatron.trainer", __name__, "tests.frozen"])
 forkserver.connect_to_new_process = _SERVER.connect_to_new_process
 
 

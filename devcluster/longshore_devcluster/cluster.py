@@ -1,6 +1,6 @@
 """The embedded cluster as a whole: API server, scheduler, kubelet and controllers in one process.
 
-It serves development and tests only: pods are plain processes of this machine, with the rights of whoever started
+It serves development and tests only: pods are plain processes of this machine, with the rights of the user who started
 the cluster and without isolation from it or from each other. Everything listens on loopback addresses only.
 """
 
@@ -22,11 +22,11 @@ from longshore_devcluster.apiserver.errors import bad_request
 from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.controllers import ControllerManager
 from longshore_devcluster.kubelet import (
+    ContainerStreams,
     ExecOptions,
     Kubelet,
     KubeletConfig,
     LogOptions,
-    PodStreams,
     StreamError,
     create_run_dir,
     remove_if_empty,
@@ -126,7 +126,7 @@ class DevCluster:
         prepare_data_dir(self.data_dir)
         await self._server.start()
         kubelet = Kubelet(await self._client("system:node", "kubelet"), self._kubelet_config(), self._now)
-        self._server.set_pod_streams(ServedStreams(PodStreams(kubelet), self._now))
+        self._server.set_pod_streams(ServedStreams(ContainerStreams(kubelet), self._now))
         manager = await self._client("system:kube-controller-manager", "kube-controller-manager")
         controllers = ControllerManager(manager, self.data_dir / "volumes", self._now)
         scheduler = Scheduler(await self._client("system:kube-scheduler", "kube-scheduler"), self._now)
@@ -163,7 +163,7 @@ class DevCluster:
 class ServedStreams:
     """The kubelet's streams as the API server asks for them."""
 
-    def __init__(self, streams: PodStreams, now: Callable[[], float]) -> None:
+    def __init__(self, streams: ContainerStreams, now: Callable[[], float]) -> None:
         self._streams = streams
         self._now = now
 
@@ -180,7 +180,7 @@ class ServedStreams:
         timestamps: bool,
         previous: bool,
     ) -> AsyncIterator[bytes]:
-        """The log of a container in blocks. Errors: the API server's 400 when there is none."""
+        """Yield the log of a container in blocks. Errors: the API server's 400 when there is none."""
         since_s = None if since_seconds is None else self._now() - since_seconds
         options = LogOptions(follow, tail_lines, since_s, limit_bytes, timestamps)
         try:

@@ -60,7 +60,7 @@ class DataDirLock:
 
 
 def find(data_dir: Path) -> RunningCluster | None:
-    """The cluster that runs on a data directory and has become ready, or None."""
+    """Return the cluster that runs on a data directory and has become ready, or None."""
     path = data_dir / _LOCK_FILE
     if not path.exists():
         return None

@@ -40,7 +40,7 @@ def _namespace(name: str) -> str:
 
 
 def values(given: Json, operator_image: str | None, runtime_image: str | None) -> Json:
-    """The values of a file, with the images of the command line over them."""
+    """Return the values of a file, with the images of the command line over them."""
     merged = dict(given)
     if operator_image is not None:
         merged["image"] = {**merged.get("image", {}), **_image_values(operator_image)}
@@ -115,7 +115,7 @@ def _install(helm: ModuleType, config: Any, options: ChartOptions) -> None:
 
 
 def _stays(kube: Kube, path: str) -> bool:
-    """Whether an object is there and is not being deleted: one that is may be gone when Helm creates it."""
+    """Return whether an object is there and is not being deleted: one that is may be gone when Helm creates it."""
     found = kube.find(path)
     return found is not None and "deletionTimestamp" not in found["metadata"]
 

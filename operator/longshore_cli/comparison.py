@@ -1,4 +1,4 @@
-"""What a strategy gains: the first steps of a job beside the same steps with synchronous rollout."""
+"""What a strategy gains: the first steps of a job alongside the same steps with synchronous rollout."""
 
 import copy
 import tempfile
@@ -76,7 +76,7 @@ class Comparison:
 
 
 def synchronous(document: Json) -> Json | None:
-    """The first steps of an RLJob with synchronous rollout; None: its rollout is synchronous already."""
+    """Return the first steps of an RLJob with synchronous rollout; None: its rollout is synchronous already."""
     spec = copy.deepcopy(document["spec"])
     rollout = spec.get("rollout") or {}
     if rollout.get("strategy") == Strategy.SYNCHRONOUS:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 def output() -> Console:
     """Results."""
-    # A pipe has no width: whoever reads it may search for whole sentences.
+    # A pipe has no width: anyone who reads it may search for whole sentences.
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 

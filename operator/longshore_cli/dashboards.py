@@ -64,7 +64,7 @@ def dashboards() -> dict[str, str]:
 
 
 def _operator_panel(family: Metric) -> Panel:
-    """What a metric of the operator usually is asked for, by its type and labels."""
+    """Return what a metric of the operator usually is asked for, by its type and labels."""
     labels = sorted({name for one in family.samples for name in one.labels} - {"le"})
     title = family.name.removeprefix("longshore_operator_").replace("_", " ").capitalize()
     unit = "s" if family.name.endswith("_seconds") else "percentunit" if family.name.endswith("_share") else "none"

@@ -17,7 +17,7 @@ _MANIFESTS: Final = (_BUNDLED / "manifests").resolve()
 
 
 def manifest(name: str) -> Path:
-    """The file of an example job.
+    """Return the file of an example job.
 
     Raises:
         CliError: there is none of that name; with those that there are.
@@ -29,7 +29,7 @@ def manifest(name: str) -> Path:
 
 
 def command_path(path: Path) -> Path:
-    """The path as a command in the current directory may name it."""
+    """Return the path as a command in the current directory may name it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
@@ -51,7 +51,7 @@ def _manifests() -> list[Path]:
 
 
 def _summary(path: Path) -> str:
-    """The first sentence, up to a colon, of the comment at its head."""
+    """Return the first sentence, up to a colon, of the comment at its head."""
     lines = path.read_text(encoding="utf-8").splitlines()
     comment = " ".join(line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
     return re.split(r"[.:;](?:\s|$)", comment, maxsplit=1)[0]

@@ -42,7 +42,7 @@ def count(number: int, thing: str) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes with a decimal prefix."""
+    """Return bytes with a decimal prefix."""
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
@@ -51,7 +51,7 @@ def size(num_bytes: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The last `width` values (means where there are more) between their least and greatest."""
+    """Return the last `width` values (means where there are more) between their least and greatest."""
     if not values:
         return ""
     points = _resampled(values, width)

@@ -76,7 +76,7 @@ def run(kube: Kube, plan: ProfilePlan, console: Console) -> None:
 
 
 def profiling_job(given: Json, *, shares_claim: bool) -> Json:
-    """The RLJob that measures for another one, and writes nowhere where that one would.
+    """Return the RLJob that measures for another one, and writes nowhere where that one would.
 
     `shares_claim`: the other one exists, so that the claim which the operator made for it has the model.
     """
@@ -96,7 +96,7 @@ def profiling_job(given: Json, *, shares_claim: bool) -> Json:
 
 
 def profiling_name(job: str) -> str:
-    """Name of the RLJob that measures for a job: as long as a name may be."""
+    """Return the name of the RLJob that measures for a job: as long as a name may be."""
     return job[: names.MAX_JOB_NAME_LENGTH - len(_SUFFIX)].rstrip("-.") + _SUFFIX
 
 
@@ -112,7 +112,7 @@ def show(profile: Profile, console: Console) -> None:
 
 
 def decode_table(points: Sequence[DecodePoint]) -> Table:
-    """Milliseconds of a decode step by requests in the batch, for short and for long contexts, size by size."""
+    """Return milliseconds of a decode step by requests in the batch, for short and for long contexts, size by size."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=_DECODE_TITLE, title_justify="left")
     drawn.add_column("requests", justify="right")
     by_size: dict[int, dict[int, list[DecodePoint]]] = defaultdict(lambda: defaultdict(list))
@@ -128,7 +128,7 @@ def decode_table(points: Sequence[DecodePoint]) -> Table:
 
 
 def figures_table(profile: Profile) -> Table:
-    """Everything else that was measured."""
+    """Return everything else that was measured."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("figure")
     drawn.add_column("median", justify="right")
@@ -165,7 +165,7 @@ def rows(profile: Profile) -> Iterator[Row]:
 
 
 def _pair(points: Sequence[DecodePoint]) -> tuple[str, str]:
-    """The point of the shortest contexts and that of the longest."""
+    """Return the point of the shortest contexts and that of the longest."""
     if not points:
         return "", ""
     ordered = sorted(points, key=lambda point: point.context_tokens)

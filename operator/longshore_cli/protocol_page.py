@@ -17,7 +17,7 @@ Event = TypeVar("Event", bound=StrEnum)
 
 
 def protocol_page() -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     lines = [
         "# The round protocol",
         "",
@@ -61,7 +61,7 @@ def _messages(classes: Sequence[type]) -> list[str]:
 
 
 def _meanings(states: type[StrEnum]) -> list[str]:
-    """What stands below each member in its class."""
+    """Return what stands below each member in its class."""
     (definition,) = ast.parse(inspect.getsource(states)).body
     assert isinstance(definition, ast.ClassDef)
     rows = []

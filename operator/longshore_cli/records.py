@@ -68,7 +68,7 @@ class Recorded:
 
 
 def fetch(kube: Kube, job: str, rounds: Rounds, *, with_profile: bool = False, image: str | None = None) -> Recorded:
-    """Records of a job, in the order of its rounds.
+    """Return the records of a job, in the order of its rounds.
 
     Raises:
         CliError: there is no such job, or it has no such record.
@@ -86,7 +86,7 @@ def fetch(kube: Kube, job: str, rounds: Rounds, *, with_profile: bool = False, i
 
 
 def read(directory: Path) -> Sequence[RoundRecord]:
-    """All records of a directory.
+    """Return all records of a directory.
 
     Raises:
         CliError: a file is none.

@@ -40,7 +40,7 @@ def rows(history: WatchHistory, comparison: Comparison | None = None) -> list[Ro
 
 
 def table(history: WatchHistory, comparison: Comparison | None = None) -> Table:
-    """The rows as a table."""
+    """Return the rows as a table."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="bold")
     drawn.add_column()
@@ -50,7 +50,7 @@ def table(history: WatchHistory, comparison: Comparison | None = None) -> Table:
 
 
 def lines(history: WatchHistory, comparison: Comparison | None = None) -> str:
-    """The rows as plain text."""
+    """Return the rows as plain text."""
     return "\n".join(f"{what:<34}{figure}" for what, figure in rows(history, comparison))
 
 

@@ -29,7 +29,7 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 def write(job: str, records: Sequence[RoundRecord], path: Path) -> PerfettoTrace:
-    """The trace of these rounds."""
+    """Return the trace of these rounds."""
     made = trace(records)
     content = json.dumps(made.as_json(job), separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(content, compresslevel=6) if path.suffix == ".gz" else content)
@@ -37,7 +37,7 @@ def write(job: str, records: Sequence[RoundRecord], path: Path) -> PerfettoTrace
 
 
 def summary(records: Sequence[RoundRecord], made: PerfettoTrace, path: Path) -> list[str]:
-    """What to say about a trace."""
+    """Return what to say about a trace."""
     steps = [record.step for record in records]
     rounds = f"round {steps[0]}" if len(steps) == 1 else f"rounds {steps[0]} to {steps[-1]}"
     lines = [f"The trace of {rounds} is in {path}. Open it at https://ui.perfetto.dev, which reads it in the browser."]

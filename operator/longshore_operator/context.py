@@ -59,6 +59,8 @@ class Context:
     progress: LifecycleProgress
     decided: RLJobStatus
     """The fields of the new status that the concerns before this one have set."""
+    settings_changed: bool = False
+    """Whether the user has changed the settings since the attempt was started, see `settings`."""
 
     @property
     def pods(self) -> tuple[PodView, ...]:

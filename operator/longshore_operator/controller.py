@@ -23,7 +23,7 @@ from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.job_memory import JobMemory
 from longshore_operator.kube import KubeClient
-from longshore_operator.kueue.desk import KueueDesk
+from longshore_operator.kueue.desk import KueueDesk, queue_of
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
@@ -33,6 +33,9 @@ from longshore_operator.pod_group.desk import PodGroupDesk
 from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.schedule import PassResult, Schedule
+from longshore_operator.sharing.concern import KUEUE_REFUSAL
+from longshore_operator.sharing.desk import SharingDesk
+from longshore_operator.sharing.view import SharingView
 from longshore_operator.stored_job import StoredJob, read_job
 
 _SECRET_BYTES = 32
@@ -69,6 +72,9 @@ class Controller:
         self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
         self._pod_groups = PodGroupDesk(kube, config)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
+        self._sharing = SharingDesk(
+            kube, lambda namespace, token: self.informer.in_sharing_group(namespace, token), self.schedule.wake
+        )
         self.informer = PodInformer(
             kube,
             namespace,
@@ -131,6 +137,7 @@ class Controller:
         if stored is None:
             found = await self._found(key)
             if found is None:
+                await self._sharing.leave(key, pods, now)
                 return PassResult(exists=False)
             began_s = time.perf_counter()
             stored = read_job(found, now)
@@ -144,6 +151,7 @@ class Controller:
             claim=await self._claim(key, memory, stored, now),
             pod_group=pod_group,
             kueue=await self._kueue_view(key, stored, pod_group),
+            sharing=await self._sharing_view(key, stored, now),
         )
         began_s = time.perf_counter()
         plan = self._decide(key, memory, stored, around, now)
@@ -186,7 +194,9 @@ class Controller:
         )
         if around.kueue is not None:
             self._desk.withdraw(key, has_pods=False)
-        elif around.pod_group is not None and around.pod_group.keeps_waiting(status):
+        elif (around.pod_group is not None and around.pod_group.keeps_waiting(status)) or (
+            around.sharing is not None and around.sharing.refusal
+        ):
             self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in pods))
         else:
             observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
@@ -210,6 +220,18 @@ class Controller:
         if view is not None and pod_group is not None and pod_group.keeps_waiting(status):
             view = replace(view, mistake=view.mistake or pod_group.mistake)
         return view
+
+    async def _sharing_view(self, key: Key, stored: StoredJob, now: datetime) -> SharingView | None:
+        """Return the job's place in its sharing group, after the group has taken note of the job."""
+        pods = self.informer.pods(key)
+        if isinstance(stored.spec, ValidationError) or "deletionTimestamp" in stored.metadata:
+            await self._sharing.leave(key, pods, now)
+            return None
+        job = RLJob(metadata=stored.metadata, spec=stored.spec, status=stored.status.status)
+        if stored.spec.sharing is not None and queue_of(job) is not None:
+            await self._sharing.leave(key, pods, now)
+            return SharingView(stored.spec.sharing.group, refusal=KUEUE_REFUSAL)
+        return await self._sharing.look(job, pods, now)
 
     async def _claim(self, key: Key, memory: JobMemory, stored: StoredJob, now: datetime) -> ClaimView | None:
         """Return the volume claim, which is read only while pods wait for long, or are refused by the scheduler."""

@@ -177,7 +177,7 @@ def _unseen(rounds: Sequence[RoundSummary], newest: int) -> list[RoundSummary]:
 def _planner(
     spec: RLJobSpec, allowed: Sequence[int], before: PlannerStatus | None, times: RolloutTimes | None
 ) -> tuple[ParallelismPlanner, tuple[Event, ...]]:
-    """The planner as it was left. A memory that this version cannot read is begun anew, which an event tells."""
+    """The planner as it was left. A memory that this version cannot read is begun again, which an event says."""
     given = dict.fromkeys(ROUND_KINDS[spec.rollout.strategy], spec.rollout.engine.tensor_parallel_size)
     profile = _profile(times, given, allowed)
     default = best_sizes(profile, given, allowed) if profile is not None else given
@@ -210,7 +210,7 @@ def _expected_preemptions(profile: RolloutProfile | None, sizes: Mapping[RoundKi
 def _overlay(
     spec: RLJobSpec, current: Assignment, runtime: RuntimeStatus, progress: LifecycleProgress
 ) -> tuple[Overlay | None, str]:
-    """Pods that train for the rest of the round that the coordinator of this attempt tells of, and why."""
+    """Pods that train for the rest of the round that the coordinator of this attempt reports, and why."""
     this_round, known = runtime.round, current.overlay
     if not spec.rollout.repurposes or spec.placement is not Placement.COLOCATED or not progress.active:
         return None, ""
@@ -286,7 +286,7 @@ def _costs_more(runtime: RuntimeStatus) -> Fact | None:
 
 
 def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | None:
-    """`tp_sizes`: those that the coordinator found to suit the model and the pods; none while it has not told."""
+    """`tp_sizes`: those that the coordinator found to suit the model and the pods; none before its report."""
     engine, gpus = spec.rollout.engine, spec.workers.gpus_per_pod
     if engine.parallelism is not Parallelism.ADAPTIVE:
         return None

@@ -9,6 +9,8 @@ from longshore.api.rljob import RLJob
 
 ANNOTATION_FINGERPRINT = "longshore.dev/fingerprint"
 """Fingerprint of a child's manifest."""
+ANNOTATION_GENERATION = "longshore.dev/generation"
+"""Newest generation of the job's spec that asks for a child as it is."""
 
 
 @dataclass(frozen=True, slots=True)

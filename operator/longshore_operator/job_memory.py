@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_operator.fairness import Bucket
 from longshore_operator.observed import ClaimView, PodView
@@ -15,9 +16,12 @@ from longshore_operator.stored_job import StoredJob
 RESYNC: Final = timedelta(minutes=15)
 """Interval at which a job is reconciled and its children are applied again, even without a change."""
 RESYNC_WHILE_STARTING: Final = timedelta(seconds=20)
-"""The same while a pod has a node and does not start: someone may have deleted what it mounts. Doubled each time."""
+"""The same while a pod has had a node for so long and does not start: someone may have deleted what it mounts. Doubled
+each time."""
 CLAIM_PATIENCE: Final = timedelta(minutes=1)
 """How long pods may be pending before the volume claim is looked at, unless the scheduler refuses them."""
+NODE_PATIENCE: Final = timedelta(seconds=10)
+"""The same while the coordinator has no node: the scheduler may be waiting for the volume without refusing the pod."""
 EVENT_BURST: Final = 25
 EVENTS_PER_S: Final = 0.1
 """Long-run rate of events per job; events above it are counted but not posted."""
@@ -36,6 +40,8 @@ class JobMemory:
     num_starting_looks: int = 0
     """How many times children were applied again because a pod did not start."""
     apply_error: str | None = None
+    starting_since: dict[str, datetime] = field(default_factory=dict)
+    """When pods that start were first seen to have a node, by uid."""
     pending_since: datetime | None = None
     """When a pod was first seen to be pending; None: none is."""
     bound_claim: ClaimView | None = None
@@ -64,7 +70,7 @@ class JobMemory:
         if memory._has_expired(pods, now):
             memory.num_starting_looks += 1
             memory.applied, memory.applied_for, memory.applied_since, memory.bound_claim = {}, (0, 0), now, None
-        if not _is_starting(pods):
+        if not memory.starting_since:
             memory.num_starting_looks = 0
         memory.seen_version = version
         return memory
@@ -83,21 +89,29 @@ class JobMemory:
             self.bound_claim = self.pending_since = None
             return False
         self.pending_since = self.pending_since or now
-        return any(pod.unschedulable is not None for pod in pending) or now - self.pending_since >= CLAIM_PATIENCE
+        is_refused = any(pod.unschedulable is not None for pod in pending)
+        return is_refused or now - self.pending_since >= _claim_patience(pending)
 
     def next_look(self, pods: Sequence[PodView], now: datetime) -> timedelta:
         """Return for how long the job may stay without a pass when nothing changes."""
-        is_new = self.pending_since is None or now - self.pending_since < CLAIM_PATIENCE
-        return min(self.resync(pods), CLAIM_PATIENCE) if pending_pods(pods) and is_new else self.resync(pods)
+        pending = pending_pods(pods)
+        patience = _claim_patience(pending)
+        is_new = self.pending_since is None or now - self.pending_since < patience
+        until_resync = max(timedelta(0), self._resync_at(pods, now) - now)
+        return min(until_resync, patience) if pending and is_new else until_resync
 
     def _has_expired(self, pods: Sequence[PodView], now: datetime) -> bool:
-        return self.applied_since is not None and now - self.applied_since >= self.resync(pods)
+        return self.applied_since is not None and now >= self._resync_at(pods, now)
 
-    def resync(self, pods: Sequence[PodView]) -> timedelta:
-        """Return for how long children that were applied are taken to be unchanged."""
-        if not _is_starting(pods):
-            return RESYNC
-        return min(RESYNC, RESYNC_WHILE_STARTING * (1 << min(self.num_starting_looks, 8)))
+    def _resync_at(self, pods: Sequence[PodView], now: datetime) -> datetime:
+        """Return until when children that were applied are taken to be unchanged."""
+        starting = {pod.uid for pod in pending_pods(pods) if pod.scheduled}
+        self.starting_since = {uid: self.starting_since.get(uid, now) for uid in starting}
+        applied_since = self.applied_since or now
+        if not starting:
+            return applied_since + RESYNC
+        patience = RESYNC_WHILE_STARTING * (1 << min(self.num_starting_looks, 8))
+        return max(applied_since, min(self.starting_since.values())) + min(RESYNC, patience)
 
     def spec_hash(self, generation: int, spec: RLJobSpec) -> str:
         """Return the fingerprint of the settings in the spec, computed once per generation."""
@@ -111,6 +125,7 @@ def pending_pods(pods: Sequence[PodView]) -> list[PodView]:
     return [pod for pod in pods if pod.phase == "Pending" and not pod.deleting]
 
 
-def _is_starting(pods: Sequence[PodView]) -> bool:
-    """Whether a pod has a node and has not started yet."""
-    return any(pod.scheduled for pod in pending_pods(pods))
+def _claim_patience(pending: Sequence[PodView]) -> timedelta:
+    """Return for how long these pods may be pending before the volume claim is looked at."""
+    waits_for_node = any(pod.component is Component.COORDINATOR and not pod.scheduled for pod in pending)
+    return NODE_PATIENCE if waits_for_node else CLAIM_PATIENCE

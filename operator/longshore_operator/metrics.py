@@ -27,6 +27,7 @@ class OperatorMetrics:
         self.reconcile_lag_seconds = Histogram(
             "longshore_operator_reconcile_lag_seconds",
             "From when a reconciliation of a job is due until it begins",
+            buckets=(*Histogram.DEFAULT_BUCKETS[:-1], 30.0, 60.0),
             registry=self.registry,
         )
         self.events_dropped = Counter(

@@ -9,6 +9,7 @@ from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.pod_group.view import PodGroupView
+from longshore_operator.sharing.view import SharingView
 
 _MAX_MESSAGE_LENGTH = 4096
 """Longest termination message, in characters."""
@@ -33,6 +34,8 @@ class PodView:
     """`status.reason` of the pod: Evicted, NodeLost and the like."""
     ip: str | None = None
     ready: bool = False
+    ready_since: str | None = None
+    """RFC 3339; None while it is not ready."""
     deleting: bool = False
     scheduled: bool = False
     node: str | None = None
@@ -50,6 +53,8 @@ class PodView:
     """Whether the main container has ended while other containers of the pod still run."""
     owner_uid: str = ""
     """uid of the RLJob that the pod was created for, which may be an earlier job of the same name."""
+    sharing: str = ""
+    """Sharing group whose GPUs the pod uses (`names.sharing_token`); empty: it shares none."""
 
     @property
     def terminal(self) -> bool:
@@ -130,6 +135,8 @@ class Observed:
     """State of Kueue for the job; None: the job is in no queue."""
     pod_group: PodGroupView | None = None
     """State of the PodGroup of the job; None: it wants none."""
+    sharing: SharingView | None = None
+    """The job and its sharing group; None: it shares no GPUs."""
     standing: Standing | None = None
     """Whether the job is admitted; None: it needs no admission."""
     unreadable_status: str = ""
@@ -146,6 +153,7 @@ def comes_up(before: PodView, after: PodView) -> bool:
         "scheduled": after.scheduled,
         "node": after.node,
         "ready": after.ready,
+        "ready_since": after.ready_since,
     }
     if after.component is not Component.COORDINATOR:
         stages["ip"] = after.ip
@@ -167,7 +175,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     container = _main_container_state(status)
     terminated, waiting = container.get("terminated") or {}, container.get("waiting") or {}
     scheduled = conditions.get("PodScheduled", {})
-    disruption = conditions.get("DisruptionTarget", {})
+    disruption, ready = conditions.get("DisruptionTarget", {}), conditions.get("Ready", {})
+    is_ready = ready.get("status") == "True"
     return PodView(
         name=metadata["name"],
         namespace=metadata["namespace"],
@@ -179,7 +188,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         phase=_phase(status, container),
         reason=status.get("reason", ""),
         ip=status.get("podIP") or None,
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=is_ready,
+        ready_since=ready.get("lastTransitionTime") if is_ready else None,
         deleting="deletionTimestamp" in metadata,
         scheduled=bool(spec.get("nodeName")),
         node=spec.get("nodeName"),
@@ -191,6 +201,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting_message=_shortened(waiting.get("message")),
         role=labels.get(names.LABEL_ROLE),
         tp_size=labels.get(names.LABEL_TP_SIZE),
+        sharing=labels.get(names.LABEL_SHARING, ""),
         others_run="terminated" in container and status.get("phase") == "Running",
         owner_uid=next(
             (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""

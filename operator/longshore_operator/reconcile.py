@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from longshore.api.mistakes import sentence
 from longshore.api.reasons import AdmittedReason, FailedReason, ReadyReason
 from longshore.api.rljob import RLJob
-from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
+from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import rfc3339
 from longshore_operator.admission.concern import reconcile_admission
+from longshore_operator.admission.uncounted import uncounted_gpus
 from longshore_operator.children import reconcile_children
 from longshore_operator.context import Context
 from longshore_operator.converge import reconcile_pods
@@ -21,6 +22,7 @@ from longshore_operator.identity import Identity
 from longshore_operator.kueue.concern import abandon, reconcile_kueue
 from longshore_operator.kueue.standing import standing as standing_in_queue
 from longshore_operator.kueue.view import KueueView
+from longshore_operator.kueue.workload import is_outdated
 from longshore_operator.lifecycle import advance, finish, reconcile_lifecycle
 from longshore_operator.notices import reconcile_notices
 from longshore_operator.observed import Observed, PodView, Standing
@@ -31,6 +33,7 @@ from longshore_operator.projection import reconcile_roles
 from longshore_operator.readiness import reconcile_readiness
 from longshore_operator.rewards import reconcile_rewards
 from longshore_operator.settings import pod_settings_fingerprint, reconcile_settings, settings_changed
+from longshore_operator.sharing.concern import reconcile_sharing
 from longshore_operator.size import reconcile_size
 from longshore_operator.stored_status import reconcile_stored_status
 from longshore_operator.template_rules import refusal
@@ -45,6 +48,7 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_size,
     reconcile_rewards,
     reconcile_notices,
+    reconcile_sharing,
     reconcile_pod_group,
     reconcile_pods,
     reconcile_readiness,
@@ -70,13 +74,18 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
         observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
     if observed.pod_group is not None and observed.pod_group.keeps_waiting(before):
         observed = replace(observed, standing=_without_pod_group(observed.standing, observed.pod_group.mistake))
+    if observed.sharing is not None and observed.sharing.refusal:
+        observed = replace(observed, standing=_without_turns(observed.standing, observed.sharing.refusal))
     changed = settings_changed(before.settings, identity.generation, observed.spec_hash)
+    if changed and _is_of_other_settings(job, observed, config):
+        observed = replace(observed, standing=_to_be_admitted_again(observed.standing))
     progress = advance(job.spec, before, pods, now, settings_changed=changed, standing=observed.standing)
-    if not progress.finished and (refused := refusal(job.spec, config.allowed)) is not None:
+    if not progress.finished and (refused := _refusal(job, observed, config, settings_changed=changed)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))
     for concern in CONCERNS:
-        outcome = outcome.joined(concern(Context(job, observed, now, config, progress, decided=outcome.status)))
+        context = Context(job, observed, now, config, progress, decided=outcome.status, settings_changed=changed)
+        outcome = outcome.joined(concern(context))
     conditions = with_history(outcome.conditions, before.conditions, identity.generation, now)
     status = outcome.status.model_copy(update={"conditions": conditions})
     return Plan((*outcome.actions, *outcome.events), status, outcome.requeue_at, has_all_children=progress.active)
@@ -116,10 +125,46 @@ def reject(
     return Plan((*deletions, event), failed, requeue_at)
 
 
+def _refusal(job: RLJob, observed: Observed, config: OperatorConfig, *, settings_changed: bool) -> str | None:
+    """Return why pods of the job are not made. An attempt that runs keeps the GPUs that it has; Kueue counts all."""
+    refused = refusal(job.spec, config.allowed)
+    starts = settings_changed or job.status.attempt == 0 or job.status.phase in WITHOUT_PODS
+    if refused is not None or observed.kueue is not None or not starts:
+        return refused
+    return uncounted_gpus(job, config)
+
+
+def _is_of_other_settings(job: RLJob, observed: Observed, config: OperatorConfig) -> bool:
+    """Whether the job, whose settings have changed, was admitted for the GPUs of the old ones.
+
+    The operator has missed a suspension, or it would have ended the admission then. What the operator itself admits
+    counts GPUs that the status names, which are those of the old settings as long as the attempt lasts.
+    """
+    standing, status = observed.standing, job.status
+    if standing is None or not standing.admitted:
+        return False
+    if observed.kueue is not None:
+        return is_outdated(job, config, observed.kueue)
+    return status.attempt > 0 and status.phase not in WITHOUT_PODS
+
+
+def _to_be_admitted_again(standing: Standing | None) -> Standing:
+    """Return that the job waits; it holds its GPUs until its pods are gone."""
+    assert standing is not None, "it was admitted"
+    message = "the settings have changed since the job was admitted, so it queues again"
+    return Standing(False, AdmittedReason.QUOTA_PENDING, message, standing.gpus, standing.queue)
+
+
 def _without_pod_group(standing: Standing | None, mistake: str) -> Standing:
     """Return that the job waits, whatever else it was granted: its pods would hold GPUs one by one."""
     queue = standing.queue if standing is not None else ""
     return Standing(False, AdmittedReason.POD_GROUP_UNAVAILABLE, mistake, queue=queue)
+
+
+def _without_turns(standing: Standing | None, refusal: str) -> Standing:
+    """Return that the job waits, whatever else it was granted: its pods would use GPUs that others use."""
+    queue = standing.queue if standing is not None else ""
+    return Standing(False, AdmittedReason.SHARING_REFUSED, refusal, queue=queue)
 
 
 def _without_namesakes(pods: tuple[PodView, ...], uid: str) -> tuple[PodView, ...]:

@@ -6,16 +6,31 @@ Pods come before the coordinator is asked to use them, and go after it has ackno
     asked         what the coordinator is to run with (`status.assignment.size`): fewer pods at once, and more when
                   all of them are ready
     acknowledged  what it runs with (`status.runtime.size`): the same object, once it has been carried out
+
+Pods beyond those that the job needs may be lost for good, or never find a node. After `PATIENCE` the job is asked to do
+without them; they are still granted, so it takes them when they are there.
 """
+
+from datetime import datetime, timedelta
+from typing import Final
 
 from longshore.api.names import Component
 from longshore.api.reasons import EventReason, ResizingReason
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import JobSize
 from longshore.api.status import Condition, ConditionStatus, ConditionType, RLJobStatus
+from longshore_kube.times import parse_time
+from longshore_operator.clock import next_of
 from longshore_operator.context import Context
+from longshore_operator.observed import PodView
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
+
+PATIENCE: Final = timedelta(minutes=2)
+"""For how long a job waits for pods that it does not need and that have no node. To go on without them costs it the
+start of its engines and the steps since its newest checkpoint."""
+START_PATIENCE: Final = timedelta(minutes=10)
+"""The same for a pod that has a node: it may be pulling its image."""
 
 
 def is_acknowledged(status: RLJobStatus) -> bool:
@@ -58,7 +73,7 @@ def next_size(context: Context, epoch: int) -> JobSize | None:
     """What the coordinator is asked to run with; the same object while nothing changes, else one of this epoch."""
     asked, granted = context.job.status.assignment.size, num_granted(context)
     replicas = context.job.spec.workers.replicas
-    if not context.progress.active or (asked is None and granted == replicas):
+    if not context.progress.active:
         return asked
     current = asked or JobSize(epoch=0, workers=replicas, held=replicas)
     if not context.has_coordinator:
@@ -70,6 +85,8 @@ def next_size(context: Context, epoch: int) -> JobSize | None:
         return JobSize(epoch=epoch, workers=granted, held=held)
     if granted > current.workers and has_answered and _num_usable(context) >= granted:
         return JobSize(epoch=epoch, workers=granted, held=granted)
+    if has_answered and (usable := _num_without_missing(context, current.workers)) < current.workers:
+        return JobSize(epoch=epoch, workers=usable, held=current.workers)
     return asked
 
 
@@ -77,7 +94,12 @@ def reconcile_size(context: Context) -> Outcome:
     """The condition Resizing, and an event when a change begins and when it has ended."""
     before = context.job.status.condition(ConditionType.RESIZING)
     fact = _fact(context)
-    return Outcome(events=_events(before, fact, context), conditions={ConditionType.RESIZING: fact})
+    deadline = _patience_ends(context) if fact is not None else None
+    return Outcome(
+        events=_events(before, fact, context),
+        conditions={ConditionType.RESIZING: fact},
+        requeue_at=next_of(context.now, deadline),
+    )
 
 
 def _acknowledges(context: Context, asked: JobSize | None) -> bool:
@@ -86,8 +108,36 @@ def _acknowledges(context: Context, asked: JobSize | None) -> bool:
 
 def _num_usable(context: Context) -> int:
     """Worker pods that are ready, from the first without a gap."""
-    ready = {pod.index for pod in context.pods if pod.component is Component.WORKER and pod.ready}
+    ready = {pod.index for pod in _ready_workers(context)}
     return next(index for index in range(len(ready) + 1) if index not in ready)
+
+
+def _ready_workers(context: Context) -> list[PodView]:
+    return [pod for pod in context.pods if pod.component is Component.WORKER and pod.ready]
+
+
+def _num_without_missing(context: Context, num_workers: int) -> int:
+    """Worker pods with which the job goes on, of those that it is asked to run with."""
+    deadline = _patience_ends(context)
+    return _num_usable(context) if deadline is not None and deadline <= context.now else num_workers
+
+
+def _patience_ends(context: Context) -> datetime | None:
+    """When a job that has all pods that it needs has waited long enough for the others; None: it does not wait.
+
+    Pods become ready one after the other, so the wait starts again with each.
+    """
+    standing, ready = context.observed.standing, context.job.status.condition(ConditionType.READY)
+    is_lent = standing is not None and standing.num_extra_workers is not None
+    usable = _num_usable(context)
+    if not is_lent or usable < context.job.spec.workers.least_replicas or ready is None:
+        return None
+    if ready.status is not ConditionStatus.FALSE:
+        return None
+    since = [pod.ready_since for pod in _ready_workers(context) if pod.index < usable and pod.ready_since]
+    missing = next((pod for pod in context.pods if (pod.component, pod.index) == (Component.WORKER, usable)), None)
+    patience = START_PATIENCE if missing is not None and missing.scheduled else PATIENCE
+    return max(map(parse_time, (ready.last_transition_time, *since))) + patience
 
 
 def _fact(context: Context) -> Fact | None:
@@ -103,8 +153,14 @@ def _fact(context: Context) -> Fact | None:
     running = asked.workers if asked is not None else workers.replicas
     if runtime is not None and (running < granted or runtime.size != asked):
         message = f"the job goes on with {granted} worker pods when they are ready, from its next step on; {limits}"
-        return Fact(True, ResizingReason.GROWING, message)
+        return Fact(True, ResizingReason.GROWING, "; ".join((message, *_obstacles(context))))
     return Fact(False, ResizingReason.AS_GRANTED, f"the job has {granted} worker pods; {limits}")
+
+
+def _obstacles(context: Context) -> list[str]:
+    """Return why the first pod that is not there yet has no node, if the scheduler refuses it."""
+    refused = (pod for pod in context.pods if pod.component is Component.WORKER and pod.unschedulable is not None)
+    return [f"{pod.name}: {pod.unschedulable}" for pod in refused if not pod.scheduled][:1]
 
 
 def _events(before: Condition | None, fact: Fact | None, context: Context) -> tuple[Event, ...]:

@@ -1,7 +1,7 @@
 """Read the stored status, which others may have changed.
 
 A coordinator runs code of its users and may patch the status of its job. Whatever it leaves there, the job can be
-suspended, restarted and ended: what cannot be read is dropped, and told.
+suspended, restarted and ended: what cannot be read is dropped and reported.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from longshore_kube.quantities import parse_quantity
+
 Json = dict[str, Any]
+
+
+class _Quantity:
+    """In a shape: what Kubernetes takes as an amount of a resource."""
+
 
 _MERGE_KEYS: Final = {
     "containers": "name",
@@ -21,6 +28,7 @@ _APPENDED: Final = frozenset({"tolerations", "envFrom"})
 _REPLACED: Final = frozenset({"readinessProbe", "livenessProbe", "startupProbe"})
 """Objects that are replaced whole: a probe has one kind of check, and two merged ones have two."""
 
+_AMOUNTS: Final[dict[Any, Any]] = {...: _Quantity}
 _CHECK: Final[Json] = {"httpGet": {}, "tcpSocket": {}, "terminationGracePeriodSeconds": int}
 _CONTAINER: Final[Json] = {
     "name": str,
@@ -28,7 +36,7 @@ _CONTAINER: Final[Json] = {
     "envFrom": [{}],
     "ports": [{"containerPort": int}],
     "volumeMounts": [{"mountPath": str}],
-    "resources": {"requests": {}, "limits": {}},
+    "resources": {"requests": _AMOUNTS, "limits": _AMOUNTS},
     "securityContext": {},
     "lifecycle": {"postStart": _CHECK, "preStop": _CHECK},
     **dict.fromkeys(_REPLACED, _CHECK),
@@ -44,6 +52,7 @@ _SHAPE: Final[Json] = {
         "resourceClaims": [{"name": str}],
         "hostAliases": [{"ip": str}],
         "nodeSelector": {...: str},
+        "overhead": _AMOUNTS,
         "securityContext": {},
         "terminationGracePeriodSeconds": int,
         "priorityClassName": str,
@@ -56,7 +65,7 @@ _KEPT: Final = frozenset(
     {"metadata", "metadata.labels", "metadata.annotations", "spec", "spec.containers", "spec.volumes"}
 )
 """What pods cannot do without: null does not remove it."""
-_WORDS: Final = {str: "a text", int: "an integer"}
+_WORDS: Final = {str: "a text", int: "an integer", _Quantity: "a quantity, like 500m or 2Gi"}
 
 
 def misshapen(template: Json) -> list[str]:
@@ -82,8 +91,20 @@ def _misshapen(path: str, value: Any, shape: Any) -> Iterator[str]:
                 yield from _misshapen(prefix + field, entry, expected)
     elif isinstance(shape, list):
         yield from _misshapen_items(path, value, shape[0])
-    elif not isinstance(value, shape) or isinstance(value, bool):
+    elif not _is(value, shape):
         yield f"{path}: must be {_WORDS[shape]}"
+
+
+def _is(value: Any, expected: type) -> bool:
+    if isinstance(value, bool):
+        return False
+    if expected is not _Quantity:
+        return isinstance(value, expected)
+    try:
+        parse_quantity(value)
+    except ValueError:
+        return False
+    return isinstance(value, str | int | float)
 
 
 def _misshapen_items(path: str, value: Any, shape: Json) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What a pod template must not ask for.
 
-Whoever may create an RLJob shall not gain more than their pods have by default; so everything is refused that would
+Anyone who may create an RLJob shall not gain more than their pods have by default; so everything is refused that would
 reach the node, other identities, or the pods' bookkeeping (Pod Security Standards, level Restricted, and more).
 """
 

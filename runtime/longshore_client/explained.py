@@ -5,7 +5,7 @@ from longshore_kube.errors import AccessError, ApiError, KubeError, Unreadable
 
 
 def explain(error: KubeError) -> ClientError:
-    """The sentence for an error of the Kubernetes client."""
+    """Return the sentence for an error of the Kubernetes client."""
     message, fix = _words(error)
     return ClientError(" ".join(message.split()), fix)
 

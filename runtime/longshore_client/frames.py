@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def metrics_frame(path: Path) -> "pandas.DataFrame":
-    """A row for each step of a `metrics.jsonl`, by its number; a metric that a step lacks is NaN.
+    """Return a row for each step of a `metrics.jsonl`, by its number; a metric that a step lacks is NaN.
 
     A step has a line of its own for its evaluation, and step 0 is the one before training. The coordinator may be
     writing: a last line without its end is left out.
@@ -22,7 +22,7 @@ def metrics_frame(path: Path) -> "pandas.DataFrame":
 
 
 def metrics_by_step(path: Path) -> dict[int, dict[str, float]]:
-    """The same without pandas."""
+    """Return the same without pandas."""
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     steps: dict[int, dict[str, float]] = {}
     for line in whole.splitlines():
@@ -32,7 +32,7 @@ def metrics_by_step(path: Path) -> dict[int, dict[str, float]]:
 
 
 def samples_frame(path: Path) -> "pandas.DataFrame":
-    """A row for each response of a Parquet file of samples."""
+    """Return a row for each response of a Parquet file of samples."""
     return _pandas().read_parquet(path)
 
 

@@ -17,7 +17,7 @@ def operator_deployments(kube: Kube, namespace: str) -> list[Json]:
 
 
 def runtime_image(kube: Kube) -> str | None:
-    """The image that the installed operator gives to jobs; None where that cannot be seen."""
+    """Return the image that the installed operator gives to jobs; None where that cannot be seen."""
     try:
         deployments = operator_deployments(kube, NAMESPACE)
     except ApiError as error:

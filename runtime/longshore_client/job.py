@@ -89,7 +89,7 @@ class Job:
         return self
 
     def watch(self, timeout_s: float | None = None) -> Iterator[RLJobStatus]:
-        """The status now and after every change, until the job is finished or `timeout_s` is over.
+        """Yield the status now and after every change, until the job is finished or `timeout_s` is over.
 
         Raises:
             ClientError: the job was deleted.
@@ -124,12 +124,12 @@ class Job:
 
     def logs(self, component: Component | str = Component.COORDINATOR, index: int = 0, *, follow: bool = False,
              tail: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
-        """Lines of the log of a pod."""
+        """Return lines of the log of a pod."""
         pod = jobs.pod_name(self.name, Component(component), index)
         return jobs.pod_log(self._kube, pod, follow=follow, tail_lines=tail, previous=previous)
 
     def metrics(self) -> "pandas.DataFrame":
-        """A row for each step, by its number, and a column for each metric (`docs/reference/metrics.md`).
+        """Return a row for each step, by its number, and a column for each metric (`docs/reference/metrics.md`).
 
         Step 0 is the evaluation before training.
         """
@@ -137,7 +137,7 @@ class Job:
             return frames.metrics_frame(self._copied("metrics.jsonl", Path(folder)))
 
     def samples(self, step: int | None = None, *, held_out: bool = False) -> "pandas.DataFrame":
-        """A row for each response that the job kept of a step; unset: of the newest step that has some.
+        """Return a row for each response that the job kept of a step; unset: of the newest step that has some.
 
         `held_out`: those to held-out prompts, sampled by the weights after the step, instead of those of the training.
 
@@ -177,11 +177,11 @@ class Job:
     def _view(self) -> JobView:
         return job_view(self._stored)
 
-    def _claim(self) -> copy.Claim:
+    def _claim(self) -> copy.StorageClaim:
         return jobs.claim_of(self._kube, self.name, self._image)
 
     def _copied(self, output: str, folder: Path) -> Path:
-        """A file of the job's output directory, copied into a folder."""
+        """Return a file of the job's output directory, copied into a folder."""
         return self._copy(f"{jobs.output_path(self._stored)}/{output}", folder / Path(output).name, force=False)
 
     def _copy(self, path: str, destination: Path, *, force: bool) -> Path:
@@ -221,7 +221,7 @@ def submit(job: JobLike, *, modules: Sequence[str | Path] = (), target: Target =
 
 
 def get(name: str, *, target: Target = HERE, image: str | None = None) -> Job:
-    """The job of that name.
+    """Return the job of that name.
 
     Raises:
         ClientError: there is none.
@@ -231,13 +231,13 @@ def get(name: str, *, target: Target = HERE, image: str | None = None) -> Job:
 
 
 def list_jobs(*, target: Target = HERE) -> list[Job]:
-    """All jobs of the namespace, by name."""
+    """Return all jobs of the namespace, by name."""
     kube = target.connect()
     return [Job(kube, one) for one in sorted(kube.items(kube.job_path()), key=lambda one: one["metadata"]["name"])]
 
 
 def watch(job: Job | str, *, timeout_s: float | None = None, target: Target = HERE) -> Iterator[RLJobStatus]:
-    """The status of a job now and after every change, until it is finished or `timeout_s` is over."""
+    """Return the status of a job now and after every change, until it is finished or `timeout_s` is over."""
     return (get(job, target=target) if isinstance(job, str) else job).watch(timeout_s)
 
 

@@ -12,7 +12,7 @@ from longshore.api.status import Phase
 from longshore_client import installed
 from longshore_client.errors import ClientError
 from longshore_client.kube import Kube
-from longshore_client.transfer.copy import Claim
+from longshore_client.transfer.copy import StorageClaim
 from longshore_client.transfer.pod import trouble
 from longshore_client.view import job_view
 from longshore_kube.resources import CLAIMS, PODS, Json
@@ -22,7 +22,7 @@ START_TIMEOUT_S: Final = 600.0
 
 
 def read_manifest(path: Path) -> list[Json]:
-    """The objects of a YAML file.
+    """Return the objects of a YAML file.
 
     Raises:
         ClientError: there is no such file, or it holds no objects.
@@ -44,7 +44,7 @@ def read_manifest(path: Path) -> list[Json]:
 
 
 def jobs_in(documents: list[Json]) -> list[str]:
-    """Names of the RLJobs among the objects."""
+    """Return names of the RLJobs among the objects."""
     return [document["metadata"]["name"] for document in documents if document["kind"] == names.KIND]
 
 
@@ -71,7 +71,7 @@ def make_room(kube: Kube, name: str, *, otherwise: str) -> str | None:
 
 
 def pod_name(job: str, component: Component, index: int) -> str:
-    """The pod of a component."""
+    """Return the pod of a component."""
     match component:
         case Component.COORDINATOR:
             return names.coordinator_pod(job)
@@ -101,7 +101,7 @@ def set_suspended(kube: Kube, name: str, *, suspended: bool) -> None:
 
 
 def _how_to_go_on(job: Json) -> str:
-    """What to do with a job that failed."""
+    """Return what to do with a job that failed."""
     name = job["metadata"]["name"]
     step = job_view(job).runtime.checkpoint_step
     claim = job["spec"]["storage"].get("claimName")
@@ -116,7 +116,7 @@ def _how_to_go_on(job: Json) -> str:
 
 
 def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previous: bool) -> Iterator[str]:
-    """Lines of a pod's log; with `follow` from its start, which is waited for, to its end.
+    """Yield lines of a pod's log; with `follow` from its start, which is waited for, to its end.
 
     Raises:
         ClientError: there is no such pod, or it has not started.
@@ -151,8 +151,8 @@ def delete(kube: Kube, name: str) -> None:
         _wait_deleted(kube, PODS.path(kube.namespace), pod_name, f"The pod {pod_name!r}")
 
 
-def claim_of(kube: Kube, name: str, image: str | None) -> Claim:
-    """The storage claim of a job, with an image that its pods run too.
+def claim_of(kube: Kube, name: str, image: str | None) -> StorageClaim:
+    """Return the storage claim of a job, with an image that its pods run too.
 
     Raises:
         ClientError: there is no such job, or no image to be found.
@@ -161,22 +161,22 @@ def claim_of(kube: Kube, name: str, image: str | None) -> Claim:
     storage = job["spec"]["storage"]
     claim = storage.get("claimName") or names.storage_claim(name)
     image = image or job["spec"].get("image") or _pod_image(kube, name)
-    return Claim(claim, image or _installed_image(kube), job)
+    return StorageClaim(claim, image or _installed_image(kube), job)
 
 
-def claim_named(kube: Kube, claim: str, image: str | None) -> Claim:
-    """A storage claim that belongs to no job yet.
+def claim_named(kube: Kube, claim: str, image: str | None) -> StorageClaim:
+    """Return a storage claim that belongs to no job yet.
 
     Raises:
         ClientError: there is no such claim, or no image to be found.
     """
     if kube.find(CLAIMS.path(kube.namespace, claim)) is None:
         raise ClientError(f"There is neither an RLJob nor a claim {claim!r} in namespace {kube.namespace!r}.")
-    return Claim(claim, image or _installed_image(kube))
+    return StorageClaim(claim, image or _installed_image(kube))
 
 
 def output_path(job: Json) -> str:
-    """Where a job writes, relative to its storage."""
+    """Return where a job writes, relative to its storage."""
     return str(
         job["spec"]["storage"].get("output") or names.default_output(job["metadata"]["name"], job["metadata"]["uid"])
     )

@@ -43,13 +43,13 @@ class Kube:
         )
 
     def items(self, path: str, *, labels: str = "", fields: str = "") -> list[Json]:
-        """The objects of a collection."""
+        """Return the objects of a collection."""
         return [_plain(item) for item in self.api.call(lambda c: c.items(path, labels=labels, fields=fields))]
 
     def watch(self, path: str, fields: str, *, timeout_s: float | None = None) -> Iterator[Change]:
         """First ADDED for each object that exists, then every change, until `timeout_s` is over.
 
-        What vanished while the watch was broken is told as DELETED, with its last known object.
+        What vanished while the watch was broken is reported as DELETED, with its last known object.
 
         Raises:
             KubeError: the server refused the watch, or was away for longer than GRACE_S.
@@ -71,7 +71,7 @@ class Kube:
             yield news.kind, news.item
 
     def find(self, path: str) -> Json | None:
-        """The object at `path`, or None where there is none."""
+        """Return the object at `path`, or None where there is none."""
         try:
             return self.request("GET", path)
         except ApiError as error:
@@ -80,19 +80,19 @@ class Kube:
             raise
 
     def job_path(self, name: str = "") -> str:
-        """Where the API server keeps the RLJob `name`, or all of the namespace."""
+        """Return where the API server keeps the RLJob `name`, or all of the namespace."""
         return _RLJOBS.path(self.namespace, name)
 
     def jobs(self, namespace: str | None) -> list[Json]:
-        """All RLJobs of a namespace; None: of the cluster."""
+        """Return all RLJobs of a namespace; None: of the cluster."""
         return self.items(_RLJOBS.path(namespace))
 
     def find_job(self, name: str) -> Json | None:
-        """The RLJob `name`, or None."""
+        """Return the RLJob `name`, or None."""
         return self.find(self.job_path(name))
 
     def job(self, name: str) -> Json:
-        """The RLJob `name`.
+        """Return the RLJob `name`.
 
         Raises:
             ClientError: there is none.
@@ -128,12 +128,12 @@ class Kube:
         return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
 
     def pods(self, label_selector: str, namespace: str | None = None) -> list[Json]:
-        """Pods with these labels."""
+        """Return pods with these labels."""
         return self.items(PODS.path(namespace or self.namespace), labels=label_selector)
 
     def log_lines(self, pod: str, *, namespace: str | None = None, follow: bool = False,
                   tail_lines: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
-        """Lines of a pod's log; with `follow` until its container ends."""
+        """Return lines of a pod's log; with `follow` until its container ends."""
         query = {"follow": str(follow).lower(), "previous": str(previous).lower()}
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)

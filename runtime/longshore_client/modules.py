@@ -17,7 +17,7 @@ from longshore_kube.resources import Json
 
 
 def read_modules(paths: Sequence[Path]) -> dict[str, bytes]:
-    """Files by name.
+    """Return files by name.
 
     Raises:
         ClientError: one cannot be read, or two have the same name.

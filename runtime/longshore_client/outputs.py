@@ -7,7 +7,7 @@ from longshore_kube.resources import Json
 
 
 def source_path(job: Json, checkpoint: int | None, path: str | None) -> str:
-    """A path relative to the storage: `path`, the model and optimizer of a checkpoint, or the newest model.
+    """Return a path relative to the storage: `path`, the model and optimizer of a checkpoint, or the newest model.
 
     The newest is the final model, or the newest checkpoint of a job that has none (yet).
 
@@ -32,5 +32,5 @@ def source_path(job: Json, checkpoint: int | None, path: str | None) -> str:
 
 
 def checkpoints_path(job: Json) -> str:
-    """Where the checkpoints of a job are, relative to its storage."""
+    """Return where the checkpoints of a job are, relative to its storage."""
     return f"{jobs.output_path(job)}/checkpoints"

@@ -13,14 +13,14 @@ _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2
 
 
 def plain(text: str) -> str:
-    """The text with control characters spelled out, as `\\x1b`, and without passwords in addresses."""
+    """Return the text with control characters spelled out, as `\\x1b`, and without passwords in addresses."""
     from longshore.api.addresses import redacted  # with it comes pydantic, which --help does without
 
     return redacted(_UNSAFE.sub(_spelled, text))
 
 
 def plain_json(value: Any) -> Any:
-    """The same for every text in a JSON value."""
+    """Return the same for every text in a JSON value."""
     return _mapped(value, plain)
 
 

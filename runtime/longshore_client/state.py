@@ -11,7 +11,7 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cluster_dir() -> Path:
-    """Data directory of the embedded cluster."""
+    """Return the data directory of the embedded cluster."""
     return home() / "cluster"
 
 

@@ -27,7 +27,7 @@ class Target:
     namespace: str | None = None
 
     def connect(self) -> "Kube":
-        """A client for the cluster; those for the same cluster and user share their connections.
+        """Return a client for the cluster; those for the same cluster and user share their connections.
 
         Raises:
             AccessError: the kubeconfig does not exist, is of no use, or has no such context.

@@ -91,7 +91,7 @@ def event_view(event: Json) -> EventView:
 
 
 def _event_time(event: Json) -> str:
-    """When an event happened last; of times in the same second the one with microseconds says more."""
+    """Return when an event happened last; of times in the same second the one with microseconds says more."""
     fine, coarse = event.get("eventTime") or "", event.get("lastTimestamp") or ""
     second = len("2026-01-01T00:00:00")
     if fine and fine[:second] >= coarse[:second]:
@@ -100,7 +100,7 @@ def _event_time(event: Json) -> str:
 
 
 def newest_events(events: Iterable[EventView], limit: int) -> tuple[EventView, ...]:
-    """The newest `limit` events, oldest first."""
+    """Return the newest `limit` events, oldest first."""
     return tuple(sorted(events, key=lambda event: (event.time.rstrip("Z"), event.uid)))[-limit:]
 
 
@@ -115,7 +115,7 @@ def problems(view: JobView) -> tuple[Condition, ...]:
 
 
 def assigned(view: JobView) -> str:
-    """What GPU pods were asked to do last, and why; empty while they do what they began with."""
+    """Return what GPU pods were asked to do last, and why; empty while they do what they began with."""
     assignment = view.status.assignment
     if assignment.epoch <= 1:
         return ""
@@ -124,7 +124,7 @@ def assigned(view: JobView) -> str:
 
 
 def verdict(view: JobView) -> str:
-    """The sentence of the condition that says how the job ended."""
+    """Return the sentence of the condition that says how the job ended."""
     wanted = ConditionType.COMPLETE if view.phase is Phase.SUCCEEDED else ConditionType.FAILED
     for condition in view.status.conditions:
         if condition.type == wanted and condition.status is ConditionStatus.TRUE:

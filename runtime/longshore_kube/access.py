@@ -152,7 +152,7 @@ class _ConfigEntry:
 
 
 def _named(files: Mapping[Path, dict[str, Any]], section: str, name: object) -> _ConfigEntry:
-    """The entry of the first file that has it."""
+    """Return the entry of the first file that has it."""
     for path, config in files.items():
         for entry in config.get(section) or ():
             if entry["name"] == name:

@@ -39,7 +39,7 @@ class Blocking:
         return self._result(work(self._client), timeout_s)
 
     def iterate(self, work: Callable[[Client], AsyncGenerator[T, None]], timeout_s: float | None = None) -> Iterator[T]:
-        """What `work` yields, until `timeout_s` is over or another thread calls `close`."""
+        """Yield what `work` yields, until `timeout_s` is over or another thread calls `close`."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         items = work(self._client)
         try:

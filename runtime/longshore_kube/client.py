@@ -144,7 +144,7 @@ class Client:
             limit = min(PAGE_LIMIT, 2 * limit)
 
     async def items(self, path: str, *, labels: str = "", fields: str = "") -> list[Json]:
-        """The objects of a collection."""
+        """Return the objects of a collection."""
         pages = self.pages(path, labels=labels, fields=fields)
         return [item async for page in pages for item in page.get("items") or ()]
 
@@ -188,7 +188,7 @@ class Client:
     async def text_lines(
         self, path: str, query: Mapping[str, str], *, timeout_s: float | None
     ) -> AsyncGenerator[str, None]:
-        """Lines of a text as they arrive, as those of a pod's log."""
+        """Return lines of a text as they arrive, as those of a pod's log."""
         async with self._answer("GET", path, timeout_s, query=query, accept="*/*") as response:
             async for line in _lines(response, keeps_rest=True):
                 yield line.decode(errors="replace")
@@ -196,7 +196,7 @@ class Client:
     async def websocket(
         self, path: str, query: list[tuple[str, str]], protocols: tuple[str, ...]
     ) -> aiohttp.ClientWebSocketResponse:
-        """A connection to a program in a pod; see `pods/exec`."""
+        """Return a connection to a program in a pod; see `pods/exec`."""
         assert self._session is not None, "use the client as a context manager"
         try:
             return await self._session.ws_connect(
@@ -240,7 +240,7 @@ class Client:
 async def _lines(
     response: aiohttp.ClientResponse, *, max_bytes: float = math.inf, keeps_rest: bool = False
 ) -> AsyncIterator[bytes]:
-    """Lines of any length: a stream reader has a limit. What follows the last line end may have been cut."""
+    """Yield lines of any length: a stream reader has a limit. What follows the last line end may have been cut."""
     pending = b""
     async for chunk in response.content.iter_any():
         *lines, pending = (pending + chunk).split(b"\n")
@@ -298,12 +298,12 @@ async def _error(response: aiohttp.ClientResponse) -> ApiError:
 
 
 def _is_repeatable(method: str, body: Json | list[Json] | None) -> bool:
-    """Whether doing it twice is the same as once: a create is, if it names the object."""
+    """Return whether doing it twice is the same as once: a create is, if it names the object."""
     return method != "POST" or (isinstance(body, dict) and "name" in (body.get("metadata") or {}))
 
 
 def _pause_s(error: ApiError | Unreachable, num_tries: int, *, is_repeatable: bool) -> float | None:
-    """How long to wait before the next try; None: there is none."""
+    """Return how long to wait before the next try; None: there is none."""
     backoff_s = 0.2 * 2 ** (num_tries - 1) + random.uniform(0, 0.2)
     if isinstance(error, Unreachable):
         return backoff_s if is_repeatable or not error.was_sent else None
@@ -314,7 +314,7 @@ def _pause_s(error: ApiError | Unreachable, num_tries: int, *, is_repeatable: bo
 
 
 def _why(error: Exception, timeout_s: float | None) -> str:
-    """The innermost reason, in one line."""
+    """Return the innermost reason, in one line."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return " ".join(str(error.certificate_error).split())
     if isinstance(error, aiohttp.ConnectionTimeoutError):

@@ -102,7 +102,7 @@ class ExecPlugin:
 
 
 def exec_plugin(entry: dict[str, Any], cluster: dict[str, Any], path: Path) -> ExecPlugin:
-    """The plugin of a kubeconfig's user.
+    """Return the plugin of a kubeconfig's user.
 
     Raises:
         AccessError: the entry is not complete, or of a version that is not supported.

@@ -9,10 +9,13 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _MIN_BINARY = 1024
 _MEBI = 2**20
+_MAX_CHARACTERS = 64
+_MAX_EXPONENT = 30
+"""The API has no quantities above 9.2e18. An exact number of any length could keep a process busy for hours."""
 
 
 def parse_quantity(value: str | int | float) -> Fraction:
-    """The exact value of a quantity.
+    """Return the exact value of a quantity.
 
     Raises:
         ValueError: it is none.
@@ -41,16 +44,17 @@ def canonical(text: str) -> str:
 
 
 def to_quantity(amount: Fraction) -> str:
-    """An amount as a quantity, with the largest suffix that leaves a whole number."""
+    """Return an amount as a quantity, with the largest suffix that leaves a whole number."""
     if amount.denominator == 1 and amount % _MEBI == 0:
         return _written(amount, 2, {power: suffix for suffix, power in (_BINARY | {"": 0}).items()})
     return _written(amount, 10, {power: suffix for suffix, power in _DECIMAL.items()})
 
 
 def _parts(text: str) -> tuple[Fraction, str, str]:
-    match = QUANTITY.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a quantity: write a number with an optional suffix, like 500m or 2Gi")
+    match = QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+    if match is None or abs(int((match[2] or "e0")[1:])) > _MAX_EXPONENT:
+        shown = text[:_MAX_CHARACTERS]
+        raise ValueError(f"{shown!r} is not a quantity: write a number with an optional suffix, like 500m or 2Gi")
     return Fraction(match[1]), match[2] or "", match[3] or ""
 
 
@@ -59,7 +63,7 @@ def _factor(suffix: str) -> Fraction:
 
 
 def _written(amount: Fraction, base: int, suffixes: dict[int, str]) -> str:
-    """The amount with the largest power that leaves a whole number."""
+    """Return the amount with the largest power that leaves a whole number."""
     if amount == 0:
         return "0"
     for power in sorted(suffixes, reverse=True):

@@ -1,10 +1,15 @@
 """Kinds of objects and where they are in the API."""
 
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from longshore_kube.errors import ApiError
 
 Json = dict[str, Any]
 """One Kubernetes object, or a part of one, as the API server sends it."""
+_NO_NAME: Final = re.compile(r"\.{1,2}|.*[/%?#].*", re.DOTALL)
+"""What no object of Kubernetes is called, and what would be another place in a URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,14 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = "", name: str = "", subresource: str = "") -> str:
-        """URL path of a collection, an object or a subresource."""
+        """URL path of a collection, an object or a subresource.
+
+        Raises:
+            ApiError: nothing can have such a name. Names can come from strangers, and must not lead anywhere else.
+        """
+        for part in (namespace or "", name):
+            if _NO_NAME.fullmatch(part):
+                raise ApiError(404, "NotFound", f"{self.plural} {part!r} not found: nothing can have this name")
         parts = [group_path(self.api_version)]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]

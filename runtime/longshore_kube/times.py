@@ -14,7 +14,7 @@ def rfc3339_micro(moment: datetime | float) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """A time of the API server.
+    """Return a time of the API server.
 
     Raises:
         ValueError: it is none.

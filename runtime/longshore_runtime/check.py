@@ -45,7 +45,7 @@ class CheckRequest:
 
 
 def results(request: CheckRequest) -> Iterator[CheckResult]:
-    """All checks for which there is something to look at."""
+    """Yield all checks for which there is something to look at."""
     spec, model, data = request.spec, request.model, request.data
     if len(spec.data.each) != 1:
         data = None  # There is a copy of one data set.

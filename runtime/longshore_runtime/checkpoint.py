@@ -45,7 +45,7 @@ class Checkpoint:
         return self.path / TRAINER_DIR
 
     def state(self) -> dict[str, Any]:
-        """What was given to `publish`."""
+        """Return what was given to `publish`."""
         state: dict[str, Any] = orjson.loads((self.path / "state.json").read_bytes())
         return state
 
@@ -71,7 +71,7 @@ class CheckpointStore:
         return tree_bytes(self._unfinished(step)), tree_bytes(newest.path) if newest is not None else 0
 
     def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint."""
+        """Return the newest complete checkpoint."""
         return max(self._all(), key=lambda checkpoint: checkpoint.step, default=None)
 
     def publish(
@@ -112,7 +112,7 @@ class CheckpointStore:
         return self._directory / f"{_UNFINISHED}{step:06d}"
 
     def _require_room(self, final: Path) -> int | None:
-        """Bytes that the next checkpoint takes, as far as the newest one tells."""
+        """Return bytes that the next checkpoint takes, as far as the newest one tells."""
         newest = self.newest()
         if newest is None:
             return None
@@ -151,7 +151,7 @@ def export_model(checkpoint: Checkpoint, target: Path) -> None:
 
 
 def export_progress(checkpoint: Checkpoint, target: Path) -> tuple[int, int]:
-    """Bytes of the copy that `export_model` makes, so far and in the end. Called from any thread."""
+    """Return bytes of the copy that `export_model` makes, so far and in the end. Called from any thread."""
     names = [path.name for path in checkpoint.model.iterdir()]
     exported = set(names) - _IGNORED(str(checkpoint.model), names)
     paths = [checkpoint.model / name for name in exported]

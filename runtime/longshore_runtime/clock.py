@@ -8,7 +8,7 @@ class Clock(Protocol):
     """A monotonic clock."""
 
     def now_s(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return seconds since some fixed moment."""
 
 
 class SystemClock:

@@ -15,6 +15,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.mistakes import sentence
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
+from longshore.api.status import Assignment
 from longshore.page.build import job_head
 from longshore_kube.access import Access, load
 from longshore_runtime.cluster.health import HealthServer
@@ -23,7 +24,7 @@ from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.cluster.served import Served
 from longshore_runtime.elastic.job_watch import JobWatch
-from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost, UserError
+from longshore_runtime.errors import Interrupted, JobUnknown, SizeChanged, TrainerLost, UserError
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts, page_server
@@ -37,6 +38,10 @@ log = structlog.get_logger()
 
 _CRASHED: Final = 1
 _MAX_FRUITLESS_SESSIONS: Final = 3
+_FIRST_SIZE_LIMIT_S: Final = 600.0
+"""An elastic job that has not learned how many worker pods it has cannot begin."""
+_NEWER_SIZE_LIMIT_S: Final = 30.0
+"""A job that knows a size does not wait longer for a newer one, which it takes at the end of a step instead."""
 _ASKED_TO_STOP: Final = "the pod was asked to stop"
 
 
@@ -111,12 +116,12 @@ def _until_done(
 
     After the loss of a trainer, or with another number of worker pods, a new one starts from the newest checkpoint.
     """
-    num_fruitless = 0
+    num_fruitless, last = 0, Assignment()
     while True:
         stop.require_none()
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         watch = JobWatch(access, settings.namespace, settings.job, events)
-        size = watch.first().size if spec.workers.is_elastic else None
+        size = _asked(watch, last).size if spec.workers.is_elastic else None
         sized = spec.resized(size.workers) if size is not None else spec
         first = first.model_copy(update={"size": size})
         with Session(settings, sized, registry, sink, first, events, watch) as session:
@@ -136,7 +141,21 @@ def _until_done(
             except Interrupted:
                 session.save_if_possible()
                 raise
-        first = first.model_copy(update={"notices": session.notices})  # Their numbers grow on.
+        # Their numbers grow on.
+        first = first.model_copy(update={"notices": session.notices, "sharing": session.turns})
+        last = max(last, watch.newest(), key=lambda one: one.epoch)
+
+
+def _asked(watch: JobWatch, last: Assignment) -> Assignment:
+    """Return what is asked of the job, or what was asked last if the API server does not answer now."""
+    limit_s = _NEWER_SIZE_LIMIT_S if last.epoch else _FIRST_SIZE_LIMIT_S
+    newest = watch.first(limit_s)
+    if max(newest.epoch, last.epoch) == 0:
+        raise JobUnknown(
+            f"the API server said nothing about this job for {limit_s:.0f} s, so the number of its worker pods is not "
+            "known: let coordinators reach the API server (jobNetworkPolicies.apiServerPorts of the chart)"
+        )
+    return newest if newest.epoch else last
 
 
 def _read_spec(settings: Settings) -> RLJobSpec:

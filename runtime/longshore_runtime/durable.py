@@ -31,7 +31,7 @@ def sync_tree(root: Path) -> None:
 
 
 def is_no_room(error: BaseException, directory: Path) -> bool:
-    """Whether a write failed because the disk is full, whoever wraps the error; `directory` is where it went."""
+    """Whether a write failed because the disk is full, no matter who wraps the error; `directory` is where it went."""
     seen: set[int] = set()
     causes: list[BaseException] = [error]
     while causes:
@@ -57,7 +57,7 @@ def free_bytes(directory: Path) -> int:
 
 
 def tree_bytes(root: Path) -> int:
-    """What a directory with everything in it takes; others may write there, and remove files."""
+    """Return what a directory with everything in it takes; others may write there, and remove files."""
     num_bytes = 0
     for directory, _, names in os.walk(root):
         for name in names:
@@ -67,7 +67,7 @@ def tree_bytes(root: Path) -> int:
 
 
 def no_room(path: Path, needed_bytes: int | None = None) -> str:
-    """The sentence for a disk that is full."""
+    """Return the sentence for a disk that is full."""
     needs = "" if needed_bytes is None else f" needs {needed_bytes:,} bytes, and"
     return (
         f"storage: the volume is full: {path}{needs or ' cannot be written,'} {free_bytes(path):,} bytes are free; "

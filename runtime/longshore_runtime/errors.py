@@ -17,6 +17,10 @@ class SizeChanged(Exception):
         self.num_workers = num_workers
 
 
+class JobUnknown(Exception):
+    """The API server says nothing about the job: one sentence."""
+
+
 class TrainerLost(Exception):
     """A trainer replica is lost; all trainers restart from the newest checkpoint."""
 

@@ -16,7 +16,7 @@ from longshore_runtime.trainer.recovery import Recovery
 
 
 class Evaluator:
-    """The seeds are those of every evaluation, so that scores compare."""
+    """Scores them with the same seeds every time, so that the scores of different weights can be compared."""
 
     def __init__(
         self, options: LoopOptions, parts: Parts, rounds: JobRounds, recovery: Recovery, alarms: Alarms
@@ -28,12 +28,12 @@ class Evaluator:
         self._alarms = alarms
 
     def is_due(self, step: int) -> bool:
-        """Whether the weights after this step are scored; those after the last one always are, at the end."""
+        """Return whether the weights after this step are scored; those after the last one always are, at the end."""
         every = self._options.evaluation.every_steps
         return bool(every) and step % every == 0 and step < self._options.algorithm.steps
 
     def run(self, state: RunState) -> RunState:
-        """The state with the score of its weights; without held-out prompts nothing happens."""
+        """Return the state with the score of its weights; without held-out prompts nothing happens."""
         parts, evaluation = self._parts, self._options.evaluation
         prompts = parts.prompts.held_out
         if not prompts:
@@ -42,7 +42,7 @@ class Evaluator:
         started_s = parts.clock.now_s()
         shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
-        requests = RoundRequests(dict(enumerate(prompts)), self._options.algorithm, "held-out", evaluation.temperature)
+        requests = RoundRequests(prompts, self._options.algorithm, "held-out", evaluation.temperature)
         result = self._rounds.run(policy, prompts, requests.of, Evaluating(self._recovery, parts.recorder.progress))
         state = state.after_evaluation(HeldOutScore.of(result.groups, prompts))
         parts.recorder.evaluation(state, parts.clock.now_s() - started_s)

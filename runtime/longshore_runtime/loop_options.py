@@ -47,7 +47,7 @@ class LoopOptions:
 
     @classmethod
     def of(cls, spec: RLJobSpec, attempt: int = 1) -> "LoopOptions":
-        """The slice of this spec."""
+        """Return the slice of this spec."""
         is_colocated = spec.placement is Placement.COLOCATED
         repurposes = is_colocated and spec.rollout.repurposes
         limit = mismatch_limit(

@@ -10,6 +10,7 @@ from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
@@ -37,5 +38,7 @@ class Parts:
     events: "queue.SimpleQueue[Event]"
     clock: Clock
     records: StepSink = field(default_factory=NoRecords)
+    gpus: Gpus = field(default_factory=OwnGpus)
+    """When the job may use the GPUs of its workers."""
     auto: AutoFactors | None = None
     """Strategy Auto; None: another one."""

@@ -57,7 +57,7 @@ class _Built:
 def _tiny_model(
     environment: Mapping[str, str], num_steps: int, seed: int, report_every_s: float
 ) -> Iterator[int | _Built]:
-    """Steps of the warm start that are done, from time to time, and at the end the model."""
+    """Yield steps of the warm start that are done, from time to time, and at the end the model."""
     set_environment(environment)
     from longshore_runtime.backends.warm_start import fingerprint, warm_start_steps
 
@@ -91,7 +91,7 @@ def initial_model(
     on_steps: OnSteps,
     report_every_s: float = PROGRESS_EVERY_S,
 ) -> InitialModel:
-    """The user's checkpoint; or the built-in model, made on a worker unless an earlier job has.
+    """Return the user's checkpoint; or the built-in model, made on a worker unless an earlier job has.
 
     `on_steps` is called every `report_every_s` while a warm start runs.
     """

@@ -32,7 +32,7 @@ def engine_places(workers: Workers, tp_size: int) -> list[Place]:
 
 
 def possible_tp_sizes(workers: Workers, config: Mapping[str, Any], configured: int) -> tuple[int, ...]:
-    """Sizes that engines can have, in rising order: those that fill the pods and split the model as vLLM does.
+    """Return sizes that engines can have, in rising order: those that fill the pods and split the model as vLLM does.
 
     `config`: of the Hugging Face checkpoint. Powers of two, and the size that is configured.
     """

@@ -1,6 +1,6 @@
 """What a round asks of the engines, response by response."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from longshore.api.algorithm import Algorithm
 from longshore.policy.round import ResponseId
@@ -15,9 +15,7 @@ RequestOf = Callable[[ResponseId, Completion | None], Request]
 class RoundRequests:
     """The requests of one round: a round that is sampled again asks for the same."""
 
-    def __init__(
-        self, records: Mapping[int, PromptRecord], algorithm: Algorithm, purpose: str, temperature: float
-    ) -> None:
+    def __init__(self, records: Sequence[PromptRecord], algorithm: Algorithm, purpose: str, temperature: float) -> None:
         """`records` by index of the draw; `purpose` tells the seeds of one round from those of others."""
         self._records = records
         self._algorithm = algorithm
@@ -25,7 +23,7 @@ class RoundRequests:
         self._temperature = temperature
 
     def of(self, response: ResponseId, kept: Completion | None) -> Request:
-        """The request for a response, which continues what was `kept` of it."""
+        """Return the request for a response, which continues what was `kept` of it."""
         return Request(
             request_id=str(response),
             prompt_tokens=self._records[response.draw.index].prompt_tokens,

@@ -1,6 +1,7 @@
-"""Checkpoints of a run: the files of the trainers, and the state of everything else after the same step."""
+"""Checkpoints of a run: the files of the trainers, and the state that all other parts had after the same step."""
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 
 import structlog
 
@@ -8,7 +9,8 @@ from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
-from longshore_runtime.checkpoint import export_model, export_progress
+from longshore_runtime.checkpoint import Checkpoint, export_model, export_progress
+from longshore_runtime.durable import tree_bytes
 from longshore_runtime.errors import UserError
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
@@ -47,7 +49,8 @@ class RunCheckpoints:
             parts.policy.load_state(run.policy)
         except ValueError as error:
             raise UserError(str(error)) from error
-        self.load_trainers()
+        with self._load_reported(checkpoint):
+            self.load_trainers()
         for kind, exported in state.get("lengths", {}).items():
             self._lengths[RoundKind(kind)].load_state(exported)
         if self._gate is not None and "benefit" in state:  # Older versions had none.
@@ -60,6 +63,18 @@ class RunCheckpoints:
         if "alarms" in state:  # Older versions had none.
             self._alarms.load(state["alarms"])
         return run
+
+    @contextmanager
+    def _load_reported(self, checkpoint: Checkpoint) -> Iterator[None]:
+        """Report within the block how much of the checkpoint the trainers have loaded."""
+        parts, total_bytes = self._parts, tree_bytes(checkpoint.model)
+
+        def report() -> None:  # Called from another thread while the trainers load.
+            num_bytes = int(parts.trainers.loaded_share() * total_bytes)
+            parts.recorder.progress(ProgressUnit.BYTES, num_bytes, total_bytes)
+
+        with repeated(report, PROGRESS_EVERY_S):
+            yield
 
     def load_trainers(self) -> None:
         """Give the trainers the newest checkpoint, if there is one."""

@@ -124,7 +124,7 @@ class RunState:
 
 
 def has_zero_variance(group: ScoredGroup) -> bool:
-    """Whether all rewards of a group are equal.
+    """Return whether all rewards of a group are equal.
 
     Its advantages are then exactly 0, unless long responses are punished; it still counts in the denominator.
     """

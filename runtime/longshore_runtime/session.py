@@ -1,81 +1,43 @@
-"""One session of a job: start engines, trainers and rewards on its pods, run the loop, and end them all."""
+"""One session of a job: start its parts, run the loop, and end them all."""
 
 import contextlib
-import copy
 import queue
-import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from prometheus_client import CollectorRegistry
 
-from longshore.api.model import Model
-from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
-from longshore.api.rollout import Handover, Strategy
-from longshore.api.runtime_status import Notice, ProgressUnit, RuntimeActivity, RuntimeStatus
-from longshore.api.spec import Placement, Profiling, RLJobSpec
-from longshore.checks.job import few_prompts
-from longshore.checks.model_files import config_of
-from longshore.checks.model_limits import vocab_size
-from longshore.checks.trackers import missing_packages
-from longshore.policy.auto import Auto, free_handovers
-from longshore.policy.presets import round_policy
-from longshore.policy.round_policy import BatchShape, RoundPolicy
-from longshore.sim.auto import AutoTuner
+from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
+from longshore.api.sharing import RuntimeSharing
+from longshore.api.spec import Profiling, RLJobSpec
 from longshore.sim.gate_prior import gate_prior
-from longshore_runtime.backends.engine_spec import EngineSpec
-from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.clock import SystemClock
-from longshore_runtime.cluster.placement import placement
-from longshore_runtime.data.dataset import PromptSets, prompt_sets
-from longshore_runtime.data.suitability import require_known_tokens
-from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.durable import is_no_room, no_room
-from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
-from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.errors import TrainerLost, UserError
-from longshore_runtime.job_inputs import JobInputs, job_inputs
-from longshore_runtime.job_rewards import judge_processes, reward_lanes
+from longshore_runtime.job_rewards import judge_processes
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
-from longshore_runtime.model_source import InitialModel, check_model, initial_model
-from longshore_runtime.places import possible_tp_sizes, trainer_places
 from longshore_runtime.profiling.phase import profiled, stored_profile
-from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
-from longshore_runtime.rewards.judge import check_judge
-from longshore_runtime.rewards.routing import rehearsals, routed
-from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.session_parts import PartsBuilder
 from longshore_runtime.settings import Settings
 from longshore_runtime.storage import job_storage
-from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
-from longshore_runtime.telemetry.recording import recording
 from longshore_runtime.telemetry.status_fields import resumed_status
 from longshore_runtime.telemetry.status_reporter import StatusSink
-from longshore_runtime.telemetry.step_done import JobFacts, Places
-from longshore_runtime.telemetry.step_records import StepRecords
-from longshore_runtime.telemetry.trackers import TrackedRun, trackers
-from longshore_runtime.trainer.direct_weights import Delivery
-from longshore_runtime.trainer.group import TrainerGroup
+from longshore_runtime.telemetry.tracker import TrackedRun
+from longshore_runtime.telemetry.trackers import trackers
 from longshore_runtime.training import TrainingLoop
 
 log = structlog.get_logger()
 
 _SAVE_TIMEOUT_S: Final = 60.0
-_REWARD_PODS_LIMIT_S: Final = 24 * 3600.0
-"""Pods may wait for room, which the operator reports."""
 
 
 def mistake_of(error: BaseException, storage: Path) -> str | None:
@@ -102,10 +64,7 @@ class Session:
     ) -> None:
         self._spec = spec
         self._attempt = settings.attempt
-        self._names = {"longshore.job": settings.job, "longshore.namespace": settings.namespace}
         self._volume = settings.storage
-        self._events = events
-        self._assignments = assignments
         self._exit = contextlib.ExitStack()
         self._exit.callback(assignments.close)
         self._storage = job_storage(settings, spec.storage.output)
@@ -117,13 +76,14 @@ class Session:
         self._exit.callback(lambda: tracked.close(self._succeeded))
         metrics = MetricsWriter(output, registry, tracked, tensor_board=spec.tracking.tensor_board)
         self._exit.callback(metrics.close)
-        self._checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
-        status = resumed_status(first, self._checkpoints.newest())
+        checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
+        status = resumed_status(first, checkpoints.newest())
         ledger = Journal(output / "ledger.jsonl")
         self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)
+        self._builder = PartsBuilder(
+            spec, settings, self._storage, checkpoints, self._recorder, events, assignments, self._exit
+        )
         self._loop: TrainingLoop | None = None
-        self._model = ""
-        """Directory of the initial model, relative to the storage."""
 
     def __enter__(self) -> "Session":
         return self
@@ -146,7 +106,7 @@ class Session:
         if spec.profiling is not Profiling.OFF:
             is_only = spec.profiling is Profiling.ONLY
             judge, *_ = judge_processes(spec.reward, spec.workers)
-            if profiled(spec, parts, self._storage.resolve(self._model), judge) or is_only:
+            if profiled(spec, parts, self._storage.resolve(self._builder.model), judge) or is_only:
                 return is_only
             prior = gate_prior(stored_profile(self._storage.output_dir), spec.trainer.ranks_per_replica)
         options = LoopOptions.of(spec, self._attempt)
@@ -157,53 +117,7 @@ class Session:
 
     def build(self) -> Parts:
         """Start everything on the pods of the job; raises UserError for what cannot start."""
-        spec, algorithm = self._spec, self._spec.algorithm
-        if missing := missing_packages(spec.tracking):
-            raise UserError(missing[0])
-        inputs = self._inputs()
-        self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
-        check_model(
-            inputs.model,
-            spec.rollout.engine,
-            spec.trainer,
-            self._storage,
-            has_accelerator=spec.workers.has_accelerator,
-            repository=inputs.repository,
-        )
-        model = self._initial_model(inputs.model)
-        tokenizer = load_tokenizer(self._storage.resolve(model.path), inputs.repository)
-        prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
-        # A reward that cannot score is found before engines take minutes to start.
-        rewards = self._rewards(tokenizer, prompts)
-        self._recorder.activity(RuntimeActivity.WAIT_FOR_REWARD_PODS)
-        with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
-            rewards.wait_ready(_REWARD_PODS_LIMIT_S)
-        self._recorder.activity(RuntimeActivity.START_ENGINES)
-        engines, trainers = self._engines_and_trainers(model)
-        shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
-        policy = round_policy(
-            spec.rollout,
-            shape,
-            prompts.draws(algorithm.seed),
-            groups_per_update=algorithm.groups_per_update,
-            dynamic_sampling=algorithm.dynamic_sampling,
-        )
-        return Parts(
-            policy=policy,
-            prompts=prompts,
-            engines=engines,
-            trainers=trainers,
-            rewards=rewards,
-            checkpoints=self._checkpoints,
-            storage=self._storage,
-            recorder=self._recorder,
-            assignments=self._assignments,
-            elastic=self._elastic(),
-            events=self._events,
-            clock=SystemClock(),
-            records=self._records(prompts, tokenizer, engines, trainers),
-            auto=self._auto(policy),
-        )
+        return self._builder.build()
 
     @property
     def made_progress(self) -> bool:
@@ -215,6 +129,11 @@ class Session:
         """Notices that were reported in this attempt."""
         return self._recorder.notices
 
+    @property
+    def turns(self) -> RuntimeSharing | None:
+        """Turns on shared GPUs that were reported in this attempt."""
+        return self._recorder.turns
+
     def save_if_possible(self) -> None:
         """Checkpoint the last finished step before the pod stops; the trainers may be stopping as well."""
         if self._loop is None:
@@ -224,148 +143,5 @@ class Session:
         except (TrainerLost, UserError, OSError) as error:
             log.warning("no checkpoint at the end", reason=str(error))
 
-    def _inputs(self) -> JobInputs:
-        """Return model and data, downloaded first if they are not in the storage."""
-        spec = self._spec
-        if spec.uses_hub:
-            self._recorder.activity(RuntimeActivity.DOWNLOAD)
-        return job_inputs(spec.model, spec.data, spec.hub, self._storage, self._recorder.download)
-
-    def _initial_model(self, chosen: Model) -> InitialModel:
-        def on_steps(done: int, total: int) -> None:
-            self._recorder.progress(ProgressUnit.STEPS, done, total, "warm start")
-
-        model = initial_model(chosen, self._spec.algorithm.seed, self._storage, placement(0), on_steps)
-        if model.warm_start is not None:
-            self._recorder.warm_start(model.warm_start)
-        self._model = model.path
-        return model
-
-    def _config(self) -> Mapping[str, Any]:
-        """Return the configuration of the initial model."""
-        return config_of(self._storage.resolve(self._model))
-
-    def _prompts(self, inputs: JobInputs, tokenizer: Any) -> PromptSets:
-        data = self._spec.data
-        if data.builtin is not None:
-            return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
-        context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
-        prompts = prompt_sets(inputs.rows(self._spec.reward.functions), data, tokenizer, context_tokens)
-        require_known_tokens(prompts, vocab_size(self._config()))
-        if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
-            self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
-        self._recorder.prompts(len(prompts.train), len(prompts.held_out), prompts.num_too_long)
-        log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
-        return prompts
-
-    def _records(self, prompts: PromptSets, tokenizer: Any, engines: EnginePool, trainers: TrainerGroup) -> StepRecords:
-        spec = self._spec
-        job = JobFacts(
-            attempt=self._attempt,
-            prompts=dict(enumerate(prompts.train)),
-            held_out=dict(enumerate(prompts.held_out)),
-            max_response_tokens=spec.algorithm.max_response_tokens,
-            is_colocated=spec.placement is Placement.COLOCATED,
-            clock_offset_s=time.time() - SystemClock().now_s(),
-        )
-        return self._exit.enter_context(
-            recording(
-                self._storage.output_dir,
-                spec.records,
-                spec.tracking.open_telemetry,
-                job,
-                self._names,
-                copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is not thread-safe.
-                lambda: Places(engines.lane_places(), trainers.lane_places()),
-                self._recorder.notice,
-            )
-        )
-
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)
-
-    def _auto(self, policy: RoundPolicy) -> AutoFactors | None:
-        if not isinstance(policy, Auto):
-            return None
-        factors = AutoFactors(policy, AutoTuner(self._spec), SpareTimeSearch)
-        self._exit.callback(factors.close)
-        return factors
-
-    def _elastic(self) -> ThreadPoolExecutor:
-        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="elastic")
-        self._exit.callback(executor.shutdown, wait=False, cancel_futures=True)
-        return executor
-
-    def _engines_and_trainers(self, model: InitialModel) -> tuple[EnginePool, TrainerGroup]:
-        """Start both; on shared GPUs in turn, because an engine measures the free memory before a trainer uses it."""
-        engines = self._engines(model)
-        with repeated(lambda: self._report_start(engines), PROGRESS_EVERY_S):
-            if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
-                engines.wait_for_all()
-                engines.sleep()
-                trainers = self._trainers(model)
-            else:
-                trainers = self._trainers(model)
-                engines.wait_for_all()
-        trainers.watch(self._events)
-        return engines, trainers
-
-    def _report_reward_pods(self) -> None:
-        """Called from another thread while rewards wait for their first workers."""
-        if num_pods := self._spec.reward.pods:
-            num_there = sum(self._assignments.reward_address(pod) is not None for pod in range(num_pods))
-            self._recorder.progress(ProgressUnit.PODS, num_there, num_pods)
-
-    def _report_start(self, engines: EnginePool) -> None:
-        """Report progress; called from another thread while engines and trainers start."""
-        start = engines.starting()
-        waits_for_trainers = start.num_started == start.num_engines
-        detail = "trainers load the model" if waits_for_trainers else start.detail
-        self._recorder.progress(ProgressUnit.ENGINES, start.num_started, start.num_engines, detail)
-
-    def _engines(self, model: InitialModel) -> EnginePool:
-        options = self._spec.rollout.engine
-        spec = EngineSpec(
-            options=options,
-            max_context_tokens=self._spec.model.max_context_tokens,
-            seed=self._spec.algorithm.seed,
-            accelerator=self._spec.workers.has_accelerator,
-        )
-        output, notify = self._storage.output, self._recorder.notice
-        engines = EnginePool(self._spec.workers, spec, model.path, output, self._events, notify)
-        self._exit.callback(engines.stop)
-        self._recorder.engines(engines.tp_size)
-        sizes = possible_tp_sizes(self._spec.workers, self._config(), options.tensor_parallel_size)
-        self._recorder.possible_sizes(sizes)
-        return engines
-
-    def _trainers(self, model: InitialModel) -> TrainerGroup:
-        spec = TrainerSpec.of(self._spec.algorithm, self._spec.trainer)
-        component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
-        num_replicas, num_ranks = self._spec.trainer.data_parallel_size, spec.sizes.ranks_per_replica
-        places = trainer_places(self._spec.training_pods, num_replicas, num_ranks, component)
-        rollout = self._spec.rollout
-        may_pipeline = rollout.is_pipelined or (
-            rollout.strategy is Strategy.AUTO and Handover.PIPELINED in free_handovers(self._spec)
-        )
-        delivery = Delivery(self._spec.transfers_directly, keeps_copies=may_pipeline)
-        trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery)
-        self._exit.callback(trainers.stop)
-        return trainers
-
-    def _rewards(self, tokenizer: Any, prompts: PromptSets) -> RewardPool:
-        reward = self._spec.reward
-        for function in reward.functions:
-            check_judge(function)
-        lanes = reward_lanes(reward, self._spec.workers, self._assignments.reward_address)
-        pool = RewardPool(
-            lanes,
-            ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),
-            tokenizer,
-            self._events,
-            SystemClock(),
-            self._recorder.reward_pressure if any(lane.is_sized for lane in lanes) else None,
-            self._recorder.reward_worker,
-        )
-        self._exit.callback(pool.stop)
-        return pool

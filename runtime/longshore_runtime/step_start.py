@@ -1,11 +1,10 @@
-"""The start of a step: what its round reports to, and what may change hands while it runs."""
+"""The start of a step: the observer of its round, and the pods that may be repurposed while it runs."""
 
 from collections.abc import Mapping
 
 from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
-from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -23,21 +22,20 @@ class StepStart:
         self,
         options: LoopOptions,
         parts: Parts,
-        prompts: Mapping[int, PromptRecord],
         recovery: Recovery,
         lengths: Mapping[RoundKind, LengthDistribution],
         gate: BenefitGate | None,
     ) -> None:
-        """`prompts` by index of the draw; `lengths` and `gate`: what the run has learned about its rounds."""
+        """`lengths` and `gate`: what the run has learned about its rounds."""
         self._options = options
         self._parts = parts
-        self._works = StepWorks(options, parts.trainers, prompts, parts.events, parts.clock)
+        self._works = StepWorks(options, parts.trainers, parts.prompts.train, parts.events, parts.clock)
         self._recovery = recovery
         self._lengths = lengths
         self._gate = gate
 
     def begin(self, state: RunState, answered_epoch: int) -> RunningStep:
-        """The step after `state`; assignments up to `answered_epoch` are not for it."""
+        """Return the step after `state`; assignments up to `answered_epoch` are not for it."""
         auto = self._parts.auto
         handover = self._options.handover if auto is None else auto.handover
         work = self._works.begin(state.step + 1, state.policy_version, handover)

@@ -1,7 +1,7 @@
 """What the trainers do in a step of a job: its kind of handover, and the check of its gradients."""
 
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import Handover
@@ -20,13 +20,13 @@ from longshore_runtime.trainer_protocol import Sample
 
 
 class StepWorks:
-    """Makes the work of one step after the other."""
+    """Creates the work of each step."""
 
     def __init__(
         self,
         options: LoopOptions,
         trainers: TrainerGroup,
-        prompts: Mapping[int, PromptRecord],
+        prompts: Sequence[PromptRecord],
         events: "queue.SimpleQueue[Event]",
         clock: Clock,
     ) -> None:
@@ -38,7 +38,7 @@ class StepWorks:
         self._clock = clock
 
     def begin(self, step: int, policy_version: int, handover: Handover) -> StepWork:
-        """The work of a step whose round weights of this version sample."""
+        """Return the work of a step whose round weights of this version sample."""
         options, algorithm, trainers, clock = self._options, self._options.algorithm, self._trainers, self._clock
         verify, limit = options.verify_every is not None and step % options.verify_every == 0, options.max_mismatch
 

@@ -22,7 +22,7 @@ class JobStorage:
 
     @classmethod
     def from_env(cls, output: str) -> "JobStorage":
-        """The storage as mounted in this pod."""
+        """Return the storage as mounted in this pod."""
         return cls(Path(os.environ[contract.ENV_STORAGE]), output)
 
     @property
@@ -31,7 +31,7 @@ class JobStorage:
         return self.resolve(self.output)
 
     def resolve(self, relative: str) -> Path:
-        """A path in the storage; refuses to leave it."""
+        """Return a path in the storage; refuses to leave it."""
         path = (self.root / relative).resolve()
         if not path.is_relative_to(self.root.resolve()):
             raise UserError(f"path {relative!r} leaves the storage of the job: use a path inside it")
@@ -66,7 +66,7 @@ class JobStorage:
         )
 
     def relative(self, path: Path) -> str:
-        """The form in which a path travels to other pods."""
+        """Return the form in which a path travels to other pods."""
         return str(path.resolve().relative_to(self.root.resolve()))
 
 
@@ -78,6 +78,6 @@ def _is_visible(path: Path) -> bool:
 
 
 def job_storage(settings: Settings, configured_output: str) -> JobStorage:
-    """The storage of a job as the coordinator sees it."""
+    """Return the storage of a job as the coordinator sees it."""
     output = configured_output or names.default_output(settings.job, settings.job_uid)
     return JobStorage(settings.storage, output)

@@ -73,6 +73,6 @@ class GradientSums:
         return self.mismatch / self.num_compared_tokens if self.num_compared_tokens else None
 
     def __add__(self, other: "GradientSums") -> "GradientSums":
-        """Sums of two disjoint sets of samples."""
+        """Return sums of two disjoint sets of samples."""
         added = {name: value + getattr(other, name) for name, value in vars(self).items()}
         return GradientSums(**(added | {"mismatch_max": max(self.mismatch_max, other.mismatch_max)}))

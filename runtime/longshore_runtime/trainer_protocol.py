@@ -156,7 +156,7 @@ class Trainer(Protocol):
         """
 
     def update(self, denominator: float) -> UpdateReport:
-        """All replicas together: add up, divide by `denominator` (`policy.aggregation`, whole step), clip, step.
+        """Update all replicas together: add up, divide by `denominator` (`policy.aggregation`, whole step), clip, step.
 
         A replica that accumulated nothing takes part with zeros.
         """
@@ -172,7 +172,7 @@ class Trainer(Protocol):
         """
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Any, int | None]]:
-        """Likewise as torch tensors, on the accelerator or the host, for every rank of the replica.
+        """Yield the same as torch tensors, on the accelerator or the host, for every rank of the replica.
 
         `in_pieces`, with tensor parallelism: a rank gets its equal part of most of them, and the dimension of the cut.
         """

@@ -1,11 +1,12 @@
-"""The training loop. It reads as the algorithm; the difficult work is in the parts that it is given.
+"""The training loop. It reads as the algorithm; the work is done by the parts that the session built.
 
 restore                 the newest checkpoint, if there is one
 evaluate                held-out prompts, with the initial weights
 for each step:
-    make way            if the job is to go on with other worker pods: checkpoint, and another session
+    end if resized      if the job is to go on with other worker pods: checkpoint, and another session
     regroup             engines take the size that the planner wants for the next round
     rollout             one round of the policy: exactly P0 groups of R0 responses, with rewards
+    turn                other jobs that share the GPUs get them when everything is sampled, and the job gets them back
     train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs;
                         where engines and trainers disagree about log-probabilities, none, and the round runs again
     publish             the new weights go into the running engines
@@ -22,56 +23,29 @@ Who waits for whom, in the driver's thread: it alone calls policy, engines and t
     engines       <──  ray.get: weights are confirmed, engines are asleep or awake
 """
 
-import contextlib
 from collections import defaultdict
-from dataclasses import dataclass, replace
 
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import OnFinish
 from longshore.api.round_status import RoundKind
-from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate, GatePrior
 from longshore.policy.length_distribution import LengthDistribution
-from longshore.policy.rollout_pace import RolloutPace
 from longshore.record.facts import StepMarks
-from longshore_runtime.elastic.auto_factors import step_facts
 from longshore_runtime.elastic.baseline import AppliedBaseline
-from longshore_runtime.elastic.benefit import step_outcome
 from longshore_runtime.elastic.size import AppliedSize
 from longshore_runtime.errors import SizeChanged, TrainerLost
 from longshore_runtime.evaluator import Evaluator
 from longshore_runtime.job_rounds import JobRounds
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
-from longshore_runtime.mismatch_guard import MismatchGuard
-from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
-from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.round_requests import RequestOf, RoundRequests
+from longshore_runtime.round_training import RoundTraining
 from longshore_runtime.run_checkpoints import RunCheckpoints
 from longshore_runtime.run_state import RunState
-from longshore_runtime.running_step import RunningStep
-from longshore_runtime.step_start import StepStart
-from longshore_runtime.step_work import require_equal_gradients
+from longshore_runtime.step_report import StepReport
 from longshore_runtime.telemetry.alarms import Alarms
-from longshore_runtime.telemetry.step_done import StepDone
-from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.recovery import Recovery
-from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.turns import Turns
-
-
-@dataclass(frozen=True)
-class _TrainedRound:
-    """A round that was trained on."""
-
-    step: RunningStep
-    result: RoundResult
-    trained: StepTraining
-    started_s: float
-    rolled_out_s: float
-    trained_s: float
-    pace: RolloutPace | None
-    """How fast the engines were, where somebody learns from it."""
 
 
 class TrainingLoop:
@@ -82,25 +56,24 @@ class TrainingLoop:
         self._options = options
         self._parts = parts
         self._state = RunState()
-        self._step: RunningStep | None = None
-        """The current step."""
         self.num_steps = 0
         """Steps that this loop has trained."""
-        self._prompts = dict(enumerate(parts.prompts.train))
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Lengths of finished responses, by kind of round."""
         is_gated = options.repurposing is not None and options.repurposing.is_gated
         self._gate = BenefitGate(prior) if is_gated else None
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
-        self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
         self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)
         self._size = AppliedSize(parts.assignments, parts.recorder, options.num_workers)
         self._checkpoints = RunCheckpoints(parts, self._alarms, self._lengths, self._gate)
         self._recovery = Recovery(parts.trainers, self._checkpoints.load_trainers, lambda: self._turns.to_training())
         self._turns = Turns(parts, self._recovery, self._baseline, is_colocated=options.is_colocated)
-        self._rounds = JobRounds(parts)
-        self._start = StepStart(options, parts, self._prompts, self._recovery, self._lengths, self._gate)
-        self._evaluator = Evaluator(options, parts, self._rounds, self._recovery, self._alarms)
+        rounds = JobRounds(parts)
+        self._training = RoundTraining(
+            options, parts, rounds, self._turns, self._recovery, self._baseline, self._lengths, self._gate
+        )
+        self._report = StepReport(parts, self._baseline, self._gate, self._alarms)
+        self._evaluator = Evaluator(options, parts, rounds, self._recovery, self._alarms)
 
     def run(self) -> None:
         """Train to the end.
@@ -112,14 +85,16 @@ class TrainingLoop:
             self._state = self._evaluator.run(self._state)
             self.checkpoint()
         while self._state.step < self._options.algorithm.steps:
-            self._make_way()
+            self._end_if_resized()
             self.step(draining=False)
         while self._options.on_finish is OnFinish.DRAIN and self._parts.policy.num_deferred:
-            self._make_way()
+            self._end_if_resized()
             self.step(draining=True)
         self._state = self._evaluator.run(self._state)
         self.checkpoint()
-        self._parts.recorder.finished(self._checkpoints.export_model(self._state.step))
+        final_model = self._checkpoints.export_model(self._state.step)
+        self._parts.gpus.idle(self._turns.to_training)  # Others need not wait until the pods have ended.
+        self._parts.recorder.finished(final_model)
 
     def restore(self) -> None:
         """Continue from the newest checkpoint, or begin; in both cases, engines then serve the right weights."""
@@ -131,8 +106,8 @@ class TrainingLoop:
         self._state = restored
         self._turns.to_rollout(self._state.policy_version)
 
-    def _make_way(self) -> None:
-        """Whatever is done is saved before a session with other worker pods takes the place of this one."""
+    def _end_if_resized(self) -> None:
+        """Save and raise SizeChanged if the job is to continue with another number of worker pods."""
         num_workers = self._size.change()
         if num_workers is not None:
             self.checkpoint()
@@ -145,9 +120,7 @@ class TrainingLoop:
         self._choose_factors()
         self._turns.regroup(policy.next_kind(draining=draining), self._state.step + 1, self._state.policy_version)
         regrouped_s = clock.now_s()
-        done = self._guard.checked(self._state.step + 1, lambda: self._train_on_a_round(draining), self._prepare_retry)
-        trained = done.trained
-        self._turns.to_rollout(trained.policy_version)
+        done = self._training.run(self._state, self._training_requests(), draining=draining)
         marks = StepMarks(
             begun_s=begun_s,
             regrouped_s=regrouped_s,
@@ -158,12 +131,11 @@ class TrainingLoop:
             published_s=clock.now_s(),
         )
         self._state = self._state.after_step(
-            done.result, trained.samples, policy.export_state(), trained.policy_version
+            done.result, done.trained.samples, policy.export_state(), done.trained.policy_version
         )
-        self._step = None
         self.num_steps += 1
         self._lengths[done.result.end.kind].extend(done.result.finished_tokens)
-        self._record(done, marks)
+        self._report.step(self._state, done, marks)
         if self._evaluator.is_due(self._state.step):
             self._state = self._evaluator.run(self._state)
         if self._state.step % self._options.checkpoint_every_steps == 0:
@@ -180,7 +152,7 @@ class TrainingLoop:
 
     def save(self, *, timeout_s: float) -> None:
         """Save the last finished step when the pod must stop; raises TrainerLost if its weights are gone."""
-        if self._step is not None and self._step.work.may_have_updated:
+        if self._training.may_have_updated:
             raise TrainerLost("the trainers have begun the next update")
         if self._recovery.is_lost:
             raise TrainerLost("a trainer replica is gone")
@@ -190,28 +162,6 @@ class TrainingLoop:
     def _save(self, *, timeout_s: float | None = None) -> None:
         self._checkpoints.write(self._state, timeout_s=timeout_s)
         self._recovery.checkpointed()
-
-    def _train_on_a_round(self, draining: bool) -> _TrainedRound:
-        """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
-        parts, clock = self._parts, self._parts.clock
-        started_s = clock.now_s()
-        self._step = step = self._start.begin(self._state, self._baseline.epoch)
-        pace = step.repurposing.pace if step.repurposing is not None else None
-        if pace is None and parts.auto is not None:
-            pace = RolloutPace()
-        result = self._rounds.run(
-            parts.policy,
-            parts.prompts.train,
-            self._training_requests(),
-            step,
-            draining=draining,
-            kept=self._state.kept,
-            repurposing=step.repurposing,
-            pace=pace,
-        )
-        rolled_out_s = clock.now_s()
-        trained = self._train(step)
-        return _TrainedRound(step, result, trained, started_s, rolled_out_s, clock.now_s(), pace)
 
     def _choose_factors(self) -> None:
         """Strategy Auto takes the factors that it has found in its spare time, if any."""
@@ -226,56 +176,6 @@ class TrainingLoop:
     def _training_requests(self) -> RequestOf:
         """Return the requests of the next round; a benchmark overrides this to set lengths."""
         algorithm = self._options.algorithm
-        return RoundRequests(self._prompts, algorithm, f"train/{self._state.step}", algorithm.temperature).of
-
-    def _train(self, step: RunningStep) -> StepTraining:
-        self._parts.recorder.activity(RuntimeActivity.TRAIN)
-        if step.repurposing is not None:
-            step.repurposing.finish()
-        self._turns.to_training()
-
-        def work() -> StepTraining:
-            self._parts.trainers.wake()
-            return step.work.finish()
-
-        def report() -> None:  # Called from another thread while the trainers work.
-            with contextlib.suppress(TrainerLost):  # Whoever waits for them learns it.
-                self._parts.recorder.progress(ProgressUnit.RESPONSES, *step.work.progress())
-
-        with repeated(report, PROGRESS_EVERY_S):
-            trained = self._recovery.guarded(work, step.work.restart)
-        self._recovery.trained(trained)
-        assert trained.policy_version == self._state.policy_version + len(trained.updates), "an update was lost"
-        require_equal_gradients(trained, self._state.step + 1, self._options.verify_tolerance)
-        return trained
-
-    def _prepare_retry(self) -> None:
-        """Prepare to sample a refused round again: publish the right weights and restore the round policy."""
-        if self._step is not None and (repurposing := self._step.repurposing) is not None:
-            self._baseline.answered(repurposing.answered_epoch, repurposing.answered_overlay)
-        self._step = None
-        self._recovery.guarded(self._parts.trainers.discard)
-        self._turns.to_rollout(self._state.policy_version)
-        self._parts.policy.load_state(self._state.policy)
-
-    def _record(self, done: _TrainedRound, marks: StepMarks) -> None:
-        """Report a finished step to baseline, benefit gate, tuner, recorder and records."""
-        parts, result, trained = self._parts, done.result, done.trained
-        queue_length = parts.policy.num_deferred
-        times = StepTimes.of(marks, result.rollout_s)
-        repurposed = None
-        if (repurposing := done.step.repurposing) is not None:
-            repurposed = repurposing.times
-            self._baseline.answered(repurposing.answered_epoch, repurposing.answered_overlay)
-        if self._gate is not None:
-            outcome = step_outcome(result.end.kind, trained, times.step_s, parts.trainers.num_replicas, repurposed)
-            saved_s = self._gate.ended(outcome)
-            repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
-        if parts.auto is not None and done.pace is not None:
-            num_replicas = parts.trainers.num_replicas
-            parts.auto.step_ended(
-                step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length)
-            )
-        parts.recorder.step(self._state, result, trained, times, queue_length, repurposed)
-        parts.records.keep(StepDone(self._state.step, marks, result, trained, queue_length, repurposed))
-        self._alarms.step(self._state.step, result, trained)
+        return RoundRequests(
+            self._parts.prompts.train, algorithm, f"train/{self._state.step}", algorithm.temperature
+        ).of

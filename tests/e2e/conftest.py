@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.jobs import Cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("longshore")
     environment = {**os.environ, "LONGSHORE_HOME": str(home), "NO_COLOR": "1"}

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +28,14 @@ RECHECK_S = 2.0
 EXIT_LIMIT_S = 60.0
 
 Json = dict[str, Any]
+
+_HASHED = """
+from zlib import crc32
+
+
+def score(prompt: str, response: str, answer: str) -> float:
+    return crc32(response.encode()) / 2**32
+"""
 
 
 @dataclass(frozen=True)
@@ -166,6 +175,10 @@ class Job:
 
     def output(self) -> Path:
         """The job's output directory, on the disk of the embedded cluster."""
+        return self._output
+
+    @cached_property
+    def _output(self) -> Path:
         volumes = json.loads(self.cluster.kubectl("get", "pv", "-o", "json"))["items"]
         job = json.loads(self.cluster.kubectl("get", "rljob", self.name, "-o", "json"))
         claim = job["spec"]["storage"].get("claimName", names.storage_claim(self.name))
@@ -291,6 +304,15 @@ def fake_job(name: str, **spec: Any) -> Json:
         "metadata": {"name": name},
         "spec": {**base, **spec},
     }
+
+
+def hashed_reward(modules: Path) -> tuple[Json, Json]:
+    """`reward` and `coordinator` of a job in which responses of one prompt differ, whatever an engine makes up."""
+    (modules / "hashed.py").write_text(_HASHED)
+    function = {"name": "hashed", "kind": "Python", "importPath": "hashed:score"}
+    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(modules)}]}
+    reward = {"functions": [function], "pods": 0, "workersPerPod": 1}
+    return reward, {"template": {"spec": {"containers": [container]}}}
 
 
 def assert_every_draw_once(

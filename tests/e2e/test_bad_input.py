@@ -92,29 +92,21 @@ def test_a_job_that_cannot_run_fails_with_one_sentence_and_keeps_its_logs(
     job.delete()
 
 
-def test_a_malformed_data_file_is_told_with_its_line_and_a_right_one_trains(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_malformed_data_file_is_told_with_its_line(cluster: Cluster, tmp_path: Path) -> None:
     cluster.kubectl("apply", "-f", "-", stdin=_claim("prompts"))
     rows = [json.dumps({"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"}) for n in range(12)]
-    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
-    good.write_text("\n".join(rows) + "\n")
+    bad = tmp_path / "bad.jsonl"
     bad.write_text("\n".join([*rows[:4], '{"question": "cut', *rows[5:]]) + "\n")
-    for file in (good, bad):
-        cluster.longshore("put", "prompts", str(file), f"data/{file.name}")
+    cluster.longshore("put", "prompts", str(bad), "data/bad.jsonl")
     spec: dict[str, Any] = {
         "storage": {"claimName": "prompts"},
-        "algorithm": {"steps": 2, "promptsPerStep": 2, "responsesPerPrompt": 2, "maxResponseTokens": 16},
+        "data": {"path": "data/bad.jsonl", "promptField": "question", "heldOutPrompts": 2},
         "reward": {"functions": [{"name": "maths", "kind": "Maths"}], "pods": 1, "workersPerPod": 1},
     }
-    fields = {"promptField": "question", "heldOutPrompts": 2}
-
-    wrong = cluster.apply(fake_job("wrong-data", **spec, data={"path": "data/bad.jsonl", **fields}))
+    wrong = cluster.apply(fake_job("wrong-data", **spec))
     assert wrong.wait_finished()["phase"] == "Failed"
     assert "data/bad.jsonl, line 5: not valid JSON" in wrong.condition("Failed")["message"]
     wrong.delete()
-
-    right = cluster.apply(fake_job("right-data", **spec, data={"path": "data/good.jsonl", **fields}))
-    assert right.wait_finished()["phase"] == "Succeeded", right.story()
-    right.delete()
 
 
 def test_a_pod_that_fits_nowhere_shows_as_such_with_the_reason(cluster: Cluster) -> None:

@@ -226,14 +226,6 @@ def test_partial_responses_are_continued_and_no_draw_is_lost(cluster: Cluster) -
     job.delete()
 
 
-def test_the_deadline_ends_a_job(cluster: Cluster) -> None:
-    endless = {"steps": 10_000, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200}
-    job = cluster.apply(fake_job("late", algorithm=endless, activeDeadlineSeconds=25))
-    assert job.wait_finished()["phase"] == "Failed"
-    assert job.condition("Failed")["reason"] == "DeadlineExceeded"
-    job.delete()
-
-
 def _final_weights(output: Path) -> Json:
     newest = max((output / "checkpoints").iterdir())
     weights: Json = json.loads((newest / "trainer/trainer.json").read_text())

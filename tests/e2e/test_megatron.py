@@ -6,37 +6,25 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from longshore.api import contract
-from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job
+from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job, hashed_reward
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 STEPS = 3
-REWARD = '''
-"""Responses of one prompt differ, whatever an engine makes up."""
-
-from zlib import crc32
-
-
-def score(prompt: str, response: str, answer: str) -> float:
-    return crc32(response.encode()) / 2**32
-'''
 
 
 def split_job(name: str, trainer: Json, modules: Path) -> Json:
     """A real trainer of two ranks behind engines that make responses up."""
-    (modules / "hashed.py").write_text(REWARD)
-    function = {"name": "hashed", "kind": "Python", "importPath": "hashed:score"}
-    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(modules)}]}
+    reward, coordinator = hashed_reward(modules)
     batch = {"promptsPerStep": 2, "responsesPerPrompt": 2, "maxResponseTokens": 32}
     return fake_job(
         name,
         algorithm={**batch, "steps": STEPS, "learningRate": 1e-3},
         rollout={"strategy": "Synchronous", "engine": {"backend": "Fake"}},
-        reward={"functions": [function], "pods": 0, "workersPerPod": 1},
+        reward=reward,
         trainer=trainer,
         workers={"replicas": 1, "gpusPerPod": 2, "gpuResourceName": "longshore.dev/pretend-gpu"},
-        coordinator={"template": {"spec": {"containers": [container]}}},
+        coordinator=coordinator,
     )
 
 

@@ -1,4 +1,4 @@
-"""A job that measures the hardware: from the command line, and before it trains."""
+"""A job that only measures the hardware, started from the command line."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from longshore.sim.profile import Profile
-from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job
+from tests.e2e.jobs import Cluster, Json, fake_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -44,18 +44,3 @@ def test_a_profile_has_every_size_is_fetched_and_read_by_the_simulator(cluster: 
 
     simulated = cluster.longshore("simulate", str(manifest), "--profile", str(out), "--steps", "2")
     assert "Tiny on 2 x CPU" in simulated
-
-
-def test_a_job_measures_once_before_it_trains_and_then_trains_as_ever(cluster: Cluster) -> None:
-    engine = {"backend": "Fake", "maxNumSeqs": 16, "extraArgs": {"step_s": 0.005}}
-    job = cluster.apply(fake_job("first", profiling="First", rollout={"strategy": "TailBatching", "engine": engine}))
-    job.wait_step(2)
-    assert (job.output() / "profile.json").is_file()
-    assert "rollout profile" in cluster.kubectl("logs", "first-coordinator")
-    job.kill("coordinator")
-    status = job.wait_finished()
-    assert status["phase"] == "Succeeded", job.story()
-    assert status["attempt"] == 2
-    assert "the profile of an earlier attempt is used" in cluster.kubectl("logs", "first-coordinator")
-    assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
-    job.delete()

@@ -1,4 +1,4 @@
-"""The operator gives a job more reward pods when its rewards fall behind."""
+"""The operator gives a job more reward pods when its rewards fall behind, and ends it at its deadline."""
 
 import time
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def service() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_slow_reward_gets_a_second_pod_that_scores(cluster: Cluster, service: str) -> None:
+def test_a_slow_reward_gets_a_second_pod_that_scores_until_the_deadline(cluster: Cluster, service: str) -> None:
     slow = {"name": "slow", "kind": "HTTP", "http": {"url": service}}
     reward = {"functions": [slow], "pods": 1, "maxPods": 2, "workersPerPod": 1}
     job = cluster.apply(fake_job("slow-reward", reward=reward, checkpoint={"everySteps": 100}))
@@ -47,4 +47,8 @@ def test_a_slow_reward_gets_a_second_pod_that_scores(cluster: Cluster, service: 
     job.wait("both score", lambda s: s["runtime"]["rewards"]["workers"] == 2 == s["runtime"]["rewards"]["busy"])
     assert job.status()["phase"] == "Running"
     assert "reward pods from 1 to 2" in cluster.kubectl("describe", "rljob", "slow-reward")
+    cluster.kubectl("patch", "rljob", "slow-reward", "--type=merge", "-p", '{"spec": {"activeDeadlineSeconds": 1}}')
+    assert job.wait_finished()["phase"] == "Failed"
+    assert job.condition("Failed")["reason"] == "DeadlineExceeded"
+    job.wait_nothing_runs()
     job.delete()

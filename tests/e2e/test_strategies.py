@@ -49,13 +49,21 @@ def test_reorder_rollout_postpones_every_draw_at_most_as_often_as_it_may(cluster
 
 
 def test_the_group_pipeline_makes_several_updates_per_step_and_survives_its_coordinator(cluster: Cluster) -> None:
-    """One rollout, two updates: weights change only between rounds, and no checkpoint lies between two updates."""
-    pipeline = cluster.apply(job("pipeline", {"promptsPerUpdate": 2}, step_s=0.01, strategy="GroupPipeline"))
+    """One rollout, two updates: weights change only between rounds, and no checkpoint lies between two updates.
+
+    The job also measures its hardware before it trains, in its first attempt only.
+    """
+    manifest = job("pipeline", {"promptsPerUpdate": 2}, step_s=0.01, strategy="GroupPipeline")
+    manifest["spec"]["profiling"] = "First"
+    pipeline = cluster.apply(manifest)
     pipeline.wait_step(3)
+    assert (pipeline.output() / "profile.json").is_file()
+    assert "rollout profile" in cluster.kubectl("logs", "pipeline-coordinator")
     pipeline.kill("coordinator")
     status = pipeline.wait_finished()
     assert status["phase"] == "Succeeded", pipeline.story()
     assert status["attempt"] == 2
+    assert "the profile of an earlier attempt is used" in cluster.kubectl("logs", "pipeline-coordinator")
     ledger = pipeline.ledger()
     assert len(ledger) == 8
     assert_every_draw_once(ledger, num_prompts=4, num_responses=4, num_updates=2)

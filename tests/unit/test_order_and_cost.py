@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.conftest import shuffled
+from tests.conftest import group, shuffled
 from tests.cost import Process, Tree, by_file
 
 ITEMS: list[Any] = [SimpleNamespace(path=Path(f"test_{file}.py"), name=name) for file in "abcd" for name in range(5)]
@@ -24,6 +24,16 @@ def test_a_seed_gives_every_process_the_same_order_of_all_tests() -> None:
 def test_tests_of_a_file_stay_together_because_they_share_fixtures() -> None:
     files = [path for path, _ in groupby(item.path for item in shuffled(ITEMS, 1))]
     assert len(files) == 4
+
+
+def test_only_parts_of_the_contract_tests_stay_in_one_process() -> None:
+    parts = {
+        "tests/contract/engines/test_a.py::one": "tests/contract/engines",
+        "tests/contract/engines/test_b.py::two[x::y]": "tests/contract/engines",
+        "tests/e2e/test_job.py::one": "tests/e2e/test_job.py",
+        "tests/unit/sim/test_engine.py::one": "tests/unit/sim/test_engine.py",
+    }
+    assert {nodeid: group(nodeid) for nodeid in parts} == parts
 
 
 def test_a_file_costs_what_its_tests_cost() -> None:

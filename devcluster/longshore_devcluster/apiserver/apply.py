@@ -21,7 +21,7 @@ class Applied:
 
 
 def apply(live: Object, config: Object, schema: Schema, owner: Owner, *, force: bool) -> Applied:
-    """The object and its owners after ``owner`` applies ``config``. Raises 409 with the conflicts."""
+    """Return the object and its owners after ``owner`` applies ``config``. Raises 409 with the conflicts."""
     owners = ownership.entries_of(live)
     base = _without_owners(live)
     wanted = ownership.owned(frozenset(fieldsets.of_applied(config, schema)))

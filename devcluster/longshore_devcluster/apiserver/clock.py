@@ -10,7 +10,7 @@ def utc_now() -> datetime:
 
 
 def age(since: str | None, now: datetime) -> str:
-    """The short form of kubectl's AGE column: two units while the first is small."""
+    """Return the short form of kubectl's AGE column: two units while the first is small."""
     if not since:
         return "<unknown>"
     return human_duration(int((now - parse_time(since)).total_seconds()))

@@ -56,7 +56,7 @@ def parse_yaml(text: bytes) -> Json:
 
 
 def parse_body(body: bytes, content_type: str, kind: str) -> Json:
-    """The JSON value of a body; ``kind`` is only for messages."""
+    """Return the JSON value of a body; ``kind`` is only for messages."""
     media = media_type(content_type) or JSON
     if media not in BODY_TYPES:
         raise unsupported_media(BODY_TYPES)
@@ -103,7 +103,7 @@ def _start(text: str) -> str:
 
 
 def check_type_meta(resource: Resource, obj: Json) -> Object:
-    """Checks apiVersion and kind of a body, and supplies them where the resource is built in."""
+    """Check apiVersion and kind of a body, and supply them where the resource is built in."""
     kind, group_version = resource.kind, resource.group_version
     lead = f"the object provided is unrecognized (must be of type {kind}): "
     if not isinstance(obj, dict):
@@ -228,7 +228,7 @@ def _time_complaint(value: str, layout: str, part: str) -> str:
 
 
 def clean_builtin(obj: Object, schema: Schema, kind: str) -> tuple[Object, list[str]]:
-    """The object as a typed decoder keeps it, and the paths of the fields it does not know. Raises 400."""
+    """Return the object as a typed decoder keeps it, and the paths of the fields it does not know. Raises 400."""
     walk = _Walk(kind)
     version = str(obj.get("apiVersion", "v1")).rsplit("/", 1)[-1]
     try:
@@ -245,7 +245,7 @@ def strict_error(kind: str, version: str, complaints: list[str]) -> ApiError:
 
 
 def duplicate_fields(body: bytes) -> list[str]:
-    """Paths of JSON members that stand twice in one object."""
+    """Return paths of JSON members that stand twice in one object."""
     import json
 
     def collect(pairs: list[tuple[str, Json]]) -> _Duplicates:

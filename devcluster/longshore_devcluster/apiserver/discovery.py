@@ -22,7 +22,7 @@ VERSION = {
 
 
 def _wants_aggregated(accept: str) -> bool:
-    """Whether the first clause that we can serve asks for the aggregated form (version v2)."""
+    """Return whether the first clause that we can serve asks for the aggregated form (version v2)."""
     for clause in parse_accept(accept):
         if clause.media not in ("application/json", "*/*"):
             continue
@@ -175,7 +175,7 @@ class Discovery:
 
 
 def _tagged(request: web.Request, body: Object) -> web.Response:
-    """The aggregated form with its ETag, or 304 where the client has it."""
+    """Return the aggregated form with its ETag, or 304 where the client has it."""
     tag = '"' + hashlib.sha512(orjson.dumps(body)).hexdigest().upper() + '"'
     headers = {"ETag": tag, "Vary": "Accept"}
     if request.headers.get("If-None-Match") == tag:

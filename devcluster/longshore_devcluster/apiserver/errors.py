@@ -77,7 +77,7 @@ class FieldError:
 
 
 def compact(value: Json) -> str:
-    """A value as Go prints it inside messages: JSON with ``<``, ``>`` and ``&`` escaped."""
+    """Return a value as Go prints it inside messages: JSON with ``<``, ``>`` and ``&`` escaped."""
     text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

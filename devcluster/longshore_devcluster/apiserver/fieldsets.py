@@ -36,7 +36,7 @@ def _mark(node: Object, path: Path, members: set[Path]) -> None:
 
 
 def decode(fields: Object) -> Paths:
-    """The set of a FieldsV1 value."""
+    """Return the set of a FieldsV1 value."""
     return frozenset(_decode(fields, ()))
 
 
@@ -49,7 +49,7 @@ def _decode(node: Object, path: Path) -> Iterator[Path]:
 
 
 def show(path: Path) -> str:
-    """A path as conflict messages print it: ``.spec.containers[name="c"].image``."""
+    """Return a path as conflict messages print it: ``.spec.containers[name="c"].image``."""
     shown = ""
     for element in path:
         kind, _, rest = element.partition(":")
@@ -64,7 +64,7 @@ def show(path: Path) -> str:
 
 
 def item_element(item: Json, schema: Schema) -> str | None:
-    """How a list item is addressed, or None where its keys are missing."""
+    """Return how a list item is addressed, or None where its keys are missing."""
     if schema.list_type == "set":
         return "v:" + orjson.dumps(item, option=_SORTED).decode()
     if not isinstance(item, dict) or schema.item is None:
@@ -92,12 +92,12 @@ def is_granular_map(value: Json, schema: Schema) -> bool:
 
 
 def node_of(schema: Schema, name: str) -> Schema:
-    """The node of a member; members the schema does not know are taken as they come."""
+    """Return the node of a member; members the schema does not know are taken as they come."""
     return schema.child(name) or ANY
 
 
 def members(value: Json, schema: Schema) -> dict[str, tuple[Json, Schema]] | None:
-    """The separately owned parts of a value by path element, or None for a leaf."""
+    """Return the separately owned parts of a value by path element, or None for a leaf."""
     if is_granular_map(value, schema):
         return {f"f:{name}": (member, node_of(schema, name)) for name, member in value.items()}
     if is_granular_list(schema) and isinstance(value, list):
@@ -112,7 +112,7 @@ def members(value: Json, schema: Schema) -> dict[str, tuple[Json, Schema]] | Non
 
 
 def of_applied(value: Json, schema: Schema, path: Path = ()) -> Iterator[Path]:
-    """The fields that an apply configuration sets: its leaves, list items and empty maps."""
+    """Yield the fields that an apply configuration sets: its leaves, list items and empty maps."""
     parts = members(value, schema)
     if parts is None or (not parts and path):
         yield path
@@ -127,7 +127,7 @@ def of_applied(value: Json, schema: Schema, path: Path = ()) -> Iterator[Path]:
 
 
 def everything(value: Json, schema: Schema, path: Path) -> Iterator[Path]:
-    """All paths of a value, containers included."""
+    """Yield all paths of a value, containers included."""
     yield path
     if path and path[-1].startswith("v:"):
         return

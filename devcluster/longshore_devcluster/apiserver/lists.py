@@ -33,7 +33,7 @@ class Page:
 
 
 def matcher(resource: Resource, options: ListOptions, name: str = "") -> Match:
-    """The test of the selectors. Raises 400 for selectors that cannot be read."""
+    """Return the test of the selectors. Raises 400 for selectors that cannot be read."""
     labels = parse_labels(options.label_selector)
     fields = parse_fields(options.field_selector, resource.selectable, custom=resource.custom is not None)
 
@@ -48,7 +48,7 @@ def matcher(resource: Resource, options: ListOptions, name: str = "") -> Match:
 
 
 def parse_version(text: str) -> int:
-    """A resourceVersion parameter; 0 where there is none. Raises ValueError."""
+    """Return a resourceVersion parameter; 0 where there is none. Raises ValueError."""
     return int(text) if text else 0
 
 

@@ -35,7 +35,7 @@ def parse_accept(header: str) -> list[Clause]:
 
 
 def negotiate(header: str, *, custom: bool = False) -> Representation:
-    """The first clause that can be served. Raises 406 where there is none."""
+    """Return the first clause that can be served. Raises 406 where there is none."""
     if not header:
         return Representation()
     for clause in parse_accept(header):

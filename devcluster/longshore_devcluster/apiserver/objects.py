@@ -71,7 +71,7 @@ class Objects:
     # --- reading
 
     def read(self, resource: Resource, namespace: str, name: str) -> Object:
-        """A copy in the resource's own form. Raises 404."""
+        """Return a copy in the resource's own form. Raises 404."""
         return presented(resource, self._record(resource, namespace, name))
 
     def _record(self, resource: Resource, namespace: str, name: str) -> Record:
@@ -90,7 +90,7 @@ class Objects:
         options: WriteOptions,
         owners: Owners | None = None,
     ) -> Object:
-        """Stores a new object and returns it. ``obj`` becomes the store's; ``owners`` replaces the computed ones."""
+        """Store a new object and return it. ``obj`` becomes the store's; ``owners`` replaces the computed ones."""
         metadata = obj["metadata"]
         self._name_new(resource, namespace, metadata)
         name = metadata["name"]
@@ -169,7 +169,7 @@ class Objects:
         subresource: str = "",
         owners: Callable[[], Owners] | None = None,
     ) -> Object:
-        """Replaces an object by ``change(current)``. A change without effect leaves its version alone."""
+        """Replace an object by ``change(current)``. A change without effect leaves its version alone."""
         record = self._record(resource, namespace, name)
         current = presented(resource, record)
         new = change(copied(current))
@@ -254,7 +254,7 @@ class Objects:
     # --- delete
 
     def delete(self, resource: Resource, namespace: str, name: str, options: DeleteOptions) -> Deleted:
-        """Deletes at once, or marks the object where finalizers or a grace period keep it."""
+        """Delete at once, or mark the object where finalizers or a grace period keep it."""
         record = self._record(resource, namespace, name)
         self._check_preconditions(resource, record, options)
         if resource.storage == "namespaces" and name in _PROTECTED_NAMESPACES:
@@ -295,7 +295,7 @@ class Objects:
         return Deleted(presented(resource, Record(record.key, shown, record.version)), gone=True)
 
     def _remove(self, resource: Resource, record: Record, final: Object) -> Record:
-        """Removes an object whose last write allows it; the answer shows that last write."""
+        """Remove an object whose last write allows it; the answer shows that last write."""
         return Record(record.key, final, self.store.remove(record.key).version)
 
     def _check_preconditions(self, resource: Resource, record: Record, options: DeleteOptions) -> None:

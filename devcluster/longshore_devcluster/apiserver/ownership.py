@@ -66,12 +66,12 @@ def entries_of(obj: Object) -> Owners:
 
 
 def same_owners(one: Owners, other: Owners) -> bool:
-    """Whether the same managers hold the same fields (whenever they took them)."""
+    """Return whether the same managers hold the same fields (whenever they took them)."""
     return {o: h.paths for o, h in one.items()} == {o: h.paths for o, h in other.items()}
 
 
 def store(obj: Object, owners: Owners, before: Owners, now: datetime) -> None:
-    """Writes the entries into the object; those that changed against ``before`` get the present time."""
+    """Write the entries into the object; those that changed against ``before`` get the present time."""
     entries = []
     for owner, holding in owners.items():
         if not holding.paths:

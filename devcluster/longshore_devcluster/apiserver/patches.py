@@ -19,7 +19,7 @@ Change = Callable[[Object], Object]
 
 
 def patch_change(media: str, body: bytes, schema: Schema) -> Change:
-    """The change that a patch of one of the three kinds stands for. Raises 400 for a body it cannot read."""
+    """Return the change that a patch of one of the three kinds stands for. Raises 400 for a body it cannot read."""
     try:
         patch = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -100,7 +100,7 @@ def _strategic(target: Object, patch: Object, schema: Schema) -> Object:
 
 
 def _orders_patched_list(name: str, patch: Object) -> bool:
-    """An order whose list the same patch changes is applied together with that change."""
+    """Return an order whose list the same patch changes is applied together with that change."""
     return name.startswith("$setElementOrder/") and patch.get(name.split("/", 1)[1]) is not None
 
 
@@ -114,7 +114,7 @@ def _member(target: Json, value: Json, schema: Schema, order: list[Json] | None)
 
 
 def _plain(value: Json) -> Json:
-    """A value without patch directives."""
+    """Return a value without patch directives."""
     if isinstance(value, list):
         return [
             _plain(item)

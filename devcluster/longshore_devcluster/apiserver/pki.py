@@ -15,7 +15,7 @@ _SERVICE_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.d
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Writes a file that only its owner may read."""
+    """Write a file that only its owner may read."""
     path.touch(mode=0o600, exist_ok=True)
     path.chmod(0o600)
     path.write_bytes(data)

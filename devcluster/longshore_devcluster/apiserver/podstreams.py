@@ -33,7 +33,7 @@ class PodStreams(Protocol):
         timestamps: bool,
         previous: bool,
     ) -> AsyncIterator[bytes]:
-        """The lines of a container. Raises KeyError where there are none."""
+        """Return the lines of a container. Raises KeyError where there are none."""
 
     async def exec(
         self,
@@ -46,14 +46,14 @@ class PodStreams(Protocol):
         stdin: bool,
         tty: bool,
     ) -> None:
-        """Runs a command; ``ws`` speaks the channel protocol (first byte of each message: the channel)."""
+        """Run a command; ``ws`` speaks the channel protocol (first byte of each message: the channel)."""
 
     async def forward_ports(self, namespace: str, pod: str, ws: web.WebSocketResponse) -> None:
-        """Carries connections to ports of a pod; ``ws`` speaks SPDY in its messages."""
+        """Carry connections to ports of a pod; ``ws`` speaks SPDY in its messages."""
 
 
 def _container(pod: Object, asked: str) -> str:
-    """The container meant. Raises 400 as the real server does."""
+    """Return the container meant. Raises 400 as the real server does."""
     name = pod["metadata"]["name"]
     names = [c["name"] for c in pod["spec"]["containers"]]
     inits = [c["name"] for c in pod["spec"].get("initContainers") or ()]

@@ -90,7 +90,7 @@ def _present(fields: Object) -> Object:
 
 
 def _covers(part: Object, request: Object, new: Object, old: Object | None, namespace: Object | None) -> bool:
-    """Whether `matchConstraints`, or the `matchResources` of a binding, mean a request."""
+    """Return whether `matchConstraints`, or the `matchResources` of a binding, mean a request."""
     rules = part.get("resourceRules")
     if rules and not any(_rule_covers(rule, request) for rule in rules):
         return False

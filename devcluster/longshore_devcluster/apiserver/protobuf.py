@@ -64,7 +64,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Pairs (field number, varint or bytes) of one message."""
+    """Yield pairs (field number, varint or bytes) of one message."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -87,7 +87,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def decode_envelope(body: bytes) -> Object:
-    """The object of a protobuf body, as JSON. Raises 400 for anything it cannot read."""
+    """Return the object of a protobuf body, as JSON. Raises 400 for anything it cannot read."""
     if not body.startswith(_MAGIC):
         raise bad_request("the body does not start with the protobuf magic number")
     envelope = dict(_fields(body[len(_MAGIC) :]))

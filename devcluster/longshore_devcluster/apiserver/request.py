@@ -38,7 +38,7 @@ class RequestInfo:
 
 
 def parse_request(method: str, path: str, query: Query) -> RequestInfo:
-    """Takes a path of the API apart; anything else is a non-resource request (verb: the method)."""
+    """Take a path of the API apart; anything else is a non-resource request (verb: the method)."""
     other = RequestInfo(path, method.lower())
     match = re.fullmatch(r"/(?:api/([^/]+)|apis/([^/]+)/([^/]+))/(.+)", path.rstrip("/"))
     if match is None:
@@ -92,7 +92,7 @@ class WriteOptions:
 
 
 def write_options(kind: str, query: Query, user_agent: str, *, apply: bool = False) -> WriteOptions:
-    """Reads and checks the options; ``kind`` is CreateOptions, UpdateOptions or PatchOptions."""
+    """Read and check the options; ``kind`` is CreateOptions, UpdateOptions or PatchOptions."""
     dry_run = query.get("dryRun", "")
     if dry_run not in ("", "All"):
         cause = field_not_supported("dryRun", [dry_run], ("All",))
@@ -132,7 +132,7 @@ class ListOptions:
 
 
 def list_options(query: Query) -> ListOptions:
-    """Reads and checks the options; raises as the real server does."""
+    """Read and check the options; raise as the real server does."""
     watch = is_true(query.get("watch", ""))
     initial = query.get("sendInitialEvents")
     match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")

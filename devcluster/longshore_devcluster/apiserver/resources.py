@@ -133,7 +133,7 @@ class Registry:
         return self._resources.get((group, version, plural))
 
     def by_storage(self, storage: str) -> Resource | None:
-        """A resource that reads and writes the given stored objects in their stored form."""
+        """Return a resource that reads and writes the given stored objects in their stored form."""
         return next(
             (r for r in self._resources.values() if r.storage == storage and not r.to_storage and "get" in r.verbs),
             None,
@@ -146,7 +146,7 @@ class Registry:
         return group in self._builtin_groups
 
     def replace_custom(self, group: str, plural: str, resources: Iterable[Resource]) -> None:
-        """Serves exactly ``resources`` for a custom ``plural.group`` from now on."""
+        """Serve exactly ``resources`` for a custom ``plural.group`` from now on."""
         kept = {k: r for k, r in self._resources.items() if not (r.custom and k[0] == group and k[2] == plural)}
         self._resources = {**kept, **{(r.group, r.version, r.plural): r for r in resources}}
         self.changes += 1

@@ -137,7 +137,7 @@ class Rest:
     def _cleaned(
         self, resource: Resource, obj: Object, options: WriteOptions, doubled: list[str]
     ) -> tuple[Object, list[str]]:
-        """The object without fields its type does not know, and the warnings about them."""
+        """Return the object without fields its type does not know, and the warnings about them."""
         if resource.custom:
             unknown = resource.custom.prune(obj)
         else:
@@ -310,7 +310,7 @@ class Rest:
 
 
 def success(details: Object | None = None) -> Object:
-    """A ``Status`` of success."""
+    """Return a ``Status`` of success."""
     status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     return {**status, "details": details} if details is not None else status
 

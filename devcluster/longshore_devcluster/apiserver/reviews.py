@@ -27,7 +27,7 @@ def _user_info(user: User) -> Object:
 
 
 def _asked(spec: Object) -> Attributes:
-    """What a review asks about. Raises 400 where it asks nothing or two things."""
+    """Return what a review asks about. Raises 400 where it asks nothing or two things."""
     resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and path is None:
         return Attributes(

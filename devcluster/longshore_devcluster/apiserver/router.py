@@ -53,7 +53,7 @@ class Router:
         self._keeper = Housekeeper(objects, registry)
 
     def start(self, ca_pem: str) -> None:
-        """Loads the custom resources and starts the housekeeping."""
+        """Load the custom resources and start the housekeeping."""
         self._objects.admission.append(self._admission.admit)
         self._custom.start()
         self._keeper.start(ca_pem)

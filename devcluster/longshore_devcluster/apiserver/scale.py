@@ -42,7 +42,7 @@ def _paths(resource: Resource) -> tuple[str, str, str]:
 
 
 def scale_of(resource: Resource, obj: Object) -> Object:
-    """The Scale of an object."""
+    """Return the Scale of an object."""
     wanted, actual, selector = _paths(resource)
     metadata = {
         name: obj["metadata"][name]

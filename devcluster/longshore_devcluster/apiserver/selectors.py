@@ -17,7 +17,7 @@ def matches_labels(selector: LabelSelector, obj: Object) -> bool:
 
 
 def parse_labels(text: str) -> LabelSelector:
-    """The string form, ``a=b,c in (d,e),!f``. Raises 400 with the real server's words."""
+    """Return the string form, ``a=b,c in (d,e),!f``. Raises 400 with the real server's words."""
     tokens = _tokens(text)
     if not tokens:
         return ()

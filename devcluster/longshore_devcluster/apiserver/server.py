@@ -71,7 +71,7 @@ class ApiServer:
         self._streams = streams
 
     async def start(self) -> None:
-        """Loads or creates the cluster and serves it."""
+        """Load or create the cluster and serve it."""
         self._data_dir.mkdir(parents=True, exist_ok=True)
         authority = Authority(self._data_dir / "pki")
         signer = Signer(load_or_create_key(self._data_dir / "pki" / "service-accounts.key"))
@@ -114,7 +114,7 @@ class ApiServer:
         write_private(self.kubeconfig_path, config.encode())
 
     async def stop(self) -> None:
-        """Ends every watch, closes the socket and the store."""
+        """End every watch, and close the socket and the store."""
         if self._router:
             await self._router.stop()
         if self._runner:

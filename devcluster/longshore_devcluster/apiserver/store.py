@@ -55,7 +55,7 @@ class TooOld(Exception):
 
 
 def copied(obj: Object) -> Object:
-    """A deep copy of a JSON object."""
+    """Return a deep copy of a JSON object."""
     copy: Object = orjson.loads(orjson.dumps(obj))
     return copy
 
@@ -115,12 +115,12 @@ class Store:
         return self._objects.get(key.resource, {}).get((key.namespace, key.name))
 
     def items(self, resource: str, namespace: str = "") -> list[Record]:
-        """Records in (namespace, name) order; all namespaces when ``namespace`` is empty."""
+        """Return the records in (namespace, name) order; all namespaces when ``namespace`` is empty."""
         records = self._objects.get(resource, {})
         return [records[at] for at in sorted(records) if not namespace or at[0] == namespace]
 
     def items_at(self, resource: str, namespace: str, version: int) -> list[Record]:
-        """The list as it was at an earlier version. Raises TooOld."""
+        """Return the list as it was at an earlier version. Raises TooOld."""
         records = {record.key: record for record in self.items(resource, namespace)}
         for change in reversed(self.changes_since(resource, version)):
             if namespace and change.key.namespace != namespace:
@@ -136,7 +136,7 @@ class Store:
         yield from [name for name, records in self._objects.items() if records]
 
     def changes_since(self, resource: str, version: int) -> list[Change]:
-        """Changes after ``version``, oldest first. Raises TooOld."""
+        """Return the changes after ``version``, oldest first. Raises TooOld."""
         oldest = max(self.compacted, self._floors.get(resource, 0))
         if version < oldest:
             raise TooOld(version, oldest)
@@ -146,7 +146,7 @@ class Store:
     # --- writing
 
     def put(self, key: Key, obj: Object) -> Record:
-        """Stores ``obj`` (which the store then owns) under the next version, which it writes into the object."""
+        """Store ``obj`` (which the store then owns) under the next version, which it writes into the object."""
         previous = self.get(key)
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
@@ -163,7 +163,7 @@ class Store:
         )
 
     def remove(self, key: Key) -> Record:
-        """Removes an existing object; the returned record carries the version of its removal."""
+        """Remove an existing object; the returned record carries the version of its removal."""
         previous = self._objects[key.resource].pop((key.namespace, key.name))
         self.version += 1
         obj = {**previous.obj, "metadata": {**previous.obj["metadata"], "resourceVersion": str(self.version)}}
@@ -171,7 +171,7 @@ class Store:
         return Record(key, obj, self.version)
 
     def begin_history(self, resource: str) -> None:
-        """The resource exists from now on: watches cannot start before this version."""
+        """Note that the resource exists from now on: watches cannot start before this version."""
         self._floors[resource] = self.version
         self._database.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (resource, self.version))
 
@@ -199,7 +199,7 @@ class Store:
         self._log_of.setdefault(change.key.resource, []).append(change)
 
     def _compact(self) -> None:
-        """Forgets the oldest tenth once the log is full, so that the cost is spread thin."""
+        """Forget the oldest tenth once the log is full, so that the cost is spread thin."""
         if len(self._log) < self._log_length:
             return
         for _ in range(self._log_length // 10):

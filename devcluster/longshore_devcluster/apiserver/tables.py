@@ -21,7 +21,7 @@ def column_definitions(printer: Printer) -> list[Object]:
 
 
 def partial(obj: Object, version: str = "v1") -> Object:
-    """The object's metadata alone."""
+    """Return the object's metadata alone."""
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": f"meta.k8s.io/{version}",

@@ -38,7 +38,7 @@ class Watch:
         self._seen = store.version
 
     def start(self) -> None:
-        """Takes the starting point. Raises 410 (too old) and 500 (not a version), before anything is sent."""
+        """Take the starting point. Raises 410 (too old) and 500 (not a version), before anything is sent."""
         options = self._options
         text = options.resource_version
         if text and not text.isdigit():
@@ -114,7 +114,7 @@ class Watch:
         return batch
 
     def _seen_by_client(self, change: Change) -> Event | None:
-        """An object that starts to match appears as ADDED, one that stops to match as DELETED."""
+        """Return an object that starts to match appears as ADDED, one that stops to match as DELETED."""
         self._seen = max(self._seen, change.version)
         if self._namespace and change.key.namespace != self._namespace:
             return None

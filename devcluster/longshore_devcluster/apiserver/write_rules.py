@@ -8,7 +8,7 @@ from longshore_devcluster.apiserver.store import Record, copied
 
 
 def presented(resource: Resource, record: Record) -> Object:
-    """A copy of a stored object in the form of ``resource``."""
+    """Return a copy of a stored object in the form of ``resource``."""
     obj = copied(record.obj)
     if resource.from_storage:
         resource.from_storage(obj)
@@ -18,7 +18,7 @@ def presented(resource: Resource, record: Record) -> Object:
 
 
 def error_ref(resource: Resource, name: str) -> ObjectRef:
-    """How validation errors name the object; views of core objects go by their stored kind."""
+    """Return how validation errors name the object; views of core objects go by their stored kind."""
     return ObjectRef("" if resource.to_storage else resource.group, resource.kind, name)
 
 
@@ -35,7 +35,7 @@ def normalize(resource: Resource, obj: Object) -> None:
 
 
 def restricted(resource: Resource, current: Object, new: Object, subresource: str) -> Object:
-    """What a write through ``subresource`` may change: everything else is taken from ``current``."""
+    """Return what a write through ``subresource`` may change: everything else is taken from ``current``."""
     if subresource == "status":
         kept = {name: value for name, value in current.items() if name != "status"}
         kept["metadata"] = dict(kept["metadata"])
@@ -82,7 +82,7 @@ def add_propagation(metadata: Object, options: DeleteOptions) -> None:
 
 
 def grace_period_s(resource: Resource, obj: Object, options: DeleteOptions) -> int:
-    """Seconds a pod may take to stop; other objects take none."""
+    """Return the seconds that a pod may take to stop; other objects take none."""
     if resource.storage != "pods":
         return 0
     spec, status = obj["spec"], obj.get("status", {})
@@ -95,7 +95,7 @@ def grace_period_s(resource: Resource, obj: Object, options: DeleteOptions) -> i
 
 
 def may_go(resource: Resource, obj: Object) -> bool:
-    """Whether a deleted object has nothing left that keeps it."""
+    """Return whether a deleted object has nothing left that keeps it."""
     metadata = obj["metadata"]
     if not metadata.get("deletionTimestamp") or metadata.get("finalizers"):
         return False

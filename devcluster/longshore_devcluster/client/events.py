@@ -37,7 +37,7 @@ class EventRecorder:
                 self._create(obj, kind, reason, message) if earlier is None else self._count(earlier)
             )
         except KubeError as error:
-            # An event is a courtesy: losing one must never stop the work it tells of.
+            # An event is a courtesy: losing one must never stop the work it reports.
             self._seen.pop(identity, None)
             _log.debug("event %s of %s: %s", reason, obj["metadata"]["name"], error)
         while len(self._seen) > _MAX_KEPT:

@@ -32,7 +32,7 @@ class Informer:
         return len(self._objects)
 
     def get(self, namespace: str, name: str) -> Json | None:
-        """The object as last seen, or None."""
+        """Return the object as last seen, or None."""
         return self._objects.get((namespace, name))
 
     def listen(self, listener: Listener) -> None:
@@ -42,7 +42,7 @@ class Informer:
             listener(None, obj)
 
     def observe(self, obj: Json) -> None:
-        """Take in an answer to a write of one's own before the watch tells of it."""
+        """Take in an answer to a write of one's own before the watch reports it."""
         known = self._objects.get(key_of(obj))
         if known is None or _version(obj) > _version(known):
             self._store(obj)

@@ -8,7 +8,7 @@ from longshore_kube.resources import Json
 
 
 def kubeconfig(url: str, ca: bytes, user: Json, namespace: str = "default") -> str:
-    """A kubeconfig with one context, ``devcluster``."""
+    """Return a kubeconfig with one context, ``devcluster``."""
     name, authority = "devcluster", base64.b64encode(ca).decode()
     config = {
         "apiVersion": "v1",

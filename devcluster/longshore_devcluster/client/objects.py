@@ -7,25 +7,25 @@ Key = tuple[str, str]
 
 
 def key_of(obj: Json) -> Key:
-    """The (namespace, name) of an object."""
+    """Return the (namespace, name) of an object."""
     meta = obj["metadata"]
     return (meta.get("namespace", ""), meta["name"])
 
 
 def uid_of(obj: Json) -> str:
-    """The uid that the API server gave the object."""
+    """Return the uid that the API server gave the object."""
     uid = obj["metadata"]["uid"]
     assert isinstance(uid, str)
     return uid
 
 
 def is_deleting(obj: Json) -> bool:
-    """Whether a deletion of the object has been requested."""
+    """Return whether a deletion of the object has been requested."""
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
 def controller_of(obj: Json) -> Json | None:
-    """The owner reference marked as controller, if there is one."""
+    """Return the owner reference marked as controller, if there is one."""
     for owner in obj["metadata"].get("ownerReferences") or []:
         if owner.get("controller"):
             return dict(owner)
@@ -33,7 +33,7 @@ def controller_of(obj: Json) -> Json | None:
 
 
 def controller_reference(owner: Json, api_version: str, kind: str) -> Json:
-    """An owner reference that makes `owner` the controller of another object."""
+    """Return an owner reference that makes `owner` the controller of another object."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -45,7 +45,7 @@ def controller_reference(owner: Json, api_version: str, kind: str) -> Json:
 
 
 def condition(obj: Json, kind: str) -> Json | None:
-    """The status condition of type `kind`, if the object has one."""
+    """Return the status condition of type `kind`, if the object has one."""
     for entry in (obj.get("status") or {}).get("conditions") or []:
         if entry.get("type") == kind:
             return dict(entry)

@@ -20,7 +20,7 @@ class Requirement:
         return cls(expression["key"], expression["operator"], frozenset(expression.get("values") or ()))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels satisfy it.
+        """Return whether labels satisfy it.
 
         Raises:
             ValueError: Kubernetes does not know the operator.
@@ -51,7 +51,7 @@ LabelSelector = tuple[Requirement, ...]
 
 
 def from_object(selector: Json | None) -> LabelSelector | None:
-    """The requirements of a `metav1.LabelSelector`; None selects nothing."""
+    """Return the requirements of a `metav1.LabelSelector`; None selects nothing."""
     if selector is None:
         return None
     labels = [Requirement(k, "In", frozenset({v})) for k, v in (selector.get("matchLabels") or {}).items()]

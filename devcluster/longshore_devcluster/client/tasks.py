@@ -15,7 +15,7 @@ _MAX_RETRY_S = 15.0
 
 
 class TaskGroup:
-    """Runs coroutines beside a block and cancels them when the block is left.
+    """Runs coroutines alongside a block and cancels them when the block is left.
 
     Unlike asyncio.TaskGroup it does not wait for background work to end by itself.
     """

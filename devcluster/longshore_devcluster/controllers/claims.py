@@ -16,7 +16,7 @@ _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 
 
 def storage_class() -> Json:
-    """The default StorageClass: a directory below the cluster's data directory for each claim."""
+    """Return the default StorageClass: a directory below the cluster's data directory for each claim."""
     return {
         "metadata": {
             "name": DEFAULT_CLASS,
@@ -29,7 +29,7 @@ def storage_class() -> Json:
 
 
 def matching_volume(claim: Json, volumes: Sequence[Json]) -> Json | None:
-    """The volume reserved for a claim, else the smallest free one that satisfies it."""
+    """Return the volume reserved for a claim, else the smallest free one that satisfies it."""
     spec = claim["spec"]
     reserved = [volume for volume in volumes if _claimed_by(volume, claim)]
     if reserved:
@@ -39,7 +39,7 @@ def matching_volume(claim: Json, volumes: Sequence[Json]) -> Json | None:
 
 
 def new_volume(claim: Json, root: Path) -> Json:
-    """A directory volume for a claim, bound to it from the start."""
+    """Return a directory volume for a claim, bound to it from the start."""
     meta, spec = claim["metadata"], claim["spec"]
     name = f"pvc-{uid_of(claim)}"
     path = root / f"{meta['namespace']}-{meta['name']}-{uid_of(claim)[:8]}"
@@ -58,7 +58,7 @@ def new_volume(claim: Json, root: Path) -> Json:
 
 
 def claim_reference(claim: Json) -> Json:
-    """How a volume names the claim that it belongs to."""
+    """Return how a volume names the claim that it belongs to."""
     meta = claim["metadata"]
     return {
         "apiVersion": "v1",
@@ -70,18 +70,18 @@ def claim_reference(claim: Json) -> Json:
 
 
 def class_of(claim: Json) -> str:
-    """The storage class of a claim; one that names none gets the default, one that names "" wants none."""
+    """Return the storage class of a claim; one that names none gets the default, one that names "" wants none."""
     name = claim["spec"].get("storageClassName")
     return DEFAULT_CLASS if name is None else str(name)
 
 
 def is_provisioned(volume: Json) -> bool:
-    """Whether this cluster made the volume's directory."""
+    """Return whether this cluster made the volume's directory."""
     return (volume["metadata"].get("annotations") or {}).get(_PROVISIONED_BY) == PROVISIONER
 
 
 def users_of(claim: Json, pods: Sequence[Json]) -> list[Json]:
-    """The pods that have not ended and mount the claim."""
+    """Return the pods that have not ended and mount the claim."""
     meta = claim["metadata"]
     return [
         pod

@@ -20,7 +20,7 @@ class DeploymentReport:
 
 
 def deployment_report(deployment: Json, new: Json | None, owned: Sequence[Json], now_s: float) -> DeploymentReport:
-    """Counts and the conditions Available and Progressing."""
+    """Return counts and the conditions Available and Progressing."""
     wanted = deployment["spec"]["replicas"]
     total, available = _sum(owned, "replicas"), _sum(owned, "availableReplicas")
     counts = {

@@ -12,7 +12,7 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 
 
 def endpoints_of(service: Json, pods: Sequence[Json]) -> Json:
-    """The Endpoints object of a Service with a selector."""
+    """Return the Endpoints object of a Service with a selector."""
     meta = service["metadata"]
     subsets = [_subset(service, ports, group) for ports, group in _by_ports(service, backends(service, pods))]
     return {
@@ -26,7 +26,7 @@ def endpoints_of(service: Json, pods: Sequence[Json]) -> Json:
 
 
 def slice_of(service: Json, pods: Sequence[Json]) -> Json:
-    """The EndpointSlice of a Service with a selector."""
+    """Return the EndpointSlice of a Service with a selector."""
     meta = service["metadata"]
     members = backends(service, pods)
     grouped = _by_ports(service, members)
@@ -53,7 +53,7 @@ def slice_of(service: Json, pods: Sequence[Json]) -> Json:
 
 
 def backends(service: Json, pods: Sequence[Json]) -> list[Json]:
-    """The pods that a Service selects and that have an address."""
+    """Return the pods that a Service selects and that have an address."""
     selector = {"matchLabels": service["spec"]["selector"]}
     chosen = [
         pod

@@ -8,18 +8,18 @@ FINAL_PHASES = ("Succeeded", "Failed")
 
 
 def is_active(pod: Json) -> bool:
-    """Whether the pod has neither ended nor been told to."""
+    """Return whether the pod has neither ended nor been asked to."""
     return (pod.get("status") or {}).get("phase") not in FINAL_PHASES and not is_deleting(pod)
 
 
 def is_ready(pod: Json) -> bool:
-    """Whether the pod's Ready condition holds."""
+    """Return whether the pod's Ready condition holds."""
     ready = condition(pod, "Ready")
     return ready is not None and ready["status"] == "True"
 
 
 def available_from_s(pod: Json, min_ready_s: float) -> float | None:
-    """The Unix time from which the pod counts as available; None while it is not ready."""
+    """Return the Unix time from which the pod counts as available; None while it is not ready."""
     ready = condition(pod, "Ready")
     if ready is None or ready["status"] != "True":
         return None

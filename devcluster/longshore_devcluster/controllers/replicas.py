@@ -40,7 +40,7 @@ def plan_replicas(replica_set: Json, owned: Sequence[Json], now_s: float) -> Rep
 
 
 def pod_of(replica_set: Json) -> Json:
-    """A new pod of a ReplicaSet."""
+    """Return a new pod of a ReplicaSet."""
     template = replica_set["spec"]["template"]
     meta = template.get("metadata") or {}
     return {

@@ -28,7 +28,7 @@ class RolloutPlan:
 
 
 def plan_rollout(deployment: Json, owned: Sequence[Json]) -> RolloutPlan:
-    """The next step towards the deployment's template and number of replicas."""
+    """Return the next step towards the deployment's template and number of replicas."""
     plan = RolloutPlan()
     if is_deleting(deployment):
         return plan
@@ -54,14 +54,14 @@ def plan_rollout(deployment: Json, owned: Sequence[Json]) -> RolloutPlan:
 
 
 def find_new(deployment: Json, owned: Sequence[Json]) -> Json | None:
-    """The ReplicaSet with the deployment's present template, the oldest if there are several."""
+    """Return the ReplicaSet with the deployment's present template, the oldest if there are several."""
     wanted = _comparable(deployment["spec"]["template"])
     equal = [entry for entry in owned if _comparable(entry["spec"]["template"]) == wanted]
     return min(equal, key=lambda entry: entry["metadata"].get("creationTimestamp", ""), default=None)
 
 
 def revision_of(obj: Json) -> int:
-    """The revision that an object is marked with, 0 if with none."""
+    """Return the revision that an object is marked with, 0 if with none."""
     return int((obj["metadata"].get("annotations") or {}).get(REVISION) or 0)
 
 

@@ -68,7 +68,7 @@ class StorageController:
         self._has_class = True
 
     async def _protected(self, claim: Json) -> bool:
-        """Whether the claim had first to get the finalizer that keeps it while pods use it."""
+        """Return whether the claim had first to get the finalizer that keeps it while pods use it."""
         finalizers = claim["metadata"].get("finalizers") or []
         if PROTECTION in finalizers:
             return False

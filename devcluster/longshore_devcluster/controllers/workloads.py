@@ -35,7 +35,7 @@ class ReplicaSetController:
 
     async def reconcile(self) -> None:
         """One pass over all ReplicaSets. Errors: ApiError."""
-        # Our own deletions count at once, even while the watch has yet to tell of them.
+        # Our own deletions count at once, even while the watch has yet to report them.
         self._deleted &= {uid_of(pod) for pod in self._pods}
         alive = [pod for pod in self._pods if uid_of(pod) not in self._deleted]
         owned = group_by_controller(alive)
@@ -123,7 +123,7 @@ class DeploymentController:
 
 
 def group_by_controller(objects: Iterable[Json]) -> "defaultdict[str, list[Json]]":
-    """Objects by the uid of their controller."""
+    """Return objects by the uid of their controller."""
     groups: defaultdict[str, list[Json]] = defaultdict(list)
     for obj in objects:
         owner = controller_of(obj)
@@ -157,7 +157,7 @@ async def delete_quietly(client: Client, resource: Resource, obj: Json) -> None:
 
 
 def alarm(changed: asyncio.Event, now: Callable[[], float]) -> LookAgain:
-    """A LookAgain that sets an event at the time asked for."""
+    """Return a LookAgain that sets an event at the time asked for."""
 
     def again(time_s: float) -> None:
         asyncio.get_running_loop().call_later(max(0.0, time_s - now()), changed.set)

@@ -18,11 +18,11 @@ class Addresses:
         self._next = _FIRST_POD
 
     def node(self, index: int) -> str:
-        """The address of the node with this number, from 0."""
+        """Return the address of the node with this number, from 0."""
         return self._text(index + 1)
 
     def pod(self, uid: str, before: str = "") -> str:
-        """The address of a pod; the one it had before, if that is still this cluster's and free.
+        """Return the address of a pod; the one it had before, if that is still this cluster's and free.
 
         Errors: RuntimeError when 65,000 pods have one at the same time.
         """

@@ -63,7 +63,7 @@ class PodContext:
         self.status_changed.notify()
 
     def command(self, container: Json, log: Path) -> Spec:
-        """What the container runs.
+        """Return what the container runs.
 
         Errors: ConfigError, also when something to mount is missing.
         """
@@ -77,7 +77,7 @@ class PodContext:
     def exec_command(
         self, container: Json, argv: list[str], stdio: tuple[int, int, int], terminal: bool = False
     ) -> Spec:
-        """What an exec into the container runs, as if it had been started there.
+        """Return what an exec into the container runs, as if it had been started there.
 
         Errors: ConfigError.
         """
@@ -88,7 +88,7 @@ class PodContext:
         return Spec(mounts.rewrite_exec(argv), _rewritten(env, base, mounts), cwd, stdio=stdio, terminal=terminal)
 
     def pod_with_address(self) -> Json:
-        """The pod object with the addresses that this kubelet gave it."""
+        """Return the pod object with the addresses that this kubelet gave it."""
         # The API server may not have our status yet when the first container starts.
         status = {
             **(self.pod.get("status") or {}),

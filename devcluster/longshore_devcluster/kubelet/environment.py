@@ -20,10 +20,10 @@ class Lookup(Protocol):
     """Finds the objects that a pod refers to."""
 
     def config_map(self, namespace: str, name: str) -> Json | None:
-        """A ConfigMap, or None."""
+        """Return a ConfigMap, or None."""
 
     def secret(self, namespace: str, name: str) -> Json | None:
-        """A Secret, or None."""
+        """Return a Secret, or None."""
 
     def node_allocatable(self, node: str) -> Json:
         """`status.allocatable` of a node."""
@@ -38,7 +38,7 @@ class Command:
 
 
 def resolve_command(pod: Json, container: Json, lookup: Lookup, base_env: dict[str, str]) -> Command:
-    """Command and environment of a container; `base_env` is what every container of the pod has.
+    """Return the command and environment of a container; `base_env` is what every container of the pod has.
 
     Errors: ConfigError.
     """
@@ -48,7 +48,7 @@ def resolve_command(pod: Json, container: Json, lookup: Lookup, base_env: dict[s
 
 
 def resolve_env(pod: Json, container: Json, lookup: Lookup, base_env: dict[str, str]) -> dict[str, str]:
-    """The environment: the base, then `envFrom`, then `env`, later entries seeing the earlier.
+    """Return the environment: the base, then `envFrom`, then `env`, later entries seeing the earlier.
 
     Errors: ConfigError.
     """
@@ -81,14 +81,14 @@ def expand(text: str, env: dict[str, str]) -> str:
 
 
 def config_map_data(config_map: Json) -> dict[str, bytes]:
-    """All entries of a ConfigMap."""
+    """Return all entries of a ConfigMap."""
     text = {name: value.encode() for name, value in (config_map.get("data") or {}).items()}
     binary = {name: base64.b64decode(value) for name, value in (config_map.get("binaryData") or {}).items()}
     return text | binary
 
 
 def secret_data(secret: Json) -> dict[str, bytes]:
-    """All entries of a Secret."""
+    """Return all entries of a Secret."""
     return {name: base64.b64decode(value) for name, value in (secret.get("data") or {}).items()}
 
 

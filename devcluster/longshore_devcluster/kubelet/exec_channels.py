@@ -59,7 +59,7 @@ async def refuse_exec(ws: web.WebSocketResponse, message: str) -> None:
 
 
 def exit_status(code: int) -> Json:
-    """The Status that tells a client how its command ended."""
+    """Return the Status that tells a client how its command ended."""
     if code == 0:
         return {"metadata": {}, "status": "Success"}
     return {

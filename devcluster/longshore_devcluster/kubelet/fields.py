@@ -11,7 +11,7 @@ _SUBSCRIPT = re.compile(r"metadata\.(annotations|labels)\['(.+)'\]")
 
 
 def field_value(pod: Json, path: str) -> str:
-    """The value of a `fieldRef.fieldPath`.
+    """Return the value of a `fieldRef.fieldPath`.
 
     Errors: ValueError for a path that the downward API does not offer.
     """
@@ -35,7 +35,7 @@ def field_value(pod: Json, path: str) -> str:
 
 
 def resource_value(container: Json, reference: Json, node_allocatable: Json) -> str:
-    """The value of a `resourceFieldRef`; a missing limit means what the node can give.
+    """Return the value of a `resourceFieldRef`; a missing limit means what the node can give.
 
     Errors: ValueError for a resource that cannot be read so.
     """

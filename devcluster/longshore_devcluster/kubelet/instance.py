@@ -175,7 +175,7 @@ class Instance:
 
 
 def termination_message(container: Json, message_file: Path, log: Path, exit_code: int) -> str:
-    """What the container left as its last words, from its file or, if it wants that, from the end of its log."""
+    """Return what the container left as its last words, from its file or, if it wants that, from the end of its log."""
     text = ""
     if message_file.is_file():
         text = message_file.read_bytes()[:_MESSAGE_BYTES].decode(errors="replace")

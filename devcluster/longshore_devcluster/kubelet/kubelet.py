@@ -71,7 +71,7 @@ class Kubelet:
         self._tasks = TaskGroup()
 
     def worker(self, namespace: str, name: str) -> PodWorker | None:
-        """The worker of a pod that is here."""
+        """Return the worker of a pod that is here."""
         pod = self._pods.get(namespace, name)
         return None if pod is None else self._workers.get(uid_of(pod))
 
@@ -174,11 +174,11 @@ class _Objects:
             informer.listen(lambda old, new, kind=kind: tell(kind, new or old))  # type: ignore[misc]
 
     def config_map(self, namespace: str, name: str) -> Json | None:
-        """A ConfigMap, or None."""
+        """Return a ConfigMap, or None."""
         return self._config_maps.get(namespace, name)
 
     def secret(self, namespace: str, name: str) -> Json | None:
-        """A Secret, or None."""
+        """Return a Secret, or None."""
         return self._secrets.get(namespace, name)
 
     def node_allocatable(self, node: str) -> Json:
@@ -187,7 +187,7 @@ class _Objects:
         return dict((found.get("status") or {}).get("allocatable") or {})
 
     def claim_volume(self, namespace: str, claim: str) -> Json | None:
-        """The persistent volume that a claim is bound to, or None."""
+        """Return the persistent volume that a claim is bound to, or None."""
         found = self._claims.get(namespace, claim) or {}
         if (found.get("status") or {}).get("phase") != "Bound":
             return None

@@ -36,25 +36,25 @@ class PodLayout:
         return self.root / "tmp"
 
     def volume(self, name: str) -> Path:
-        """The directory of a volume."""
+        """Return the directory of a volume."""
         return self.root / "v" / name
 
     def memory_volume(self, name: str) -> Path:
-        """The directory of a memory-backed emptyDir, on a RAM file system where the machine has one."""
+        """Return the directory of a memory-backed emptyDir, on a RAM file system where the machine has one."""
         if _MEMORY_ROOT.is_dir():
             return self._memory_root / name
         return self.volume(name)
 
     def termination_message(self, container: str) -> Path:
-        """The file that stands for `terminationMessagePath`."""
+        """Return the file that stands for `terminationMessagePath`."""
         return self.root / "t" / container
 
     def kubeconfig(self, volume: str) -> Path:
-        """The kubeconfig that uses the service-account token of a projected volume."""
+        """Return the kubeconfig that uses the service-account token of a projected volume."""
         return self.root / "k" / volume
 
     def log(self, container: str, restart: int) -> Path:
-        """The log of one instance of a container."""
+        """Return the log of one instance of a container."""
         return self.log_dir / self.uid / container / f"{restart}.log"
 
     def create(self) -> None:

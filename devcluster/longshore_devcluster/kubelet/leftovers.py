@@ -26,7 +26,7 @@ def kill_marked(pod_uid: str, container: str = "") -> list[int]:
 
 
 def marked_processes(pod_uid: str, container: str = "") -> list[int]:
-    """The living processes that were started with the mark of a pod (of one container of it)."""
+    """Return the living processes that were started with the mark of a pod (of one container of it)."""
     marks = {f"{POD_MARK}={pod_uid}".encode()}
     if container:
         marks.add(f"{CONTAINER_MARK}={container}".encode())

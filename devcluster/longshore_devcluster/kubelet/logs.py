@@ -35,7 +35,7 @@ class LogWatch:
 
 
 async def read_log(path: Path, options: LogOptions, watch: LogWatch | None) -> AsyncIterator[bytes]:
-    """The log in blocks; with `follow`, until the instance that `watch` stands for has ended."""
+    """Yield the log in blocks; with `follow`, until the instance that `watch` stands for has ended."""
     left_bytes = options.limit_bytes
     offset = tail_offset(path, options.tail_lines)
     while True:
@@ -58,7 +58,7 @@ async def read_log(path: Path, options: LogOptions, watch: LogWatch | None) -> A
 
 
 def read_block(path: Path, offset: int) -> tuple[list[bytes], int]:
-    """Complete lines from `offset` on, without their newlines, and the offset after them."""
+    """Return complete lines from `offset` on, without their newlines, and the offset after them."""
     if not path.exists():
         return [], offset
     with path.open("rb") as file:
@@ -70,7 +70,7 @@ def read_block(path: Path, offset: int) -> tuple[list[bytes], int]:
 
 
 def tail_offset(path: Path, num_lines: int | None) -> int:
-    """Where the last `num_lines` lines begin; 0 for all of them."""
+    """Return where the last `num_lines` lines begin; 0 for all of them."""
     if num_lines is None or not path.exists():
         return 0
     with path.open("rb") as file:
@@ -100,13 +100,13 @@ def render(line: bytes, options: LogOptions) -> bytes:
 
 
 def last_lines(path: Path, num_lines: int, limit_bytes: int) -> str:
-    """The end of a log as text, for the termination message."""
+    """Return the end of a log as text, for the termination message."""
     text = b"".join(iter_rendered(path, tail_offset(path, num_lines)))
     return text[-limit_bytes:].decode(errors="replace")
 
 
 def iter_rendered(path: Path, offset: int) -> Iterator[bytes]:
-    """Rendered lines from an offset to the present end."""
+    """Yield rendered lines from an offset to the present end."""
     while True:
         block, offset = read_block(path, offset)
         if not block:

@@ -31,13 +31,13 @@ class Mounts:
         self._pattern = re.compile(f"{_BEFORE}(?:{alternatives}){_AFTER}") if alternatives else None
 
     def rewrite(self, text: str) -> str:
-        """The text with every mount path replaced."""
+        """Return the text with every mount path replaced."""
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda match: self._real[match[0]], text)
 
     def rewrite_all(self, texts: list[str]) -> list[str]:
-        """Each text with every mount path replaced."""
+        """Return each text with every mount path replaced."""
         return [self.rewrite(text) for text in texts]
 
     def rewrite_exec(self, argv: list[str]) -> list[str]:

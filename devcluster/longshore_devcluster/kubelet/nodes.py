@@ -30,7 +30,7 @@ class NodeConfig:
 
 
 def node_object(config: NodeConfig) -> Json:
-    """The Node as first registered."""
+    """Return the Node as first registered."""
     labels = {
         "kubernetes.io/hostname": config.name,
         "kubernetes.io/os": "linux",
@@ -42,7 +42,7 @@ def node_object(config: NodeConfig) -> Json:
 
 
 def node_status(config: NodeConfig, version: str, now_s: float, since_s: float) -> Json:
-    """The status of a healthy node."""
+    """Return the status of a healthy node."""
     stamp, since = rfc3339(now_s), rfc3339(since_s)
     return {
         "capacity": config.capacity,

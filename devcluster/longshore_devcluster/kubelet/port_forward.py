@@ -102,7 +102,7 @@ class Forwarder:
         await self._send(self._writer.data(connection.error_stream, why, is_last=True))
 
     async def _connect_and_carry(self, connection: _Connection) -> bytes:
-        """Why it did not work; nothing when it did."""
+        """Return why it did not work; nothing when it did."""
         try:
             reader, writer = await asyncio.open_connection(self._address, connection.port)
         except OSError as error:

@@ -76,7 +76,7 @@ async def attempt(probe: Json, container: Json, pod_ip: str, execute: Exec) -> O
 
 
 def port_number(port: int | str, container: Json) -> int:
-    """The number of a port given by number or by name.
+    """Return the number of a port given by number or by name.
 
     Errors: ValueError for a name that the container does not declare.
     """

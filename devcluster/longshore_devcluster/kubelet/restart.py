@@ -7,7 +7,7 @@ _RESET_FACTOR = 60
 
 
 def should_restart(policy: str, exit_code: int) -> bool:
-    """Whether a container that ended with this code starts again under a restart policy."""
+    """Return whether a container that ended with this code starts again under a restart policy."""
     if policy == "OnFailure":
         return exit_code != 0
     return policy == "Always"
@@ -24,7 +24,7 @@ class Backoff:
     num_restarts: int = 0
 
     def next_delay_s(self, ran_s: float) -> float:
-        """The delay before the next start of a container that has just run for `ran_s` seconds."""
+        """Return the delay before the next start of a container that has just run for `ran_s` seconds."""
         if ran_s >= _RESET_FACTOR * self.base_s:
             self.num_restarts = 0
         self.num_restarts += 1

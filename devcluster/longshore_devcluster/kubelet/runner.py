@@ -35,7 +35,7 @@ class ContainerRunner:
         self._backoff = Backoff(context.services.restart_backoff_s)
 
     async def run(self, policy: str) -> None:
-        """Run until the container has ended for good; the record tells how."""
+        """Run until the container has ended for good; the record says how."""
         state = self.record.state
         if isinstance(state, Terminated):
             if not should_restart(policy, state.exit_code):
@@ -93,7 +93,7 @@ class ContainerRunner:
         return self._end(started_s, code, "Completed" if code == 0 else "Error", "")
 
     async def _specification(self) -> Spec | None:
-        """What to run, waited for until it can be told; None when stopped before that."""
+        """Return what to run, waited for until it is known; None when stopped before that."""
         log = self._context.layout.log(self.container["name"], self.record.num_restarts)
         log.parent.mkdir(parents=True, exist_ok=True)
         self._context.layout.termination_message(self.container["name"]).unlink(missing_ok=True)

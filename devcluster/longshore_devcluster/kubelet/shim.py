@@ -65,7 +65,7 @@ class Log:
 
 
 def pieces(line: bytes) -> list[tuple[bytes, bytes]]:
-    """A line cut to a bounded length: partial pieces and the full end."""
+    """Return a line cut to a bounded length: partial pieces and the full end."""
     starts = range(0, max(len(line), 1), _CHUNK_BYTES)
     return [
         (b"P" if start + _CHUNK_BYTES < len(line) else b"F", line[start : start + _CHUNK_BYTES]) for start in starts
@@ -73,7 +73,7 @@ def pieces(line: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def descendants(root: int) -> list[int]:
-    """The process ids of every living descendant of a process."""
+    """Return the process ids of every living descendant of a process."""
     children: dict[int, list[int]] = {}
     for pid, parent in processes():
         children.setdefault(parent, []).append(pid)
@@ -176,7 +176,7 @@ class Shim:
         return _LOG_SIGNAL_INTERVAL_S if self._signal_due else None
 
     def _reap(self) -> bool:
-        """Collect whoever has ended; false when no child is left."""
+        """Collect children that have ended; false when no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -292,7 +292,7 @@ def execute(spec: dict[str, object]) -> "NoReturn":
 
 
 def libc() -> ctypes.CDLL:
-    """The C library of this process."""
+    """Return the C library of this process."""
     return ctypes.CDLL(None, use_errno=True)
 
 

@@ -89,7 +89,7 @@ class FrameReader:
     _unpacker: "zlib._Decompress" = field(default_factory=lambda: zlib.decompressobj(zdict=DICTIONARY))
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """The events that `data` completes. Errors: ValueError for what is no SPDY."""
+        """Yield the events that `data` completes. Errors: ValueError for what is no SPDY."""
         self._pending += data
         while len(self._pending) >= _HEADER_BYTES:
             first, second = struct.unpack(">II", self._pending[:_HEADER_BYTES])
@@ -146,7 +146,7 @@ class FrameWriter:
         return _control(_SYN_REPLY, struct.pack(">I", stream) + packed)
 
     def data(self, stream: int, data: bytes, *, is_last: bool = False) -> bytes:
-        """Bytes of a stream; with `is_last` we send no more of them."""
+        """Return bytes of a stream; with `is_last` we send no more of them."""
         return struct.pack(">II", stream, (_FIN if is_last else 0) << 24 | len(data)) + data
 
 

@@ -86,12 +86,12 @@ class PodRecord:
     """(reason, message) of a failure of the pod as a whole, as by its deadline."""
 
     def of_role(self, *roles: Role) -> list[ContainerRecord]:
-        """The containers with one of these roles, in order."""
+        """Return the containers with one of these roles, in order."""
         return [record for record in self.containers if record.role in roles]
 
 
 def new_records(pod: Json) -> list[ContainerRecord]:
-    """Records of a pod of which nothing has run."""
+    """Return the records of a pod of which nothing has run."""
     spec = pod["spec"]
     init = spec.get("initContainers") or []
     created = [
@@ -109,7 +109,7 @@ def new_records(pod: Json) -> list[ContainerRecord]:
 
 
 def load_pod_record(pod: Json, pod_ip: str, host_ip: str, now_s: float) -> PodRecord:
-    """The record of a pod that has come to this kubelet, new or from the kubelet's earlier life."""
+    """Return the record of a pod that has come to this kubelet, new or from the kubelet's earlier life."""
     status = pod.get("status") or {}
     start_s = parse_time(status["startTime"]).timestamp() if status.get("startTime") else now_s
     record = PodRecord(load_records(pod, now_s), start_s, pod_ip, host_ip)
@@ -122,7 +122,7 @@ def load_pod_record(pod: Json, pod_ip: str, host_ip: str, now_s: float) -> PodRe
 
 
 def load_records(pod: Json, now_s: float) -> list[ContainerRecord]:
-    """Records from the status that an earlier kubelet wrote; what was running then has been lost."""
+    """Return the records from the status that an earlier kubelet wrote; what was running then has been lost."""
     records = new_records(pod)
     status = pod.get("status") or {}
     known = {
@@ -192,7 +192,7 @@ def _phase_of_containers(pod: Json, record: PodRecord) -> str:
 
 
 def pod_status(pod: Json, record: PodRecord, now_s: float) -> Json:
-    """The whole `status` of a pod as the kubelet reports it."""
+    """Return the whole `status` of a pod as the kubelet reports it."""
     phase = pod_phase(pod, record)
     status: Json = {
         "phase": phase,

@@ -29,7 +29,7 @@ class ExecOptions:
     tty: bool = False
 
 
-class PodStreams:
+class ContainerStreams:
     """The logs of, and further processes in, the containers of a kubelet."""
 
     def __init__(self, kubelet: Kubelet) -> None:

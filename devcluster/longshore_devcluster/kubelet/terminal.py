@@ -51,14 +51,14 @@ def open_pipes(*, with_stdin: bool) -> Ends:
 
 
 def open_terminal() -> Ends:
-    """A pseudo-terminal."""
+    """Return a pseudo-terminal."""
     master, slave = pty.openpty()
     # Three descriptors of their own, since the transports that take two of them close them independently.
     return Ends((slave, slave, slave), os.dup(master), [(1, os.dup(master))], master)
 
 
 async def reader_of(fd: int) -> asyncio.StreamReader:
-    """An asyncio reader that owns a file descriptor."""
+    """Return an asyncio reader that owns a file descriptor."""
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb", buffering=0))
@@ -66,7 +66,7 @@ async def reader_of(fd: int) -> asyncio.StreamReader:
 
 
 async def writer_of(fd: int) -> asyncio.StreamWriter:
-    """An asyncio writer that owns a file descriptor."""
+    """Return an asyncio writer that owns a file descriptor."""
     loop = asyncio.get_running_loop()
     file = os.fdopen(fd, "wb", buffering=0)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, file)

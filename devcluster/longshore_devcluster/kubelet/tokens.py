@@ -34,7 +34,7 @@ class Tokens:
         self._held: dict[TokenRequest, _Token] = {}
 
     async def fetch(self, pod: Json, requests: list[TokenRequest]) -> dict[TokenRequest, str]:
-        """A valid token for each request. Errors: ApiError."""
+        """Return a valid token for each request. Errors: ApiError."""
         for request in requests:
             held = self._held.get(request)
             if held is None or held.renew_s <= self._now():
@@ -42,7 +42,7 @@ class Tokens:
         return {request: self._held[request].text for request in requests}
 
     def renewal_s(self) -> float | None:
-        """The Unix time at which the first of the tokens is due for renewal."""
+        """Return the Unix time at which the first of the tokens is due for renewal."""
         return min((token.renew_s for token in self._held.values()), default=None)
 
     async def _ask(self, pod: Json, request: TokenRequest) -> _Token:

@@ -20,7 +20,7 @@ class VolumeLookup(Lookup, Protocol):
     """Finds claims and volumes too."""
 
     def claim_volume(self, namespace: str, claim: str) -> Json | None:
-        """The persistent volume that a claim is bound to, or None."""
+        """Return the persistent volume that a claim is bound to, or None."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Inputs:
 
 
 def token_requests(pod: Json) -> list[TokenRequest]:
-    """The service-account tokens that the pod's volumes want."""
+    """Return the service-account tokens that the pod's volumes want."""
     return [_token_request(source) for _, source in _token_sources(pod)]
 
 
@@ -90,7 +90,7 @@ def prepare_volumes(inputs: Inputs) -> dict[str, Path]:
 
 
 def mount_table(container: Json, volumes: dict[str, Path], layout: PodLayout, env: dict[str, str]) -> dict[str, str]:
-    """The real path behind each mount path of a container, that of its termination message included.
+    """Return the real path behind each mount path of a container, that of its termination message included.
 
     Errors: ConfigError for a mount of a volume that the pod does not have.
     """
@@ -110,7 +110,7 @@ def mount_table(container: Json, volumes: dict[str, Path], layout: PodLayout, en
 
 
 def kubeconfig_of(container: Json, pod: Json, layout: PodLayout) -> Path | None:
-    """The kubeconfig for the service-account token that a container mounts, if it mounts one."""
+    """Return the kubeconfig for the service-account token that a container mounts, if it mounts one."""
     mounted = {mount["name"] for mount in container.get("volumeMounts") or []}
     for volume, source in _token_sources(pod):
         if volume["name"] in mounted and not source.get("audience"):

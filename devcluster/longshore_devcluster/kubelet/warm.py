@@ -77,7 +77,7 @@ class WarmInterpreter:
         return not settings and shutil.which(argv[0], path=env.get("PATH", "")) == _interpreter(argv[0])
 
     async def keeper(self) -> Keeper | None:
-        """A new keeper; None if the server has ended."""
+        """Return a new keeper; None if the server has ended."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:

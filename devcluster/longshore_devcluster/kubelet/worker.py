@@ -48,7 +48,7 @@ class PodWorker:
             self._stop(pod["metadata"].get("deletionGracePeriodSeconds", 30))
 
     def forget(self) -> None:
-        """The pod object has gone: nothing may be left of the pod."""
+        """Note that the pod object has gone: nothing may be left of the pod."""
         self.gone.set()
         self._stop(0)
 

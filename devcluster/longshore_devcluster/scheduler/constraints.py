@@ -10,7 +10,7 @@ _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def refusal(pod: Json, node: Json) -> str | None:
-    """Why this node cannot take this pod whatever room it has, in kube-scheduler's words; None when it can."""
+    """Return why this node cannot take this pod whatever room it has, in kube-scheduler's words; None when it can."""
     spec = pod["spec"]
     wanted = spec.get("nodeName")
     if wanted and wanted != node["metadata"]["name"]:
@@ -26,7 +26,7 @@ def refusal(pod: Json, node: Json) -> str | None:
 
 
 def tolerates(spec: Json, taint: Json) -> bool:
-    """Whether one of the pod's tolerations covers a taint."""
+    """Return whether one of the pod's tolerations covers a taint."""
     return any(_covers(toleration, taint) for toleration in spec.get("tolerations") or [])
 
 
@@ -50,7 +50,7 @@ def _selected(spec: Json, node: Json) -> bool:
 
 
 def node_selector_matches(selector: Json, node: Json) -> bool:
-    """Whether a node satisfies at least one term of a node selector. An empty term matches nothing."""
+    """Return whether a node satisfies at least one term of a node selector. An empty term matches nothing."""
     return any(_term_matches(term, node) for term in selector.get("nodeSelectorTerms") or [])
 
 
@@ -66,7 +66,7 @@ def _term_matches(term: Json, node: Json) -> bool:
 
 
 def anti_affinity_refusal(pod: Json, node: Json, placed: Sequence[tuple[Json, Json]]) -> str | None:
-    """Why required pod (anti-)affinity forbids a node. `placed` holds every running pod with its node."""
+    """Return why required pod (anti-)affinity forbids a node. `placed` holds every running pod with its node."""
     affinity = pod["spec"].get("affinity") or {}
     for term in _required(affinity, "podAntiAffinity"):
         if any(_same_domain(term, pod, node, other, place) for other, place in placed):

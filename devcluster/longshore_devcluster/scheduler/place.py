@@ -45,12 +45,12 @@ class NodeState:
         return str(self.node["metadata"]["name"])
 
     def allocatable(self, resource: str) -> Fraction:
-        """How much of a resource the node offers to pods."""
+        """Return how much of a resource the node offers to pods."""
         amounts = (self.node.get("status") or {}).get("allocatable") or {}
         return parse_quantity(amounts.get(resource, 0))
 
     def lacks(self, requests: Resources) -> list[str]:
-        """The resources that do not fit, in kube-scheduler's words."""
+        """Return the resources that do not fit, in kube-scheduler's words."""
         short = [
             name
             for name, amount in requests.items()
@@ -65,7 +65,7 @@ class NodeState:
             self.used[name] = self.used.get(name, Fraction(0)) + amount
 
     def occupancy(self, requests: Resources) -> Fraction:
-        """The largest share in use, after the pod came, of a resource that the pod asks for."""
+        """Return the largest share in use, after the pod came, of a resource that the pod asks for."""
         shares = [
             (self.used.get(name, Fraction(0)) + amount) / self.allocatable(name)
             for name, amount in requests.items()
@@ -75,7 +75,7 @@ class NodeState:
 
 
 def node_states(nodes: Sequence[Json], pods: Sequence[Json]) -> list[NodeState]:
-    """Every node with the bound pods that have not ended."""
+    """Return every node with the bound pods that have not ended."""
     states = {node["metadata"]["name"]: NodeState(node) for node in nodes}
     for pod in pods:
         node = pod["spec"].get("nodeName")
@@ -106,7 +106,7 @@ def place(pod: Json, states: Sequence[NodeState]) -> Placement | Unschedulable:
 
 
 def unschedulable_message(num_nodes: int, reasons: Counter[str]) -> str:
-    """The message of a pod that fits nowhere, as kube-scheduler words it."""
+    """Return the message of a pod that fits nowhere, as kube-scheduler words it."""
     if not num_nodes:
         return "no nodes available to schedule pods"
     listed = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
@@ -114,7 +114,7 @@ def unschedulable_message(num_nodes: int, reasons: Counter[str]) -> str:
 
 
 def by_priority(pods: Sequence[Json]) -> list[Json]:
-    """Pods in the order of being scheduled: higher priority first, then the older."""
+    """Return the pods in the order of being scheduled: higher priority first, then the older."""
     return sorted(
         pods,
         key=lambda pod: (
@@ -127,7 +127,7 @@ def by_priority(pods: Sequence[Json]) -> list[Json]:
 
 
 def claim_refusal(pod: Json, claims: dict[str, Json | None]) -> str | None:
-    """Why a pod must wait for its volume claims, in kube-scheduler's words. `claims` holds those it names."""
+    """Return why a pod must wait for its volume claims, in kube-scheduler's words. `claims` holds those it names."""
     for name in claim_names(pod):
         claim = claims.get(name)
         if claim is None:
@@ -142,7 +142,7 @@ def claim_refusal(pod: Json, claims: dict[str, Json | None]) -> str | None:
 
 
 def claim_names(pod: Json) -> list[str]:
-    """The persistent volume claims that a pod mounts."""
+    """Return the persistent volume claims that a pod mounts."""
     volumes = pod["spec"].get("volumes") or []
     return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
 

@@ -10,10 +10,10 @@ Resources = dict[str, Fraction]
 
 
 def pod_requests(pod: Json) -> Resources:
-    """The largest amounts that a pod needs at any moment of its life, plus one of `pods`.
+    """Return the largest amounts that a pod needs at any moment of its life, plus one of `pods`.
 
     Init containers run one after the other before the main containers; those that restart always (sidecars) keep
-    running beside all that follows (Kubernetes docs, "Sidecar containers", resource sharing).
+    running alongside all that follows (Kubernetes docs, "Sidecar containers", resource sharing).
     """
     spec = pod["spec"]
     sidecars: Resources = {}
@@ -35,7 +35,7 @@ def pod_requests(pod: Json) -> Resources:
 
 
 def container_requests(container: Json) -> Resources:
-    """The requests of one container; a limit without a request is its own request."""
+    """Return the requests of one container; a limit without a request is its own request."""
     resources = container.get("resources") or {}
     stated = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {name: parse_quantity(amount) for name, amount in stated.items()}

@@ -127,3 +127,11 @@ def test_errors_name_the_place_of_the_rule() -> None:
     schema = structural({"type": "object", "properties": {"spec": bad}})
     (error,) = rule_errors(schema, "root")
     assert error.field == "root.properties[spec].x-kubernetes-validations[0].rule"
+
+
+def test_a_rule_that_has_passed_is_judged_again_for_other_values() -> None:
+    rule = {"rule": "self.n > oldSelf.n"}
+    grows = RuleSet(structural({"type": "object", "properties": PROPERTIES, "x-kubernetes-validations": [rule]}))
+    assert grows.errors({"n": 2}, {"n": 1}) == grows.errors({"n": 2}, {"n": 1}) == grows.errors({"n": 2}, None) == []
+    assert len(grows.errors({"n": 2}, {"n": 2})) == len(grows.errors({"n": 2}, {"n": 3})) == 1
+    assert len(grows.errors({"n": 2}, {"n": 2})) == 1, "one that has failed, too"

@@ -37,7 +37,7 @@ class CheckOptions:
 
 
 def named(names: Iterable[str]) -> frozenset[Check]:
-    """The checks of these names.
+    """Return the checks of these names.
 
     Raises:
         BadInput: there is none of that name.
@@ -49,7 +49,7 @@ def named(names: Iterable[str]) -> frozenset[Check]:
 
 
 def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
-    """Every check of a manifest that was not left out, in the order in which mistakes are best mended.
+    """Return every check of a manifest that was not left out, in the order in which mistakes are best corrected.
 
     Raises:
         BadInput: the manifest cannot be read, or an option is wrong.
@@ -58,6 +58,9 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
         spec = read_job(file).spec
     except BadSpec as error:
         return [CheckResult(Check.SPEC, (error.message,))]
+    for option, path in (("--model", options.model), ("--data", options.data)):
+        if path is not None and not path.exists():
+            raise BadInput(f"{option}: {path} does not exist on this machine; name the copy that is to be checked")
     memory = gpu_bytes(spec.training_pods, options.gpu_type, options.gpu_memory)
     results = [CheckResult(Check.SPEC, detail="fields and rules are right")]
     results += file_checks(spec, options.model, options.data, memory)
@@ -67,7 +70,7 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
 
 
 def gpu_bytes(workers: Workers, gpu_type: str | None, gpu_memory: str | None) -> float | None:
-    """Memory of a GPU of the job's nodes; None: nothing tells.
+    """Return the memory of a GPU of the job's nodes; None: nothing tells.
 
     Raises:
         BadInput: an option names no GPU, or no amount of memory.

@@ -52,7 +52,7 @@ class _Findings:
 
 
 def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversion:
-    """The RLJob of a configuration. `fixed`: fields that no key of it can decide, and that win."""
+    """Return the RLJob of a configuration. `fixed`: fields that no key of it can decide, and that win."""
     found = _Findings(dict(system.always))
     settings = ForeignSettings(given, system.defaults())
     for one in system.entries:
@@ -110,7 +110,7 @@ def _guess(key: str, system: System) -> str:
 
 
 def _checked(found: _Findings, system: System) -> dict[str, Any] | None:
-    """The manifest, if it passes validation; else the keys that prevent it are noted."""
+    """Return the manifest, if it passes validation; else the keys that prevent it are noted."""
     nested = _nested(found.fields)
     sections = [str(field.alias) for field in RLJobSpec.model_fields.values()]
     spec = dict(sorted(nested["spec"].items(), key=lambda section: sections.index(section[0])))
@@ -126,7 +126,7 @@ def _checked(found: _Findings, system: System) -> dict[str, Any] | None:
 
 
 def _key_of(path: str, found: _Findings, system: System) -> str:
-    """The key that decided a field, or that could have done so; the field itself where there is none."""
+    """Return the key that decided a field, or that could have done so; the field itself where there is none."""
     deciding = [keys for field, keys in found.sources.items() if _overlap(path, field)]
     deciding += [one.keys for one in system.entries if any(_overlap(path, field) for field in one.fields)]
     return deciding[0][0] if deciding else path

@@ -31,7 +31,7 @@ class ForeignSettings:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
-        """Value of a key; None where it is neither given nor has a default."""
+        """Return the value of a key; None where it is neither given nor has a default."""
         value, seen = self._stored(key), {key}
         while isinstance(value, str) and (reference := _REFERENCE.fullmatch(value)) and reference["key"] not in seen:
             seen.add(reference["key"])
@@ -43,14 +43,14 @@ class ForeignSettings:
         return self.given.get(key, self.defaults.get(key))
 
     def number(self, key: str) -> float | None:
-        """Value of a key that is a number or unset."""
+        """Return the value of a key that is a number or unset."""
         value = self[key]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise Refused(key, f"{value!r} is no number")
         return value
 
     def count(self, key: str, least: int = 1) -> int | None:
-        """Value of a key that is a whole number or unset; below `least` is unset, too."""
+        """Return the value of a key that is a whole number or unset; below `least` is unset, too."""
         value = self.number(key)
         if value is None or value < least:
             return None
@@ -59,21 +59,21 @@ class ForeignSettings:
         return int(value)
 
     def wanted(self, key: str, why: str) -> int:
-        """Value of a key that must be a positive whole number."""
+        """Return the value of a key that must be a positive whole number."""
         value = self.count(key)
         if value is None:
             raise Refused(key, why)
         return value
 
     def text(self, key: str) -> str | None:
-        """Value of a key that is a text or unset."""
+        """Return the value of a key that is a text or unset."""
         value = self[key]
         if value is not None and not isinstance(value, str):
             raise Refused(key, f"{value!r} is no text")
         return value or None
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Value of a key that is a text or a list of them."""
+        """Return the value of a key that is a text or a list of them."""
         value = self[key]
         values = value if isinstance(value, list | tuple) else [value]
         if not all(isinstance(one, str) for one in values if one is not None):
@@ -81,7 +81,7 @@ class ForeignSettings:
         return tuple(one for one in values if one)
 
     def flag(self, key: str) -> bool:
-        """Value of a key that is true or false; unset is false."""
+        """Return the value of a key that is true or false; unset is false."""
         value = self[key]
         if value not in (None, True, False):
             raise Refused(key, f"{value!r} is neither true nor false")
@@ -118,7 +118,7 @@ class MappingEntry:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def matches(self, key: str) -> bool:
-        """Whether it decides about a key."""
+        """Return whether it decides about a key."""
         return any(fnmatchcase(key, pattern) for pattern in self.keys)
 
 
@@ -135,7 +135,7 @@ class Ignored:
     """Of the other system, where it is worth a word although nobody set it."""
 
     def matches(self, key: str) -> bool:
-        """Whether it is about a key."""
+        """Return whether it is about a key."""
         return any(fnmatchcase(key, pattern) for pattern in self.keys)
 
 
@@ -156,13 +156,13 @@ class System:
         return {key: value for one in self.entries for key, value in one.defaults.items()}
 
     def known_keys(self) -> Iterator[str]:
-        """All keys and patterns."""
+        """Yield all keys and patterns."""
         yield from (key for one in self.entries for key in one.keys)
         yield from (key for one in self.ignored for key in one.keys)
 
 
 def direct(key: str, path: str, how: str = "", *, default: Any = None) -> MappingEntry:
-    """A key whose value is that of a field; null leaves the field out."""
+    """Return a key whose value is that of a field; null leaves the field out."""
 
     def convert(settings: ForeignSettings) -> EntryOutcome:
         value = settings[key]

@@ -12,12 +12,12 @@ _FORMATS: Final = {".parquet": "Parquet", ".jsonl": "Jsonl", ".json": "Jsonl"}
 
 
 def is_repository(name: str) -> bool:
-    """Whether it reads like a name of the Hub, as `Qwen/Qwen2.5-7B`."""
+    """Return whether it reads like a name of the Hub, as `Qwen/Qwen2.5-7B`."""
     return _REPOSITORY.fullmatch(name) is not None and PurePosixPath(name).suffix not in _FORMATS
 
 
 def model(name: str) -> EntryOutcome:
-    """The model, which is a name of the Hub or a directory."""
+    """Return the model, which is a name of the Hub or a directory."""
     if is_repository(name):
         return EntryOutcome({"spec.model.hub": name})
     path = f"models/{_base(name)}"

@@ -10,7 +10,7 @@ from longshore_cli.convert.mapping import System
 
 
 def lines(found: Conversion, system: System, given: Mapping[str, Any], computed: tuple[str, ...]) -> Iterator[str]:
-    """A line for each thing to know."""
+    """Yield a line for each thing to know."""
     yield (
         f"{fmt.count(len(found.converted), 'key')} of {system.name} converted; "
         f"{fmt.count(len(found.same), 'key')} need no field, since Longshore does the same."

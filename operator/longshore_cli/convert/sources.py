@@ -33,7 +33,7 @@ class _Found:
 
 
 def read(arguments: Sequence[str]) -> ForeignSource:
-    """A file, with `key=value` over it; `~key` removes a key.
+    """Return a file, with `key=value` over it; `~key` removes a key.
 
     Raises:
         BadInput: something cannot be read.
@@ -93,7 +93,7 @@ def _literal(key: str, value: ast.expr, found: _Found) -> None:
 
 
 def _functions(value: ast.expr) -> Iterator[str]:
-    """Names of reward functions, which are objects in Python."""
+    """Yield names of reward functions, which are objects in Python."""
     items = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
     for item in items:
         if isinstance(item, ast.Constant) and isinstance(item.value, str):

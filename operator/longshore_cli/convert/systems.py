@@ -14,7 +14,7 @@ _NAMED: Final = ("trainer.experiment_name", "run_name", "output_dir")
 
 
 def system_of(given: Mapping[str, Any], origin: str | None = None) -> System:
-    """The one that is named, or else: keys of verl have sections, those of TRL have none."""
+    """Return the one that is named, or else: keys of verl have sections, those of TRL have none."""
     if origin is not None:
         return SYSTEMS[origin]
     num_sections = sum("." in key for key in given)
@@ -22,7 +22,7 @@ def system_of(given: Mapping[str, Any], origin: str | None = None) -> System:
 
 
 def job_name(given: Mapping[str, Any]) -> str:
-    """A name that Kubernetes takes, made of that of the experiment."""
+    """Return a name that Kubernetes takes, made of that of the experiment."""
     wanted = next((str(given[key]) for key in _NAMED if given.get(key)), "converted")
     name = re.sub(r"[^a-z0-9]+", "-", wanted.rstrip("/").rpartition("/")[2].lower()).lstrip("-0123456789")
     return name[: names.MAX_JOB_NAME_LENGTH].strip("-") or "converted"

@@ -11,7 +11,7 @@ END: Final = "<!-- End of what is generated. -->"
 
 
 def with_tables(page: str, system: System) -> str:
-    """The page with its tables as the mapping is now."""
+    """Return the page with its tables as the mapping is now."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert begin and end, f"the page about {system.name} has marks around its tables"

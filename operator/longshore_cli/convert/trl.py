@@ -124,7 +124,7 @@ def batch(settings: ForeignSettings) -> EntryOutcome:
 
 
 def _batches(settings: ForeignSettings) -> tuple[int, int]:
-    """Responses of an update, and of a generation."""
+    """Return the responses of an update, and of a generation."""
     per_device = settings.wanted("per_device_train_batch_size", "a process needs a batch") * _num_processes(settings)
     accumulated = settings.wanted("gradient_accumulation_steps", "an update needs a batch")
     whole, num_steps = settings.count("generation_batch_size"), settings.count("steps_per_generation")

@@ -62,7 +62,7 @@ def namespace_rows(jobs: Iterable[Json]) -> list[Row]:
 
 
 def waiting(jobs: Iterable[Json]) -> list[WaitingJob]:
-    """Jobs that wait, in the order of the operator's queue; then those of Kueue's queues, the oldest first."""
+    """Return jobs that wait, in the order of the operator's queue; then those of Kueue's queues, the oldest first."""
     found = [_waiting(job) for job in jobs if (job.get("status") or {}).get("phase") == Phase.QUEUED]
     return sorted(
         found, key=lambda one: (one.queue, not one.position, one.position, one.since, one.namespace, one.name)
@@ -86,7 +86,7 @@ def queue_rows(jobs: Iterable[Json], now: datetime) -> list[Row]:
 
 
 def aligned(header: Row, rows: Sequence[Row]) -> str:
-    """Columns as wide as their longest cell, the last one as it is."""
+    """Return columns as wide as their longest cell, the last one as it is."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header) - 1)]
     lines = ("  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)), row[-1]])
              for row in (header, *rows))  # fmt: skip
@@ -151,7 +151,7 @@ def _waiting(job: Json) -> WaitingJob:
 
 
 def _gpus(spec: Json) -> str:
-    """GPUs of all pods that start together, and of all that an elastic job takes."""
+    """Return the GPUs of all pods that start together, and of all that an elastic job takes."""
     workers = spec.get("workers") or {}
     most, least = _num_gpus(spec), _num_gpus(spec | {"workers": workers | {"replicas": workers.get("minReplicas", 0)}})
     return f"{least}-{most}" if "minReplicas" in workers and least < most else str(most)

@@ -13,7 +13,7 @@ _MAX_EVENTS: Final = 200
 
 
 def read_cluster(kube: Kube, name: str) -> ClusterView:
-    """With the rights of whoever asks.
+    """With the rights of the user who asks.
 
     Raises:
         CliError: there is no such job.
@@ -23,7 +23,7 @@ def read_cluster(kube: Kube, name: str) -> ClusterView:
 
 
 def read_events(kube: Kube, uid: str) -> list[Json] | None:
-    """Events about an object; None: they may not be read."""
+    """Return events about an object; None: they may not be read."""
     try:
         return kube.items(EVENTS.path(kube.namespace), fields=f"involvedObject.uid={uid}")
     except ApiError as error:
@@ -33,7 +33,7 @@ def read_events(kube: Kube, uid: str) -> list[Json] | None:
 
 
 def cluster_view(job: Json, events: Iterable[Json] | None) -> ClusterView:
-    """An RLJob and its events as the page shows them."""
+    """Return an RLJob and its events as the page shows them."""
     view = job_view(job)
     status = view.status
     return ClusterView(

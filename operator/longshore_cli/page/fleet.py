@@ -48,14 +48,14 @@ class JobFleet:
 
 
 def fleet_jobs(found: Iterable[Json]) -> tuple[FleetJob, ...]:
-    """RLJobs as rows: those with alarms or problems first, then the unfinished, then the newest."""
+    """Return RLJobs as rows: those with alarms or problems first, then the unfinished, then the newest."""
     jobs = [_row(job) for job in found]
     jobs.sort(key=lambda job: job.created, reverse=True)
     return tuple(sorted(jobs, key=lambda job: (job.is_finished, not (job.waits_for or job.alarms))))
 
 
 def extended(before: Sequence[FleetMoment], now_s: float, jobs: Iterable[FleetJob]) -> tuple[FleetMoment, ...]:
-    """The history with this moment; of a long one every second moment stays."""
+    """Return the history with this moment; of a long one every second moment stays."""
     gpus = dict.fromkeys((*_ROLES, "waiting"), 0)
     for job in jobs:
         for role, count in job.gpus.items():

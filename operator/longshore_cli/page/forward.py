@@ -27,7 +27,7 @@ class Forward:
         self._starting = asyncio.Lock()
 
     async def port(self) -> int:
-        """The local port.
+        """Return the local port.
 
         Raises:
             CliError: kubectl cannot forward; in its own words.
@@ -67,7 +67,7 @@ class Forward:
 
 
 def forward_command(target: Target, namespace: str, pod: str, port: int) -> list[str]:
-    """What to run.
+    """Return what to run.
 
     Raises:
         CliError: there is no kubectl.

@@ -35,7 +35,7 @@ def write_report(kube: Kube, name: str, destination: Path, image: str | None) ->
 
 
 def request_line(job: Json, events: list[Json] | None) -> bytes:
-    """Input of the helper pod, as `longshore_runtime.page.report` reads it."""
+    """Return the input of the helper pod, as `longshore_runtime.page.report` reads it."""
     runtime = job_view(job).status.runtime
     request = {
         "name": job["metadata"]["name"],

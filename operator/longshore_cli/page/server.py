@@ -106,10 +106,10 @@ async def serve(page: LocalPage, port: int, ready: Callable[[str], None]) -> Non
 
 
 def job_page(cluster: Callable[[], PageModel], forward: Forward) -> LocalPage:
-    """The page of one job."""
+    """Return the page of one job."""
     return LocalPage(live_page(), "/api/cluster", cluster, forward)
 
 
 def fleet_page(fleet: Callable[[], PageModel]) -> LocalPage:
-    """The page of all jobs."""
+    """Return the page of all jobs."""
     return LocalPage(live_fleet_page(), "/api/fleet", fleet, None)

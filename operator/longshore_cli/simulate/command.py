@@ -100,7 +100,7 @@ def simulate(
 
 
 def fetched(target: Target, job: str, image: str | None) -> "RecordedJob":
-    """What a job of the cluster has recorded."""
+    """Return what a job of the cluster has recorded."""
     from longshore.record.lengths import recorded_lengths
     from longshore_cli import records
     from longshore_cli.simulate.inputs import RecordedJob

@@ -106,7 +106,7 @@ def read(options: SimulateOptions) -> Inputs:
 
 
 def read_job(path: Path) -> RLJob:
-    """The only RLJob of a manifest, checked as the API server would check it."""
+    """Return the only RLJob of a manifest, checked as the API server would check it."""
     try:
         documents = jobs.read_manifest(path)
     except ClientError as error:
@@ -144,7 +144,7 @@ def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:
 
 
 def _profile(options: SimulateOptions) -> Profile:
-    """The one that is named, or else that of the job which has recorded lengths, if it has measured one."""
+    """Return the one that is named, or else that of the job which has recorded lengths, if it has measured one."""
     if options.profile is not None:
         return read_profile(options.profile)
     if options.source is not None and options.source.profile is not None:
@@ -153,7 +153,7 @@ def _profile(options: SimulateOptions) -> Profile:
 
 
 def read_trace(path: Path, spec: RLJobSpec) -> LengthTrace:
-    """Lengths of a CSV or JSONL file."""
+    """Return the lengths of a CSV or JSONL file."""
     parsers = {".csv": csv_trace, ".jsonl": jsonl_trace}
     if path.suffix not in parsers:
         raise BadInput(f"--lengths: {path} is neither a .csv nor a .jsonl file")
@@ -165,7 +165,7 @@ def read_trace(path: Path, spec: RLJobSpec) -> LengthTrace:
 
 
 def read_profile(path: Path) -> Profile:
-    """Measured costs, as YAML or JSON."""
+    """Return the measured costs, as YAML or JSON."""
     return _parsed_profile(_text(path), str(path))
 
 
@@ -205,7 +205,7 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
 def _require_measured(
     measured: Subject, spec: RLJobSpec, model: ModelShape, gpu: GpuModel, options: SimulateOptions
 ) -> None:
-    """A profile holds for one model and one kind of GPU."""
+    """Raise unless the profile is for this model and kind of GPU."""
     fix = "Measure a profile of this job with `longshore profile`, or leave --profile out."
     wanted = spec.model.builtin or spec.model.hub or spec.model.path or ""
     if PurePosixPath(wanted).name != PurePosixPath(measured.model).name:

@@ -41,7 +41,7 @@ def sim_job(inputs: Inputs, spec: RLJobSpec) -> SimJob:
 
 
 def _as_simulated(spec: RLJobSpec) -> RLJobSpec:
-    """All GPUs train; a pod without GPUs has one engine on what stands for one GPU."""
+    """Return the spec with trainers on all GPUs; a pod without GPUs has one engine, for which one GPU stands."""
     engine, trainer = spec.rollout.engine, spec.trainer.model_copy(update={"data_parallel_size": None})
     if not spec.workers.gpus_per_pod:
         engine = engine.model_copy(update={"tensor_parallel_size": 1})

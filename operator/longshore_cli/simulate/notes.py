@@ -36,7 +36,7 @@ def notes(inputs: Inputs, variants: list[StrategyVariant]) -> Iterator[str]:
 
 
 def lengths_note(inputs: Inputs) -> str:
-    """Where the lengths come from."""
+    """Return where the lengths come from."""
     longest = inputs.spec.algorithm.max_response_tokens
     if inputs.trace is None:
         return (
@@ -52,7 +52,7 @@ def lengths_note(inputs: Inputs) -> str:
 
 
 def trace_notes(trace: LengthTrace, spec: RLJobSpec) -> Iterator[str]:
-    """What was done to a trace."""
+    """Yield what was done to a trace."""
     if trace.num_clipped:
         cut = f"{fmt.count(trace.num_clipped, 'response')} of {trace.num_responses:,}"
         yield f"{cut} cut at maxResponseTokens, {spec.algorithm.max_response_tokens:,}, where the job would cut them."
@@ -64,7 +64,7 @@ def trace_notes(trace: LengthTrace, spec: RLJobSpec) -> Iterator[str]:
 
 
 def source_notes(source: RecordedJob) -> Iterator[str]:
-    """Where recorded lengths come from, and what is not known of them."""
+    """Yield where recorded lengths come from, and what is not known of them."""
     lengths = source.lengths
     measured = "no profile: costs are those of the model and the GPU" if source.profile is None else "its profile"
     yield f"From {source.job}: {fmt.count(lengths.num_rounds, 'round')}, and {measured}."

@@ -69,7 +69,7 @@ def rows_table(found: PaperComparison) -> Table:
 
 
 def cells(row: FigureRow) -> tuple[str, ...]:
-    """A figure without the name of its paper."""
+    """Return a figure without the name of its paper."""
     name = row.figure.split("/", maxsplit=1)[1] + (f" ({row.variant})" if row.variant else "")
     error = "" if row.error is None else f"{100 * row.error:+.1f} %"
     if row.follows_from is not None:
@@ -91,7 +91,7 @@ def constants_table(found: PaperComparison) -> Table:
 
 
 def sentences(found: PaperComparison) -> Iterator[str]:
-    """How good it is, and where the sources are."""
+    """Yield how good it is, and where the sources are."""
     num_scored = len(found.scored)
     yield (
         f"{found.num_within(GOAL)} of {fmt.count(num_scored, 'scored figure')} within {100 * GOAL:.0f} %; "

@@ -98,7 +98,7 @@ def _label(number: int, kind: RoundKind) -> str:
 
 
 def bubble_share(one: Timeline) -> float:
-    """Share of the area in which GPUs do nothing."""
+    """Return the share of the area in which GPUs do nothing."""
     idle_s = sum(
         piece.num_gpus * (piece.end_s - piece.start_s) for piece in one.rectangles if piece.activity is Activity.BUBBLE
     )

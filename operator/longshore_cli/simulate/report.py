@@ -15,7 +15,7 @@ from longshore_cli.simulate.inputs import Inputs
 from longshore_cli.simulate.variants import SimulatedVariant, Skipped
 
 _LARGE_BIAS: Final = 0.1
-"""Of the mean length of trained responses: from here on it is told."""
+"""Of the mean length of trained responses: from here on it is reported."""
 _REMEDIES: Final = {
     Strategy.TAIL_BATCHING: "rollout.tailBatching.responseFactor: 1 ends the race that drops the long ones",
 }
@@ -92,7 +92,7 @@ class Report(ApiModel):
 def report(
     inputs: Inputs, runs: Sequence[SimulatedVariant], skipped: Sequence[Skipped], num_steps: int, notes: Sequence[str]
 ) -> Report:
-    """All figures of the runs."""
+    """Return all figures of the runs."""
     trace, hours_of = inputs.trace, inputs.spec.algorithm.steps
     outcomes = [outcome(run, _baseline(runs, run.num_gpus), hours_of) for run in runs]
     return Report(
@@ -141,7 +141,7 @@ def _baseline(runs: Sequence[SimulatedVariant], num_gpus: int) -> SimResult:
 
 
 def _findings(outcomes: Sequence[StrategyResult]) -> Iterator[str]:
-    """What distorts the figures, or takes time that the user can win back."""
+    """Yield what distorts the figures, or takes time that the user can win back."""
     has_several_sizes = len({one.num_gpus for one in outcomes}) > 1
     for one in outcomes:
         name = f"{one.strategy} on {one.num_gpus} GPUs" if has_several_sizes else str(one.strategy)

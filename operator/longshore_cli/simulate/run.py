@@ -110,7 +110,7 @@ def compare(name: str, *, as_json: bool) -> None:
 def _simulated(
     inputs: Inputs, chosen: Sequence[StrategyVariant], gpu_counts: Sequence[int], num_steps: int, *, keeps_spans: bool
 ) -> list[SimulatedVariant]:
-    """Every variant on every number of GPUs; all jobs are checked before the first one runs."""
+    """Return every variant on every number of GPUs; all jobs are checked before the first one runs."""
     todo = [
         (StrategyVariant(spec, variant.is_given), num_gpus, sim_job(inputs, spec))
         for num_gpus in gpu_counts

@@ -81,7 +81,7 @@ def searched(job: SimJob, spec: RLJobSpec) -> SearchResult:
 
 
 def bounds_of(spec: RLJobSpec, job: SimJob) -> SearchBounds:
-    """What the spec may choose from; a race between responses only where it has one."""
+    """Return what the spec may choose from; a race between responses only where it has one."""
     rollout, tp_sizes = spec.rollout, job.profile.tp_sizes
     strategies = SearchBounds().strategies
     if rollout.on_policy is OnPolicy.RELAXED:
@@ -116,7 +116,7 @@ def _is_valid(spec: RLJobSpec, *, handover: Handover | None = None, engine_size:
 
 
 def search_report(inputs: Inputs, found: SearchResult, notes: Sequence[str]) -> SearchReport:
-    """All figures of a search."""
+    """Return all figures of a search."""
     return SearchReport(
         name=inputs.name,
         model=inputs.model.name,
@@ -161,7 +161,7 @@ def _advice(found: SearchResult, spec: RLJobSpec) -> str:
 
 
 def _changes(present: Choice, best: Choice, spec: RLJobSpec) -> list[str]:
-    """Fields of `rollout` with their new values."""
+    """Return fields of `rollout` with their new values."""
     found = []
     if best.strategy is not present.strategy:
         found.append(f"strategy: {best.strategy}")
@@ -183,7 +183,7 @@ def _changes(present: Choice, best: Choice, spec: RLJobSpec) -> list[str]:
 
 
 def search_table(report: SearchReport) -> Table:
-    """A row for every choice."""
+    """Return a row for every choice."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     drawn.add_column("strategy", no_wrap=True)
     drawn.add_column("settings", min_width=18)

@@ -15,7 +15,7 @@ from longshore_cli.simulate.errors import BadInput
 
 
 class ShareReport(ApiModel):
-    """Jobs alike that share GPUs, beside the same jobs that do not."""
+    """Jobs alike that share GPUs, alongside the same jobs that do not."""
 
     num_jobs: int
     max_slowdown: float

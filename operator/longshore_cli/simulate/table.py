@@ -20,7 +20,7 @@ _FIGURES: Final = (
 
 
 def title(inputs: Inputs, spec: RLJobSpec, num_gpus: Sequence[int]) -> str:
-    """The job in one line."""
+    """Return the job in one line."""
     algorithm, engine = spec.algorithm, spec.rollout.engine
     gpus = ", ".join(map(str, dict.fromkeys(num_gpus)))
     if num_training := num_training_gpus(spec):
@@ -33,7 +33,7 @@ def title(inputs: Inputs, spec: RLJobSpec, num_gpus: Sequence[int]) -> str:
 
 
 def outcomes_table(report: Report) -> Table:
-    """A row for every strategy, in sections by number of GPUs."""
+    """Return a row for every strategy, in sections by number of GPUs."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     drawn.add_column("GPUs", justify="right")
     drawn.add_column("strategy", no_wrap=True)
@@ -47,7 +47,7 @@ def outcomes_table(report: Report) -> Table:
 
 
 def cells(one: StrategyResult) -> tuple[str, ...]:
-    """A row."""
+    """Return a row."""
     relaxed = ", relaxed" if one.on_policy is OnPolicy.RELAXED else ""
     return (
         str(one.num_gpus),
@@ -64,7 +64,7 @@ def cells(one: StrategyResult) -> tuple[str, ...]:
 
 
 def sentences(report: Report, num_steps: int) -> list[str]:
-    """What the table leaves out; the advice comes last."""
+    """Return what the table leaves out; the advice comes last."""
     steps = f"{fmt.count(report.num_steps, 'step')} simulated; GPU hours are those of all {num_steps:,} steps."
     own = " * is the manifest's own strategy." if any(one.is_given for one in report.outcomes) else ""
     skipped = [f"{one.strategy} is left out: {one.reason}." for one in report.skipped]

@@ -91,7 +91,7 @@ def with_strategy(spec: RLJobSpec, strategy: Strategy) -> RLJobSpec:
 
 
 def with_gpus(spec: RLJobSpec, num_gpus: int) -> RLJobSpec:
-    """The same job with more or fewer pods, and as many trainer replicas as they hold."""
+    """Return the same job with more or fewer pods, and as many trainer replicas as they hold."""
     per_pod = max(1, spec.workers.gpus_per_pod)
     if num_gpus < 1 or num_gpus % per_pod:
         raise BadInput(f"--gpus: {num_gpus} GPUs do not fill pods of {per_pod} (workers.gpusPerPod)")
@@ -106,7 +106,7 @@ def with_gpus(spec: RLJobSpec, num_gpus: int) -> RLJobSpec:
 
 
 def total_gpus(spec: RLJobSpec) -> int:
-    """GPUs of all worker pods; a pod without GPUs counts as one."""
+    """Return the GPUs of all worker pods; a pod without GPUs counts as one."""
     return spec.workers.replicas * max(1, spec.workers.gpus_per_pod)
 
 
@@ -118,7 +118,7 @@ def num_training_gpus(spec: RLJobSpec) -> int:
 
 
 def manifest_changes(given: Rollout, chosen: Rollout) -> list[str]:
-    """What to change in the rollout of a manifest, as fragments of a sentence."""
+    """Return what to change in the rollout of a manifest, as fragments of a sentence."""
     changes = []
     if chosen.strategy is not given.strategy:
         changes.append(f"set spec.rollout.strategy: {chosen.strategy}")
@@ -130,7 +130,7 @@ def manifest_changes(given: Rollout, chosen: Rollout) -> list[str]:
 
 
 def changed(spec: RLJobSpec, **sections: dict[str, Any]) -> RLJobSpec:
-    """The spec with fields of some sections replaced, and all rules checked again; ValidationError."""
+    """Return the spec with fields of some sections replaced, and all rules checked again; ValidationError."""
     stored = spec.model_dump(by_alias=False)
     for name, fields in sections.items():
         stored[name] |= fields

@@ -25,7 +25,7 @@ class ClaimTrouble:
     message: str
 
     def as_event(self) -> Json:
-        """The form in which a watch shows it."""
+        """Return the form in which a watch shows it."""
         return {
             "metadata": {"uid": f"claim-{self.uid}"},
             "lastTimestamp": rfc3339(time.time()),
@@ -36,7 +36,7 @@ class ClaimTrouble:
 
 
 def claim_name(job: Json) -> str:
-    """The claim that the pods of a job mount."""
+    """Return the claim that the pods of a job mount."""
     storage = (job.get("spec") or {}).get("storage") or {}
     return str(storage.get("claimName") or names.storage_claim(job["metadata"]["name"]))
 

@@ -32,7 +32,7 @@ _TREND_WIDTH: Final = 40
 
 
 def dashboard(history: WatchHistory, events: tuple[EventView, ...], now_s: float) -> RenderableType:
-    """Everything about a job in one panel."""
+    """Return everything about a job in one panel."""
     view = history.view
     body = Group(_figures(history, now_s), *_condition_lines(view), *_event_lines(events))
     style = PHASE_STYLES[view.phase]
@@ -44,7 +44,7 @@ def dashboard(history: WatchHistory, events: tuple[EventView, ...], now_s: float
 
 
 def line(item: Line) -> RenderableType:
-    """A line for the scrollback."""
+    """Return a line for the scrollback."""
     match item:
         case JobChange(text):
             return Text(f"· {text}", style="dim")
@@ -191,7 +191,7 @@ def _gpus_row(view: JobView) -> Text:
 
 
 def _elastic_size(view: JobView) -> str | None:
-    """Worker pods that an elastic job runs with, and those that it may have if these are others."""
+    """Return the worker pods that an elastic job runs with, and those that it may have if these are others."""
     admission, running = view.status.admission, view.runtime.size
     if admission is None or admission.workers is None:
         return None

@@ -67,7 +67,7 @@ def _if_allowed(changes: Iterator[Change]) -> Iterator[Change]:
 
 
 def _merged(watches: Mapping[str, Iterator[Change]]) -> Iterator[Item]:
-    """Changes of several watches in the order of arrival; an error of one ends all."""
+    """Yield the changes of several watches in the order of arrival; an error of one ends all."""
     arrived: queue.SimpleQueue[Item | Exception] = queue.SimpleQueue()
     is_over = threading.Event()
 

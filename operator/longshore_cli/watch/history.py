@@ -68,7 +68,7 @@ class WatchHistory:
         return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
 
     def remaining_s(self, now_s: float) -> float | None:
-        """Seconds until the last step ends, if the pace stays."""
+        """Return seconds until the last step ends, if the pace stays."""
         step_s = self.step_s
         if step_s is None:
             return None
@@ -77,7 +77,7 @@ class WatchHistory:
 
 
 def begin(view: JobView, now_s: float) -> WatchHistory:
-    """The first look at a job."""
+    """Return the first look at a job."""
     return _remember(WatchHistory(view, now_s, since_s=now_s), view, now_s)
 
 

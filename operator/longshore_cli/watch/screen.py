@@ -27,11 +27,11 @@ class Screen(Protocol):
         """Show a change of the job, which these lines describe."""
 
     def event(self, event: EventView) -> None:
-        """A Kubernetes event about the job came, or came again."""
+        """Note that a Kubernetes event about the job came, or came again."""
 
 
 def screen_for(console: Console, history: WatchHistory, clock: Callable[[], float]) -> Screen:
-    """The screen that suits the console."""
+    """Return the screen that suits the console."""
     return LiveScreen(console, history, clock) if console.is_terminal else PlainScreen(console)
 
 

@@ -7,7 +7,7 @@ from longshore_client.view import EventView, JobView, steps_text, verdict
 
 
 def line_text(line: Line) -> str:
-    """A finished step or a notice as one line."""
+    """Return a finished step or a notice as one line."""
     match line:
         case JobChange(text):
             return text
@@ -16,12 +16,12 @@ def line_text(line: Line) -> str:
 
 
 def event_text(event: EventView) -> str:
-    """A Kubernetes event as one line."""
+    """Return a Kubernetes event as one line."""
     return f"event {event.type} {event.reason}: {event.message}"
 
 
 def ending_text(view: JobView) -> str:
-    """How the job ended."""
+    """Return how the job ended."""
     if view.phase is Phase.SUCCEEDED:
         runtime = view.runtime
         learned = fmt.change(runtime.held_out.before, runtime.held_out.latest)

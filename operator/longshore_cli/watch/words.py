@@ -15,6 +15,7 @@ _WORDS: Final[Mapping[str, str]] = {
     RuntimeActivity.DOWNLOAD: "download from the Hub",
     RuntimeActivity.PREPARE_MODEL: "model and warm start",
     RuntimeActivity.WAIT_FOR_REWARD_PODS: "waiting for reward pods",
+    RuntimeActivity.WAIT_FOR_TURN: "waiting for its turn on the GPUs",
     RuntimeActivity.START_ENGINES: "start of the engines",
     RuntimeActivity.RESTORE: "restore of the checkpoint",
     RuntimeActivity.PROFILE_ENGINES: "measuring the engines",
@@ -32,7 +33,9 @@ _WORDS: Final[Mapping[str, str]] = {
     Phase.QUEUED: "admission",
     Phase.SUSPENDED: "suspension",
 }
-IN_EVERY_ROUND: Final = frozenset({RuntimeActivity.ROLLOUT, RuntimeActivity.TRAIN, RuntimeActivity.PUBLISH})
+IN_EVERY_ROUND: Final = frozenset(
+    {RuntimeActivity.ROLLOUT, RuntimeActivity.WAIT_FOR_TURN, RuntimeActivity.TRAIN, RuntimeActivity.PUBLISH}
+)
 PREPARATIONS: Final = frozenset(
     {
         RuntimeActivity.WAIT_FOR_WORKERS,
@@ -48,7 +51,7 @@ _WITHOUT_COORDINATOR: Final = frozenset({Phase.QUEUED, Phase.PENDING, Phase.REST
 
 
 def activity(view: JobView) -> str:
-    """The coordinator's word for what it does; the phase while no coordinator runs."""
+    """Return the coordinator's word for what it does; the phase while no coordinator runs."""
     if view.phase in _WITHOUT_COORDINATOR or view.is_finished:
         return str(view.phase)
     return str(view.runtime.activity or view.phase)

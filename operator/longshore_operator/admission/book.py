@@ -96,7 +96,7 @@ class Book:
     def slack(self, pool: Pool, amount: int) -> int:
         """What is left over of the smallest amount, free now or later, that suffices for this and for the heads before.
 
-        A job that cannot run beside those heads has to wait until they have ended: it is left what it needs alone.
+        A job that cannot run alongside those heads has to wait until they have ended: it is left what it needs alone.
         """
         left = self._left_over(pool, self.reserved[pool] + amount)
         return left if left is not None else self._left_over(pool, amount) or 0

@@ -49,7 +49,7 @@ class Extra:
         return {self.resource: num_pods * self.gpus_per_pod} if num_pods else {}
 
     def granting(self, num_pods: int) -> "Extra":
-        """It is told that it may have so many pods; what it holds beyond them stays in use until they are gone."""
+        """It may have so many pods from now on; what it holds beyond them stays in use until they are gone."""
         return replace(self, num_granted=num_pods, num_held=max(num_pods, self.num_held), is_settled=False)
 
 

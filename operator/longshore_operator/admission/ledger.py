@@ -1,4 +1,4 @@
-"""The jobs that want or hold GPUs, as far as their passes have told. Pure: it decides when it is asked to.
+"""The jobs that want or hold GPUs, as far as their passes have reported them. Pure: it decides when it is asked to.
 
 A decision counts at once, here, and is written by the pass of its job: a job that was admitted holds its GPUs from then
 on, and a job that was preempted until its pods are gone. What was not written is lost with the process; then no pod of
@@ -107,9 +107,9 @@ class Ledger:
         self._unwritten_admissions: set[Key] = set()
         """Admitted here; their status does not say so yet, so what a pass reads of them is out of date."""
         self._unwritten_preemptions: set[Key] = set()
-        """Preempted here, likewise."""
+        """Preempted here; their status does not say so yet."""
         self._unwritten_sizes: dict[Key, int] = {}
-        """Worker pods that elastic jobs may have beyond those that they need, likewise."""
+        """Worker pods that elastic jobs may have beyond those that they need; their status does not say so yet."""
         self._preempted: dict[Key, str] = {}
         """Jobs that were preempted and whose pods have not all ended, and why, for people."""
         self._waiting: Mapping[Key, Wait] = {}
@@ -123,7 +123,7 @@ class Ledger:
                 self._mistakes[key] = application.mistake
             return before is not None
         self._mistakes.pop(key, None)
-        if key in self._unwritten_admissions and request.stage is Stage.WAITING:
+        if key in self._unwritten_admissions and request.stage is Stage.WAITING and _asks_for_the_same(before, request):
             request = replace(request, stage=Stage.ADMITTED)
         elif key in self._unwritten_preemptions and request.stage is Stage.ADMITTED:
             request = request.leaving()
@@ -199,6 +199,17 @@ class Ledger:
         if wait.why is Why.TOO_LARGE:
             return Standing(False, AdmittedReason.TOO_LARGE, sentence(key, wait))
         return Standing(False, AdmittedReason.QUOTA_PENDING, sentence(key, wait), position=wait.num_ahead + 1)
+
+
+def _asks_for_the_same(admitted: GpuRequest | None, request: GpuRequest) -> bool:
+    """Whether the admission of a job also covers what it asks for now."""
+    if admitted is None or admitted.gpus != request.gpus:
+        return False
+    shapes = [
+        None if one is None else (one.resource, one.gpus_per_pod, one.num_most)
+        for one in (admitted.extra, request.extra)
+    ]
+    return shapes[0] == shapes[1]
 
 
 def _why_preempted(request: GpuRequest) -> str:

@@ -23,7 +23,7 @@ class Room:
 def room_for(request: GpuRequest, demand: Demand, book: Book) -> Room:
     """The least important jobs that give GPUs back or must go for this one, none where that would not be enough.
 
-    What an elastic job does not need goes to whoever waits; only jobs of strictly lower priority stop. So does one that
+    What an elastic job does not need goes to jobs that wait. Only jobs of lower priority stop, and an elastic one that
     has been asked for pods and does not answer.
     """
     missing = {pool: short for pool, amount in demand.items() if (short := book.missing(pool, amount)) > 0}

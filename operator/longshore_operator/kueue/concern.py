@@ -6,9 +6,9 @@ from typing import Any
 from longshore.api.status import Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
-from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
+from longshore_operator.identity import Identity
 from longshore_operator.kueue.view import KueueView, Object
-from longshore_operator.kueue.workload import MAX_POD_SETS, workload
+from longshore_operator.kueue.workload import MAX_POD_SETS, is_outdated, newer_generation, workload
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import CreateWorkload, DeleteWorkload, PatchWorkload, WorkloadAction
@@ -42,15 +42,21 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
         message = progress.message or "the job has ended"
         return _conditions(context, view, version, {"Finished": (True, reason, message)})
     if found is None:
-        return None if view.mistake or progress.suspended else CreateWorkload(_wanted(context, view), version)
+        return (
+            None
+            if view.mistake or progress.suspended
+            else CreateWorkload(workload(context.job, context.config, view), version)
+        )
     if view.holds("Evicted") and view.holds("QuotaReserved"):
         return None if has_pods else _release(context, view, version)
     if found["spec"].get("active", True) is progress.suspended:
         return PatchWorkload(_name(found), version, {"spec": {"active": not progress.suspended}})
+    if _gives_up(context, view, has_pods=has_pods):
+        return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
     if not view.holds("QuotaReserved") and not view.mistake and not progress.suspended:
-        wanted = _wanted(context, view)["metadata"]["annotations"][ANNOTATION_FINGERPRINT]
-        if (found["metadata"].get("annotations") or {}).get(ANNOTATION_FINGERPRINT) != wanted:
-            return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
+        change = newer_generation(found, workload(context.job, context.config, view))
+        if change is not None:
+            return PatchWorkload(_name(found), version, change)
     if progress.active and view.holds("Admitted"):
         return _pods_ready(context, view, version)
     return None
@@ -71,8 +77,14 @@ def too_many_pod_sets(manifest: Object) -> str:
     return f"the job has {count} kinds of pods, and Kueue takes {MAX_POD_SETS} at most: use fewer judges with a pool"
 
 
-def _wanted(context: Context, view: KueueView) -> dict[str, Any]:
-    return workload(context.job, context.config, view)
+def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
+    """Whether the Workload makes room for one that fits: it has no quota, or its quota is for other settings."""
+    if context.progress.suspended:
+        return False
+    if view.holds("QuotaReserved"):
+        is_of_other_settings = context.progress.queued and context.settings_changed and not has_pods
+        return is_of_other_settings and is_outdated(context.job, context.config, view)
+    return not view.mistake and is_outdated(context.job, context.config, view)
 
 
 def _pods_ready(context: Context, view: KueueView, version: str) -> WorkloadAction | None:

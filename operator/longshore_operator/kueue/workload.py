@@ -1,13 +1,14 @@
 """A job as a Workload, and what an admitted Workload asks of its pods."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore_operator.fingerprint import fingerprint
-from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
+from longshore_operator.identity import ANNOTATION_FINGERPRINT, ANNOTATION_GENERATION, Identity
 from longshore_operator.kueue.view import GROUP, LABEL_PRIORITY_CLASS, KueueView, Object, Priority
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import OperatorConfig
@@ -54,13 +55,44 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
     # The priority class is also a label, by which Kueue finds Workloads of a class.
     if view.priority is not None and view.priority.is_kueues:
         metadata["labels"][LABEL_PRIORITY_CLASS] = view.priority.name
-    metadata["annotations"] = {ANNOTATION_FINGERPRINT: fingerprint(spec)}
+    in_queue = [view.queue, asdict(view.priority) if view.priority is not None else None]
+    metadata["annotations"] = {
+        ANNOTATION_FINGERPRINT: f"{fingerprint(in_queue)}-{fingerprint(spec['podSets'])}",
+        ANNOTATION_GENERATION: str(identity.generation),
+    }
     return {
         "apiVersion": f"{GROUP}/{view.version}",
         "kind": "Workload",
         "metadata": metadata,
         "spec": spec | {"active": not job.spec.suspend},
     }
+
+
+def is_outdated(job: RLJob, config: OperatorConfig, view: KueueView) -> bool:
+    """Whether the job has a Workload and needs another one, for which it loses its place in the queue.
+
+    A new version of the operator may make other pod sets of the same spec, as a default has changed or a field is new.
+    The user has changed nothing then, and the Workload stays.
+    """
+    if view.workload is None or view.version is None:
+        return False
+    found, wanted = view.workload, workload(job, config, view)
+    queue, _, pod_sets = _annotation(found, ANNOTATION_FINGERPRINT).partition("-")
+    wanted_queue, _, wanted_pod_sets = _annotation(wanted, ANNOTATION_FINGERPRINT).partition("-")
+    has_changed = _annotation(found, ANNOTATION_GENERATION) != _annotation(wanted, ANNOTATION_GENERATION)
+    return queue != wanted_queue or (pod_sets != wanted_pod_sets and has_changed)
+
+
+def newer_generation(found: Object, wanted: Object) -> dict[str, Any] | None:
+    """Return a change by which a Workload that stays names the newest generation of the spec; None: it does."""
+    newest = _annotation(wanted, ANNOTATION_GENERATION)
+    if _annotation(found, ANNOTATION_GENERATION) == newest:
+        return None
+    return {"metadata": {"annotations": {ANNOTATION_GENERATION: newest}}}
+
+
+def _annotation(manifest: Object, name: str) -> str:
+    return str((manifest["metadata"].get("annotations") or {}).get(name, ""))
 
 
 def num_workers(job: RLJob, view: KueueView) -> int:

@@ -1,7 +1,7 @@
 """The PodGroup of a job: how many pods start together, and what they request."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -9,11 +9,12 @@ from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.scheduling import PodGroupKind
-from longshore_kube.quantities import parse_quantity, to_quantity
+from longshore_kube.quantities import to_quantity
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_group.api import APIS
+from longshore_operator.pod_requests import requests
 from longshore_operator.pod_sets import PodSet, pod_sets
 
 
@@ -56,30 +57,3 @@ def _total(members: Iterable[tuple[int, PodSet]]) -> dict[str, str]:
         for resource, amount in requests(one.pod["spec"]).items():
             total[resource] += count * amount
     return {resource: to_quantity(amount) for resource, amount in sorted(total.items()) if amount}
-
-
-def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
-    """What the scheduler counts for a pod: its containers and sidecars together, or its largest init container."""
-    sidecars: dict[str, Fraction] = defaultdict(Fraction)
-    peak: dict[str, Fraction] = defaultdict(Fraction)
-    for container in pod.get("initContainers") or ():
-        is_sidecar = container.get("restartPolicy") == "Always"
-        for resource, amount in _requested(container).items():
-            peak[resource] = max(peak[resource], sidecars[resource] + amount)
-            sidecars[resource] += amount if is_sidecar else 0
-    for container in pod["containers"]:
-        for resource, amount in _requested(container).items():
-            sidecars[resource] += amount
-    resources = sidecars.keys() | peak.keys()
-    overhead = {resource: parse_quantity(value) for resource, value in (pod.get("overhead") or {}).items()}
-    return {
-        resource: max(sidecars[resource], peak[resource]) + overhead.get(resource, 0)
-        for resource in resources | overhead.keys()
-    }
-
-
-def _requested(container: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Requests of a container; a limit without a request is one."""
-    resources = container.get("resources") or {}
-    given = (resources.get("limits") or {}) | (resources.get("requests") or {})
-    return {resource: parse_quantity(value) for resource, value in given.items()}

@@ -51,7 +51,7 @@ def _address(value: Any) -> Any:
 
 
 def is_metadata(host: str) -> bool:
-    """Whether a host of a URL is one from which machines of a cloud get their credentials."""
+    """Return whether a host of a URL is one from which machines of a cloud get their credentials."""
     name = host.rstrip(".").lower()
     try:
         address = ip_address(name.strip("[]"))
@@ -71,7 +71,7 @@ def _embedded(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
 
 
 def without_credentials(url: str) -> str:
-    """A URL as it may be shown: user and password, query and fragment may be secrets."""
+    """Return a URL as it may be shown: user and password, query and fragment may be secrets."""
     parts = _PARTS.fullmatch(url)
     if parts is None:
         return "(an address that cannot be read)"
@@ -85,7 +85,7 @@ _CREDENTIALS: Final = re.compile(r"(?<=://)[^\s\"<>]+@")
 
 
 def redacted(text: str) -> str:
-    """A text of any kind without the credentials of the URLs in it."""
+    """Return a text of any kind without the credentials of the URLs in it."""
     return _CREDENTIALS.sub("", text) if "://" in text else text
 
 

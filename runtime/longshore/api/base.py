@@ -51,7 +51,7 @@ _QUANTITY: Final = r"^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 
 
 def _is_quantity(value: str | int) -> str | int:
-    """The pattern again, which JSON schema does not hold against numbers."""
+    """Check the pattern once more, because JSON schema does not hold it against numbers."""
     if not re.fullmatch(_QUANTITY, str(value)):
         raise PydanticCustomError("quantity", "a quantity is a number with or without a unit, as 500m, 2 or 16Gi")
     return value

@@ -32,7 +32,7 @@ _COLUMNS = (
 
 
 def rljob_crd() -> dict[str, Any]:
-    """The CRD as an object to be written as YAML."""
+    """Return the CRD as an object to be written as YAML."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

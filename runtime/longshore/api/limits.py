@@ -59,7 +59,7 @@ def check_spec(value: Any) -> Any:
 
 
 def too_large(message: str) -> ValidationError:
-    """The error of a spec that could not even be read."""
+    """Return the error of a spec that could not even be read."""
     error = PydanticCustomError(TOO_LARGE, "{message}", {"message": message})
     return ValidationError.from_exception_data("RLJobSpec", [InitErrorDetails(type=error, loc=("spec",), input=None)])
 

@@ -1,4 +1,4 @@
-"""What is told about a spec, or another model of the API, that cannot be read."""
+"""What is reported about a spec, or another model of the API, that cannot be read."""
 
 import json
 from typing import Final
@@ -16,16 +16,16 @@ _MAX_SHOWN_CHARACTERS: Final = 200
 
 
 def sentence(error: ValidationError, root: str = "") -> str:
-    """The first mistake, with its field and what is there, and how many others there are.
+    """Return the first mistake, with its field and what is there, and how many others there are.
 
-    `root`: what the model is part of, as `spec`; fields are told from there.
+    `root`: what the model is part of, as `spec`; fields are reported from there.
     """
     (_, sentence_text), *others = mistakes(error, root)
     return sentence_text + (f" (and {len(others)} more)" if others else "")
 
 
 def mistakes(error: ValidationError, root: str = "") -> list[tuple[str, str]]:
-    """Field and sentence of every mistake."""
+    """Return the field and sentence of every mistake."""
     return [_path_and_text(one, root) for one in error.errors(include_url=False)]
 
 

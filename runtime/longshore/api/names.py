@@ -1,5 +1,6 @@
 """Names and labels of everything that belongs to a job: deterministic, so that any component can find it."""
 
+import hashlib
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -28,6 +29,8 @@ LABEL_ATTEMPT: Final = "longshore.dev/attempt"
 LABEL_ROLE: Final = "longshore.dev/role"
 LABEL_TP_SIZE: Final = "longshore.dev/tp-size"
 LABEL_REWARD: Final = "longshore.dev/reward"
+LABEL_SHARING: Final = "longshore.dev/sharing"
+"""Of a worker pod: the sharing group whose members may have pods on its node (`sharing_token`)."""
 LABEL_PRIORITY_CLASS: Final = "longshore.dev/priority-class"
 """Of an RLJob: its class in the operator's own admission."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -55,37 +58,37 @@ class Role(StrEnum):
 
 
 def coordinator_pod(job: str) -> str:
-    """Name of the coordinator pod."""
+    """Return the name of the coordinator pod."""
     return f"{job}-coordinator"
 
 
 def worker_pod(job: str, index: int) -> str:
-    """Name of a GPU worker pod."""
+    """Return the name of a GPU worker pod."""
     return f"{job}-worker-{index}"
 
 
 def trainer_pod(job: str, index: int) -> str:
-    """Name of a GPU pod that only trains (placement Disaggregated)."""
+    """Return the name of a GPU pod that only trains (placement Disaggregated)."""
     return f"{job}-trainer-{index}"
 
 
 def reward_pod(job: str, index: int) -> str:
-    """Name of a reward pod."""
+    """Return the name of a reward pod."""
     return f"{job}-reward-{index}"
 
 
 def judge_pod(job: str, index: int) -> str:
-    """Name of a pod that serves a judge; `Reward.judge_pods` says which."""
+    """Return the name of a pod that serves a judge; `Reward.judge_pods` says which."""
     return f"{job}-judge-{index}"
 
 
 def headless_service(job: str) -> str:
-    """Name of the service over all pods of the job."""
+    """Return the name of the service over all pods of the job."""
     return f"{job}-pods"
 
 
 def config_map(job: str) -> str:
-    """Name of the ConfigMap with the job's configuration."""
+    """Return the name of the ConfigMap with the job's configuration."""
     return f"{job}-config"
 
 
@@ -95,17 +98,17 @@ def modules_config_map(job: str, digest: str) -> str:
 
 
 def ray_token_secret(job: str, uid: str) -> str:
-    """Name of the Secret with the tokens of the job: for its Ray cluster, and for its judges."""
+    """Return the name of the Secret with the tokens of the job: for its Ray cluster, and for its judges."""
     return f"{job}-ray-token-{_short(uid)}"
 
 
 def reward_token_secret(job: str, uid: str) -> str:
-    """Name of the Secret with the token of the job's reward pods, which know no other."""
+    """Return the name of the Secret with the token of the job's reward pods, which know no other."""
     return f"{job}-reward-token-{_short(uid)}"
 
 
 def _short(uid: str) -> str:
-    """Sets the Secrets of a job apart from those of an earlier one of its name.
+    """Set the Secrets of a job apart from those of an earlier one of its name.
 
     The operator may create Secrets and not read them, so it could not see whose a Secret is.
     """
@@ -113,23 +116,33 @@ def _short(uid: str) -> str:
 
 
 def service_account(job: str) -> str:
-    """Name of the coordinator's service account, role and role binding."""
+    """Return the name of the coordinator's service account, role and role binding."""
     return f"{job}-coordinator"
 
 
 def storage_claim(job: str) -> str:
-    """Name of the claim that the operator creates for `spec.storage.create`."""
+    """Return the name of the claim that the operator creates for `spec.storage.create`."""
     return f"{job}-storage"
 
 
 def workload(job: str) -> str:
-    """Name of the Workload that speaks for the job in a queue of Kueue."""
+    """Return the name of the Workload that speaks for the job in a queue of Kueue."""
     return f"{job}-rljob"
 
 
 def pod_group(job: str) -> str:
-    """Name of the PodGroup by which the scheduler starts the pods of the job together."""
+    """Return the name of the PodGroup by which the scheduler starts the pods of the job together."""
     return f"{job}-rljob"
+
+
+def sharing_group(group: str) -> str:
+    """Name of the ConfigMap with the members of a sharing group and their turns."""
+    return f"longshore-sharing-{group}"
+
+
+def sharing_token(namespace: str, group: str) -> str:
+    """Value of a label that sets a sharing group apart from those of the same name in other namespaces."""
+    return hashlib.sha256(f"{namespace}/{group}".encode()).hexdigest()[:16]
 
 
 def default_output(job: str, uid: str) -> str:

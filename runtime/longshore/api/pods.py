@@ -130,7 +130,7 @@ _STORAGE_RULES: "tuple[Rule[Storage], ...]" = (
 class Storage(ApiModel, rules=_STORAGE_RULES):
     """The volume that every pod of the job mounts; model, data and output paths lie in it."""
 
-    claim_name: str | None = Field(default=None, min_length=1, max_length=253)
+    claim_name: str | None = Field(default=None, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
     """Existing PersistentVolumeClaim in the namespace of the job."""
     create: ClaimTemplate | None = None
     """Create a claim for this job."""

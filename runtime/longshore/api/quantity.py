@@ -10,7 +10,7 @@ _FACTORS = {
 
 
 def parse_bytes(quantity: str | int) -> int:
-    """Bytes of a quantity such as `64Mi`, rounded down."""
+    """Return bytes of a quantity such as `64Mi`, rounded down."""
     text = str(quantity)
     number = text.rstrip("mkKMGTPi")
     return int(Fraction(number) * _FACTORS[text[len(number) :]])

@@ -308,7 +308,7 @@ class Reward(PodOptions, rules=_REWARD_RULES):
         return sum(function.pool.replicas for function in self.functions if function.pool is not None)
 
     def judge_pod(self, index: int) -> tuple[RewardFunction, int]:
-        """The function that judge pod `index` serves, and its number among the pods of that function.
+        """Return the function that judge pod `index` serves, and its number among the pods of that function.
 
         Raises:
             IndexError: there is no such pod.

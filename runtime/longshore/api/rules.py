@@ -50,7 +50,7 @@ def belongs(field: str, selector: str, choice: str, pair: Callable[[M], tuple[st
 
 
 def check(rules: Iterable[Rule[M]], value: M) -> M:
-    """The value, once every rule holds.
+    """Return the value, once every rule holds.
 
     Raises:
         ValidationError: with each rule that does not; pydantic merges it into the error of the model around the value.

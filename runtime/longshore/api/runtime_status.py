@@ -10,6 +10,7 @@ from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.reward import SandboxLayer
 from longshore.api.rollout import Handover
 from longshore.api.round_status import RepurposingBenefit, RolloutTimes, RoundKind, RoundStatus, RoundSummary
+from longshore.api.sharing import RuntimeSharing
 
 _Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT)]
 
@@ -155,6 +156,7 @@ class RuntimeActivity(StrEnum):
     DOWNLOAD = "Download"
     PREPARE_MODEL = "PrepareModel"
     WAIT_FOR_REWARD_PODS = "WaitForRewardPods"
+    WAIT_FOR_TURN = "WaitForTurn"
     START_ENGINES = "StartEngines"
     RESTORE = "Restore"
     PROFILE_ENGINES = "ProfileEngines"
@@ -236,6 +238,8 @@ class RuntimeStatus(ApiModel):
     """Newest assignment that was carried out."""
     size: JobSize | None = None
     """Size that the job runs with; unset: all worker pods."""
+    sharing: RuntimeSharing | None = None
+    """Turns on the GPUs, if the job shares them."""
     rejected_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest assignment that came too late or was impossible."""
     rejected_reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)

@@ -28,7 +28,9 @@ class Topology(ApiModel):
 
     mode: TopologyMode = TopologyMode.TOGETHER
     """Together: on nodes with the same value of the label. Spread: evenly over the values of the label."""
-    key: str = Field(min_length=1, max_length=316)
+    key: str = Field(
+        max_length=316, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+    )
     """Node label, such as topology.kubernetes.io/zone, kubernetes.io/hostname, or one for racks."""
     required: bool = False
     """True: pods that cannot have such a node wait. False: the scheduler prefers such nodes."""

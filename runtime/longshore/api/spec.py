@@ -18,6 +18,7 @@ from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
 from longshore.api.rules import IMMUTABLE, TRANSITION, Rule, belongs
 from longshore.api.scheduling import Scheduling
+from longshore.api.sharing import Sharing, sharing_rules
 from longshore.api.tracking import Tracking
 from longshore.api.training import CheckpointSettings, TrainerSettings
 
@@ -230,11 +231,14 @@ _RULES: "tuple[Rule[RLJobSpec], ...]" = (
         ),
         "minReplicas pods do not hold dataParallelSize trainer replicas: remove dataParallelSize or raise minReplicas",
     ),
+    *sharing_rules(),
     *(_frozen(field, f"self.{field} == oldSelf.{field}") for field in _FROZEN_WHILE_RUNNING),
-    _frozen(
-        "trainerWorkers",
-        "(has(self.trainerWorkers) == has(oldSelf.trainerWorkers) && "
-        "(!has(self.trainerWorkers) || self.trainerWorkers == oldSelf.trainerWorkers))",
+    *(
+        _frozen(
+            field,
+            f"(has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field}))",
+        )
+        for field in ("trainerWorkers", "sharing")
     ),
 )
 
@@ -279,6 +283,8 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """The pod with the Ray head and the training loop."""
     scheduling: Scheduling = Field(default_factory=Scheduling)
     """Which pods start together, and where their nodes are."""
+    sharing: Sharing | None = None
+    """Other jobs with which the job takes turns on the GPUs of its workers; unset: none."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
     """Runtime image; unset: the one that the operator was installed with."""
     suspend: bool = False
@@ -322,7 +328,7 @@ class RLJobSpec(ApiModel, rules=_RULES):
         return sum(one.replicas * max(1, one.gpus_per_pod) for one in pods)
 
     def resized(self, num_workers: int) -> "RLJobSpec":
-        """The same job with another number of worker pods."""
+        """Return the same job with another number of worker pods."""
         return self.model_copy(update={"workers": self.workers.model_copy(update={"replicas": num_workers})})
 
     @property

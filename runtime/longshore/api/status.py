@@ -9,6 +9,7 @@ from longshore.api.base import ApiModel, Freeform
 from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import JobSize, RuntimeStatus
+from longshore.api.sharing import SharingStatus
 
 
 class Phase(StrEnum):
@@ -36,6 +37,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     SUSPENDED = "Suspended"
     RESIZING = "Resizing"
+    SHARING = "Sharing"
     REPURPOSED = "Repurposed"
     REPURPOSE_UNAVAILABLE = "RepurposeUnavailable"
     REGROUP_UNAVAILABLE = "RegroupUnavailable"
@@ -197,7 +199,7 @@ class RLJobStatus(ApiModel):
         max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Admitted, Scheduled, Ready, Suspended, Resizing, Repurposed, RepurposeUnavailable, RegroupUnavailable,
+    """Admitted, Scheduled, Ready, Suspended, Resizing, Sharing, Repurposed, RepurposeUnavailable, RegroupUnavailable,
     TrainingAlarm, Complete, Failed, StatusUnreadable."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
     """The coordinator pod."""
@@ -217,11 +219,13 @@ class RLJobStatus(ApiModel):
     """Settings that the attempt was started with."""
     assignment: Assignment = Field(default_factory=Assignment)
     """What the GPU pods are asked to do."""
+    sharing: SharingStatus | None = None
+    """Turns of the job on GPUs that it shares, while it is a member of a sharing group."""
     planner: PlannerStatus | None = None
     """Memory of the parallelism planner, if the job uses one."""
     runtime: RuntimeStatus | None = None
     """What the coordinator reports; only the coordinator writes it."""
 
     def condition(self, kind: ConditionType) -> Condition | None:
-        """The condition of this type, if there is one."""
+        """Return the condition of this type, if there is one."""
         return next((condition for condition in self.conditions if condition.type == kind.value), None)

@@ -8,6 +8,6 @@ from collections.abc import Sequence
 
 
 def summary(mistakes: Sequence[str]) -> str:
-    """The first of several mistakes, and how many others there are."""
+    """Return the first of several mistakes, and how many others there are."""
     first, *others = mistakes
     return first + (f" (and {len(others)} more)" if others else "")

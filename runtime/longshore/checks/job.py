@@ -81,7 +81,7 @@ def _rows_check(spec: RLJobSpec, path: Path | None) -> CheckResult:
 
 
 def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
-    """What the job asks of a whole checkpoint that this cannot do."""
+    """Return what the job asks of a whole checkpoint that this cannot do."""
     return limit_mistakes(
         config_of(directory),
         spec.rollout.engine,

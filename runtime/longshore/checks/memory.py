@@ -79,7 +79,7 @@ class Need:
 
 
 def memory_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> list[str]:
-    """Why the job does not fit GPUs with so much memory; empty where it is expected to fit."""
+    """Return why the job does not fit GPUs with so much memory; empty where it is expected to fit."""
     return [*_engine_mistakes(spec, model, gpu_bytes), *_trainer_mistakes(spec, model, gpu_bytes)]
 
 
@@ -164,7 +164,7 @@ def _trainer_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> It
 
 
 def _moments_stay(spec: RLJobSpec) -> bool:
-    """Whether Adam's moments are on the GPU also during a pass: only sleep moves them away."""
+    """Return whether Adam's moments are on the GPU also during a pass: only sleep moves them away."""
     return spec.placement is not Placement.COLOCATED or not spec.algorithm.makes_one_update
 
 
@@ -177,7 +177,7 @@ def _moment_shards(spec: RLJobSpec) -> int:
 
 
 def _activation_bytes(spec: RLJobSpec, model: ModelSize) -> float:
-    """Every layer keeps its input, one layer is computed again, and some tokens have their logits."""
+    """Return the memory of a step: every layer keeps its input, one is computed again, and some tokens have logits."""
     trainer = spec.trainer
     longest = max(trainer.max_tokens_per_micro_batch, spec.model.max_context_tokens)
     tokens, tensor = longest / trainer.context_parallel_size, trainer.tensor_parallel_size

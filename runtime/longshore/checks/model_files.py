@@ -76,7 +76,7 @@ def _weight_mistakes(directory: Path, at: str, within: str) -> Iterator[str]:
 
 
 def _numbered(files: list[str]) -> set[str]:
-    """The names of all shards of which one is there."""
+    """Return the names of all shards of which one is there."""
     return {
         f"{match[1]}-{number:05d}-of-{match[3]}.safetensors"
         for file in files

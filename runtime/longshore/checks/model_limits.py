@@ -27,7 +27,7 @@ def limit_mistakes(
     has_accelerator: bool,
     field: str = "model.path",
 ) -> list[str]:
-    """What a job asks of a model that it cannot do; nothing where the configuration is silent about it.
+    """Return what a job asks of a model that it cannot do; nothing where the configuration is silent about it.
 
     `field`: where the spec names the model.
     """
@@ -40,19 +40,19 @@ def limit_mistakes(
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of the configuration that describes the language model, where a model has several."""
+    """Return the part of the configuration that describes the language model, where a model has several."""
     text = config.get("text_config")
     return text if isinstance(text, dict) else config
 
 
 def vocab_size(config: Mapping[str, Any]) -> int | None:
-    """Tokens that the model has embeddings for; None: unknown."""
+    """Return tokens that the model has embeddings for; None: unknown."""
     size = language_part(config).get("vocab_size")
     return size if _is_count(size) else None
 
 
 def context_tokens(config: Mapping[str, Any]) -> int | None:
-    """The longest context of a model; None: unknown."""
+    """Return the longest context of a model; None: unknown."""
     text = language_part(config)
     lengths = [text[name] for name in _LENGTHS if _is_count(text.get(name))]
     if _is_count(text.get("model_max_length")):

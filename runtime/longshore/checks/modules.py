@@ -13,7 +13,7 @@ MAX_BYTES: Final = 1 << 20
 
 
 def module_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFunction]) -> list[str]:
-    """What keeps files from being imported as modules, and functions from being found in them; by file name."""
+    """Return what keeps files from being imported as modules, and functions from being found in them; by file name."""
     mistakes = [mistake for name, content in files.items() for mistake in _file_mistakes(name, content)]
     if (size := sum(map(len, files.values()))) > MAX_BYTES:
         mistakes.append(
@@ -61,7 +61,7 @@ def _function_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFun
 
 
 def _defined(content: bytes) -> set[str]:
-    """Names that a module has once it is imported, as far as its text shows."""
+    """Return names that a module has once it is imported, as far as its text shows."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

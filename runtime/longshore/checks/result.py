@@ -48,5 +48,5 @@ class CheckResult:
 
 
 def not_checked(name: Check, reason: str) -> CheckResult:
-    """A check that there was nothing to look at for."""
+    """Return a check that there was nothing to look at for."""
     return CheckResult(name, detail=reason, is_checked=False)

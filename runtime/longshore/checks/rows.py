@@ -11,7 +11,7 @@ ABSENT: Final = object()
 
 
 def value_at(fields: Mapping[str, Any], name: str) -> Any:
-    """The field of that very name, or else the one that the dots of the name lead to; else ABSENT."""
+    """Return the field of that very name, or else the one that the dots of the name lead to; else ABSENT."""
     if name in fields:
         return fields[name]
     value: Any = fields
@@ -33,12 +33,12 @@ def fields_read(source: Source, functions: Sequence[RewardFunction]) -> frozense
 
 
 def is_wanted(fields: Mapping[str, Any], where: Mapping[str, str]) -> bool:
-    """Whether a row is among those that the job asks for."""
+    """Return whether a row is among those that the job asks for."""
     return all(value_at(fields, name) == text for name, text in where.items())
 
 
 def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
-    """What keeps a row from being a prompt with an answer; None: nothing."""
+    """Return what keeps a row from being a prompt with an answer; None: nothing."""
     for name, option in ((source.prompt_field, "promptField"), (source.answer_field, "answerField")):
         if value_at(fields, name) is ABSENT:
             return f"no field {name!r} (it has {', '.join(map(repr, fields))}); set {source.at}.{option}"
@@ -51,7 +51,7 @@ def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
 
 
 def domain_of(fields: Mapping[str, Any], source: Source) -> str | None:
-    """The domain of a row; None: it should have one, and has not."""
+    """Return the domain of a row; None: it should have one, and has not."""
     if source.domain_field is None:
         return source.domain
     domain = value_at(fields, source.domain_field)
@@ -59,25 +59,25 @@ def domain_of(fields: Mapping[str, Any], source: Source) -> str | None:
 
 
 def domain_mistake(fields: Mapping[str, Any], source: Source, functions: Sequence[RewardFunction]) -> str | None:
-    """Why no function scores a row; None: one does."""
+    """Return why no function scores a row; None: one does."""
     domain = domain_of(fields, source)
     return no_domain(source) if domain is None else unscored(domain, functions)
 
 
 def no_domain(source: Source) -> str:
-    """What is wrong with a row without a domain."""
+    """Return what is wrong with a row without a domain."""
     return f"{source.domain_field!r} must be a text with the domain of the row; set {source.at}.domainField"
 
 
 def unscored(domain: str, functions: Sequence[RewardFunction]) -> str | None:
-    """Why no function scores rows of a domain; None: one does."""
+    """Return why no function scores rows of a domain; None: one does."""
     if functions_of(domain, functions):
         return None
     return f"no reward function scores domain {domain!r}; add it to reward.functions[].domains"
 
 
 def functions_of(domain: str, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
-    """Those that score rows of a domain."""
+    """Return those that score rows of a domain."""
     return [function for function in functions if not function.domains or domain in function.domains]
 
 

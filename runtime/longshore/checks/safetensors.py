@@ -21,7 +21,7 @@ class DamagedFile(ValueError):
 
 
 def tensor_sizes(path: Path) -> dict[str, int]:
-    """Number of values by name of the tensors in a file whose size is what its header promises.
+    """Return the number of values by name of the tensors in a file whose size is what its header promises.
 
     Raises:
         DamagedFile: it is cut off, or no safetensors file.

@@ -1,4 +1,4 @@
-"""Time limits of test cases, learnt from correct responses (RollPacker, section 4.3).
+"""Time limits of test cases, learned from correct responses (RollPacker, section 4.3).
 
 T = min(max(T_min, lambda * T_anchor), T_max), where T_anchor is the longest that a correct response took for this test
 case. T and T_anchor are seconds of an idle machine. On a busy one a program waits for a CPU, which says nothing
@@ -74,7 +74,7 @@ class AdaptiveTimeout:
         self._contention = 1.0
 
     def limit(self, prompt: int, case: int) -> TimeLimit:
-        """What the next run of a test case may take."""
+        """Return what the next run of a test case may take."""
         limits, anchor_s = self._settings, self._anchors.get(prompt, {}).get(case)
         idle_s = limits.max_s if anchor_s is None else min(max(limits.min_s, limits.factor * anchor_s), limits.max_s)
         return TimeLimit(idle_s, idle_s * self.contention)
@@ -97,7 +97,7 @@ class AdaptiveTimeout:
             self._anchors.popitem(last=False)
 
     def anchor_s(self, prompt: int, case: int) -> float | None:
-        """Seconds on an idle machine that the slowest correct response took; None while none is known."""
+        """Return seconds on an idle machine that the slowest correct response took; None while none is known."""
         return self._anchors.get(prompt, {}).get(case)
 
     @property
@@ -120,7 +120,7 @@ class AdaptiveTimeout:
 
 
 def _contention(delays: Collection[tuple[int, float]]) -> float:
-    """The median of the prompts' votes. A prompt's vote is its least delayed response.
+    """Return the median of the prompts' votes. A prompt's vote is its least delayed response.
 
     So neither a program that sleeps nor a prompt whose programs all do looks like a busy machine.
     """

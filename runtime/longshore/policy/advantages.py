@@ -32,7 +32,7 @@ def batch_advantages(
 
 
 def group_advantages(rewards: Sequence[float], epsilon: float) -> Advantages:
-    """Rewards of one prompt's responses, normalised among themselves: (r - mean) / (unbiased std + epsilon).
+    """Return the rewards of one prompt's responses, normalised among themselves: (r - mean) / (unbiased std + epsilon).
 
     DeepSeekMath (GRPO), section 4.1. Exactly 0.0 everywhere in a group whose rewards are all equal.
     """

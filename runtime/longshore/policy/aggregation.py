@@ -15,7 +15,7 @@ def token_weight(aggregation: Aggregation, num_loss_tokens: int) -> float:
 
 
 def denominator(aggregation: Aggregation, num_loss_tokens: Sequence[int], max_response_tokens: int) -> float:
-    """What a step's sum of weighted token losses is divided by.
+    """Return what a step's sum of weighted token losses is divided by.
 
     `num_loss_tokens` has one entry per sample of the whole step. A sample without loss-mask tokens is not in the loss
     and does not count; a step without any has the denominator 1, and its sum is zero.

@@ -1,9 +1,9 @@
 """Whether pods that train for the rest of a round end its step sooner: what it costs against what it gains.
 
-Price: fewer engines bear what runs, compute the moved requests again, and may be slowed by trainers beside them.
+Price: fewer engines bear what runs, compute the moved requests again, and may be slowed by trainers alongside them.
 Gain: gradients that are computed while the round still runs are not computed after it.
 
-Both are figures of the job's own rounds. Decode steps tell how a larger batch slows an engine down (`DecodeRate`), and
+Both are figures of the job's own rounds. Decode steps say how a larger batch slows an engine down (`DecodeRate`), and
 passes of the trainer how many tokens a replica computes in a second. So every round that is over can be replayed from
 its first milestone on with all engines and with fewer (`RolloutPace`), and rounds of the same kind are forecast to be
 like it. Every hand-over corrects the forecasts. Before a round of any kind is over, the profile of the job is asked, if
@@ -99,7 +99,7 @@ class GatePrior:
         num_replicas: int,
         running: Counter[int],
     ) -> bool | None:
-        """Whether a decode step gets longer by less than what the gradients gain that are computed in it.
+        """Return whether a decode step gets longer by less than what the gradients gain that are computed in it.
 
         In a step every request gains a token, and there are no more gradients than for these. `picked`: pods that would
         leave; `running`: requests by engine. None: engines of this size were not measured, or nothing runs.
@@ -157,7 +157,7 @@ class BenefitGate:
         """In the round that runs."""
 
     def begin_round(self, tp_size: int) -> RolloutPace:
-        """A round begins, on engines of this size; what becomes of it is to be told to the pace."""
+        """A round begins, on engines of this size; what becomes of it goes to the pace."""
         self._tp_size, self._pace, self._wanted = tp_size, RolloutPace(), None
         return self._pace
 
@@ -187,7 +187,7 @@ class BenefitGate:
         return self._decided(known, fewer_s - all_s, streamed / all_replicas, rest_s)
 
     def ended(self, outcome: StepOutcome) -> float | None:
-        """The step of the round that began last is over; what its hand-over saved, if it had one that can be told."""
+        """The step of the round that began last is over; what its hand-over saved, if it had one and that is known."""
         known = self._kinds.setdefault(outcome.kind, _KindHistory())
         known.batch_tokens.add(outcome.batch_tokens)
         if outcome.tokens_per_s > 0:
@@ -253,7 +253,7 @@ class BenefitGate:
             rate.fade()
             for timed in pace.timed:
                 rate.add(timed.steps, timed.seconds)
-        elif pace.timed:  # How fast engines were until trainers ran beside them.
+        elif pace.timed:  # How fast engines were until trainers ran alongside them.
             now = sum(timed.seconds for timed in pace.timed) / sum(rate.seconds(timed.steps) for timed in pace.timed)
             rate.scale(_bounded(now))
         if not rate.is_known or not pace.leaving or pace.rest_s <= 0:

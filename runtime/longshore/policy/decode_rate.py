@@ -1,4 +1,4 @@
-"""How long an engine takes for a decode step, learnt from the steps that it has made.
+"""How long an engine takes for a decode step, learned from the steps that it has made.
 
     step = base + per request * requests that run + per KV cache * share of the cache that they fill
 
@@ -56,12 +56,12 @@ class DecodeRate:
         self._moments = [FADE * value for value in self._moments]
 
     def scale(self, factor: float) -> None:
-        """Every step takes so many times as long."""
+        """Make every step take so many times as long."""
         self._moments = [factor * value for value in self._moments]
         self._coefficients = None
 
     def seconds(self, steps: DecodeSteps) -> float:
-        """What an engine takes for them."""
+        """Return the seconds that an engine takes for these steps."""
         assert self.is_known, "no steps were seen"
         if self._coefficients is None:
             self._coefficients = _least_squares(self._gram, self._moments)
@@ -80,7 +80,7 @@ class DecodeRate:
 
 
 def _least_squares(gram: Sequence[Sequence[float]], moments: Sequence[float]) -> tuple[float, ...]:
-    """The best coefficients of which none is negative: with three terms, every choice of terms can be tried."""
+    """Return the best coefficients of which none is negative: with three terms, every choice of terms can be tried."""
     best: tuple[float, ...] = (moments[0] / gram[0][0], 0.0, 0.0)
     best_explained = moments[0] ** 2 / gram[0][0]
     for count in range(1, _NUM_TERMS + 1):

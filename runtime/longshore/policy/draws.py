@@ -29,7 +29,7 @@ class DrawCursor:
         self._order = self._shuffled(0)
 
     def take(self, count: int) -> tuple[Draw, ...]:
-        """The next draws."""
+        """Return the next draws."""
         return tuple(self._next() for _ in range(count))
 
     def skip(self, count: int) -> None:
@@ -102,7 +102,7 @@ class MixedDraws(DrawCursor):
         self._start([0] * len(shares))
 
     def export_state(self) -> dict[str, Any]:
-        """Draws so far of every data set, to be stored in a checkpoint."""
+        """Return draws so far of every data set, to be stored in a checkpoint."""
         return {"taken": dict(zip(self._names, self._taken, strict=True)), "mix": self._mix()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -120,7 +120,7 @@ class MixedDraws(DrawCursor):
         return [share.name for share in self._shares]
 
     def _mix(self) -> dict[str, Any]:
-        """What the order of the draws follows from, as JSON keeps it."""
+        """Return what the order of the draws follows from, as JSON keeps it."""
         sets = {share.name: [share.num_prompts, share.weight] for share in self._shares}
         return {"sets": sets, "seed": self._mixed_seed}
 

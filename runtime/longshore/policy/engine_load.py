@@ -21,7 +21,7 @@ GROWTH_STEPS: Final = 16
 GROW_EVERY_S: Final = 1.0
 """Between two steps: what the last one let in must show in the KV cache first."""
 START_SHARE: Final = 0.25
-"""Of `max_num_seqs`, for an engine that has told nothing yet."""
+"""Of `max_num_seqs`, for an engine that has reported nothing yet."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Engine:
     """When the limit last grew, by the clock of the engine."""
 
     def may_grow(self, now_s: float) -> bool:
-        """Whether the last step lies far enough back; a clock that has gone back began anew."""
+        """Return whether the last step lies far enough back; a clock that has gone back has restarted."""
         return self.grown_s is None or not 0 <= now_s - self.grown_s < GROW_EVERY_S
 
 
@@ -72,19 +72,19 @@ class ConcurrencyLimit:
         return state.limit
 
     def of(self, engine: int) -> int:
-        """Requests that this engine is given."""
+        """Return requests that this engine is given."""
         return self._engines[engine].limit if engine in self._engines else self._start
 
     def total(self, engines: Iterable[int]) -> int:
-        """Requests that these engines are given together."""
+        """Return requests that these engines are given together."""
         return sum(map(self.of, engines))
 
     def lost(self, engine: int) -> None:
-        """An engine is gone; one that returns under its number starts from the beginning."""
+        """Note that an engine is gone; one that returns under its number starts from the beginning."""
         self._engines.pop(engine, None)
 
     def export_state(self) -> list[list[int]]:
-        """Engines and their limits, as JSON values. Counters of preemptions begin anew with the engines."""
+        """Return engines and their limits, as JSON values. Counters of preemptions begin again with the engines."""
         return [[engine, state.limit] for engine, state in self._engines.items()]
 
     def load_state(self, state: Iterable[Sequence[int]]) -> None:

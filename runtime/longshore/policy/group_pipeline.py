@@ -52,7 +52,7 @@ class GroupPipeline(Synchronous):
         return super().start_round(draining=draining, engines=engines, kv_capacity_tokens=kv_capacity_tokens)
 
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
-        """Responses ended; the lengths of whole groups tell how much room one takes."""
+        """Responses ended; the lengths of whole groups say how much room one takes."""
         for event in events:
             lengths = self._num_tokens.setdefault(event.response.draw, [])
             lengths.append(event.num_tokens)
@@ -84,7 +84,7 @@ class GroupPipeline(Synchronous):
 
 
 def mean_held_tokens(num_tokens: Sequence[int]) -> float:
-    """Tokens that a group holds in a KV cache on average over the time in which it is in service.
+    """Return tokens that a group holds in a KV cache on average over the time in which it is in service.
 
     Its responses grow side by side, a token a step: one of n tokens holds n / 2 on average over n steps, and the group
     is in service for as many steps as its longest response has tokens. The prompt, stored once, is left out.

@@ -45,7 +45,7 @@ class HandoverQueue:
         return self._update()
 
     def round_ended(self) -> tuple[Batch, ...]:
-        """The last update of a round may have fewer groups (P0 that U does not divide, or a draining round)."""
+        """Return the last update, which may have fewer groups (P0 that U does not divide, or a draining round)."""
         return self._update() if self._pending else ()
 
     def _update(self) -> tuple[Batch, ...]:

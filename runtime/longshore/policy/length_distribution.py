@@ -22,7 +22,7 @@ class LengthDistribution:
         self._sum = 0
 
     def __len__(self) -> int:
-        """Lengths that are known."""
+        """Return the lengths that are known."""
         return len(self._window)
 
     def add(self, num_tokens: int) -> None:
@@ -49,7 +49,7 @@ class LengthDistribution:
     def conditional_survival(self, generated: int, more: int) -> float:
         """Probability that a response which runs after `generated` tokens still runs after `more` further ones.
 
-        1.0 where the history holds nothing as long as `generated`: nothing tells when such a response will end.
+        1.0 where the history holds nothing as long as `generated`: nothing says when such a response will end.
         """
         alive = self._num_longer(generated)
         return self._num_longer(generated + more) / alive if alive else 1.0

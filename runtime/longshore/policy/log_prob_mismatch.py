@@ -31,7 +31,7 @@ def mismatch_limit(rollout: Rollout, *, engines_have_accelerators: bool, trainer
 
 
 def default_limit(*, engine_dtype: str, engines_have_accelerators: bool, trainers_have_accelerators: bool) -> float:
-    """The limit of a job that sets none; `engine_dtype` as in `rollout.engine.dtype`.
+    """Return the limit of a job that sets none; `engine_dtype` as in `rollout.engine.dtype`.
 
     Trainers compute in float32 on the CPU and in bfloat16 on accelerators; engines with `auto` in float32 on the CPU,
     and in the type of the checkpoint on accelerators, which is a 16-bit one as a rule.
@@ -41,5 +41,5 @@ def default_limit(*, engine_dtype: str, engines_have_accelerators: bool, trainer
 
 
 def exceeds(mean: float, limit: float) -> bool:
-    """Whether the mean difference is past the limit; one that is not a number is."""
+    """Return whether the mean difference is past the limit; one that is not a number is."""
     return not mean <= limit

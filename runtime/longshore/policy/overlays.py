@@ -14,7 +14,7 @@ class RoundState:
 
     number: int
     attempt: int
-    has_ended: bool
+    has_batch: bool
     """Its batch is complete: nothing needs to be sampled any longer."""
     trainer_pods: tuple[int, ...]
     """Pods that an overlay of this round has handed over already."""
@@ -25,13 +25,13 @@ class RoundState:
 
 
 def refusal(overlay: Overlay, state: RoundState) -> str:
-    """Why it cannot be carried out, in one sentence; empty if it can."""
+    """Return why it cannot be carried out, in one sentence; empty if it can."""
     pods = set(overlay.trainer_pods)
     if overlay.attempt != state.attempt:
         return f"it is for attempt {overlay.attempt}, and this is attempt {state.attempt}"
     if overlay.round != state.number:
         return f"it is for round {overlay.round}, and this is round {state.number}"
-    if state.has_ended:
+    if state.has_batch:
         return f"round {state.number} has its batch already"
     if state.trainer_pods:
         return f"round {state.number} has handed over pods {_listed(state.trainer_pods)} already"

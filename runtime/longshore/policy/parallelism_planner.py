@@ -25,7 +25,7 @@ REFERENCE_ROUNDS: Final = 4
 FIRST_COOL_DOWN_ROUNDS: Final = 8
 """Rounds of a kind in which a size that proved too small is not tried again; doubles each time that it proves so."""
 PAYBACK_ROUNDS: Final = 20
-"""Rounds, of all kinds, in which a change must earn back its cost: four usual periods. A load seldom stays the same for
+"""Rounds, of all kinds, in which a change must earn back its cost: four usual periods. A load rarely stays the same for
 longer, since the lengths of responses change as the model learns."""
 OVERLOAD_SHARE: Final = 0.5
 """Preemptions per launched request from which on a round is overloaded: every other request is computed again."""
@@ -135,7 +135,7 @@ class ParallelismPlanner:
         return kinds
 
     def _best(self, kind: RoundKind, size: int, why: str) -> Regroup | None:
-        """The kind alone, or all kinds alike where regrouping within each period costs more than it brings.
+        """Return the kind alone, or all kinds alike where regrouping within each period costs more than it brings.
 
         None is moved along against the direction: a rise makes no kind's engines smaller.
         """
@@ -155,7 +155,7 @@ class ParallelismPlanner:
         return best if saving_s > profile.switch_s else None
 
     def _cost_s(self, profile: RolloutProfile, change: Regroup | None = None) -> float:
-        """What the last PAYBACK_ROUNDS rounds would take once more, with the regroups between them."""
+        """Return what the last PAYBACK_ROUNDS rounds would take once more, with the regroups between them."""
         sizes = {kind: self.tp_size(kind) for kind in self._kinds}
         if change is not None:
             sizes |= dict.fromkeys(change.kinds, change.tp_size)
@@ -184,7 +184,7 @@ class ParallelismPlanner:
 def best_sizes(
     profile: RolloutProfile, given: Mapping[RoundKind, int], allowed: Iterable[int]
 ) -> Mapping[RoundKind, int]:
-    """Sizes to begin with: the best by the profile, or the given ones where changing them does not pay."""
+    """Return sizes to begin with: the best by the profile, or the given ones where changing them does not pay."""
     order = _usual_order(given)
 
     def cost_s(sizes: Mapping[RoundKind, int]) -> float:
@@ -197,7 +197,7 @@ def best_sizes(
 
 
 def is_rise(num_preemptions: int, reference: float | None) -> bool:
-    """Whether a round preempted conspicuously often; without a reference nothing is conspicuous."""
+    """Return whether a round preempted conspicuously often; without a reference nothing is conspicuous."""
     if reference is None or num_preemptions < MIN_RISE_PREEMPTIONS:
         return False
     return num_preemptions > RISE_FACTOR * reference
@@ -219,7 +219,7 @@ class _Kind:
         self._cool_down: dict[int, tuple[int, int]] = {}
         """Size that proved too small -> (round from which on it may be taken again, rounds of its last cool-down)."""
         self._refused: dict[int, tuple[int, int]] = {}
-        """Likewise, of sizes whose engines did not start."""
+        """The same, of sizes whose engines did not start."""
         if expected_preemptions is not None:
             self.known[tp_size] = expected_preemptions
 
@@ -238,7 +238,7 @@ class _Kind:
         self.overload_streak = self.overload_streak + 1 if is_overloaded else 0
 
     def may_take(self, size: int) -> bool:
-        """Whether it was not refused lately, and no size from there on upwards is in its cool-down."""
+        """Return whether it was not refused lately, and no size from there on upwards is in its cool-down."""
         small, refused = (self._cooling(sizes) for sizes in (self._cool_down, self._refused))
         return size not in refused and all(size > one for one in small)
 

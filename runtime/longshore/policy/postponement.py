@@ -16,7 +16,7 @@ def num_due(postponements: Sequence[int], num_groups: int, max_postponements: in
 
 
 def can_keep(postponements: Sequence[int], num_groups: int, max_postponements: int) -> bool:
-    """Whether all of these draws can be accepted in time."""
+    """Return whether all of these draws can be accepted in time."""
     return (
         max(postponements, default=0) <= max_postponements
         and _num_due(postponements, num_groups, max_postponements) <= num_groups

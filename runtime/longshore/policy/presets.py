@@ -21,7 +21,7 @@ def round_policy(
     groups_per_update: int | None = None,
     dynamic_sampling: bool = False,
 ) -> RoundPolicy:
-    """The round policy of a job; `groups_per_update` is U, by default P0."""
+    """Return the round policy of a job; `groups_per_update` is U, by default P0."""
     rules = _admission_rules(rollout, dynamic_sampling)
     match rollout.strategy:
         case Strategy.SYNCHRONOUS:

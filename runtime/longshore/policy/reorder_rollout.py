@@ -20,7 +20,7 @@ class ReorderRollout(RoundPolicy):
 
     The rest goes back into the pool, without its tokens unless the job keeps them. When a draw is due (X rounds have
     put it off, or more would soon be due than fit), the next round is long: the P0 draws that were put off most, all
-    accepted, and nothing beside them. Forced one by one, stragglers would make every round long.
+    accepted, and nothing alongside them. Forced one by one, stragglers would make every round long.
 
     With length grouping the pool looks further ahead, and a round takes the shortest by prediction; a long one takes
     those whose lengths are nearest to the draws that are due.
@@ -102,7 +102,7 @@ class ReorderRollout(RoundPolicy):
         return sorted(self._pool.all, key=lambda waiting: -waiting.num_postponed)
 
     def _nearest(self, due: Sequence[WaitingDraw], others: Sequence[WaitingDraw]) -> list[WaitingDraw]:
-        """Those that are not due, in the order in which they go with those that are."""
+        """Return those that are not due, in the order in which they go with those that are."""
         draws = {waiting.draw for waiting in due}
         left = [waiting for waiting in others if waiting.draw not in draws]
         if not self._settings.length_grouping:

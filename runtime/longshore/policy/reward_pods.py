@@ -59,7 +59,7 @@ class RewardPods:
 def desired_pods(
     current: RewardPods, limits: RewardPodLimits, pressure: RewardPressure | None, now_s: float
 ) -> RewardPods:
-    """What should be from `now_s` on. The same input gives the same answer, and the answer is a fixed point.
+    """Return what should be from `now_s` on. The same input gives the same answer, and the answer is a fixed point.
 
     `pressure` is None while nobody tells: then nothing changes, except that the limits hold.
     """
@@ -83,7 +83,7 @@ def desired_pods(
 
 
 def next_look_s(current: RewardPods, limits: RewardPodLimits, pressure: RewardPressure | None) -> float | None:
-    """When `desired_pods` may answer differently although nothing else changes; `current` is its last answer."""
+    """Return when `desired_pods` may answer differently although nothing else changes; `current` is its last answer."""
     if pressure is None:
         return None
     if current.calm_since_s is not None:
@@ -94,7 +94,7 @@ def next_look_s(current: RewardPods, limits: RewardPodLimits, pressure: RewardPr
 
 
 def is_news(before: RewardPressure | None, after: RewardPressure) -> bool:
-    """Whether a pressure differs from the one that was told last by so much that it is worth telling."""
+    """Return whether a pressure differs from the one that was reported last by so much that it is worth a report."""
     if before is None or before.num_workers != after.num_workers:
         return True
     return (

@@ -83,7 +83,7 @@ class _Line:
     """Those that met a fault before."""
 
     def first(self) -> tuple[int, ScoreTask] | None:
-        """The first of all with its number."""
+        """Return the first of all with its number."""
         heads = [
             (number, task) for part in (self.sound, self.faulted) for task, number in itertools.islice(part.items(), 1)
         ]
@@ -141,7 +141,7 @@ class RewardQueue:
                 self._enter(task, now_s, is_needed=False)
 
     def need(self, tasks: Iterable[ScoreTask], now_s: float) -> None:
-        """A group is served: its scores are waited for, unless they are there or on their way."""
+        """Note that a group is served: its scores are waited for, unless they are there or on their way."""
         for task in tasks:
             self._needed_draws.add(task.response.draw)
             place = self._waiting.get(task)
@@ -160,7 +160,7 @@ class RewardQueue:
                 self._leave(task)
 
     def clear(self) -> None:
-        """A round is over: nobody wants what still waits; what runs ends by itself."""
+        """Note that a round is over: nobody wants what still waits; what runs ends by itself."""
         for waiting in (self._waiting, self._by_draw, self._needed, self._early, self._since):
             waiting.clear()
         self._num_early = 0
@@ -181,12 +181,12 @@ class RewardQueue:
         return tuple(calls)
 
     def finished(self, task: ScoreTask) -> None:
-        """A worker answered."""
+        """Note that a worker answered."""
         self._end(task)
         del self._num_faults[task]
 
     def faulted(self, task: ScoreTask) -> Fault:
-        """A worker, or what it depends on, broke: up to its limit, the caller submits the task again."""
+        """Return a worker, or what it depends on, broke: up to its limit, the caller submits the task again."""
         self._end(task)
         self._num_faults[task] += 1
         return Fault(self._num_faults[task] <= self._max_retries.get(task.function, 0), self._num_faults[task])
@@ -212,7 +212,7 @@ class RewardQueue:
         return 0.0
 
     def _next_call(self) -> tuple[ScoreTask, ...]:
-        """What waits first and may be scored, with its share of what waits for the same function.
+        """Return what waits first and may be scored, with its share of what waits for the same function.
 
         Workers that are free share what waits. A task that met a fault goes alone: should it be its own doing, no
         other suffers from it again.
@@ -228,7 +228,7 @@ class RewardQueue:
         return tuple(itertools.islice(itertools.chain(*alike), min(share, most)))
 
     def _first(self, lines: Mapping[str, _Line]) -> ScoreTask | None:
-        """What waits first among the functions that may score more."""
+        """Return what waits first among the functions that may score more."""
         heads = [head for function, line in lines.items() if self._room(function) > 0 and (head := line.first())]
         return min(heads, key=lambda head: head[0])[1] if heads else None
 
@@ -256,7 +256,7 @@ class RewardQueue:
         return line.faulted if place.is_faulted else line.sound
 
     def _room(self, function: str) -> int:
-        """Responses that the function may score beside those that it scores."""
+        """Return the responses that the function may score alongside those that it scores."""
         return self._budgets.get(function, sys.maxsize) - self._num_running[function]
 
     def _end(self, task: ScoreTask) -> None:

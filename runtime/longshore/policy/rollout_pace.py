@@ -82,7 +82,7 @@ class RolloutPace:
         self._capacity_tokens = kv_capacity_tokens
 
     def placed(self, engine: int, responses: Iterable[ResponseId], now_s: float) -> None:
-        """An engine is given requests."""
+        """Note that an engine is given requests."""
         for response in responses:
             self._engine_of[response] = engine
             if self._milestone_s is not None:
@@ -123,7 +123,7 @@ class RolloutPace:
         self._begin_rest(now_s)
 
     def num_running(self) -> Counter[int]:
-        """Requests that run now, by engine."""
+        """Return requests that run now, by engine."""
         return Counter(self._engine_of.values())
 
     @property
@@ -133,7 +133,7 @@ class RolloutPace:
         return 0.0 if self._milestone_s is None or self._is_disturbed else self._ended_s - self._milestone_s
 
     def replayed_s(self, rate: DecodeRate, leaving: Collection[int] = ()) -> float:
-        """What the rest of the round takes without these engines: their requests go on where the fewest run."""
+        """Return what the rest of the round takes without these engines: their requests go on where the fewest run."""
         loads: dict[int, list[_Replayed]] = {engine: [] for engine in self._moments if engine not in leaving}
         if not loads:
             return 0.0
@@ -158,7 +158,7 @@ class RolloutPace:
         moments = self._moments.setdefault(engine, [])
         last = moments[-1] if moments else None
         if last is not None and now.step < last.step:
-            moments.clear()  # The engine has begun anew.
+            moments.clear()  # The engine has begun again.
         moments.append(now)
         if last is None or last.load is None or now.load is None or now.step <= last.step or self.has_handed_over:
             return  # Prompts were computed, or trainers may slow the engine down.

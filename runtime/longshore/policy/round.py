@@ -91,7 +91,7 @@ class _Outcome:
 
 
 class Round:
-    """Accepts the first `plan.num_groups` groups that qualify, those that are due among them."""
+    """Accepts the first `plan.num_groups` groups that qualify. Draws that are due must be among them."""
 
     def __init__(self, plan: RoundPlan, num_responses: int, acceptance: Acceptance, gates: Gates) -> None:
         self._kind = plan.kind
@@ -104,7 +104,7 @@ class Round:
         self._open: dict[Draw, _Group] = {}
         """Admitted and not consumed."""
         self._qualified: deque[Draw] = deque()
-        """Groups that only lack a place in the batch, because those that are left belong to draws that are due."""
+        """Groups that have all but a place in the batch: the free places are reserved for draws that are due."""
         self._accepted: dict[Draw, AcceptedGroup] = {}
         self._zero_variance: list[Draw] = []
         self._frontier: set[Draw] = set()
@@ -154,7 +154,7 @@ class Round:
         return self._decide(outcome)
 
     def rewarded(self, draw: Draw, *, zero_variance: bool) -> Decision:
-        """The rewards of a group are there; decides its fate where acceptance goes by them."""
+        """Decide about a group whose rewards have come, if groups are accepted by their rewards."""
         outcome = _Outcome()
         if self._acceptance is Acceptance.TRAINABLE and self._is_served(draw):
             if zero_variance:
@@ -166,7 +166,7 @@ class Round:
         return self._decide(outcome)
 
     def reject(self, draw: Draw) -> Decision:
-        """The rewards of a group failed: it is gone, and another takes its place."""
+        """Return the rewards of a group failed: it is gone, and another takes its place."""
         outcome = _Outcome()
         if self._accepted.pop(draw, None) is None and self._is_served(draw):
             self._consume(draw)
@@ -174,7 +174,7 @@ class Round:
         return self._decide(outcome)
 
     def pass_through(self, gates: Gates) -> Decision:
-        """The gates have changed."""
+        """Launch what new gates let through."""
         self._gates = gates
         return self._decide(_Outcome())
 
@@ -235,7 +235,7 @@ class Round:
         return group is not None and group.is_served and not group.is_closed
 
     def _serve(self, draw: Draw, outcome: _Outcome) -> None:
-        """A group has its R0 responses: the rest of it stops, and the frontier moves on."""
+        """Stop the rest of a group that has its R0 responses, and move the frontier on."""
         group = self._open[draw]
         group.is_served = True
         outcome.abort += [ResponseId(draw, index) for index in group.running]

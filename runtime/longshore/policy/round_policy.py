@@ -99,23 +99,23 @@ class RoundPolicy(ABC):
         return RoundStart(plan.kind, plan.num_groups, self._with_replacements(self._round.admit(plan.admissions)))
 
     def next_kind(self, *, draining: bool = False) -> RoundKind:
-        """Kind of the round that `start_round` would begin."""
+        """Return the kind of the round that `start_round` would begin."""
         return RoundKind.FULL
 
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
-        """Responses finished by themselves; those that are aborted never come here."""
+        """Decide after responses have finished by themselves; aborted ones never come here."""
         return self._with_replacements(self._running.responses_finished(events))
 
     def group_rewarded(self, draw: Draw, *, zero_variance: bool) -> Decision:
-        """A group has its rewards; `zero_variance`: all are equal, so that its advantages are 0."""
+        """Decide after a group got its rewards; `zero_variance`: all are equal, so that its advantages are 0."""
         return self._with_replacements(self._running.rewarded(draw, zero_variance=zero_variance))
 
     def group_rejected(self, draw: Draw) -> Decision:
-        """The rewards of a group failed: another draw takes its place in this round, so that the batch is exact."""
+        """Replace a group whose rewards failed by another draw, so that the batch is exact."""
         return self._with_replacements(self._running.reject(draw))
 
     def engine_load(self, engine: int, load: EngineLoad) -> Decision:
-        """An engine tells how busy it is; concurrency follows where the job asks for it."""
+        """Adapt concurrency to the load that an engine reports, if the job asks for it."""
         limit = self._rules.load_limit
         if limit is None:
             return Decision(has_batch=self._running.has_batch)
@@ -126,7 +126,7 @@ class RoundPolicy(ABC):
         return self._running.pass_through(self._gates)
 
     def engine_limit(self, engine: int) -> int | None:
-        """Requests that this engine is given at once; None: any number."""
+        """Return requests that this engine is given at once; None: any number."""
         rules = self._rules
         limits = [] if rules.max_active_per_engine is None else [rules.max_active_per_engine]
         if rules.load_limit is not None:
@@ -134,7 +134,7 @@ class RoundPolicy(ABC):
         return min(limits, default=None)
 
     def engines_changed(self, engines: Collection[int]) -> Decision:
-        """Engines were lost or came back."""
+        """Adapt the round to engines that were lost or came back."""
         if self._rules.load_limit is not None:
             for engine in self._engines.difference(engines):
                 self._rules.load_limit.lost(engine)
@@ -201,14 +201,14 @@ class RoundPolicy(ABC):
     def _load_leftovers(self, state: Sequence[Any]) -> None: ...
 
     def _export_history(self) -> dict[str, Any]:
-        """What a policy has learnt, besides the draws that wait."""
+        """Return what a policy has learned, besides the draws that wait."""
         return {}
 
     def _load_history(self, state: Mapping[str, Any]) -> None:
         assert not state
 
     def _fresh(self, num_draws: int, num_responses: int | None = None) -> tuple[AdmittedDraw, ...]:
-        """Admissions of the next draws of the data."""
+        """Return admissions of the next draws of the data."""
         count = num_responses or self._shape.num_responses
         return tuple(fresh(draw, count) for draw in self._cursor.take(num_draws))
 
@@ -249,7 +249,7 @@ class RoundPolicy(ABC):
 
 
 def fresh(draw: Draw, num_responses: int) -> AdmittedDraw:
-    """Admission of a draw from its beginning."""
+    """Return the admission of a draw from its beginning."""
     return AdmittedDraw(draw, tuple(range(num_responses)))
 
 

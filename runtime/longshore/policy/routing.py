@@ -25,7 +25,7 @@ class Router:
         self._placed: dict[ResponseId, int] = {}
 
     def place(self, responses: Sequence[ResponseId], kind: RoundKind) -> Mapping[int, list[ResponseId]]:
-        """Assign responses to engines; call again to place those of a lost engine anew."""
+        """Assign responses to engines, also those of a lost engine."""
         assert self._load, "there is no engine"
         placement: dict[int, list[ResponseId]] = {}
         for response in responses:
@@ -39,7 +39,7 @@ class Router:
         return placement
 
     def ended(self, response: ResponseId) -> None:
-        """A response finished or was aborted."""
+        """Note that a response finished or was aborted."""
         engine = self._placed.pop(response, None)
         if engine is not None and engine in self._load:
             self._change_load(engine, -1)
@@ -55,7 +55,7 @@ class Router:
         return tuple(self._load)
 
     def engine_of(self, response: ResponseId) -> int | None:
-        """Where a response runs."""
+        """Return where a response runs."""
         return self._placed.get(response)
 
     def retire(self, engine: int) -> tuple[ResponseId, ...]:
@@ -65,7 +65,7 @@ class Router:
         return tuple(response for response, where in self._placed.items() if where == engine)
 
     def lost(self, engine: int) -> tuple[ResponseId, ...]:
-        """An engine is gone; returns the responses that ran there, to be placed anew."""
+        """An engine is gone; returns the responses that ran there, to be placed again."""
         self._load.pop(engine, None)
         orphans = tuple(response for response, where in self._placed.items() if where == engine)
         for response in orphans:
@@ -74,7 +74,7 @@ class Router:
         return orphans
 
     def joined(self, engine: int) -> None:
-        """An engine is there (again)."""
+        """Note that an engine is there (again)."""
         self._load.setdefault(engine, 0)
         self._change_load(engine, 0)
 

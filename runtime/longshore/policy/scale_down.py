@@ -93,7 +93,7 @@ class Benefit:
     rollout_longer_s: float | None
     """The price; None: no round of this kind is over."""
     training_shorter_s: float | None
-    """The gain; likewise."""
+    """The gain; None as above."""
     is_wanted: bool
     is_trial: bool = False
     """Wanted although it may cost: nothing is known of rounds of this kind, or no longer."""
@@ -133,7 +133,7 @@ class Milestones:
         """When something was last held back by a gate: what finished until then was followed by other requests."""
 
     def is_due(self, progress: RoundProgress) -> bool:
-        """Whether to look now; the next look is then due later."""
+        """Return whether to look now; the next look is then due later."""
         if progress.num_held:
             self._num_finished_at_gates = progress.num_finished
             return False
@@ -164,7 +164,7 @@ def rollout_load(
     lengths: LengthDistribution,
     max_response_tokens: int,
 ) -> MilestoneLoad:
-    """How full the engines are, and will be with what is still to be launched."""
+    """Return how full the engines are, and will be with what is still to be launched."""
     everything = [*running, *expected_requests(progress.num_expected, running)]
     peak_tokens = projected_peak_tokens(everything, lengths, max_response_tokens)
     return MilestoneLoad(tuple(pod_loads(engines, running)), tuple(engines), round(peak_tokens))
@@ -177,7 +177,7 @@ def decide(
     peak_tokens: float,
     rule: AdaptiveRule | None,
 ) -> ScaleDown | KeepSampling:
-    """Whether half of the GPUs can train when `share` of the round's requests has finished, and should.
+    """Return whether half of the GPUs can train when `share` of the round's requests has finished, and should.
 
     `peak_tokens` is the projected peak of what runs, over all engines; `rule`: None takes any (`trigger: Fixed`).
     """
@@ -204,7 +204,7 @@ def decide(
 
 
 def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest]) -> list[MilestonePodLoad]:
-    """Engines and what they run, pod by pod."""
+    """Return engines and what they run, pod by pod."""
     num_tokens: dict[int, int] = {}
     for request in running:
         tokens = request.prompt_tokens + request.generated_tokens
@@ -224,7 +224,7 @@ def pod_loads(engines: Iterable[RolloutEngine], running: Iterable[RunningRequest
 
 
 def pick_pods(pods: Iterable[MilestonePodLoad], trainer_replicas: Sequence[frozenset[int]]) -> tuple[int, ...]:
-    """Whole pods and whole trainer replicas with at most half of the GPUs; empty if there are none.
+    """Return the whole pods and whole trainer replicas with at most half of the GPUs; empty if there are none.
 
     Those with the fewest tokens of running requests go first, since migrating is computing tokens again; ties: the
     lower pod. An engine lies inside one pod, so no tensor-parallel group is ever split.
@@ -242,7 +242,7 @@ def pick_pods(pods: Iterable[MilestonePodLoad], trainer_replicas: Sequence[froze
 
 
 def unavailable_reason(pods: Iterable[MilestonePodLoad]) -> str:
-    """Why `pick_pods` found none."""
+    """Return why `pick_pods` found none."""
     if len({load.pod for load in pods}) <= 1:
         return "one pod holds all GPUs, and pods are handed over whole"
     return "no whole trainer replica fits in half of the GPUs"

@@ -23,7 +23,7 @@ class TailMilestones(Milestones):
         self._is_over = False
 
     def is_due(self, progress: RoundProgress) -> bool:
-        """Whether to look now; the next look is then due later."""
+        """Return whether to look now; the next look is then due later."""
         num_more = progress.num_finished - self._num_finished
         if self._is_over or progress.num_held or num_more < _CHECK_EVERY_SHARE * progress.num_requests:
             return False
@@ -31,11 +31,11 @@ class TailMilestones(Milestones):
         return True
 
     def close(self) -> None:
-        """The rest has moved, which happens once in a round."""
+        """Note that the rest has moved, which happens once in a round."""
         self._is_over = True
 
 
 def tail_fits(load: MilestoneLoad, own_engines: Collection[int]) -> bool:
-    """Whether the KV caches of these engines hold what runs, and what is still to be launched, until it ends."""
+    """Return whether the KV caches of these engines hold what runs, and what is still to be launched, until it ends."""
     capacity_tokens = sum(engine.kv_capacity_tokens for engine in load.engines if engine.number in own_engines)
     return load.peak_tokens <= MAX_KV_PEAK * capacity_tokens

@@ -12,6 +12,7 @@ member that has the turn keeps the GPUs.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
 
 _RETURN_FACTOR: Final = 3
@@ -23,7 +24,8 @@ class Member:
     """A job, and what it says of itself when it joins."""
 
     name: str
-    """Of one attempt of the job: the pods of the next attempt are another member, which counts from 0."""
+    """Of one attempt of the job: the pods of the next attempt are another member, which counts from 0. People know it
+    by the part before the first slash."""
     slots: frozenset[str]
     """What it shares. A slot is the GPUs of one node on which each member with that slot has a pod."""
     host_bytes: int
@@ -36,6 +38,18 @@ class Member:
     """The longest time in a step from a grant until the shared GPUs are free for another member."""
     max_slowdown: float
     """How many times as long a step may become, compared with `alone_s`."""
+    return_limit_s: float | None = None
+    """A recalled turn is overdue after this time; None: after three times `turn_s`."""
+
+    @property
+    def job(self) -> str:
+        """Name of the job."""
+        return self.name.partition("/")[0]
+
+    @property
+    def limit_s(self) -> float:
+        """Time after which a recalled turn is overdue."""
+        return _RETURN_FACTOR * self.turn_s if self.return_limit_s is None else self.return_limit_s
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,9 @@ class Grant:
     def merged(self, other: "Grant") -> "Grant":
         """What two messages say together, in whatever order they came."""
         return Grant(max(self.granted, other.granted), max(self.recalled, other.recalled))
+
+
+NO_GRANT: Final = Grant()
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,16 @@ class Turns:
         return replace(self, claim=replace(self.claim, returned=self.claim.asked))
 
 
+class Stage(StrEnum):
+    """How a member stands to the group."""
+
+    ADMITTED = "Admitted"
+    ON_TRIAL = "OnTrial"
+    """It takes turns while its steps are measured (`SharingGroup.measured`)."""
+    LEAVING = "Leaving"
+    """It keeps the turn that it has until its pods are gone, and gets no other."""
+
+
 @dataclass(frozen=True)
 class Standing:
     """A member and its grants, as the group's object has them."""
@@ -107,14 +134,15 @@ class Standing:
     grant: Grant = Grant()
     recalled_at_s: float = 0.0
     """When the newest turn was recalled, if it was."""
+    stage: Stage = Stage.ADMITTED
 
     def holds(self, claim: Claim) -> bool:
         """Whether it may be using its slots, for all that is known."""
         return self.grant.granted > claim.returned
 
     def waits(self, claim: Claim) -> bool:
-        """Whether it asks for a turn that it was not granted."""
-        return claim.asked > self.grant.granted
+        """Whether it asks for a turn that it was not granted, and may get one."""
+        return claim.asked > self.grant.granted and self.stage is not Stage.LEAVING
 
     def is_recalled(self, claim: Claim) -> bool:
         """Whether it was asked to return the turn that it has."""
@@ -125,8 +153,8 @@ class Standing:
 class SharingGroup:
     """The arbiter's whole memory; stored as one object, so that of two arbiters one fails to write."""
 
-    slot_host_bytes: int
-    """Memory of the host for the pods of each slot."""
+    slot_host_bytes: int | None
+    """Memory of the host for the pods of each slot; None: the scheduler has reserved it for each pod."""
     standings: tuple[Standing, ...] = ()
     """The member whose last turn began longest ago comes first; new ones come last."""
 
@@ -138,8 +166,31 @@ class SharingGroup:
     def joined(self, member: Member) -> "SharingGroup":
         """With another member, which `refusal` lets in."""
         assert refusal(self, member) is None, "a member is let in before it joins"
-        assert member.name not in [each.name for each in self.members], "a name belongs to one attempt"
-        return replace(self, standings=(*self.standings, Standing(member)))
+        return self._with(Standing(member))
+
+    def on_trial(self, member: Member, grant: Grant = NO_GRANT) -> "SharingGroup":
+        """With another member, whose steps were not measured; `grant`: what it has read already."""
+        return self._with(Standing(member, grant, stage=Stage.ON_TRIAL))
+
+    def measured(self, member: Member) -> "SharingGroup":
+        """With the newest measurements of a member. The first end its trial: it stays, or has to leave."""
+        index = [each.name for each in self.members].index(member.name)
+        standing, others = self.standings[index], (*self.standings[:index], *self.standings[index + 1 :])
+        stage = standing.stage
+        if stage is Stage.ON_TRIAL:
+            stage = Stage.ADMITTED if refusal(replace(self, standings=others), member) is None else Stage.LEAVING
+        standings = list(self.standings)
+        standings[index] = replace(standing, member=member, stage=stage)
+        return replace(self, standings=tuple(standings))
+
+    def without(self, names: Collection[str]) -> "SharingGroup":
+        """The group after the pods of these members are known to be gone."""
+        return replace(self, standings=tuple(one for one in self.standings if one.member.name not in names))
+
+    def _with(self, standing: Standing) -> "SharingGroup":
+        name = standing.member.name
+        assert name not in [each.name for each in self.members], "a name belongs to one attempt"
+        return replace(self, standings=(*self.standings, standing))
 
 
 def arbitrate(group: SharingGroup, claims: Mapping[str, Claim], gone: Collection[str], now_s: float) -> SharingGroup:
@@ -148,7 +199,7 @@ def arbitrate(group: SharingGroup, claims: Mapping[str, Claim], gone: Collection
     `claims`: the newest that is known of each member; one of which nothing is known has said nothing. `gone`: members
     that are known to have no pods any more; no member comes back.
     """
-    left = [standing for standing in group.standings if standing.member.name not in gone]
+    left = group.without(gone).standings
     claimed = {standing.member.name: claims.get(standing.member.name, Claim()) for standing in left}
     taken = _slots(standing for standing in left if standing.holds(claimed[standing.member.name]))
     rest: list[Standing] = []
@@ -173,24 +224,25 @@ def overdue(group: SharingGroup, claims: Mapping[str, Claim], now_s: float) -> t
         standing.member.name
         for standing in group.standings
         if standing.is_recalled(claims.get(standing.member.name, Claim()))
-        and now_s - standing.recalled_at_s > _RETURN_FACTOR * standing.member.turn_s
+        and now_s - standing.recalled_at_s > standing.member.limit_s
     )
 
 
 def refusal(group: SharingGroup, candidate: Member) -> str | None:
-    """Why a job cannot join: memory of the host, or the limit of a member; None if it can."""
+    """Why a job cannot join: memory of the host, or the limit of an admitted member; None if it can."""
     for slot in sorted(candidate.slots):
         on_slot = [member for member in (*group.members, candidate) if slot in member.slots]
         needed = sum(member.host_bytes for member in on_slot)
-        if needed > group.slot_host_bytes:
+        if group.slot_host_bytes is not None and needed > group.slot_host_bytes:
             return (
                 f"{len(on_slot)} sleeping jobs would need {needed / 1e9:.0f} GB of memory of the host in {slot}, which "
                 f"has {group.slot_host_bytes / 1e9:.0f} GB"
             )
-    members = (*group.members, candidate)
+    admitted = (standing.member for standing in group.standings if standing.stage is Stage.ADMITTED)
+    members = (*admitted, candidate)
     for member in members:
         if not _stays_within_limit(member, [other for other in members if other is not member]):
-            return f"a step of {member.name} could take more than {member.max_slowdown:g} times as long as alone"
+            return f"a step of {member.job} could take more than {member.max_slowdown:g} times as long as alone"
     return None
 
 

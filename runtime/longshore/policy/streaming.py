@@ -75,11 +75,11 @@ class StreamLedger:
         )
 
     def computed(self, replica: int) -> None:
-        """A replica has done the oldest part that it had in hand."""
+        """Note that a replica has done the oldest part that it had in hand."""
         self._pending_of(replica).popleft()
 
     def lost(self) -> None:
-        """The replicas and their sums are gone: everything waits again, in order of acceptance."""
+        """Note that the replicas and their sums are gone: everything waits again, in order of acceptance."""
         self._replica_of, self._pending = {}, {}
         self._waiting = deque((response,) for response in self._samples)
 
@@ -96,7 +96,7 @@ class StreamLedger:
         return given - sum(map(self.pending_tokens, self._pending)) + under_way // 2
 
     def pending_tokens(self, replica: int) -> int:
-        """What a replica has still to compute."""
+        """Return what a replica has still to compute."""
         return sum(self._pending_of(replica))
 
     def _hand_over(self, replica: int, responses: tuple[ResponseId, ...]) -> SamplePart:

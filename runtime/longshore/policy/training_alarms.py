@@ -1,7 +1,7 @@
-"""Signs that a job does not learn although everything runs: each is told once per episode, and cleared when that ends.
+"""Signs that a job does not learn although everything runs: each is reported once per episode and cleared when it ends.
 
 A step with a sign lengthens its episode, a step without one ends it. An alarm is raised when the episode has lasted as
-long as `_PATIENCE_STEPS` says. Where one sign follows from another, only the cause is told.
+long as `_PATIENCE_STEPS` says. Where one sign follows from another, only the cause is reported.
 """
 
 import math
@@ -79,7 +79,7 @@ class RaisedAlarm:
 
 @dataclass(frozen=True)
 class AlarmState:
-    """Immutable; part of a checkpoint, so that an episode neither restarts nor is told twice."""
+    """Immutable; part of a checkpoint, so that an episode neither restarts nor is reported twice."""
 
     lasting: Mapping[AlarmReason, int] = field(default_factory=dict)
     """Steps, or evaluations, for which a sign has lasted."""
@@ -107,7 +107,7 @@ class AlarmState:
 def after_step(
     state: AlarmState, signals: StepSignals, limits: AlarmLimits, step: int
 ) -> tuple[AlarmState, tuple[RaisedAlarm, ...]]:
-    """The state after a step, and the alarms that it raises."""
+    """Return the state after a step, and the alarms that it raises."""
     signs = _signs(signals, limits)
     reasons = [reason for reason in AlarmReason if reason in _PATIENCE_STEPS]
     new = []
@@ -121,7 +121,7 @@ def after_step(
 def after_evaluation(
     state: AlarmState, before: Sequence[float], latest: Sequence[float], step: int
 ) -> tuple[AlarmState, tuple[RaisedAlarm, ...]]:
-    """The state after held-out prompts were scored, and the alarms that this raises.
+    """Return the state after held-out prompts were scored, and the alarms that this raises.
 
     `before`: mean reward of each prompt before the first step; `latest`: of the same prompts now.
     """
@@ -135,7 +135,7 @@ def after_evaluation(
 
 
 def fall_in_standard_errors(before: Sequence[float], latest: Sequence[float]) -> float:
-    """How far the mean fell, in standard errors of the prompts' differences; 0 where it did not, or too little.
+    """Return how far the mean fell, in standard errors of the prompts' differences; 0 where it did not, or too little.
 
     Prompt by prompt, since prompts differ from each other by more than training changes them.
     """
@@ -170,7 +170,7 @@ def _signs(signals: StepSignals, limits: AlarmLimits) -> set[AlarmReason]:
 
 
 def _lengthened(state: AlarmState, reason: AlarmReason, *, has_sign: bool) -> tuple[AlarmState, int]:
-    """The state with this episode longer by one, or over; and how long it has lasted."""
+    """Return the state with this episode longer by one, or over; and how long it has lasted."""
     others = {other: number for other, number in state.lasting.items() if other is not reason}
     if not has_sign:
         return AlarmState(others, tuple(alarm for alarm in state.raised if alarm.reason is not reason)), 0

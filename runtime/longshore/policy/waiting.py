@@ -49,24 +49,24 @@ class WaitingDraws:
         self._waiting += [WaitingDraw(draw) for draw in draws]
 
     def take(self, count: int) -> tuple[WaitingDraw, ...]:
-        """The oldest `count` of them take part in a round."""
+        """Take the oldest `count` of them into a round."""
         return self.pick(self._waiting[:count])
 
     def pick(self, chosen: Sequence[WaitingDraw]) -> tuple[WaitingDraw, ...]:
-        """These take part in a round."""
+        """Take these into a round."""
         draws = {waiting.draw for waiting in chosen}
         self._waiting = [waiting for waiting in self._waiting if waiting.draw not in draws]
         self._taken.update((waiting.draw, waiting) for waiting in chosen)
         return tuple(chosen)
 
     def left_over(self, leftovers: Sequence[Leftover]) -> None:
-        """A round ended and did not accept these; whatever else took part in it is consumed."""
+        """Note that a round ended and did not accept these; whatever else took part in it is consumed."""
         back = [self._back(left) for left in leftovers]
         self._waiting += back
         self._taken = {}
 
     def postpone(self) -> None:
-        """A round went by without those that wait."""
+        """Note that a round went by without those that wait."""
         self._waiting = [replace(waiting, num_postponed=waiting.num_postponed + 1) for waiting in self._waiting]
 
     @property

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore.record.facts import LanePlace, StepFacts, StepMarks
+from longshore.record.facts import LanePlace, RoundFacts, StepMarks
 from longshore.record.history import EngineStay, RoundHistory, history
 from longshore.record.lanes import SHORTEST_S, Span, engine_spans, trainer_spans, training_spans
 from longshore.record.model import (
@@ -27,7 +27,7 @@ _DIGITS: Final = 4
 """Of a second; the driver hears of events a few milliseconds late anyway."""
 
 
-def round_record(facts: StepFacts) -> RoundRecord:
+def round_record(facts: RoundFacts) -> RoundRecord:
     """Build the record of a round."""
     found = history(facts.messages)
     outcomes = Outcomes(facts)
@@ -53,7 +53,7 @@ def round_record(facts: StepFacts) -> RoundRecord:
 class Outcomes:
     """Outcomes of the draws and responses of a round."""
 
-    def __init__(self, facts: StepFacts) -> None:
+    def __init__(self, facts: RoundFacts) -> None:
         end = facts.totals.end
         self._of_draw: dict[Draw, RecordOutcome] = {
             **dict.fromkeys(end.deferred, RecordOutcome.DEFERRED),
@@ -103,14 +103,14 @@ def _phases(marks: StepMarks) -> Iterator[StepPhase]:
             start = end
 
 
-def _lanes(facts: StepFacts) -> Iterator[Lane]:
+def _lanes(facts: RoundFacts) -> Iterator[Lane]:
     kinds = ((LaneKind.ENGINE, facts.engines), (LaneKind.TRAINER, facts.trainers))
     places = ((kind, place) for kind, places in kinds for place in places)
     for number, (kind, place) in enumerate(places):
         yield Lane(lane=number, kind=kind, **vars(place))
 
 
-def _intervals(facts: StepFacts, found: RoundHistory, lanes: Iterable[Lane]) -> Iterator[Interval]:
+def _intervals(facts: RoundFacts, found: RoundHistory, lanes: Iterable[Lane]) -> Iterator[Interval]:
     training = training_spans(facts.updates, len(facts.trainers))
     for lane in lanes:
         if lane.kind is LaneKind.ENGINE:
@@ -137,7 +137,7 @@ def _stay(stay: EngineStay, begun_s: float) -> Stay:
     )
 
 
-def _responses(facts: StepFacts, found: RoundHistory, outcomes: Outcomes) -> Iterator[ResponseRow]:
+def _responses(facts: RoundFacts, found: RoundHistory, outcomes: Outcomes) -> Iterator[ResponseRow]:
     last = {stay.response: stay for stay in found.stays}
     seconds = engine_seconds(found.stays)
     for response in sorted(last):
@@ -159,7 +159,7 @@ def _finish(stay: EngineStay, max_response_tokens: int) -> Literal["stop", "leng
     return "length" if stay.num_tokens >= max_response_tokens else "stop"
 
 
-def _groups(facts: StepFacts, found: RoundHistory, outcomes: Outcomes) -> Iterator[GroupRow]:
+def _groups(facts: RoundFacts, found: RoundHistory, outcomes: Outcomes) -> Iterator[GroupRow]:
     begun_s = facts.marks.begun_s
     started = Counter(response.draw for response in {stay.response for stay in found.stays})
     for draw in sorted(started):

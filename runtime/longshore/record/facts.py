@@ -54,8 +54,8 @@ class UpdatePasses:
 
 
 @dataclass(frozen=True)
-class StepFacts:
-    """A finished step."""
+class RoundFacts:
+    """What the record of a round is built from, once its step is finished."""
 
     step: int
     attempt: int

@@ -113,7 +113,7 @@ class _HistoryReader:
     def _ended(self, now_s: float, engine: int, request: messages.EndedRequest) -> None:
         where, start_s = self._open.get(request.response, (_NOWHERE, now_s))
         if where != engine:
-            return  # A lost engine still told of it.
+            return  # A report of a lost engine that arrives late.
         del self._open[request.response]
         self._num_tokens[request.response] = request.num_tokens
         if not request.finished:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from longshore.record.facts import LanePlace, StepFacts, UpdatePasses
+from longshore.record.facts import LanePlace, RoundFacts, UpdatePasses
 from longshore.record.history import RoundHistory, busy_spans
 from longshore.record.model import LaneState
 
@@ -13,7 +13,7 @@ SHORTEST_S: Final = 1e-3
 """Shorter spans cannot be seen in a picture."""
 
 
-def engine_spans(facts: StepFacts, history: RoundHistory, engine: int) -> list[Span]:
+def engine_spans(facts: RoundFacts, history: RoundHistory, engine: int) -> list[Span]:
     """Return the intervals of an engine. Later layers cover earlier ones."""
     marks = facts.marks
     spans: list[Span] = [(LaneState.IDLE, marks.begun_s, marks.published_s)]
@@ -36,7 +36,7 @@ def engine_spans(facts: StepFacts, history: RoundHistory, engine: int) -> list[S
 
 
 def trainer_spans(
-    facts: StepFacts, history: RoundHistory, place: LanePlace, training: Mapping[int, Sequence[tuple[float, float]]]
+    facts: RoundFacts, history: RoundHistory, place: LanePlace, training: Mapping[int, Sequence[tuple[float, float]]]
 ) -> list[Span]:
     """Return the intervals of a replica; `training`: when each replica computes."""
     marks = facts.marks

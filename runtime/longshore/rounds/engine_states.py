@@ -110,7 +110,7 @@ class EngineStates:
         return all(state in OUT_OF_ROUND for state in self._states.values())
 
     def of(self, *states: EngineState) -> list[int]:
-        """Engines in one of these states, in order."""
+        """Return engines in one of these states, in order."""
         return sorted(engine for engine, state in self._states.items() if state in states)
 
     def change(self, engine: int, event: EngineEvent) -> EngineState:

@@ -59,7 +59,7 @@ TRANSITIONS: Final[Mapping[tuple[RequestState, RequestEvent], RequestState]] = {
 
 
 class Requests:
-    """One use per round. Every launched response ends once; that it moves from one engine to another is no end."""
+    """One use per round. Every launched response ends exactly once; a move to another engine is not an end."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Requests:
         self._stop(to_stop)
 
     def ended(self, engine: int, requests: Sequence[EndedRequest]) -> list[EndedRequest]:
-        """Requests left an engine; returns those that have ended. Nobody waits for what a lost engine still reports."""
+        """Take requests that left an engine; return those that have ended. Reports of a lost engine are ignored."""
         ended, stopped = [], []
         there = [request for request in requests if self._router.engine_of(request.response) == engine]
         for request in there:
@@ -119,14 +119,14 @@ class Requests:
         return ended
 
     def lost(self, engine: int) -> None:
-        """An engine is gone: sample again elsewhere what ran there, except what was being stopped anyway."""
+        """Sample again elsewhere what ran on a lost engine, except what was being stopped anyway."""
         orphans = self._router.lost(engine)
         states = [(response, self._change(response, RequestEvent.LOST)) for response in orphans]
         self._place([response for response, state in states if state is RequestState.UNPLACED])
         self._note_emptied(orphans)
 
     def joined(self, engine: int) -> None:
-        """An engine is there (again); one that has retired stays away."""
+        """Place requests on an engine that is there (again), unless it has retired in this round."""
         if engine in self._retired:
             return
         self._router.joined(engine)

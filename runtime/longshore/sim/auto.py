@@ -32,8 +32,10 @@ _MOST_STEPS: Final = 32
 """Older lengths are forgotten."""
 _NUM_RESPONSES: Final = 200_000
 """Simulated in a search: some seconds of one core."""
-_ROUNDS: Final = (120, 800)
-"""Fewest and most of a search."""
+_LEAST_ROUNDS: Final = 120
+"""Fewer leave nothing for choices besides the last comparison. So steps of more than 1,600 responses take longer."""
+_MOST_ROUNDS: Final = 800
+"""Small steps are quick, and more rounds bring nothing."""
 _LEAST_S: Final = 1e-7
 _BOUNDLESS_TOKENS: Final = 1 << 40
 _AT_ONCE: Final = 1e12
@@ -49,6 +51,8 @@ class StepFacts:
     kind: RoundKind
     groups: tuple[tuple[int, ...], ...]
     """Tokens of the responses of each group that was trained on."""
+    prompt_tokens: float
+    """Mean over the prompts of these groups; 0: unknown."""
     num_deferred: int
     """Draws that wait after it."""
     timed: Sequence[TimedSteps]
@@ -72,10 +76,13 @@ class Question:
 
     def answer(self) -> SearchResult:
         """Search; ValueError where the job cannot be simulated."""
+        return search(self.job, self.bounds, num_rounds=self.num_rounds, margin=self.margin)
+
+    @property
+    def num_rounds(self) -> int:
+        """That the search may simulate: as many as have `_NUM_RESPONSES`, within bounds."""
         num_responses = self.job.shape.num_prompts * self.job.shape.num_responses
-        least, most = _ROUNDS
-        num_rounds = min(most, max(least, _NUM_RESPONSES // num_responses))
-        return search(self.job, self.bounds, num_rounds=num_rounds, margin=self.margin)
+        return min(_MOST_ROUNDS, max(_LEAST_ROUNDS, _NUM_RESPONSES // num_responses))
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ class AutoTuner:
         self._rate = DecodeRate()
         self._tp_size = 0
         self._kv_capacity_tokens = 0
+        self._prompt_tokens: deque[float] = deque(maxlen=_MOST_STEPS)
         self._tokens_per_s: deque[float] = deque(maxlen=_MOST_STEPS)
         self._other_s: deque[float] = deque(maxlen=_MOST_STEPS)
         self._num_deferred = 0
@@ -124,6 +132,8 @@ class AutoTuner:
         for timed in facts.timed:
             self._rate.add(timed.steps, timed.seconds)
         self._kv_capacity_tokens = facts.kv_capacity_tokens
+        if facts.prompt_tokens > 0:
+            self._prompt_tokens.append(facts.prompt_tokens)
         if facts.tokens_per_s > 0:
             self._tokens_per_s.append(facts.tokens_per_s)
         self._other_s.append(max(0.0, facts.other_s))
@@ -169,6 +179,7 @@ class AutoTuner:
             "rate": self._rate.export_state(),
             "tp_size": self._tp_size,
             "kv_capacity_tokens": self._kv_capacity_tokens,
+            "prompt_tokens": list(self._prompt_tokens),
             "tokens_per_s": list(self._tokens_per_s),
             "other_s": list(self._other_s),
             "num_deferred": self._num_deferred,
@@ -181,6 +192,7 @@ class AutoTuner:
         self._periods = deque([tuple(group) for group in period] for period in state["periods"])
         self._rate.load_state(state["rate"])
         self._tp_size, self._kv_capacity_tokens = state["tp_size"], state["kv_capacity_tokens"]
+        self._prompt_tokens.extend(state.get("prompt_tokens", ()))  # Older checkpoints have none.
         self._tokens_per_s.extend(state["tokens_per_s"])
         self._other_s.extend(state["other_s"])
         self._num_deferred, self._is_due = state["num_deferred"], state["is_due"]
@@ -198,7 +210,7 @@ class AutoTuner:
         spec, groups, profile = self._spec, [group for period in self._periods for group in period], self._profile()
         engine = spec.rollout.engine.model_copy(update={"tensor_parallel_size": self._tp_size})
         sized = spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
-        job = job_of(sized, _MEASURED, gpu_described("measured"), TraceLengths(groups), profile)
+        job = job_of(sized, _MEASURED, gpu_described("measured"), self._lengths(groups), profile)
         job = replace(
             job,
             trainer=replace(job.trainer, gpus_per_replica=spec.trainer.ranks_per_replica if self._has_gpus else 1),
@@ -215,6 +227,10 @@ class AutoTuner:
             handover=present.handover if self._handovers else own.handover,
             frontier_width=present.frontier_width,
         ).applied_to(job)
+
+    def _lengths(self, groups: Sequence[tuple[int, ...]]) -> TraceLengths:
+        """Every prompt has the mean length: it fills KV caches and is trained on with each response."""
+        return TraceLengths(groups, prompts=(round(fmean(self._prompt_tokens)),) if self._prompt_tokens else ())
 
     @property
     def _has_gpus(self) -> bool:

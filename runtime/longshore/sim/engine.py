@@ -27,7 +27,7 @@ class SimRequest(NamedTuple):
     total_tokens: int
     """Length of the whole response."""
     kept_tokens: int = 0
-    """Tokens sampled before, elsewhere or in an earlier round; their KV cache is computed anew."""
+    """Tokens sampled before, elsewhere or in an earlier round; their KV cache is computed again."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class SimEngine:
     Requests join and leave at step boundaries, in order of arrival, as memory and `max_num_seqs` permit; a request
     that joins lengthens its first step by its prefill, and a prompt is computed once per engine (prefix cache). When
     the next step does not fit into the KV cache, the youngest requests are preempted: they wait at the head of the
-    queue and compute their cache anew. Cache blocks count as single tokens, and prompts of a group are stored apart.
+    queue and compute their cache again. Cache blocks count as single tokens, and prompts of a group are stored apart.
     """
 
     def __init__(self, shape: EngineShape) -> None:

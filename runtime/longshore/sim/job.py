@@ -61,7 +61,7 @@ class Rewards:
     while_rolling_out: bool = True
     """Responses are scored as they finish; False: when the rollout is over."""
     adaptive_timeout: TimeoutSettings | None = None
-    """Time limits learnt from correct responses (RollPacker, section 4.3); None: those of `times`."""
+    """Time limits learned from correct responses (RollPacker, section 4.3); None: those of `times`."""
     knows_reference_times: bool = False
     """The time limits begin with what the data's own solutions take, as those of RollPacker's published code do."""
 

@@ -106,7 +106,7 @@ class SimResult:
     mean_trained_draw_tokens: float
     """The same of the draws that were trained on."""
     num_groups_in_cache: int | None = None
-    """GroupPipeline: groups in service that fill the KV cache of an engine, once a round has told."""
+    """GroupPipeline: groups in service that fill the KV cache of an engine, once a round has reported."""
 
     @property
     def total_s(self) -> float:

@@ -31,7 +31,7 @@ class RewardTimes(Protocol):
     """How long the verifier takes over a response."""
 
     def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
-        """Seconds of one worker; `limit_s`: a learnt time limit, which never cuts off a correct response."""
+        """Seconds of one worker; `limit_s`: a learned time limit, which never cuts off a correct response."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class RewardStage:
         self._free_s = [0.0] * num_workers
         self._timeout = None if adaptive_timeout is None else AdaptiveTimeout(adaptive_timeout)
         self._tested: list[tuple[float, ResponseId, float, bool]] = []
-        """Samples whose times are not learnt from yet: (end, response, seconds, correct), a heap."""
+        """Samples whose times the timeout policy does not know yet: (end, response, seconds, correct), a heap."""
         self._knows_reference_times = knows_reference_times
         self._referenced: set[int] = set()
         """Prompts whose reference solution has been counted."""

@@ -65,7 +65,7 @@ class SimRound:
         self._scored_s: dict[ResponseId, float] = {}
         """When the workers are done with a response."""
         self._correct: dict[ResponseId, bool] = {}
-        self._on_drained: Callable[[], None] | None = None
+        self._on_emptied: Callable[[], None] | None = None
         self.resumed: set[ResponseId] = set()
         """Responses of earlier rounds that went on in this one."""
         self._num_preemptions_before = fleet.num_preemptions
@@ -96,7 +96,7 @@ class SimRound:
 
     def retire(self, engines: Sequence[int], on_emptied: Callable[[], None]) -> None:
         """Move the requests of these engines to the others, by recomputation; then `on_emptied`."""
-        self._on_drained = on_emptied
+        self._on_emptied = on_emptied
         self._receive(messages.EnginesRetired(tuple(engines)))
 
     def samples_of(self, group: AcceptedGroup) -> tuple[int, ...]:
@@ -142,8 +142,8 @@ class SimRound:
                 case messages.MeasureLoad(progress):
                     self._on_milestone(self, progress)
                 case messages.AnnounceEmptied():
-                    assert self._on_drained is not None, "engines were retired"
-                    self._on_drained()
+                    assert self._on_emptied is not None, "engines were retired"
+                    self._on_emptied()
                 case messages.GiveUp(reason):
                     raise ValueError(reason)
         if self._job.rewards.while_rolling_out or self._protocol.has_batch:

@@ -1,4 +1,4 @@
-"""Which jobs share GPUs with which, and what comes of it, beside the same jobs without sharing."""
+"""Which jobs share GPUs with which, and what comes of it, alongside the same jobs without sharing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

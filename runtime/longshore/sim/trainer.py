@@ -80,7 +80,7 @@ class SimTrainer:
         self.first_start_s: float | None = None
 
     def begin_round(self) -> None:
-        """Count anew."""
+        """Count again."""
         self.compute_s, self.first_start_s = 0.0, None
 
     def train(self, samples: Samples, not_before_s: float, *, ends_update: bool) -> float:
@@ -169,7 +169,7 @@ class StreamingTrainer:
         return StreamedWork(num_tokens, streamed, tokens_per_s, len(awake))
 
     def _next(self, replica: int, round_of: dict[int, float]) -> None:
-        """Take the next group; `round_of` tells whether the round is still the one that the replica joined."""
+        """Take the next group; `round_of` says whether the round is still the one that the replica joined."""
         if round_of is not self._free_s:
             return
         if self._num_fetchable is None:

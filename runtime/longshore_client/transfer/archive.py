@@ -1,8 +1,8 @@
 """A file or directory as a checked tar stream. Both ends run this: the helper pod gets its source as it is.
 
 So: the standard library only, and no dollar sign before a bracket (Kubernetes would take it for a variable).
-The first member tells how much comes, the last one the SHA-256 of every file; a stream without it was cut off.
-What arrives is staged beside its destination and renamed into place, so that it is there whole or not at all.
+The first member says how much comes, the last one the SHA-256 of every file; a stream without it was cut off.
+What arrives is staged next to its destination and renamed into place, so that it is there whole or not at all.
 """
 
 import errno
@@ -102,7 +102,7 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
 
 
 def inside(root: Path, relative: str) -> Path:
-    """The path `relative` in `root`.
+    """Return the path `relative` in `root`.
 
     Raises:
         ArchiveError: it leads out of `root`.
@@ -114,7 +114,7 @@ def inside(root: Path, relative: str) -> Path:
 
 
 def sizes(directory: Path) -> dict[str, int]:
-    """Bytes of everything in a directory, by name; what is being written has a hidden name and is left out."""
+    """Return bytes of everything in a directory, by name; what is being written has a hidden name and is left out."""
     if not directory.is_dir():
         return {}
     shown = (path for path in sorted(directory.iterdir()) if not path.name.startswith("."))

@@ -58,7 +58,7 @@ class Channel:
         self._coming: asyncio.Future[aiohttp.WSMessage] | None = None
 
     def receive(self) -> bytes:
-        """The next bytes of standard output; empty at its end.
+        """Return the next bytes of standard output; empty at its end.
 
         Raises:
             ClientError: nothing arrived for SILENCE_S, or something that is no stream of a pod.
@@ -137,13 +137,13 @@ class Channel:
         return message
 
     async def _write(self, frame: bytes, _: Client) -> bool:
-        """Whether something has arrived meanwhile, as the end of the program."""
+        """Return whether something has arrived meanwhile, as the end of the program."""
         coming = self._begun()
         await self._socket.send_bytes(frame)
         return coming.done()
 
     def _begun(self) -> "asyncio.Future[aiohttp.WSMessage]":
-        """The next frame, which is waited for from the first call on."""
+        """Return the next frame, which is waited for from the first call on."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._socket.receive())
         return self._coming

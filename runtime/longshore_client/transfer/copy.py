@@ -20,7 +20,7 @@ POD_TIMEOUT_S: Final = 300.0
 
 
 @dataclass(frozen=True)
-class Claim:
+class StorageClaim:
     """A storage claim, and what is needed to enter it."""
 
     name: str
@@ -30,7 +30,7 @@ class Claim:
 
 def fetch(
     kube: Kube,
-    claim: Claim,
+    claim: StorageClaim,
     path: str,
     destination: Path,
     *,
@@ -58,8 +58,8 @@ def fetch(
         return num_files
 
 
-def listing(kube: Kube, claim: Claim, path: str) -> dict[str, int]:
-    """Bytes of everything in a directory of the claim, by name; empty where there is no such directory.
+def listing(kube: Kube, claim: StorageClaim, path: str) -> dict[str, int]:
+    """Return bytes of everything in a directory of the claim, by name; empty where there is no such directory.
 
     Raises:
         ClientError: one sentence on what is in the way.
@@ -72,8 +72,8 @@ def listing(kube: Kube, claim: Claim, path: str) -> dict[str, int]:
         raise ClientError("The helper pod answers with what is no list.", "Try it again.") from error
 
 
-def ask(kube: Kube, claim: Claim, command: list[str], line: bytes = b"", what: str = "copy") -> bytes:
-    """Run a program beside the claim, which it cannot write, give it a line, and return what it says.
+def ask(kube: Kube, claim: StorageClaim, command: list[str], line: bytes = b"", what: str = "copy") -> bytes:
+    """Run a program in a pod that mounts the claim, which it cannot write, give it a line, and return what it says.
 
     Raises:
         ClientError: one sentence on what is in the way.
@@ -86,7 +86,7 @@ def ask(kube: Kube, claim: Claim, command: list[str], line: bytes = b"", what: s
     return answer
 
 
-def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progress: Progress = quiet) -> None:
+def put(kube: Kube, claim: StorageClaim, source: Path, path: str, *, force: bool, progress: Progress = quiet) -> None:
     """Copy a file or directory of this machine to `path` in the claim.
 
     Raises:
@@ -104,7 +104,9 @@ def put(kube: Kube, claim: Claim, source: Path, path: str, *, force: bool, progr
 
 
 @contextmanager
-def _channel(kube: Kube, claim: Claim, command: list[str], *, read_only: bool, what: str = "copy") -> Iterator[Channel]:
+def _channel(
+    kube: Kube, claim: StorageClaim, command: list[str], *, read_only: bool, what: str = "copy"
+) -> Iterator[Channel]:
     manifest = pod.helper_pod(claim.name, claim.image, read_only=read_only, job=claim.job)
     pods = PODS.path(kube.namespace)
     name = kube.request("POST", pods, manifest)["metadata"]["name"]

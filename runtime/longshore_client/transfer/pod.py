@@ -16,7 +16,7 @@ _USER_ID: Final = 1000
 
 
 def helper_pod(claim: str, image: str, *, read_only: bool, job: Json | None) -> Json:
-    """A restricted pod with the claim; it goes with the job, when there is one."""
+    """Return a restricted pod with the claim; it goes with the job, when there is one."""
     metadata: Json = {"generateName": f"{claim[:40]}-copy-", "labels": {LABEL: "true"}}
     spec = {
         "restartPolicy": "Never",
@@ -41,13 +41,13 @@ def helper_pod(claim: str, image: str, *, read_only: bool, job: Json | None) -> 
 
 
 def archive_command(action: str, path: str, *options: str) -> list[str]:
-    """What to run in the pod; the program itself is in its environment, since commands must stay short."""
+    """Return what to run in the pod; the program itself is in its environment, since commands must stay short."""
     program = f"import os; exec(os.environ[{_SOURCE_ENV!r}])"
     return ["python", "-c", program, action, contract.STORAGE_MOUNT, path, *options]
 
 
 def trouble(pod: Json) -> str:
-    """Why the pod does not run yet, or never will; empty while nothing is wrong."""
+    """Return why the pod does not run yet, or never will; empty while nothing is wrong."""
     status = pod.get("status") or {}
     if status.get("phase") in ("Failed", "Succeeded"):
         return f"it ended: {status.get('reason') or status.get('message') or 'no reason given'}"

@@ -41,6 +41,8 @@ class FakeEngineOptions:
     """Real time that falling asleep takes: for tests of engines that hold on to their memory."""
     max_tp_size: int = 16
     """Largest tensor-parallel size that starts: for tests of sizes that the model does not split into."""
+    ignores_weights: bool = False
+    """Tokens do not depend on the weights: for tests of trainers, whose weights differ by rounding."""
 
     @classmethod
     def for_model(cls, model: Path, **options: float) -> "FakeEngineOptions":
@@ -84,9 +86,8 @@ class FakeEngine:
         """Take requests into the waiting queue."""
         assert self._policy_version >= 0, "an engine serves only weights that were published to it"
         assert not self._asleep, "a sleeping engine takes no requests"
-        self._waiting += [
-            _FakeResponse(request, self._policy_version, self._weights_checksum, self._options) for request in requests
-        ]
+        checksum = "" if self._options.ignores_weights else self._weights_checksum
+        self._waiting += [_FakeResponse(request, self._policy_version, checksum, self._options) for request in requests]
 
     def abort(self, request_ids: Sequence[str]) -> list[Completion]:
         """Stop requests, and return what they have sampled."""
@@ -118,7 +119,7 @@ class FakeEngine:
         return ended
 
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
+        """Return whether any request is unfinished."""
         return bool(self._running or self._waiting)
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> None:

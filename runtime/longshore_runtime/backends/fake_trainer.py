@@ -120,6 +120,7 @@ class FakeTrainer:
         state = json.loads((directory / _STATE_FILE).read_text())
         self._weights = np.array(state["weights"], dtype=np.int64)
         self._policy_version = state["policy_version"]
+        self._meter.loaded(len(self._weights), len(self._weights))
         self.discard()
 
     def discard(self) -> None:

@@ -31,7 +31,7 @@ class TokenLosses:
     total: Tensor
     """Weighted; its sum over the whole step, divided by the step's denominator, is the loss."""
     policy: Tensor
-    """Weighted likewise."""
+    """Weighted in the same way."""
     kl: Tensor
     """Not weighted."""
     clipped: Tensor

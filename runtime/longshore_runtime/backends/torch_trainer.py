@@ -211,15 +211,20 @@ class TorchTrainer:
 
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote, bit by bit; accumulated gradients are dropped."""
-        files = TensorFiles(directory)
-        with torch.no_grad():
-            for name, parameter in self._model.module.named_parameters():
-                parameter.copy_(self._replica.part(files.read(name), parameter))
         # A rank that needs a shard of it does not read all of it.
         state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True, mmap=True)
-        optimizer = state["optimizer"]
+        files, optimizer = TensorFiles(directory), state["optimizer"]
+        total_values = self._num_values(optimizer["state"])
+
+        def own_part(value: Tensor, parameter: Tensor) -> Tensor:
+            self._meter.loaded(parameter.numel(), total_values)
+            return self._replica.part(value, parameter)
+
+        with torch.no_grad():
+            for name, parameter in self._model.module.named_parameters():
+                parameter.copy_(own_part(files.read(name), parameter))
         optimizer["state"] = self._mapped(
-            optimizer["state"], lambda value, parameter: self._replica.part(value, parameter).clone()
+            optimizer["state"], lambda value, parameter: own_part(value, parameter).clone()
         )
         self._optimizer.load_state_dict(optimizer)
         self._move_optimizer(HOST)
@@ -295,6 +300,13 @@ class TorchTrainer:
             }
             for number, state in states.items()
         }
+
+    def _num_values(self, states: _States) -> int:
+        """Return the number of values that this rank holds of the weights and of an optimizer state."""
+        of_optimizer = [
+            self._parameters[number] for number, state in states.items() for value in state.values() if value.dim() > 0
+        ]
+        return sum(parameter.numel() for parameter in (*self._model.module.parameters(), *of_optimizer))
 
     def _move_optimizer(self, device: torch.device) -> None:
         for state in self._optimizer.state.values():

@@ -81,7 +81,7 @@ class VllmEngine:
         return ended
 
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
+        """Return whether any request is unfinished."""
         return bool(self._responses)
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> None:
@@ -160,7 +160,7 @@ class VllmEngine:
     def wake(self) -> None:
         """Take the memory of the weights back; that of the KV cache follows when they are loaded.
 
-        Loading needs memory beside the weights, and the KV cache takes what they leave.
+        Loading needs memory besides the weights, and the KV cache takes what they leave.
         """
         if not self._asleep:
             return

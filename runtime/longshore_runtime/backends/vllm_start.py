@@ -131,7 +131,7 @@ def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
     """Return arguments for the CPU; vLLM's defaults (half of the memory, bfloat16) assume a machine of its own."""
     arguments: dict[str, Any] = {
         "block_size": CPU_BLOCK_TOKENS,
-        # A chunk of a prompt samples a token in vain, and vLLM takes the random number back, which torch's generators
+        # A chunk of a prompt samples a useless token, and vLLM takes the random number back, which torch's generators
         # for the CPU cannot do: the engine would die. Prompts wait for a step that has room for them.
         "enable_chunked_prefill": False,
     }

@@ -1,6 +1,7 @@
 """Waiting for actors: for their answers, and for their end."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import ray
@@ -9,6 +10,10 @@ import structlog
 log = structlog.get_logger()
 
 _LIMIT_S: Final = 30.0
+_CHECK_EVERY_S: Final = 2.0
+
+Check = Callable[[], None]
+"""Called every few seconds while pods are awaited; raises to end the wait."""
 
 
 def wait_ended(actors: Sequence[Any]) -> None:
@@ -22,8 +27,23 @@ def wait_ended(actors: Sequence[Any]) -> None:
             continue  # It is gone, which is what we waited for.
 
 
+def checked_get(references: Any, timeout_s: float | None, check: Check | None = None) -> Any:
+    """`ray.get` that calls `check` all the time, so that a wait for pods that never come can end."""
+    if check is None:
+        return ray.get(references, timeout=timeout_s)
+    deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        check()
+        left_s = max(0.0, deadline_s - time.monotonic())
+        try:
+            return ray.get(references, timeout=min(left_s, _CHECK_EVERY_S))
+        except ray.exceptions.GetTimeoutError:
+            if left_s <= _CHECK_EVERY_S:
+                raise
+
+
 def within(stream: Any, limit_s: float) -> Iterator[Any]:
-    """The references of a Ray generator; raises TimeoutError when the next one is late."""
+    """Yield the references of a Ray generator; raises TimeoutError when the next one is late."""
     while True:
         ready, _ = ray.wait([stream], timeout=limit_s)
         if not ready:

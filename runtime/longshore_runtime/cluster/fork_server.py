@@ -70,7 +70,7 @@ class ForkServer:
         listener.close()
 
     def begin(self, environment: Mapping[str, str]) -> None:
-        """The raylet is there; `environment` has the variables that all its workers share."""
+        """Note that the raylet is there; `environment` has the variables that all its workers share."""
         with os.fdopen(self._raylet_is_there, "w") as pipe:
             json.dump(dict(environment), pipe)
 
@@ -81,7 +81,7 @@ def _launcher(socket_path: Path) -> list[str]:
 
 def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, modules: Sequence[str]) -> None:
     """Body of the server, and of every worker; does not return."""
-    # Whoever waits for the output of the parent must not wait for this process.
+    # Anyone who waits for the output of the parent must not wait for this process.
     with socket_path.with_suffix(".log").open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -107,7 +107,7 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
 
 
 def _can_be_forked() -> bool:
-    """Whether a fork of this process is as good as a new one.
+    """Return whether a fork of this process is as good as a new one.
 
     It could not use a GPU if this process has loaded the driver: CUDA loads it with its first call.
     """

@@ -50,7 +50,7 @@ class NodeStarter:
     def start(self, options: Mapping[str, Any], limit_s: float) -> tuple[int | None, str]:
         """Start the node; returns the exit status (None if it took too long) and the output. Call it once.
 
-        The server that forks workers ends when `lifeline` is closed, by this object or by whoever has taken it.
+        The server that forks workers ends when `lifeline` is closed, by this object or by anyone who has taken it.
         """
         assert not self.is_used, "a process starts one node"
         self.is_used = True
@@ -63,7 +63,7 @@ class NodeStarter:
         return (None, "") if output is None else (self._wait(), output)
 
     def take_lifeline(self) -> int:
-        """The end of the pipe on which the node depends, for the caller to close."""
+        """Return the end of the pipe on which the node depends, for the caller to close."""
         lifeline, self._lifeline = self._lifeline, -1
         return lifeline
 

@@ -42,7 +42,7 @@ def placement(
 
 
 def node_labels(component: Component, index: int) -> dict[str, str]:
-    """Labels of a pod's Ray node: those of the pod itself."""
+    """Return labels of a pod's Ray node: those of the pod itself."""
     return {names.LABEL_COMPONENT: component.value, names.LABEL_INDEX: str(index)}
 
 

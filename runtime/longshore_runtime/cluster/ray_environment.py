@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 RAY_ENVIRONMENT: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # A thread that still waits for an answer when all is shut down must not connect anew.
+    # A thread that still waits for an answer when all is shut down must not connect again.
     "RAY_ENABLE_AUTO_CONNECT": "0",
-    # A worker's node ends this soon after its head: it cannot join another head, and its pod must start anew.
+    # A worker's node ends this soon after its head: it cannot join another head, and its pod must start again.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
     # A lost pod is noticed in about 5 s, a hanging one in 15 s: less would declare busy pods dead.
     "RAY_health_check_initial_delay_ms": "2000",

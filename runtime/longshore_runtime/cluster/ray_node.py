@@ -58,9 +58,10 @@ class RayNode:
             try:
                 watched = [os.pidfd_open(process.pid) for process in self._core]
             except ProcessLookupError:
-                return True
+                return True  # It ended before it could be watched.
             for descriptor in watched:
                 stack.callback(os.close, descriptor)
+            # A pidfd becomes readable when its process ends. `waitpid` cannot wait: these are no child processes.
             ended, _, _ = select.select(watched, [], [], timeout_s)
             return bool(ended)
 
@@ -70,6 +71,7 @@ class RayNode:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.terminate()
         psutil.wait_procs(self._core, timeout=DEREGISTER_LIMIT_S)
+        # The fork server of the workers ends with its lifeline, and can start no more while the rest is killed.
         self._lifeline.close()
         _discard(self._temp_dir, self._session)
 
@@ -83,7 +85,7 @@ class RayNode:
 
 
 def head_starter() -> NodeStarter:
-    """What starts the Ray head of this pod, early: a fork that has imported Ray as this process has."""
+    """Return what starts the Ray head of this pod, early: a fork that has imported Ray as this process has."""
     import longshore_runtime.cluster.ray_start  # noqa: F401 - not in pods that leave Ray to their nodes
 
     return NodeStarter(WorkerImports(), is_head=True)
@@ -123,7 +125,7 @@ def head_answers(settings: Settings) -> bool:
 
 
 def head_is_ending(settings: Settings) -> bool:
-    """Whether the Ray head is gone, or goes in a moment: its nodes may notice before its port is closed."""
+    """Return whether the Ray head is gone, or goes in a moment: its nodes may notice before its port is closed."""
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_result(lambda answers: answers),
         stop=tenacity.stop_after_delay(GOODBYE_LIMIT_S),
@@ -141,7 +143,7 @@ def _join_once(settings: Settings, starter: NodeStarter) -> RayNode:
 
 
 def _start(settings: Settings, starter: NodeStarter, port: int | None = None, address: str | None = None) -> RayNode:
-    """`node_start` ends once the node is registered, and leaves the processes behind: they share its session."""
+    """Start a node. `node_start` ends once it is registered, and leaves its processes behind in its session."""
     temp_dir = _temp_dir()
     options = {
         "ip": settings.pod_ip,
@@ -162,7 +164,7 @@ def _start(settings: Settings, starter: NodeStarter, port: int | None = None, ad
         core = [process for process in _members(starter.pid) if process.name() in _CORE_PROCESSES]
         if not core:
             raise RayNodeError("Ray started and ended at once")
-        unless_started.pop_all()
+        unless_started.pop_all()  # It has started: from here on `RayNode.stop` cleans up.
     return RayNode(temp_dir, starter.pid, core, starter.take_lifeline())
 
 

@@ -26,7 +26,7 @@ class WorkerImports:
 
 
 def worker_imports(spec: RLJobSpec, component: Component) -> WorkerImports:
-    """What the actors in a pod of this component want."""
+    """Return what the actors in a pod of this component want."""
     trains = component is Component.TRAINER or spec.placement is Placement.COLOCATED
     trainer = _TRAINERS[spec.trainer.backend] if trains else ()
     samples = component is Component.WORKER

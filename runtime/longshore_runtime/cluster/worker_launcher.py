@@ -1,6 +1,6 @@
 """The program that a raylet runs for each worker; see `fork_server`. Only the standard library: it starts in 15 ms.
 
-With `--files=3,4` it hands these open files on as well, beside standard input, output and error, and the process stays
+With `--files=3,4` it hands on these open files and standard input, output and error, and the process stays
 in the group of this one.
 """
 

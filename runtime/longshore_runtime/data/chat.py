@@ -25,7 +25,7 @@ class ChatTokenizer(Protocol):
 
 
 def conversation(prompt: str | Sequence[Message], chat: Chat | None) -> tuple[Message, ...]:
-    """The messages of a prompt; none for a text that the job leaves as it is."""
+    """Return the messages of a prompt; none for a text that the job leaves as it is."""
     if isinstance(prompt, str) and chat is None:
         return ()
     messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
@@ -35,7 +35,7 @@ def conversation(prompt: str | Sequence[Message], chat: Chat | None) -> tuple[Me
 
 
 def rendered(messages: Sequence[Message], chat: Chat | None, tokenizer: ChatTokenizer, source: str) -> str:
-    """The text that the model continues as the assistant; `source` names the row in messages.
+    """Return the text that the model continues as the assistant; `source` names the row in messages.
 
     Raises:
         UserError: there is no template, or it does not take these messages.

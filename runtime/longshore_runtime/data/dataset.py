@@ -37,7 +37,7 @@ class PromptSets:
     """The data sets of `train`, where they are mixed."""
 
     def draws(self, seed: int) -> DrawCursor:
-        """The order in which prompts are trained on."""
+        """Return the order in which prompts are trained on."""
         return MixedDraws(self.shares, seed) if self.shares else DrawCursor(len(self.train), seed)
 
 
@@ -56,7 +56,7 @@ def most_prompt_tokens(data: Data, context_tokens: int) -> int:
 
 
 def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) -> PromptSets:
-    """Records in training and held-out ones; see `prompt_sets`."""
+    """Return the records in training and held-out ones; see `prompt_sets`."""
     limit = most_prompt_tokens(data, context_tokens)
     fitting = [record for record in records if len(record.prompt_tokens) <= limit]
     num_held_out = min(data.held_out_prompts, len(fitting) // 2)
@@ -73,7 +73,7 @@ def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) ->
 
 
 def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple[Share, ...]:
-    """How many prompts every data set has to train on, in the order of the prompts."""
+    """Return how many prompts every data set has to train on, in the order of the prompts."""
     counts = Counter(record.data_set for record in records)
     if empty := [source for source in sources if not counts[source.name]]:
         raise UserError(
@@ -84,7 +84,7 @@ def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple
 
 
 def prompt_record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
-    """A row as a prompt; raises UserError, with its line, where it is none."""
+    """Return a row as a prompt; raises UserError, with its line, where it is none."""
     source = row.data_set
     if (mistake := row_mistake(row.fields, source)) is not None:
         raise UserError(f"{row.source}: {mistake}")

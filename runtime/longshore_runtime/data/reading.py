@@ -38,7 +38,7 @@ Fields = Collection[str] | None
 
 
 def read_rows(path: Path, source: Source, fields: Fields = None) -> list[Row]:
-    """All rows of a data set in the storage; raises UserError for the first mistake."""
+    """Return all rows of a data set in the storage; raises UserError for the first mistake."""
     name, data_format = source.origin.path, source.origin.format
     if not path.exists():
         raise UserError(f"{source.at}.path: {name!r} does not exist in the storage of the job")
@@ -58,7 +58,7 @@ def read_rows(path: Path, source: Source, fields: Fields = None) -> list[Row]:
 
 
 def read_files(files: Sequence[DataFile], source: Source, fields: Fields = None) -> list[Row]:
-    """All rows of a data set in several files, each Parquet or JSONL by its name."""
+    """Return all rows of a data set in several files, each Parquet or JSONL by its name."""
     each = (_parquet(file, source, fields) if file.name.endswith(_PARQUET) else _jsonl(file, source) for file in files)
     return _chosen(itertools.chain.from_iterable(each), source)
 

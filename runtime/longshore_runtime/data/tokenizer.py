@@ -28,7 +28,7 @@ def import_without_torch() -> None:
 
 
 def load_tokenizer(directory: Path, repository: str | None = None) -> Any:
-    """The Hugging Face tokenizer in a checkpoint directory; `repository`: of the Hub, where that is from."""
+    """Return the Hugging Face tokenizer in a checkpoint directory; `repository`: of the Hub, where that is from."""
     field, name = ("model.path", directory.name) if repository is None else ("model.hub", repository)
     from transformers import AutoTokenizer
 

@@ -4,6 +4,7 @@ No round waits for a search. What it finds counts from the first round on that b
 """
 
 from collections.abc import Callable, Mapping
+from statistics import fmean
 from typing import Any, Protocol
 
 import structlog
@@ -137,6 +138,7 @@ def step_facts(
     return StepFacts(
         kind=result.end.kind,
         groups=tuple(tuple(one.completion.num_tokens for one in group.responses) for group in result.groups),
+        prompt_tokens=fmean(len(sample.prompt_tokens) for sample in trained.samples) if trained.samples else 0.0,
         num_deferred=num_deferred,
         timed=pace.timed,
         tp_size=engines.tp_size,

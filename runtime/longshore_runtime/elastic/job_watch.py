@@ -10,13 +10,15 @@ from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.mistakes import sentence
+from longshore.api.sharing import SharingStatus
 from longshore.api.status import Assignment, RewardPodCounts
+from longshore.policy.sharing_group import Grant
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
 from longshore_kube.errors import KubeError
 from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import Json, Resource
-from longshore_runtime.rollout.events import AssignmentChanged, Event
+from longshore_runtime.rollout.events import AssignmentChanged, Event, TurnChanged
 
 log = structlog.get_logger()
 
@@ -32,6 +34,9 @@ class Assignments(Protocol):
     def reward_address(self, index: int) -> str | None:
         """IP address of a reward pod of this attempt, as far as it is known."""
 
+    def grant(self, attempt: int) -> Grant:
+        """Turns on shared GPUs that this attempt got and has to return, as far as it is known."""
+
     def close(self) -> None:
         """Look no longer."""
 
@@ -44,6 +49,9 @@ class NoOperator:
 
     def reward_address(self, index: int) -> str | None:
         return None
+
+    def grant(self, attempt: int) -> Grant:
+        return Grant()
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -61,20 +69,31 @@ class JobWatch:
         self._is_known = threading.Event()
         """There is an assignment."""
         self._rewards: Sequence[str] = ()
+        self._turns: SharingStatus | None = None
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
 
     def newest(self) -> Assignment:
         with self._lock:
             return self._newest
 
-    def first(self) -> Assignment:
-        """The newest, once there is one: the operator writes it before it creates the coordinator."""
-        self._is_known.wait()
+    def first(self, limit_s: float) -> Assignment:
+        """Return the newest, once there is one: the operator writes it before it creates the coordinator.
+
+        Its epoch is 0 if nothing was heard of the job within the limit.
+        """
+        self._is_known.wait(limit_s)
         return self.newest()
 
     def reward_address(self, index: int) -> str | None:
         with self._lock:
             return self._rewards[index] or None if index < len(self._rewards) else None
+
+    def grant(self, attempt: int) -> Grant:
+        with self._lock:
+            turns = self._turns
+        if turns is None or turns.attempt != attempt:
+            return Grant()
+        return Grant(turns.granted, turns.recalled)
 
     def close(self) -> None:
         # Ends the iteration in the other thread.
@@ -85,6 +104,7 @@ class JobWatch:
         for news in self._kube.iterate(lambda client: Reflector(client, self._path, _status, **options).changes()):
             for status in news.items if isinstance(news, Listed) else [news.item]:
                 self._take_addresses(status.get("rewards") or {})
+                self._take_turns(status.get("sharing"))
                 self._take(status.get("assignment") or {})
 
     def _take_addresses(self, written: dict[str, Any]) -> None:
@@ -95,6 +115,18 @@ class JobWatch:
             return
         with self._lock:
             self._rewards = tuple(addresses)
+
+    def _take_turns(self, written: dict[str, Any] | None) -> None:
+        try:
+            turns = SharingStatus.model_validate(written) if written is not None else None
+        except ValidationError as error:
+            log.warning("turns of another version of the operator", error=sentence(error))
+            return
+        with self._lock:
+            if turns is None or turns == self._turns:
+                return
+            self._turns = turns
+        self._events.put(TurnChanged())
 
     def _take(self, written: dict[str, Any]) -> None:
         try:

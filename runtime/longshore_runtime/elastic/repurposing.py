@@ -152,11 +152,11 @@ class Repurposing:
         return tuple(self._overlay.trainer_pods) if self._overlay is not None else ()
 
     def begin(self, runner: RoundRunner) -> None:
-        """The round is about to start."""
+        """Note that the round is about to start."""
         self._runner = runner
 
     def milestone(self, progress: RoundProgress) -> None:
-        """The engines are asked what they hold."""
+        """Ask the engines what they hold."""
         self._milestone = progress
         self._measuring.append(self._work.submit(self._measure, progress))
 
@@ -197,7 +197,7 @@ class Repurposing:
         self._arrived_s = self._clock.now_s()
         self._overlay = overlay
         self._leaving = self._engines.engines_on(overlay.trainer_pods)
-        self._running.retire(self._leaving, self._drained)
+        self._running.retire(self._leaving, self._emptied)
 
     def _state(self) -> RoundState:
         pods = frozenset(self._engines.pod_of(engine) for engine in self._engines.serving())
@@ -205,13 +205,13 @@ class Repurposing:
         return RoundState(
             number=self._number,
             attempt=self._options.attempt,
-            has_ended=self._running.has_ended,
+            has_batch=self._running.has_batch,
             trainer_pods=self.trainer_pods,
             rollout_pods=pods,
             whole_replicas=frozenset(spanned[0] for spanned in inside if len(spanned) == 1),
         )
 
-    def _drained(self) -> None:
+    def _emptied(self) -> None:
         self._hand_over = self._work.submit(self._carry_out, self.trainer_pods)
 
     def _carry_out(self, pods: tuple[int, ...]) -> PodsHandedOver:
@@ -241,7 +241,7 @@ class Repurposing:
             self._report.rejected(self._epoch, event.error)
             return
         self._report.applied(self._epoch, event.pods)
-        if not self._running.has_ended:
+        if not self._running.has_batch:
             self._replicas_awake(event.replicas)
 
     def _measured(self, load: MilestoneLoad | None) -> None:

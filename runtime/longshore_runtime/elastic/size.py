@@ -1,9 +1,10 @@
-"""Between two steps a job takes the number of worker pods that the newest assignment asks for."""
+"""Between two steps, and while pods are awaited, a job takes the number of worker pods that it is asked to take."""
 
 from typing import Protocol
 
 from longshore.api.runtime_status import JobSize
 from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.errors import SizeChanged
 
 
 class SizeReport(Protocol):
@@ -34,3 +35,13 @@ class AppliedSize:
             return asked.workers
         self._report.resized(asked)
         return None
+
+
+def require_no_fewer(assignments: Assignments, num_workers: int) -> None:
+    """Raise SizeChanged if fewer worker pods than this are asked for: the others may never come.
+
+    More are taken at the end of a step.
+    """
+    asked = assignments.newest().size
+    if asked is not None and asked.workers < num_workers:
+        raise SizeChanged(asked.workers)

@@ -37,7 +37,7 @@ class SpareTimeSearch:
         self._asking.start()
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self._answers.poll()
 
     def result(self) -> "SearchResult":

@@ -195,7 +195,7 @@ class _DownloadAttempt:
 
 
 def _environment(hub: Hub) -> dict[str, str]:
-    """Settings of the client. Its warnings would put signed addresses into the log."""
+    """Return settings of the client. Its warnings would put signed addresses into the log."""
     settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     if hub.endpoint is not None:
         settings["HF_ENDPOINT"] = hub.endpoint.rstrip("/")

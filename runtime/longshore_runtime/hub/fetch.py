@@ -120,7 +120,7 @@ class _Downloader:
         return data_files(names, self._card(names, commit), request.config, request.split)
 
     def _card(self, names: Sequence[str], commit: str) -> Mapping[str, Any]:
-        """What the data set says of itself, as of its configurations."""
+        """Return what the data set says of itself, as of its configurations."""
         from huggingface_hub import metadata_load
 
         if _CARD not in names:
@@ -146,7 +146,7 @@ class _Downloader:
             raise DownloadFailed(DownloadFailure.NO_ROOM, f"it needs {missing:,} bytes more, and {free:,} are free")
 
     def _downloaded(self, files: Mapping[str, int], commit: str) -> Path:
-        """The directory of all files, once the Hub's checksums say that they are right."""
+        """Return the directory of all files, once the Hub's checksums say that they are right."""
         for _ in range(_NUM_ATTEMPTS):
             directory = self._api.snapshot_download(
                 self._repository,
@@ -187,7 +187,7 @@ class _Downloader:
             reporter.join()  # The last line of the answer is the outcome.
 
     def _num_bytes(self, files: Mapping[str, int], commit: str) -> int:
-        """What is there of these files, parts included."""
+        """Return what is there of these files, parts included."""
         parts = sum(map(_size, self._folder.glob("blobs/*.incomplete")))
         return self._num_complete_bytes(files, commit) + parts
 
@@ -224,7 +224,7 @@ def _explained() -> Iterator[None]:
 
 
 def _trouble(error: BaseException) -> DownloadFailure | None:
-    """What an error of the client, or one that it was raised from, means; None: it is a bug."""
+    """Return what an error of the client, or one that it was raised from, means; None: it is a bug."""
     import httpx2
     from huggingface_hub import errors
 

@@ -32,7 +32,7 @@ def model_files(names: Iterable[str]) -> list[str]:
 
 
 def data_files(names: Sequence[str], card: Mapping[str, Any], config: str | None, split: str) -> list[str]:
-    """The files of a configuration and split: those that the data set's card names, or else by their names.
+    """Return the files of a configuration and split: those that the data set's card names, or else by their names.
 
     Raises:
         NoSuchFiles: there are none, or more than one configuration could be meant.

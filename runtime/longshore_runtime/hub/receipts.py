@@ -10,7 +10,7 @@ from longshore_runtime.hub.messages import DownloadRequest, Snapshot
 
 
 def find(request: DownloadRequest) -> Snapshot | None:
-    """What was downloaded for this request before, if every file is still there."""
+    """Return what was downloaded for this request before, if every file is still there."""
     try:
         snapshot = Snapshot.model_validate_json(_path(request).read_bytes())
     except (FileNotFoundError, ValidationError):

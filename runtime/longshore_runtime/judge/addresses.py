@@ -33,7 +33,7 @@ def publish(directory: Path, replica: int, address: Address) -> None:
 
 
 def was_published(directory: Path, replica: int) -> bool:
-    """Whether this replica, or one that it replaces, has ever served."""
+    """Return whether this replica, or one that it replaces, has ever served."""
     return _file(directory, replica).exists()
 
 

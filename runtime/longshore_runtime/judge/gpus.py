@@ -23,7 +23,7 @@ class Gpu:
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[Gpu] | str:
-    """The GPUs, or one sentence on why there are none."""
+    """Return the GPUs, or one sentence on why there are none."""
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
         return "there is no NVIDIA driver: nvidia-smi is not in this container"
@@ -44,7 +44,7 @@ def visible_gpus(environment: Mapping[str, str]) -> list[Gpu] | str:
 
 
 def obstacle(gpus: Sequence[Gpu]) -> str | None:
-    """Why these GPUs cannot be shared through MPS: one sentence."""
+    """Return why these GPUs cannot be shared through MPS: one sentence."""
     for gpu in gpus:
         if gpu.compute_capability < _LEAST_CAPABILITY:
             found, least = (".".join(map(str, version)) for version in (gpu.compute_capability, _LEAST_CAPABILITY))

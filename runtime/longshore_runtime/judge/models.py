@@ -22,7 +22,7 @@ class JudgeModel(Protocol):
 
 
 def create_judge_model(options: StreamedJudgeOptions | RemoteJudgeOptions | PoolJudgeOptions) -> JudgeModel:
-    """The model behind a judge; raises JudgeSetupError, which begins with the field."""
+    """Return the model behind a judge; raises JudgeSetupError, which begins with the field."""
     if isinstance(options, RemoteJudgeOptions):
         from longshore_runtime.judge.remote import RemoteJudge
 

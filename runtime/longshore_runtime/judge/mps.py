@@ -78,14 +78,14 @@ class Sharing:
     num_gpus: int = 0
 
     def client_environment(self, limits: ClientLimits | None = None) -> dict[str, str]:
-        """What a client process needs in its environment before it first touches CUDA."""
+        """Return what a client process needs in its environment before it first touches CUDA."""
         if self.pipe_directory is None:
             return {}
         return client_environment(self.pipe_directory, self.num_gpus, limits or ClientLimits())
 
 
 def client_environment(pipe_directory: Path, num_gpus: int, limits: ClientLimits) -> dict[str, str]:
-    """Variables that make a process a client of the daemon behind these pipes."""
+    """Return variables that make a process a client of the daemon behind these pipes."""
     environment = {PIPE_VARIABLE: str(pipe_directory)}
     if limits.active_thread_percentage is not None:
         environment[_THREADS_VARIABLE] = f"{limits.active_thread_percentage:g}"
@@ -145,7 +145,7 @@ class MpsDaemon:
         return self._process.pid
 
     def ask(self, command: str) -> str:
-        """The answer to a command of the control interface; raises MpsError."""
+        """Return the answer to a command of the control interface; raises MpsError."""
         try:
             done = subprocess.run(
                 [self._program],

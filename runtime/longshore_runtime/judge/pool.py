@@ -68,7 +68,7 @@ class PoolJudge:
             time.sleep(_TICK_S)
 
     def _urls(self, first: int) -> Iterator[str]:
-        """The servers that are known now, beginning with the one that is first for the question."""
+        """Yield the servers that are known now, beginning with the one that is first for the question."""
         options = self._options
         urls = known(options.directory, options.num_replicas, options.attempt)
         for step in range(options.num_replicas):

@@ -125,6 +125,6 @@ class RemoteJudge:
 
 
 def _start_of(body: bytes) -> str:
-    """The first words of an answer, for a message."""
+    """Return the first words of an answer, for a message."""
     text = " ".join(body[: 4 * _SHOWN_CHARACTERS].decode("utf-8", errors="replace").split())
     return text[:_SHOWN_CHARACTERS] or "an empty body"

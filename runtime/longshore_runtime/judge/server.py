@@ -161,7 +161,7 @@ def _wait_until_ready(server: "subprocess.Popen[bytes]", options: ServerOptions,
 
 
 def _end(server: "subprocess.Popen[bytes]", stop: "_Interrupter") -> int:
-    """How the server ended, when it has."""
+    """Return how the server ended, when it has."""
     while (code := server.poll()) is None:
         stop.sleep(_TICK_S)
     stop.check()

@@ -27,7 +27,7 @@ class PromptTemplate:
         self._text = text
 
     def fill(self, prompt: str, response: str, answer: str) -> str:
-        """The question about one response; braces inside the values mean nothing."""
+        """Return the question about one response; braces inside the values mean nothing."""
         return self._text.format(prompt=prompt, response=response, answer=answer)
 
 

@@ -65,7 +65,7 @@ def _rounds(files: JobFiles) -> Iterator[tuple[int, RoundView]]:
     for step in files.round_steps()[-_NUM_ROUNDS:]:
         try:
             yield step, files.round(step, _MAX_STAYS)
-        except (FileNotFoundError, ValueError):  # A digest tells of what cannot be read.
+        except (FileNotFoundError, ValueError):  # A digest reports what cannot be read.
             continue
 
 

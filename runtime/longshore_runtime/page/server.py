@@ -1,4 +1,4 @@
-"""Serve the page of a job, read-only. It has no password: whoever can reach its address can read it."""
+"""Serve the page of a job, read-only. It has no password: anyone who can reach its address can read it."""
 
 import asyncio
 import hashlib

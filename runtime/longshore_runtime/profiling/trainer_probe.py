@@ -16,7 +16,7 @@ from longshore_runtime.trainer_protocol import Sample
 Result = TypeVar("Result")
 
 _FIRST_TOKENS: Final = 512
-"""Per replica, in the update that warms up and tells how much fits into the time."""
+"""Per replica, in the update that warms up and says how much fits into the time."""
 _MANY_TO_FEW: Final = 3
 _SHARE_OF_TIME: Final = 0.1
 """Of the time, for the larger of the updates that are compared."""

@@ -87,6 +87,7 @@ def tidied(answer: str) -> str:
     """The same answer without delimiters, spacing, synonyms of commands and thousands separators."""
     text = _NOTHING.sub("", answer.replace("−", "-").replace("{,}", ",").replace("\\$", "\uff04"))
     text = _TEXT_COMMAND.sub(r"\\text{", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    text = text.replace("\\varnothing", "\\emptyset").replace("∅", "\\emptyset")
     text = _SPACES.sub(" ", text).strip()
     unwrapped = _unwrapped(text.rstrip(" .,;"))
     spaced = " ".join(unwrapped.replace("\uff04", "\\$").split())
@@ -95,7 +96,7 @@ def tidied(answer: str) -> str:
 
 
 def quantity(tidy: str) -> Quantity:
-    """Value and unit of a tidied answer."""
+    """Return the value and unit of a tidied answer."""
     if found := _CURRENCY.match(tidy):
         return Quantity(found["sign"] + found["value"], _UNITS.get(found["unit"].lstrip("\\"), "currency"))
     if found := _PERCENT.match(tidy):
@@ -174,12 +175,12 @@ def _singular(word: str) -> str:
 
 
 def _is_plain(value: str) -> bool:
-    """Whether no letter stands in it but those of fractions, roots and pi: what follows then is no variable."""
+    """Return whether no letter stands in it but those of fractions, roots and pi: what follows then is no variable."""
     return re.search(r"[A-Za-z]", re.sub(r"\\(?:frac|sqrt|pi|times|cdot)", "", value)) is None
 
 
 def _is_word(unit: str) -> bool:
-    """Whether this is a word and no product of variables."""
+    """Return whether this is a word and no product of variables."""
     return all(
         len(word) >= 3 or (len(word) == 2 and _singular(word.lower().strip(".")) in _UNITS) for word in unit.split()
     )

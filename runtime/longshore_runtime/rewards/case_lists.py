@@ -40,6 +40,6 @@ def _paired(raw: Mapping[str, Any], source: str) -> list[Any]:
 
 
 def _text(value: Any) -> Any:
-    """Some rows list the lines."""
+    """Join the lines of a value that is a list of them."""
     is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
     return "\n".join(value) if is_lines else value

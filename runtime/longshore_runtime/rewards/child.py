@@ -68,7 +68,7 @@ def _take_stdout() -> BinaryIO:
 def _end_with_worker() -> None:
     """The worker holds the other end of standard input: once that is closed, end everything that was started here."""
     lifeline = select.poll()
-    lifeline.register(0, 0)  # Its end is told of in any case.
+    lifeline.register(0, 0)  # Its end is reported in any case.
     lifeline.poll()
     os.killpg(os.getpid(), signal.SIGKILL)
 

@@ -19,13 +19,13 @@ _FENCED: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
 
 def cases_of(row: Mapping[str, Any], field: str, source: str) -> list[TestCase]:
-    """The test cases of a row; raises ValueError that names row and field."""
+    """Return the test cases of a row; raises ValueError that names row and field."""
     cases = case_list(row, field, source)
     return [parse_case(case, f"{source}, {field}[{number}]") for number, case in enumerate(cases)]
 
 
 def program_of(response: str) -> str:
-    """The last fenced block of a response, else all of it."""
+    """Return the last fenced block of a response, else all of it."""
     blocks: list[str] = _FENCED.findall(response)
     return blocks[-1] if blocks else response
 
@@ -57,7 +57,7 @@ class CodeScorer:
     def score(self, item: ScoreItem) -> ScoreResult:
         """Passed all: 1; otherwise 0, or, with partial credit and if none was cut off, the share of passed cases.
 
-        A program on which the sandbox breaks again and again, while it runs another, scores 0 and is told as broken.
+        A program on which the sandbox breaks again and again, while it runs another, scores 0 and counts as broken.
         Raises WorkerBroken where the sandbox fails on every program.
         """
         code = self._function.code

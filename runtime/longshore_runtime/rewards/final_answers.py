@@ -41,12 +41,12 @@ def final_answer(text: str) -> str | None:
 
 
 def has_mark(text: str) -> bool:
-    """Whether a final answer is marked in it."""
+    """Return whether a final answer is marked in it."""
     return "####" in text or _BOX.search(text) is not None
 
 
 def is_balanced(text: str) -> bool:
-    """Whether every brace has its partner; escaped ones are no braces."""
+    """Return whether every brace has its partner; escaped ones are no braces."""
     depth = 0
     for brace in re.findall(r"\\.|[{}]", text, re.DOTALL):
         depth += {"{": 1, "}": -1}.get(brace, 0)

@@ -9,7 +9,7 @@ RewardFunction = Callable[[str, str, str], float]
 
 
 def reward_function(kind: RewardKind, import_path: str | None) -> RewardFunction:
-    """The function of a reward kind; raises what importing its module does, or AttributeError."""
+    """Return the function of a reward kind; raises what importing its module does, or AttributeError."""
     match kind:
         case RewardKind.TASK:
             from longshore_runtime.tasks import counting

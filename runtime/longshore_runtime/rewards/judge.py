@@ -22,7 +22,7 @@ _CUDA_CONTEXT_MEGABYTES: Final = 1024
 
 
 def judge_scorer(function: RewardFunction, token: Path | None, output: str) -> JudgeReward:
-    """The judge of a reward function, where this process runs; raises RewardSetupError."""
+    """Return the judge of a reward function, where this process runs; raises RewardSetupError."""
     judge = function.judge
     assert judge is not None, "validation asks for it"
     return JudgeReward(
@@ -90,7 +90,7 @@ def _pool(function: RewardFunction, token: Path | None, output: str) -> PoolJudg
 
 
 def streamed_options(function: RewardFunction, output: str) -> StreamedJudgeOptions:
-    """The model of a colocated judge, where this process runs."""
+    """Return the model of a colocated judge, where this process runs."""
     judge = function.judge
     assert judge is not None and judge.model_path is not None, "validation asks for it"
     return StreamedJudgeOptions(

@@ -22,7 +22,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns of every ca
 
 _CONFIG: Final = LatexExtractionConfig(boxed_match_priority=0)
 _WHOLE: Final = (replace(_CONFIG, normalization_config=replace(_CONFIG.normalization_config, units=False)),)
-"""The content of a box, all of it or nothing; units are told apart before."""
+"""The content of a box, all of it or nothing; units have been separated before."""
 _DROPPED: Final = re.compile(
     r"'|\\prime|\^\{?\s*(?:T\b|\\top|\\perp|\\dagger|\*)|(?<=\d)_|\\[pb]?mod\b|\.\.\.|\\[lc]?dots\b|"
     r"\\(?:bar|hat|vec|tilde|dot|overline|underline|mathbb|mathfrak|mathcal|aleph|partial|nabla|operatorname)\b"

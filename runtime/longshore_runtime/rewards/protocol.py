@@ -178,7 +178,7 @@ def encode_request(number: int, function: RewardFunction, items: Sequence[ScoreI
 
 
 def items_of(items: Sequence[Item]) -> list[ScoreItem]:
-    """What is to be scored."""
+    """Return what is to be scored."""
     return [
         ScoreItem(
             item.sample,
@@ -207,7 +207,7 @@ def outcomes_of(answer: Answer, items: Sequence[ScoreItem]) -> list[ScoreOutcome
 
 
 def failed(error: BaseException) -> Failed:
-    """An error in words."""
+    """Return an error in words."""
     known = isinstance(error, RewardError | RewardFault)
     words = str(error) if known else f"the reward worker failed ({type(error).__name__}: {error})"
     match error:
@@ -245,7 +245,7 @@ def started(outcome: Surroundings | BaseException) -> Started:
 
 
 def surroundings_of(ready: Ready) -> Surroundings:
-    """What a worker found; a layer that it does not name does not hold."""
+    """Return what a worker found; a layer that it does not name does not hold."""
     if ready.sandbox is None:
         return Surroundings()
     reported: Mapping[str, str | None] = ready.sandbox

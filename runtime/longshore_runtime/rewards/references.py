@@ -14,12 +14,12 @@ _SHOWN: Final = 80
 
 
 def answer_of_reference(reference: str) -> str:
-    """The part of a reference that counts: what is marked in it, else all of it; empty if the mark is."""
+    """Return the part of a reference that counts: what is marked in it, else all of it; empty if the mark is."""
     return (final_answer(reference) or "") if has_mark(reference) else reference.strip()
 
 
 def unreadable_reference(reference: str) -> str | None:
-    """Why no response can be compared with this reference, as one sentence; None: it can be. Quick, and pure."""
+    """Return why no response can be compared with this reference, as one sentence; None: it can be. Quick, and pure."""
     shown = repr(reference if len(reference) <= _SHOWN else f"...{reference[-_SHOWN:]}")
     answer = answer_of_reference(reference)
     if not re.search(r"\w|\\[A-Za-z]+|[∞∅]", tidied(answer)):

@@ -19,7 +19,7 @@ _NUM_REHEARSED: Final = 3
 
 
 def routed(prompts: PromptSets, functions: Sequence[RewardFunction]) -> PromptSets:
-    """Prompts with their reward functions; raises UserError for a row that nothing scores."""
+    """Return prompts with their reward functions; raises UserError for a row that nothing scores."""
     return replace(
         prompts,
         train=tuple(_routed(record, functions) for record in prompts.train),
@@ -28,7 +28,7 @@ def routed(prompts: PromptSets, functions: Sequence[RewardFunction]) -> PromptSe
 
 
 def rehearsals(records: Sequence[PromptRecord], functions: Sequence[RewardFunction]) -> dict[str, Sequence[ScoreItem]]:
-    """A few rows for each function, with their reference answers as responses: what it must be able to score."""
+    """Return a few rows for each function, with their reference answers as responses: what it must be able to score."""
     return {function.name: _rehearsal(records, function.name) for function in functions}
 
 

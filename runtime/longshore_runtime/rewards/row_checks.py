@@ -9,7 +9,7 @@ from longshore_runtime.rewards.references import unreadable_reference
 
 
 def scoring_mistake(function: RewardFunction, fields: Mapping[str, Any], answer: str, source: str) -> str | None:
-    """Why a function can score no response of a row, which `source` names; None: it can."""
+    """Return why a function can score no response of a row, which `source` names; None: it can."""
     if function.kind is RewardKind.CODE:
         try:
             cases_of(fields, function.code.tests_field, source)

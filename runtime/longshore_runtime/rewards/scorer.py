@@ -37,7 +37,7 @@ class ChildScorer:
     """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, restarted after every cut-off.
 
     A function of the user that hangs, or is slow at its first call, would score 0 for ever. So the process of kind
-    Python scores a row before it is used, and again whenever it was started anew.
+    Python scores a row before it is used, and again after each restart.
     """
 
     def __init__(self, function: RewardFunction, rehearsal: Sequence[ScoreItem] = ()) -> None:
@@ -73,7 +73,7 @@ class ChildScorer:
             self._child = None
 
     def _started(self) -> "_ScorerProcess":
-        """A process that has answered once, if there is something to ask; what it answers does not matter."""
+        """Return a process that has answered once, if there is something to ask; what it answers does not matter."""
         child = _ScorerProcess(self._function)
         if not self._rehearsal:
             return child

@@ -78,7 +78,7 @@ class ScorerFactory:
     """By function: rows with their reference answers as responses, which it must be able to score."""
 
     def create(self) -> Mapping[str, LazyScorer]:
-        """Every function by name."""
+        """Return every function by name."""
         return {
             function.name: LazyScorer(function, self.output, self.rehearsals.get(function.name, ()))
             for function in self.functions
@@ -86,7 +86,7 @@ class ScorerFactory:
 
 
 def _token(function: RewardFunction) -> Path | None:
-    """The file with its bearer token."""
+    """Return the file with its bearer token."""
     secret = function.token_secret
     if secret is None and function.pool is None:
         return None

@@ -64,7 +64,7 @@ ScoreOutcome = ScoreResult | RewardError | RewardFault
 
 
 def wants_row(function: RewardFunction) -> bool:
-    """Whether a Python function is called with more than prompt, response and answer."""
+    """Return whether a Python function is called with more than prompt, response and answer."""
     return function.signature is not Signature.LONGSHORE
 
 

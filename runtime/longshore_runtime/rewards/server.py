@@ -1,6 +1,6 @@
 """Main program of a reward pod: scores what the coordinator sends, and answers with numbers (`rewards.protocol`).
 
-It runs code that models wrote, so it is no member of the job's Ray cluster: it listens on one port, and whoever owns
+It runs code that models wrote, so it is no member of the job's Ray cluster: it listens on one port, and anyone who owns
 the pod owns a token with which that port can be asked, and nothing else of the job.
 """
 
@@ -154,7 +154,7 @@ class RewardServer:
     async def _start(self, socket: web.WebSocketResponse, thread: ScoringThread) -> None:
         try:
             found = await asyncio.wrap_future(thread.prepare())
-        except Exception as error:  # noqa: BLE001 - the coordinator is told, and decides
+        except Exception as error:  # noqa: BLE001 - the coordinator gets it, and decides
             await socket.send_bytes(protocol.encode(protocol.started(error)))
         else:
             await socket.send_bytes(protocol.encode(protocol.started(found)))

@@ -21,7 +21,7 @@ class WrongReward(ValueError):
 
 
 def caller(function: Callable[..., Any], signature: Signature) -> Callable[[Sample], Any]:
-    """The function as one of a sample.
+    """Return the function as one of a sample.
 
     Raises:
         ValueError: it cannot be called like this: the end of a sentence that begins with its name.
@@ -66,7 +66,7 @@ def _verl_arguments(sample: Sample) -> dict[str, Any]:
 
 
 def _accepted_by_trl(function: Callable[..., Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Picks the arguments that the function has parameters for."""
+    """Pick the arguments that the function has parameters for."""
     parameters = inspect.signature(function).parameters.values()
     names = {one.name for one in parameters}
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
@@ -88,7 +88,7 @@ def _trl_arguments(sample: Sample) -> dict[str, Any]:
 
 
 def _only(rewards: Any) -> Any:
-    """The reward of the only completion; in TRL None says that a function has no say about a row."""
+    """Return the reward of the only completion; in TRL None says that a function has no say about a row."""
     if not isinstance(rewards, Sequence) and not hasattr(rewards, "__len__"):
         raise WrongReward(f"returned {rewards!r} instead of a list of rewards")
     if len(rewards) != 1:
@@ -97,7 +97,7 @@ def _only(rewards: Any) -> Any:
 
 
 def _plain(reward: Any, key: str) -> Any:
-    """A number out of what these systems take for one: booleans, tensors of one element, verl's dictionaries."""
+    """Return a number out of what these systems take for one: booleans, tensors of one element, verl's dictionaries."""
     if isinstance(reward, Mapping):
         if key not in reward:
             raise WrongReward(f"returned a dictionary without {key!r}")
@@ -108,7 +108,7 @@ def _plain(reward: Any, key: str) -> Any:
 
 
 def _finished(result: Any) -> Any:
-    """The result of a function, also of an asynchronous one."""
+    """Return the result of a function, also of an asynchronous one."""
     return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
 

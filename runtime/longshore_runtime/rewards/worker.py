@@ -91,7 +91,7 @@ class ScoringThread:
                 continue
             try:
                 future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the call is told
+            except BaseException as error:  # noqa: BLE001 - it goes to the caller, who waits
                 future.set_exception(error)
         try:
             self._scorers.close()

@@ -65,7 +65,7 @@ class EngineUse:
         return [(self.before.get(engine, EngineStats()), stats) for engine, stats in to.items()]
 
     def busy_share(self, rollout_s: float) -> float:
-        """Share of their time that engines which stayed spent in steps."""
+        """Return the share of their time that engines which stayed spent in steps."""
         # The counters of an engine that was replaced began again.
         spent_s = [min(max(0.0, new.busy_s - old.busy_s), rollout_s) for old, new in self.deltas(self.after)]
         return sum(spent_s) / (rollout_s * len(spent_s)) if rollout_s > 0 and spent_s else 0.0
@@ -99,7 +99,7 @@ class RoundResult(RoundTotals):
 def scored_group(
     group: AcceptedGroup, completions: Mapping[ResponseId, Completion], scored: GroupScored
 ) -> ScoredGroup:
-    """A group with the rewards that it was given."""
+    """Return a group with the rewards that it was given."""
     responses = [ResponseId(group.draw, index) for index in group.responses]
     return ScoredGroup(
         group.draw,
@@ -120,7 +120,7 @@ def round_result(
     use: EngineUse,
     messages: Sequence[TimedMessage] = (),
 ) -> RoundResult:
-    """What a round has led to."""
+    """Return what a round has led to."""
     end = totals.end
     groups = tuple(scored[group.draw] for group in sorted(end.accepted, key=lambda group: group.draw))
     deltas = use.deltas({**use.last, **use.after})
@@ -141,7 +141,7 @@ def round_result(
 
 
 def _selection(groups: Sequence[ScoredGroup], completions: Mapping[ResponseId, Completion]) -> SelectionBias:
-    """Lengths of accepted responses against those of all that were started for the same prompts."""
+    """Return the lengths of accepted responses against those of all that were started for the same prompts."""
     started: dict[Draw, dict[ResponseId, int]] = {group.draw: {} for group in groups}
     for response, completion in completions.items():
         if response.draw in started:

@@ -1,4 +1,4 @@
-"""Calls that do not come back: a thread that tells of those which take longer than they may."""
+"""Calls that do not come back: a thread that reports those which take longer than they may."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ class CallWatch:
         threading.Thread(target=self._run, name="call-watch", daemon=True).start()
 
     def began(self, call: Hashable, limit_s: float) -> None:
-        """A call is made."""
+        """Note that a call is made."""
         with self._lock:
             self._deadlines_s[call] = time.monotonic() + limit_s
 
@@ -31,7 +31,7 @@ class CallWatch:
             self._deadlines_s.pop(call, None)
 
     def stop(self) -> None:
-        """Tell of no more."""
+        """Report no more."""
         self._is_stopped.set()
 
     def _run(self) -> None:

@@ -161,6 +161,7 @@ class EngineThread(threading.Thread):
 
     def _fail(self, error: BaseException) -> None:
         died = _died(error)
+        # Under the lock, so that no call is queued after the queue was emptied.
         with self._called:
             self._error = died
             waiting = [call for call in self._calls if call is not _STOP]
@@ -301,6 +302,7 @@ class EngineActor:
                 batch.cancel()
                 ended.result()
                 return
+            # No thread can interrupt a step that hangs in a kernel: the process is given up, and the pool replaces it.
             elif self._running.stepping_s > step_limit_s:
                 batch.cancel()
                 raise EngineDied(f"the engine hangs: a step has taken more than {step_limit_s:.0f} s")
@@ -313,13 +315,16 @@ class EngineActor:
         return self._thread
 
     def _emit(self, batch: Batch) -> None:
+        # `asyncio.Queue` is not thread-safe, and this runs in the thread of the engine.
         self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
 
     async def _in_turn(self, number: int, command: Command) -> Any:
+        # Ray may run calls of one caller in another order than they were sent in: a later one waits for the earlier.
         if number != self._next:
             self._turns[number] = self._loop.create_future()
             await self._turns[number]
             del self._turns[number]
+        # Queued before the next number gets its turn, and awaited after: commands keep their order without waiting.
         result = self._running.call(command)
         self._next += 1
         if (following := self._turns.get(self._next)) is not None:

@@ -10,7 +10,7 @@ import ray
 from longshore.api.rollout import EngineBackend
 from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.cluster.actors import wait_ended, within
+from longshore_runtime.cluster.actors import Check, checked_get, wait_ended, within
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
@@ -44,10 +44,10 @@ class Reply(Generic[T]):
     def __init__(self, reference: Any) -> None:
         self._reference = reference
 
-    def get(self, timeout_s: float | None = None) -> T:
-        """Wait for the answer; raises EngineDied, EngineLate after `timeout_s`, or what the actor raises."""
+    def get(self, timeout_s: float | None = None, check: Check | None = None) -> T:
+        """Wait for the answer; raises EngineDied, EngineLate after `timeout_s`, or what the actor or `check` raises."""
         try:
-            answer: T = ray.get(self._reference, timeout=timeout_s)
+            answer: T = checked_get(self._reference, timeout_s, check)
         except ray.exceptions.RayError as error:
             raise _engine_error(error) from error
         return answer
@@ -101,13 +101,20 @@ class EngineHandle:
         """Whether it is lost or stopped, or could not start."""
         return self._ended
 
-    def wait_started(self, timeout_s: float = START_LIMIT_S, *, place_limit_s: float = _PLACE_LIMIT_S) -> None:
+    def wait_started(
+        self,
+        timeout_s: float = START_LIMIT_S,
+        *,
+        place_limit_s: float = _PLACE_LIMIT_S,
+        check: Check | None = None,
+    ) -> None:
         """Wait until the engine takes weights and requests; raises EngineStartError or EngineDied.
 
-        Its pod may take `place_limit_s` to be there; the engine has `timeout_s` from then on.
+        Its pod may take `place_limit_s` to be there, unless `check` raises meanwhile; the engine has `timeout_s` from
+        then on.
         """
         try:
-            self._wait_placed(place_limit_s)
+            self._wait_placed(place_limit_s, check)
             self._started.get(timeout_s)
         except (EngineStartError, EngineDied):
             self.stop()
@@ -184,9 +191,9 @@ class EngineHandle:
         if self._reader is not None:
             self._reader.join(_READER_LIMIT_S)
 
-    def _wait_placed(self, limit_s: float) -> None:
+    def _wait_placed(self, limit_s: float, check: Check | None) -> None:
         try:
-            Reply[None](self._placed).get(limit_s)
+            Reply[None](self._placed).get(limit_s, check)
         except EngineLate as late:
             raise EngineDied("its pod is not there") from late
 

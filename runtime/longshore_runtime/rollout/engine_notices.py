@@ -21,25 +21,25 @@ class EngineNotices:
         """Worker pods of the engines without a notice so far."""
 
     def starts(self, engine: int, pod: int) -> None:
-        """An engine begins to start; one that was gone may come back under its number."""
+        """Note that an engine begins to start; one that was gone may come back under its number."""
         self._pods[engine] = pod
 
     def stops(self, engine: int) -> None:
-        """An engine is about to be stopped on purpose, which is not worth a notice."""
+        """Note that an engine is about to be stopped on purpose, which is not worth a notice."""
         self._pods.pop(engine, None)
 
     def lost(self, engine: int, reason: str) -> None:
-        """An engine is gone, or is no longer of use."""
+        """Note that an engine is gone, or is no longer of use."""
         self._notify_once(engine, NoticeReason.ENGINE_LOST, f"was lost: {reason}")
 
     def not_asleep(self, engine: int, limit_s: float) -> None:
-        """An engine is about to be stopped since it did not fall asleep."""
+        """Note that an engine is about to be stopped since it did not fall asleep."""
         self._notify_once(
             engine, NoticeReason.ENGINE_DID_NOT_SLEEP, f"did not fall asleep within {limit_s:.0f} s and was stopped"
         )
 
     def close(self) -> None:
-        """All engines are about to be stopped."""
+        """Note that all engines are about to be stopped."""
         self._pods.clear()
 
     def _notify_once(self, engine: int, reason: NoticeReason, what: str) -> None:

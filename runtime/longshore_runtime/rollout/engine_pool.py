@@ -1,6 +1,5 @@
 """All engines of a job behind one handle: they get weights together, and lost ones are restarted."""
 
-import itertools
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -12,9 +11,9 @@ from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.cluster.actors import Check
 from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable
-from longshore_runtime.places import Place, engine_places
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
 from longshore_runtime.rollout.events import Event, Events, WeightsLost
@@ -27,6 +26,7 @@ from longshore_runtime.rollout.fleet import (
     put_to_sleep,
     require_possible,
 )
+from longshore_runtime.rollout.fleets import Fleets
 from longshore_runtime.rollout.published import Delivered, Failure, PublishedWeights
 
 log = structlog.get_logger()
@@ -55,19 +55,17 @@ class EnginePool:
         self, workers: Workers, spec: EngineSpec, model: str, output: str, events: Events, notify: Notify = ignore
     ) -> None:
         """Begin to start engines in all worker pods; `notify` is called for each that is lost."""
-        self._workers, self._spec, self._model, self._output = workers, spec, model, output
+        self._workers, self._spec = workers, spec
         self._events, self._notices = events, EngineNotices(notify)
         self._lock = threading.RLock()
-        self._numbers = itertools.count()
         self._current: PublishedWeights | None = None
         self._stopped = False
         self.delivered: Delivered | None = None
         """Progress of the present delivery of weights, or None; any thread may read it."""
         self._joining = Joining()
-        self._fleet = self._new_fleet(spec.options.tensor_parallel_size)
+        self._fleets = Fleets(workers, spec, model, output, self._notices, self._on_engine_event)
+        self._fleet = self._fleets.new(spec.options.tensor_parallel_size)
         self._states = EngineStates(handle.engine for handle in self._fleet)
-        self._parked: Fleet | None = None
-        """Sleeping engines of another size."""
 
     @property
     def tp_size(self) -> int:
@@ -93,11 +91,11 @@ class EnginePool:
             places = [(handle.engine, handle.place) for handle in self._fleet]
         return tuple(LanePlace(one, place.worker, place.component, place.gpus) for one, place in sorted(places))
 
-    def wait_for_all(self) -> None:
-        """Wait until every engine has started; raises UserError when one cannot."""
+    def wait_for_all(self, check: Check | None = None) -> None:
+        """Wait until every engine has started; raises UserError when one cannot, or what `check` raises meanwhile."""
         for handle in self._fleet:
             try:
-                handle.wait_started()
+                handle.wait_started(check=check)
             except EngineStartError as error:
                 raise UserError(str(error)) from error
             except EngineDied as death:
@@ -140,9 +138,11 @@ class EnginePool:
         """
         with self._lock:
             assert not self._states.are_out_of_round, "sleeping engines take no weights"
+            # From here on, an engine that joins asks for these weights, not for those before.
             self._current = weights
             engines = [self._fleet[one] for one in self._states.of(*_TAKES_WEIGHTS) if self._fleet[one].alive]
             self._states.change_all((handle.engine for handle in engines), EngineEvent.SENT)
+        # Without the lock: a delivery takes seconds to minutes, and engines may be lost meanwhile.
         self.delivered = Delivered(len(engines))
         try:
             outcomes = weights.deliver(engines, self.delivered)
@@ -164,6 +164,7 @@ class EnginePool:
         """
         if self._states.are_out_of_round:
             return
+        # First out of the round, then asleep: no thread hands weights or requests to an engine that falls asleep.
         self._leave_round()
         self._put_to_sleep(list(self._fleet), _SLEEP_LIMIT_S)
         with self._lock:
@@ -202,6 +203,7 @@ class EnginePool:
             if self._stopped or engine not in self._fleet or self._states[engine] is not EngineState.LOST:
                 return
             self._states.change(engine, EngineEvent.REPLACED)
+            # A thread waits for the start, because the driver must go on with the round.
             self._joining.begin(self._fleet.restart(engine), self._join)
 
     def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
@@ -216,14 +218,13 @@ class EnginePool:
         assert not any(one.num_running + one.num_waiting for one in self.stats().values()), "a round still runs"
         old = self._fleet
         self._leave_round()
-        self._park(old)
-        fleet = self._fleet_of(tp_size)
-        self._parked = old
+        self._free_gpus_of(old)
+        fleet = self._fleets.exchange(old, tp_size)
         try:
             self._serve_with(fleet, timeout_s, must_start=True)
         except EngineStartError as error:
             log.warning("the engines do not regroup", tp_size=tp_size, reason=str(error))
-            self._parked = None
+            self._fleets.take_back()
             fleet.stop()
             self._serve_with(old, START_LIMIT_S)
             raise
@@ -232,11 +233,12 @@ class EnginePool:
 
     def stop(self) -> None:
         """End all engines."""
+        # Threads that wait for an engine see this before the engine ends, and report no loss.
         with self._lock:
             self._stopped = True
         self._notices.close()
-        for fleet in filter(None, (self._fleet, self._parked)):
-            fleet.stop()
+        self._fleet.stop()
+        self._fleets.stop()
 
     def _leave_round(self) -> None:
         """Take all engines out of the round, and wait for those that are about to join."""
@@ -244,21 +246,12 @@ class EnginePool:
             self._states.leave()
         self._joining.wait(START_LIMIT_S)
 
-    def _park(self, fleet: Fleet) -> None:
-        """Free the GPUs of a fleet for other engines: put it to sleep if that frees memory, otherwise end it."""
+    def _free_gpus_of(self, fleet: Fleet) -> None:
+        """Put a fleet to sleep if that frees memory for other engines, otherwise end it."""
         if self._spec.accelerator and not self._spec.options.sleep_level:
             fleet.stop()
         else:
             self._put_to_sleep(list(fleet), _SLEEP_LIMIT_S)
-
-    def _fleet_of(self, tp_size: int) -> Fleet:
-        """Return the parked fleet if it has this size, otherwise a new one. A parked fleet of another size ends."""
-        parked, self._parked = self._parked, None
-        if parked is not None and parked.tp_size == tp_size:
-            return parked
-        if parked is not None:
-            parked.stop()
-        return self._new_fleet(tp_size)
 
     def _serve_with(self, fleet: Fleet, timeout_s: float, *, must_start: bool = False) -> None:
         """Wake these engines, start missing ones, and publish the current weights to them.
@@ -296,16 +289,6 @@ class EnginePool:
                 self._states.change(engine, EngineEvent.REPORTED)
                 self._events.put(EngineLost(engine, "it was lost while the engines regrouped"))
 
-    def _new_fleet(self, tp_size: int) -> Fleet:
-        spec = self._spec.regrouped(tp_size)
-
-        def start(place: Place, engine: int | None) -> EngineHandle:
-            number = next(self._numbers) if engine is None else engine
-            self._notices.starts(number, place.worker)
-            return EngineHandle(number, place, spec, self._model, self._output, self._on_engine_event)
-
-        return Fleet(tp_size, engine_places(self._workers, tp_size), start)
-
     def _join(self, handle: EngineHandle) -> None:
         """Wait for a restarted engine and send it the current weights; runs in a thread of its own."""
         try:
@@ -317,9 +300,8 @@ class EnginePool:
         self._started(handle)
         while (weights := self._lacks(handle)) is not None:
             try:
-                copies = (
-                    weights.stored()
-                )  # Takes seconds, so it runs without the lock; the loop checks again afterwards.
+                # Takes seconds, so it runs without the lock; the loop checks again afterwards.
+                copies = weights.stored()
             except (WeightsUnavailable, TrainerLost) as unavailable:
                 self._cannot_join(handle, weights, str(unavailable))
                 return

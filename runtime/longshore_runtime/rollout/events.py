@@ -107,7 +107,7 @@ class WorkerLost:
 
 @dataclass(frozen=True)
 class RewardPulse:
-    """Time has passed: how rewards keep up may be told."""
+    """Time has passed: it may be time to report how rewards keep up."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,11 @@ class GradientsDone:
 
 
 @dataclass(frozen=True)
+class TurnChanged:
+    """The operator has granted or recalled a turn on GPUs that the job shares; the newest grants are asked for."""
+
+
+@dataclass(frozen=True)
 class StopRequested:
     """The pod was asked to stop."""
 
@@ -178,6 +183,7 @@ Event = (
     | RewardEvent
     | ElasticEvent
     | ReplicaLost
+    | TurnChanged
     | StopRequested
 )
 Events = queue.SimpleQueue[Event]

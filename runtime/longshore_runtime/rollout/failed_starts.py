@@ -21,7 +21,7 @@ class FailedStarts:
         self._rows: dict[int, _FailureStreak] = {}
 
     def failed(self, place: int, node: str | None) -> int:
-        """How many in a row have failed now; `node` is None where the worker could not say where it was."""
+        """Return how many in a row have failed now; `node` is None where the worker could not say where it was."""
         before = self._rows.get(place, _FailureStreak(node, 0))
         if None not in (node, before.node) and node != before.node:
             before = _FailureStreak(node, 0)
@@ -33,6 +33,6 @@ class FailedStarts:
         self._rows.pop(place, None)
 
     def wait_s(self, place: int) -> float:
-        """How long the next worker of this place waits before it tries."""
+        """Return how long the next worker of this place waits before it tries."""
         row = self._rows.get(place)
         return 0.0 if row is None else self._first_wait_s * _GROWTH ** (row.count - 1)

@@ -117,7 +117,7 @@ class Fleet:
         loading: dict[int, float] = {}
         for handle in starting:
             if handle.is_placed:
-                with contextlib.suppress(EngineDied, EngineStartError):  # Whoever waits for its start learns why.
+                with contextlib.suppress(EngineDied, EngineStartError):  # Anyone who waits for its start learns why.
                     loading[handle.engine] = handle.loaded().get(_LOADED_LIMIT_S).share
         return FleetStart(len(self._handles) - len(starting), len(self._handles), loading)
 

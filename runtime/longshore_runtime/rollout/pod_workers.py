@@ -247,7 +247,7 @@ class _PodCall:
 
 
 async def _received(socket: aiohttp.ClientWebSocketResponse) -> bytes:
-    """The next message; raises WorkerDied or BadMessage."""
+    """Return the next message; raises WorkerDied or BadMessage."""
     message = await socket.receive()
     match message.type:
         case aiohttp.WSMsgType.BINARY:

@@ -19,7 +19,7 @@ class Pulse:
         threading.Thread(target=self._run, name="pulse", daemon=True).start()
 
     def answered(self) -> None:
-        """The event was taken out of the queue and handled."""
+        """Note that the event was taken out of the queue and handled."""
         self._is_answered.set()
 
     def stop(self) -> None:

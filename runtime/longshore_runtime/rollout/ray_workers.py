@@ -1,4 +1,4 @@
-"""Reward workers beside engines: Ray actors that hold the judges of a job on the GPUs of its worker pods.
+"""Reward workers alongside engines: Ray actors that hold the judges of a job on the GPUs of its worker pods.
 
 Ray keeps an actor pending, at no cost, until a node has the labels that it asks for.
 """
@@ -29,7 +29,7 @@ class _RewardActor:
         self._scorers = ScorerSet(factory)
 
     def node(self) -> str:
-        """The node that it is on; answers as soon as there is a process."""
+        """Return the node that it is on; answers as soon as there is a process."""
         node: str = ray.get_runtime_context().get_node_id()
         return node
 
@@ -110,6 +110,6 @@ def _translated(error: BaseException) -> BaseException:
 
 
 def _death(error: BaseException | None) -> str:
-    """What Ray knows of the end of a worker: the beginning of the last line of many."""
+    """Return what Ray knows of the end of a worker: the beginning of the last line of many."""
     last_line = str(error).strip().rpartition("\n")[2]
     return last_line.partition(". ")[0].removeprefix("The actor is dead because ")

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
-from longshore.policy.adaptive_timeout import AdaptiveTimeout, TimeoutSettings
+from longshore.api.reward import OnRewardError, RewardKind
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.reward_queue import RewardQueue, ScoreTask
@@ -27,6 +26,7 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.batch import RewardStats
+from longshore_runtime.rollout.case_limits import CaseLimits
 from longshore_runtime.rollout.events import (
     ErrorKind,
     Event,
@@ -83,9 +83,7 @@ class RewardPool:
         self._sized = [number for number, lane in enumerate(lanes) if lane.is_sized]
         assert len(self._sized) == (on_pressure is not None), "pressure is reported if and only if one lane is sized"
         self._lanes = [RewardWorkers(number, lane, factory, events) for number, lane in enumerate(lanes)]
-        self._timeouts = {
-            name: AdaptiveTimeout(_limits_of(f)) for name, f in self._functions.items() if _is_adaptive(f)
-        }
+        self._case_limits = CaseLimits(self._functions.values())
         self._uncertain = [number for number, lane in enumerate(lanes) if _is_uncertain(lane)]
         self._prompts: Sequence[PromptRecord] = ()
         self._round = 0
@@ -199,13 +197,11 @@ class RewardPool:
 
     def export_state(self) -> dict[str, Any]:
         """Return what was learned about time limits, as JSON values."""
-        return {name: timeout.export_state() for name, timeout in self._timeouts.items()}
+        return self._case_limits.export_state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `export_state` returned."""
-        for name, timeout in self._timeouts.items():
-            if name in state:
-                timeout.load_state(state[name])
+        self._case_limits.load_state(state)
 
     def stop(self) -> None:
         """End the workers."""
@@ -239,21 +235,10 @@ class RewardPool:
             response=self._tokenizer.decode(completion.tokens, skip_special_tokens=True),
             answer=record.answer,
             row=record.fields,
-            limits_s=self._limits_s(task, record),
+            limits_s=self._case_limits.of(self._functions[task.function], record),
             reference=record.reference,
             messages=record.messages,
         )
-
-    def _limits_s(self, task: ScoreTask, record: PromptRecord) -> list[float] | None:
-        function = self._functions[task.function]
-        if function.kind is not RewardKind.CODE:
-            return None
-        timeout, code = self._timeouts.get(task.function), function.code
-        cases = record.fields[code.tests_field]
-        assert isinstance(cases, list), "checked when the data was read"
-        if timeout is None:
-            return [code.max_timeout_s] * len(cases)
-        return [timeout.limit(record.index, case).wall_s for case in range(len(cases))]
 
     def _scored(self, event: ResponseScored) -> GroupScored | None:
         task, is_late = event.task, event.task.round != self._round
@@ -323,10 +308,7 @@ class RewardPool:
         if result.broken is not None:
             self.stats.num_broken += 1
             log.warning("program broke the sandbox", reward=task.function, reason=result.broken)
-        timeout = self._timeouts.get(task.function)
-        if timeout is not None:
-            prompt = self._prompts[task.response.draw.index].index
-            timeout.response_tested(prompt, result.runs, passed_all=result.passed_all)
+        self._case_limits.learn(task.function, self._prompts[task.response.draw.index], result)
 
     def _queue_of(self, task: ScoreTask) -> RewardQueue:
         return self._lanes[self._lane_of[task.function]].queue
@@ -342,14 +324,5 @@ class RewardPool:
 
 
 def _is_uncertain(lane: RewardLane) -> bool:
-    """Whether a function of the lane may turn out not to work. A judge beside the engines starts with them."""
+    """Return whether a function of the lane may turn out not to work. A colocated judge starts with them."""
     return any(one.kind not in _BUILT_IN and not one.is_colocated for one in lane.functions)
-
-
-def _is_adaptive(function: RewardFunction) -> bool:
-    return function.kind is RewardKind.CODE and function.code.adaptive_timeout
-
-
-def _limits_of(function: RewardFunction) -> TimeoutSettings:
-    code = function.code
-    return TimeoutSettings(code.timeout_factor, code.min_timeout_s, code.max_timeout_s)

@@ -141,7 +141,7 @@ class RewardWorkers:
             bisect.insort(self._idle, (self._workers[worker].place, worker))
 
     def lost(self, worker: int, reason: str) -> None:
-        """A worker is gone, and another is asked for; what it did fails by itself. To be told twice does no harm.
+        """A worker is gone, and another is asked for; what it did fails by itself. A second report does no harm.
 
         One that was never ready did not start: see `failed`.
         """
@@ -191,7 +191,7 @@ class RewardWorkers:
         worker.death.add_done_callback(lambda reason: self._notify(WorkerLost(self._number, name, reason.result())))
 
     def _watch_start(self, worker: int, wait_s: float, ready: "Future[Surroundings]") -> None:
-        """The worker has a place, or died before it could say so: from now on its start takes time."""
+        """Note that the worker has a place, or died before it could say so: from now on its start takes time."""
         limit_s = self._lane.start_limit_s * len(self._lane.functions)
         call = _Call(worker, f"starts for more than {limit_s:g} s")
         self._watch.began(call, wait_s + limit_s)
@@ -212,7 +212,7 @@ class RewardWorkers:
         worker, error = call.worker, future.exception()
         if error is None:
             self._notify(WorkerReady(self._number, worker, found=future.result()))
-        elif not isinstance(error, WorkerDied):  # WorkerLost tells of those.
+        elif not isinstance(error, WorkerDied):  # WorkerLost reports those.
             kind = ErrorKind.SETUP if isinstance(error, RewardSetupError) else ErrorKind.FAULT
             self._notify(WorkerReady(self._number, worker, _first_line(error), kind))
 

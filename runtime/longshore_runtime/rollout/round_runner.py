@@ -44,7 +44,7 @@ class Engines(Protocol):
     """The engines of a job; events go to the queue that they were given."""
 
     def serving(self) -> Sequence[int]:
-        """Engines that take requests."""
+        """Return engines that take requests."""
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
         """Start requests; does not wait."""
@@ -93,6 +93,16 @@ class RoundObserver(Protocol):
         """Called for events that are not about sampling or scoring."""
 
 
+class Pause(Protocol):
+    """What becomes of the engines while a round has nothing to sample."""
+
+    def idle(self) -> None:
+        """Called when every request has ended, and again after every event until the round is over or goes on."""
+
+    def resume(self) -> None:
+        """Called before requests are added."""
+
+
 class RoundRunner:
     """One round: performs commands of the protocol, and passes events to it."""
 
@@ -108,12 +118,14 @@ class RoundRunner:
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         milestones: Milestones | None = None,
         pace: RolloutPace | None = None,
+        pause: Pause | None = None,
     ) -> None:
         """`kept`: tokens that responses continue from. `milestones`: when the observer's `milestone` is called.
-        `pace`: learns from what the engines do.
+        `pace`: learns from what the engines do. `pause`: None: the engines stay awake.
         """
         self._policy = policy
         self._pace = pace
+        self._pause = pause
         self._engines = engines
         self._scorer = scorer
         self._events = events
@@ -132,7 +144,7 @@ class RoundRunner:
         """As of the last responses of each engine."""
         self._messages: list[TimedMessage] = []
         """Messages between protocol and driver, from which the record of the round is built."""
-        self._on_drained: Callable[[], None] | None = None
+        self._on_emptied: Callable[[], None] | None = None
 
     def run(self, *, draining: bool) -> RoundResult:
         """Run until every accepted group has its rewards and every request of the round has ended.
@@ -149,6 +161,8 @@ class RoundRunner:
             started_s,
         )
         while not self._protocol.is_over:
+            if self._pause is not None and self._protocol.is_idle:
+                self._pause.idle()
             self._handle(self._events.get())
         totals = self._protocol.result
         return round_result(
@@ -162,7 +176,7 @@ class RoundRunner:
         )
 
     @property
-    def has_ended(self) -> bool:
+    def has_batch(self) -> bool:
         """Whether the batch is complete."""
         return self._protocol.has_batch
 
@@ -173,7 +187,7 @@ class RoundRunner:
 
     def retire(self, engines: Collection[int], on_emptied: Callable[[], None]) -> None:
         """Retire these engines for the rest of the round; their requests continue on others, by recomputation."""
-        self._on_drained = on_emptied
+        self._on_emptied = on_emptied
         self._receive(messages.EnginesRetired(tuple(engines)))
 
     def _handle(self, event: Event) -> None:
@@ -234,6 +248,8 @@ class RoundRunner:
         for command in commands:
             match command:
                 case messages.AddRequests(engine, responses):
+                    if self._pause is not None:
+                        self._pause.resume()
                     self._responses.update((str(response), response) for response in responses)
                     requests = [self._request_of(one, self._completions.get(one)) for one in responses]
                     self._engines.add(engine, requests)
@@ -242,8 +258,8 @@ class RoundRunner:
                 case messages.ReplaceEngine(engine):
                     self._engines.replace(engine)
                 case messages.AnnounceEmptied():
-                    assert self._on_drained is not None, "engines were retired"
-                    self._on_drained()
+                    assert self._on_emptied is not None, "engines were retired"
+                    self._on_emptied()
                 case messages.OfferResponse(response):
                     self._scorer.finished(response, self._completions[response])
                 case messages.ScoreGroup(group):

@@ -41,7 +41,7 @@ class WorkerHost(Protocol):
         """Begin to start a worker, which waits before it makes its functions ready; does not wait itself."""
 
     def name(self, place: int) -> str:
-        """What the pod of a place is called in logs."""
+        """Return what the pod of a place is called in logs."""
 
     def close(self) -> None:
         """No worker is asked for any more, and all have been killed."""

@@ -1,6 +1,6 @@
 """Test programs of assertions, as of HumanEval and MBPP: read as calls and conditions, and judged outside the sandbox.
 
-Run beside the program that they test, assertions would be no more than a claim of it: it could replace whatever they
+Run alongside the program that they test, assertions would be no more than a claim of it: it could replace whatever they
 call, or end before them. So a test program is never run. The calls of the tested function go into the sandbox with
 their arguments, the values come out as data, and the conditions are evaluated here.
 """
@@ -28,6 +28,8 @@ _NODES: Final = (
 )  # fmt: skip
 _ON_RESULTS: Final = (ast.Add, ast.Sub, ast.Div)
 """What conditions may do with a value of the program: no operation of these makes a large one of small ones."""
+_POWERS: Final = (ast.Pow, ast.LShift)
+_MAX_EXPONENT: Final = 1_000
 _MATHS_PREFIX: Final = "_math_"
 _RESULT: Final = "_result"
 _HOW: Final = "a test program may have assertions about calls of the tested function, with literals as arguments"
@@ -51,7 +53,7 @@ class Assertion:
     """Of the test program: those whose values it is about."""
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Whether the condition is true for the values of all calls; one that cannot be evaluated is not.
+        """Return whether the condition is true for the values of all calls; one that cannot be evaluated is not.
 
         What is evaluated was read from the data set, and holds nothing but what `_checked` lets through.
         """
@@ -75,7 +77,7 @@ class AssertionProgram:
         return [[literals.dumps(list(call.arguments)), literals.dumps(dict(call.keywords))] for call in self.calls]
 
     def broken(self, values: Sequence[Any]) -> str | None:
-        """The first assertion that does not hold; None: all hold."""
+        """Return the first assertion that does not hold; None: all hold."""
         return next((one.text for one in self.assertions if not one.holds(values)), None)
 
 
@@ -93,6 +95,8 @@ def read_test_program(text: str, entry: str) -> AssertionProgram:
     reader.read(module.body, entry)
     if not reader.assertions:
         raise ValueError(f"holds no assertion; {_HOW}")
+    if not reader.calls:  # Every program would pass.
+        raise ValueError(f"holds no assertion that calls {entry}; {_HOW}")
     return AssertionProgram(tuple(reader.calls), tuple(reader.assertions))
 
 
@@ -193,10 +197,21 @@ def _checked(expression: ast.expr) -> None:
             known = node.id in _names() or node.id.startswith(_RESULT)
         elif isinstance(node, ast.Call):
             known = isinstance(node.func, ast.Name) and not (node.func.id == "range" and _has_result(node))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, _POWERS):
+            known = not _has_result(node) and _is_small_power(node)
         elif isinstance(node, ast.BinOp) and not isinstance(node.op, _ON_RESULTS):
             known = not _has_result(node)
         if not known:
             raise ValueError(f"line {expression.lineno}: {_HOW}, not {ast.unparse(node)[:80]!r}")
+
+
+def _is_small_power(node: ast.BinOp) -> bool:
+    """Whether it takes no time: 10**9 and 2**100, but no power of powers."""
+    exponent = node.right
+    if not isinstance(exponent, ast.Constant) or not isinstance(exponent.value, int | float):
+        return False
+    is_nested = any(isinstance(part, ast.BinOp) and isinstance(part.op, _POWERS) for part in ast.walk(node.left))
+    return not is_nested and exponent.value <= _MAX_EXPONENT
 
 
 def _has_result(node: ast.AST) -> bool:

@@ -61,7 +61,7 @@ class StdioCase:
         return self.stdin.encode()
 
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
-        """Why the answer is wrong; None: it is right."""
+        """Return why the answer is wrong; None: it is right."""
         del claim
         try:
             printed = stdout.decode()
@@ -89,7 +89,7 @@ class FunctionCase:
         return json.dumps({"entry": self.entry, "arguments": list(self.arguments)}).encode()
 
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
-        """Why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
+        """Return why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
         del stdout
         try:
             returned = json.loads(claim)
@@ -114,7 +114,7 @@ class AssertionCase:
         return json.dumps({"entry": self.entry, "calls": self.test.shown}).encode()
 
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
-        """Why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
+        """Return why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
         del stdout
         try:
             values = literals.loads(claim)
@@ -148,13 +148,13 @@ class Ran:
 
 
 def verdict(case: TestCase, ran: Ran) -> CaseResult:
-    """What one run is worth."""
+    """Return what one run is worth."""
     outcome, detail = _judge(case, ran)
     return CaseResult(outcome, ran.wall_s, ran.cpu_s, detail[:_MAX_DETAIL])
 
 
 def parse_case(raw: object, row: str) -> TestCase:
-    """A test case from a data set; `row` names it in messages.
+    """Return a test case from a data set; `row` names it in messages.
 
     `{"stdin": text, "stdout": text}`, `{"entry": name, "arguments": [...], "expected": value}`, or
     `{"entry": name, "test": text}` with assertions in Python. Raises ValueError that names row and field.

@@ -4,7 +4,7 @@ Used where the container's own group is writable. Programs run one at a time and
 serves them all, and joining it costs them nothing.
 
 A group that has processes hands no controllers down to groups below it (version 2's rule against inner processes). So
-what runs in the container moves into a leaf first, beside which the groups of sandboxes are made.
+what runs in the container moves into a leaf first, next to which the groups of sandboxes are made.
 """
 
 import contextlib
@@ -40,10 +40,10 @@ def own_group(mount: Path = _MOUNT, membership: Path = Path("/proc/self/cgroup")
 def parent_of_sandboxes(
     own: Path, container: Path = _MOUNT, controllers: Set[str] = _CONTROLLERS, *, leaf: str = _LEAF
 ) -> Path:
-    """The group below which groups with limits can be made; raises LayerUnavailable.
+    """Return the group below which groups with limits can be made; raises LayerUnavailable.
 
     `own`: of this process; `container`: of its container, the topmost that it sees. Only that one is emptied: others
-    belong to whoever manages the machine.
+    belong to those who manage the machine.
     """
     group = own.parent if own.name == leaf else own
     try:

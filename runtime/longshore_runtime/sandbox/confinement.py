@@ -122,7 +122,7 @@ def become(user: int) -> None:
 
 def _limit(limits: SandboxLimits, alone: bool, num_processes: int, base_bytes: int) -> None:
     cpu_s = int(-(-limits.cpu_s // 1))
-    _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)  # A signal that tells why, and an end for who ignores it.
+    _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)  # A signal that says why, and an end for a program that ignores it.
     for kind, value in (
         (resource.RLIMIT_AS, base_bytes + limits.memory_bytes),
         (resource.RLIMIT_FSIZE, limits.file_bytes if alone else 0),

@@ -14,7 +14,7 @@ _TRIAL_USER: Final = 59_999
 
 @functools.cache
 def detect(python: str) -> LayerReport:
-    """What this machine offers to programs that `python` runs; asked once per process."""
+    """Return what this machine offers to programs that `python` runs; asked once per process."""
     return LayerReport({layer: _try(layer, python) for layer in Layer})
 
 

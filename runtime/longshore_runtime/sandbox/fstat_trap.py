@@ -44,7 +44,7 @@ _HANDLERS: Final = {
 
 
 def machine_code(machine: str) -> bytes:
-    """The signal handler."""
+    """Return the signal handler."""
     code = bytearray()
     for line in _HANDLERS[machine].splitlines():
         for word in line.split():

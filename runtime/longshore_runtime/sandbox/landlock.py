@@ -38,7 +38,7 @@ def version() -> int:
 
 
 def make_ruleset(readable: Iterable[str], writable: Iterable[str]) -> int:
-    """Descriptor of rules that leave these paths and what lies below them; missing ones are left out."""
+    """Return the descriptor of rules that leave these paths and what lies below them; missing ones are left out."""
     interface = version()
     handled = _FILE_ACCESS[min(interface, max(_FILE_ACCESS))]
     # Kernels before 4 and 6 take shorter attributes.

@@ -73,7 +73,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def syscall(what: str, number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
-    """A raw system call; integers are passed as 64 bits. Raises OSError that names `what`."""
+    """Return a raw system call; integers are passed as 64 bits. Raises OSError that names `what`."""
     wide = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     return _checked(_LIBC.syscall(ctypes.c_long(number), *wide), what)
 
@@ -86,7 +86,7 @@ def known_syscall(name: str) -> int:
 
 
 def release() -> tuple[int, ...]:
-    """The kernel's version: two numbers."""
+    """Return the kernel's version: two numbers."""
     return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
@@ -143,9 +143,9 @@ def hide_process() -> None:
 
 
 def own_memory() -> int:
-    """Descriptor of this process's memory, for another process to read and write it.
+    """Return the descriptor of this process's memory, for another process to read and write it.
 
-    Whoever has the descriptor needs no further right. Files of a hidden process belong to root, so this one is shown
+    Anyone who has the descriptor needs no further right. Files of a hidden process belong to root, so this one is shown
     for as long as it takes, and hidden afterwards.
     """
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)
@@ -156,7 +156,7 @@ def own_memory() -> int:
 
 
 def map_code(code: bytes) -> int:
-    """Address of machine code that this process and its forks can run, for as long as they live."""
+    """Return address of machine code that this process and its forks can run, for as long as they live."""
     pages = _LIBC.mmap(None, len(code), mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if pages == _MAP_FAILED:
         _checked(-1, "mmap")
@@ -174,7 +174,7 @@ def handle_signal(number: int, address: int) -> None:
 
 
 def raw_stat(descriptor: int) -> bytes:
-    """The kernel's `struct stat` of what a descriptor refers to."""
+    """Return the kernel's `struct stat` of what a descriptor refers to."""
     status = ctypes.create_string_buffer(_STAT_BYTES)
     syscall("fstat", known_syscall("fstat"), descriptor, status)
     return status.raw

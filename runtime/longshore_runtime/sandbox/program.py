@@ -46,7 +46,7 @@ def _entry(module: types.ModuleType, name: str) -> Any:
 
 
 def _returned(function: Any, call: dict[str, Any]) -> str:
-    """The value of one call as JSON, or of several as literals."""
+    """Return the value of one call as JSON, or of several as literals."""
     if "calls" not in call:
         return json.dumps(function(*call["arguments"]))
     return literals.dumps([function(*literals.loads(given), **literals.loads(named)) for given, named in call["calls"]])

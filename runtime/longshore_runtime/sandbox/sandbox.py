@@ -76,7 +76,7 @@ class Sandbox:
     def require(self, layers: Collection[Layer]) -> None:
         """Raise LayersMissing, naming those that lack, unless all of `layers` are in use and work here, together.
 
-        Raises SandboxError if that cannot be told.
+        Raises SandboxError if that cannot be found out.
         """
         unused = [layer for layer in Layer if layer in layers and layer not in self.layers]
         missing = detect(self._python).missing(layers)

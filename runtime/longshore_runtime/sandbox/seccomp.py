@@ -68,7 +68,7 @@ _TERMINAL_AND_DESCRIPTOR_QUERIES: Final = (0x5401, 0x5413, 0x541B, 0x5421, 0x545
 _NAMES_OF_THREADS_AND_MEMORY: Final = (15, 16, 0x5356_4D41)  # PR_SET_NAME, PR_GET_NAME, PR_SET_VMA
 _LOCKS: Final = (6, 7, 37, 38)  # F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
 # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_GET_SEALS. Of the rest, owners are sent
-# signals, leases and hints are seen by whoever has the same file open, and the size of pipes is memory of the kernel.
+# signals, leases and hints are seen by all who have the same file open, and the size of pipes is memory of the kernel.
 _OWN_DESCRIPTORS: Final = (0, 1, 2, 3, 4, 1030, 1032, 1034)
 
 Instruction = tuple[int, int, int, int]
@@ -76,11 +76,11 @@ Instruction = tuple[int, int, int, int]
 
 
 def build_filter(machine: str, own_pid: int, alone: bool, is_supervised: bool) -> list[Instruction]:
-    """The filter for one program.
+    """Return the filter for one program.
 
     `alone`: the program has a process namespace, so that its signals reach nobody else's and its children end with it.
     Without one, signals reach its own process only, it learns nothing of other processes, it gets threads but no
-    children (a child that keeps forking and ending is faster than whoever wants to kill it), and it changes no file
+    children (a child that keeps forking and ending is faster than anyone who wants to kill it), and it changes no file
     that is not open for writing.
 
     `is_supervised`: a supervisor answers the calls that open paths or tell something about them.

@@ -78,7 +78,7 @@ class Supervisor:
                 fcntl.ioctl(self.listener, _SEND, _RESPONSE.pack(call, *response, 0))
 
     def _perform(self, call: int, name: str, arguments: list[int]) -> int | None:
-        """What the program's call returns, or None if it has been answered; raises OSError."""
+        """Return what the program's call returns, or None if it has been answered; raises OSError."""
         directory, address, first, second = arguments[:4] if name in _WITH_DIRECTORY else (_AT_FDCWD, *arguments[:3])
         path = self._read_path(address)
         if not path.startswith("/") and directory & _INT != _AT_FDCWD:
@@ -155,7 +155,7 @@ class Supervisor:
             os.close(found)
 
     def _read_path(self, address: int) -> str:
-        """The path as it is now; what the program changes later does not matter."""
+        """Return the path as it is now; what the program changes later does not matter."""
         with _faults(address):
             text, end, _ = os.pread(self._memory, _PATH_BYTES, address).partition(b"\0")
         if not end:
@@ -183,5 +183,5 @@ def _reached(descriptor: int) -> str:
 
 
 def _name(descriptor: int) -> str:
-    """The path, without links."""
+    """Return the path, without links."""
     return os.readlink(_reached(descriptor))  # noqa: PTH115 - for every call of every program

@@ -40,7 +40,7 @@ class ProcessTree:
         self._children_are_listed = self._exists(f"{self._root}/task/{threading.get_native_id()}/children")
 
     def shows(self, process: int) -> bool:
-        """Whether this process, which is there, can be seen."""
+        """Return whether this process, which is there, can be seen."""
         return self._exists(f"{process}/statm")
 
     def resident_bytes(self, process: int) -> int:
@@ -48,7 +48,7 @@ class ProcessTree:
         return int(self._read(f"{process}/statm").split()[_RESIDENT_AT]) * _PAGE_BYTES
 
     def usage(self, base_bytes: int, buffer_bytes: int, apart: Collection[int] = ()) -> Usage:
-        """What all descendants but those `apart` have together.
+        """Return what all descendants but those `apart` have together.
 
         Memory is what is resident of each, without the `base_bytes` that it shares with this process, and, for each
         descriptor beyond the first few, `buffer_bytes`: as much as the kernel may keep for a socket. Other pages that

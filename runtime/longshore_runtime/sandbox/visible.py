@@ -23,20 +23,20 @@ class ShownPaths:
     """Directories above those, by both names: they are seen, but not their content."""
 
     def may_have(self, path: str) -> bool:
-        """Whether this path, which may contain links, may exist for a program."""
+        """Return whether this path, which may contain links, may exist for a program."""
         return path in self.ancestors or _is_below(path, self.named)
 
     def has(self, path: str) -> bool:
-        """Whether this path, which contains no links, is shown with its content."""
+        """Return whether this path, which contains no links, is shown with its content."""
         return _is_below(path, self.real)
 
     def is_ancestor(self, path: str) -> bool:
-        """Whether this path, which contains no links, is seen without its content."""
+        """Return whether this path, which contains no links, is seen without its content."""
         return path in self.ancestors and not self.has(path)
 
 
 def shown_paths(import_paths: Sequence[str]) -> ShownPaths:
-    """What exists for programs without a root directory of their own."""
+    """Return what exists for programs without a root directory of their own."""
     real = frozenset([*python_paths_but_packages(import_paths), *DEVICES])
     named = frozenset([*python_paths(import_paths), *DEVICES]) | real
     ancestors = frozenset(str(parent) for path in named for parent in PurePosixPath(path).parents)
@@ -44,7 +44,7 @@ def shown_paths(import_paths: Sequence[str]) -> ShownPaths:
 
 
 def python_paths(import_paths: Sequence[str]) -> list[str]:
-    """What Python needs to see: itself, its library, shared libraries, time zones, and `import_paths`."""
+    """Return what Python needs to see: itself, its library, shared libraries, time zones, and `import_paths`."""
     wanted = [
         os.path.realpath(sys.executable),
         f"{sys.base_prefix}/lib",
@@ -87,7 +87,7 @@ def _without(path: str, hidden: set[str]) -> Iterator[str]:
 
 
 def _is_below(path: str, places: frozenset[str]) -> bool:
-    """Whether this is one of the places, or lies below one."""
+    """Return whether this is one of the places, or lies below one."""
     while path not in places:
         above = os.path.dirname(path)  # noqa: PTH120 - for every call of every program
         if above == path:

@@ -227,7 +227,7 @@ def _memory_file(name: str, content: bytes) -> Iterator[int]:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
         os.lseek(descriptor, 0, os.SEEK_SET)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _ALL_SEALS)  # No store of memory for whoever gets it.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _ALL_SEALS)  # No store of memory for anyone who gets it.
         yield descriptor
     finally:
         os.close(descriptor)

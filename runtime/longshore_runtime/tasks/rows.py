@@ -11,7 +11,7 @@ NUM_TRAIN_PROMPTS: Final = 4096
 
 
 def builtin_prompt_sets(data: Data, seed: int, tokenizer: Tokenizer) -> PromptSets:
-    """Training and held-out prompts of the task that `data.builtin` names."""
+    """Return training and held-out prompts of the task that `data.builtin` names."""
     train = counting.generate(NUM_TRAIN_PROMPTS, seed)
     held_out = counting.held_out(data.held_out_prompts, seed) if data.held_out_prompts else []
     return PromptSets(_records(train, tokenizer), _records(held_out, tokenizer), num_too_long=0)

@@ -15,12 +15,12 @@ from mlflow.tracking.request_header import registry
 from mlflow.tracking.request_header.abstract_request_header_provider import RequestHeaderProvider
 
 from longshore.api.tracking import Mlflow
-from longshore_runtime.telemetry.trackers import TrackedRun
+from longshore_runtime.telemetry.tracker import TrackedRun
 
 _UID: Final = "longshore.job_uid"
 _GROUP: Final = "longshore.group"
 _LAST_STEP: Final = "longshore.last_step"
-"""Tag: MLflow does not tell which steps a run has."""
+"""Tag: MLflow does not say which steps a run has."""
 _MAX_VALUE_CHARACTERS: Final = 500
 _MAX_PARAMS: Final = 100
 """Time limit of one request."""

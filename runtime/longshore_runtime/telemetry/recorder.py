@@ -21,12 +21,12 @@ from longshore.api.runtime_status import (
     RuntimeStatus,
     WarmStart,
 )
+from longshore.api.sharing import RuntimeSharing
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE, LAST_SHARE
 from longshore.policy.training_alarms import RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
-from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import RunState
@@ -35,8 +35,8 @@ from longshore_runtime.telemetry.ledger import ledger_row
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.status_fields import draw_counts, held_out_reward, reported_alarms, state_fields
 from longshore_runtime.telemetry.status_reporter import StatusSink
-from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, repurposing_metrics, step_metrics
-from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.telemetry.step_done import StepDone
+from longshore_runtime.telemetry.step_metrics import lengths, repurposing_metrics, step_metrics
 
 log = structlog.get_logger()
 
@@ -64,6 +64,7 @@ class Recorder:
         """Guards `_status`, which several threads change."""
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
+        self._turn_metrics: dict[str, float] = {}
 
     def activity(self, activity: RuntimeActivity) -> None:
         """Report what the coordinator does now."""
@@ -125,6 +126,19 @@ class Recorder:
     def resized(self, size: JobSize) -> None:
         """Report the size that the job runs with."""
         self._update(size=size)
+
+    @property
+    def turns(self) -> RuntimeSharing | None:
+        """Turns on shared GPUs that the attempt has reported."""
+        return self._status.sharing
+
+    def sharing(self, report: RuntimeSharing) -> None:
+        """Report turns on shared GPUs."""
+        self._update(sharing=report)
+
+    def turn_metrics(self, values: Mapping[str, float]) -> None:
+        """Take metrics of turns on shared GPUs, for the step that is reported next."""
+        self._turn_metrics = dict(values)
 
     @property
     def notices(self) -> list[Notice]:
@@ -192,17 +206,11 @@ class Recorder:
         log.warning("assignment rejected", epoch=epoch, reason=reason)
         self._update(rejected_epoch=epoch, rejected_reason=reason, refused_tp_size=refused_tp_size)
 
-    def step(
-        self,
-        state: RunState,
-        result: RoundResult,
-        trained: StepTraining,
-        times: StepTimes,
-        queue_length: int,
-        repurposed: RepurposingTimes | None = None,
-    ) -> None:
+    def step(self, state: RunState, done: StepDone) -> None:
         """Report a finished step, after which every pod samples again."""
-        values = step_metrics(result, trained, times, queue_length, self._num_gpus) | repurposing_metrics(repurposed)
+        result, trained, times, queue_length = done.result, done.trained, done.times, done.queue_length
+        values = step_metrics(result, trained, times, queue_length, self._num_gpus)
+        values |= repurposing_metrics(done.repurposed) | self._turn_metrics
         self._metrics.write(state.step, values)
         self._ledger.append(ledger_row(state.step, result, trained))
         length = lengths(trained.samples)

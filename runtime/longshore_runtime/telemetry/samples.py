@@ -111,7 +111,7 @@ def _rows(
     groups: Sequence[tuple[str, ScoredGroup]],
     result: RoundResult,
     step: Mapping[str, Any],
-    prompts: Mapping[int, PromptRecord],
+    prompts: Sequence[PromptRecord],
     samples: Mapping[ResponseId, Sample],
     share: float,
 ) -> Iterator[Row]:

@@ -1,15 +1,16 @@
 """A finished step, with everything that can be recorded about it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from longshore.policy.round import ResponseId
-from longshore.record.facts import LanePlace, StepFacts, StepMarks, UpdatePasses
+from longshore.record.facts import LanePlace, RoundFacts, StepMarks, UpdatePasses
 from longshore.rounds import messages
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.telemetry.step_metrics import StepTimes
 from longshore_runtime.trainer.updates import StepTraining
 
 
@@ -23,6 +24,11 @@ class StepDone:
     trained: StepTraining
     queue_length: int
     repurposed: RepurposingTimes | None = None
+
+    @property
+    def times(self) -> StepTimes:
+        """Durations of the parts of the step."""
+        return StepTimes.of(self.marks, self.result.rollout_s)
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,9 @@ class JobFacts:
     """Facts that are the same for all steps of an attempt."""
 
     attempt: int
-    prompts: Mapping[int, PromptRecord]
+    prompts: Sequence[PromptRecord]
     """By index of the draw."""
-    held_out: Mapping[int, PromptRecord]
+    held_out: Sequence[PromptRecord]
     """The same for evaluations."""
     max_response_tokens: int
     is_colocated: bool
@@ -50,7 +56,7 @@ class JobFacts:
     @cached_property
     def prompt_of(self) -> Mapping[int, int]:
         """Row of the data for each index of a draw, where the two differ."""
-        return {index: record.index for index, record in self.prompts.items() if index != record.index}
+        return {index: record.index for index, record in enumerate(self.prompts) if index != record.index}
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,10 @@ class Places:
     trainers: tuple[LanePlace, ...] = ()
 
 
-def step_facts(done: StepDone, places: Places, job: JobFacts) -> StepFacts:
+def round_facts(done: StepDone, places: Places, job: JobFacts) -> RoundFacts:
     """Return what the record of the round is built from."""
     result = done.result
-    return StepFacts(
+    return RoundFacts(
         step=done.step,
         attempt=job.attempt,
         started=done.marks.begun_s + job.clock_offset_s,

@@ -12,7 +12,7 @@ from longshore_runtime.telemetry import samples
 from longshore_runtime.telemetry.background import Background
 from longshore_runtime.telemetry.record_files import StepFiles
 from longshore_runtime.telemetry.samples import Decoder
-from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, Places, StepDone, step_facts
+from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, Places, StepDone, round_facts
 
 MAX_WAITING: Final = 3
 """Steps and evaluations: each of them keeps all its tokens in memory until it is written."""
@@ -113,7 +113,7 @@ class StepRecords:
 
     def _write_round(self, done: StepDone, places: Places) -> None:
         if self._options.max_rounds_bytes or self._on_record is not None:
-            record = round_record(step_facts(done, places, self._job))
+            record = round_record(round_facts(done, places, self._job))
             if self._options.max_rounds_bytes:
                 self._rounds.write(done.step, record.to_bytes())
             if self._on_record is not None:

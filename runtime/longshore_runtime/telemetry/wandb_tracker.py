@@ -9,7 +9,7 @@ from typing import Any, Final
 import wandb
 
 from longshore.api.tracking import Wandb, WandbMode
-from longshore_runtime.telemetry.trackers import TrackedRun
+from longshore_runtime.telemetry.tracker import TrackedRun
 
 _INIT_LIMIT_S: Final = 60.0
 

@@ -87,7 +87,7 @@ class _TrainerActor:
     def update(
         self, denominator: float, max_mismatch: float | None, *passes: tuple[GradientSums, float]
     ) -> tuple[UpdateReport, float]:
-        """The report of an optimizer step, and the seconds that it took.
+        """Return the report of an optimizer step, and the seconds that it took.
 
         `passes`: what `accumulate` returned for everything that the update consists of, once per replica. Raises
         LogProbMismatch and UserError, see `require_trainable`; every rank does, and so do later calls until `discard`.
@@ -164,7 +164,8 @@ class _TrainerActor:
         """Raises UserError for a checkpoint of another backend."""
         path = self._path(directory)
         require_own(path, self._backend)
-        self._running.load(path)
+        with self._meter.loading():
+            self._running.load(path)
         self._refusal = None
 
     @ray.method(concurrency_group="watch")
@@ -176,6 +177,11 @@ class _TrainerActor:
     def num_computed(self) -> float:
         """See `WorkMeter`; answered while the rank computes."""
         return self._meter.num_computed
+
+    @ray.method(concurrency_group="meter")
+    def loaded_share(self) -> float:
+        """See `WorkMeter`; answered while the rank loads a checkpoint."""
+        return self._meter.loaded_share
 
     def discard(self) -> None:
         self._refusal = None
@@ -219,5 +225,5 @@ def _free_gpu_memory() -> None:
 
 
 _GROUPS: Final = {"watch": 1, "meter": 1}
-"""`lasts` and `num_computed` run in a thread each; all other calls run in one thread, in their order."""
+"""`lasts` has a thread, questions for the meter share one, and all other calls run in a third, in their order."""
 TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups=_GROUPS)(_TrainerActor)

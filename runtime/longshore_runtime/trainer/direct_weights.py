@@ -75,6 +75,8 @@ class DirectWeights:
         others = [engine for engine in engines if engine not in direct]
         try:
             receivers = self._send(direct, readers, delivered)
+            # Copies are begun after sending, which has given back its buffers, and before any engine takes the memory
+            # for its KV cache.
             if self._begun is None and (self._keeps_copies or others):
                 self._begun = self._trainers.begin_copies(self.policy_version)
             copies = self.stored() if others else None
@@ -85,6 +87,7 @@ class DirectWeights:
 
     def stored(self) -> StoredWeights:
         """Return copies, which are made now unless they exist."""
+        # Several engines may join at once, each in a thread of its own: the copies are collected once.
         with self._lock:
             if self._begun is not None and self._made is None:
                 self._made = self._begun()
@@ -101,6 +104,8 @@ class DirectWeights:
         sending = self._trainers.begin_sending(readers, self.policy_version, in_pieces=all(alike))
         receivers.begin(sending)
         while (parts := sending.next()) is not None:
+            # A rank has two buffers. It has filled one while engines loaded the other; they must let go of that one
+            # before the next call of `next` overwrites it.
             receivers.await_loaded()
             receivers.load(parts)
             receivers.sent = sending.broadcast() if receivers.remote else None
@@ -122,7 +127,7 @@ class _Receivers:
         """Of what each was sent."""
         self._loading: _Replies = []
         self.sent: Callable[[], str | None] | None = None
-        """Waits for a broadcast under way, and tells why it broke off, if it did."""
+        """Waits for a broadcast under way, and says why it broke off, if it did."""
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -133,7 +138,7 @@ class _Receivers:
         return [engine for engine in self._alive if not self._ranks[engine]]
 
     def begin(self, sending: Sending) -> None:
-        """Until all are prepared, and those that are elsewhere have met the rank that broadcasts."""
+        """Wait until all are prepared, and those in other places have met the rank that broadcasts."""
         num_remote_workers = sum(engine.num_workers for engine in self.remote)
         channel = sending.channel(num_remote_workers) if self.remote else None
         begun: _Replies = []
@@ -144,12 +149,13 @@ class _Receivers:
             else:
                 begun.append((engine, engine.begin_weights(replace(channel, first=first))))
                 first += engine.num_workers
+        # Workers of engines wait in `begin_weights` for this rank: it joins after all of them were asked, not before.
         if channel is not None and (reason := sending.join(channel)) is not None:
             self._lose_remote(reason, begun)
         self._await_all(begun)
 
     def load(self, parts: Mapping[int, BucketPart]) -> None:
-        """Does not wait."""
+        """Have all engines load what ranks have written; does not wait."""
         part = next(iter(parts.values()))
         broadcast, self._loading_bytes = replace(part, buffer=None), part.num_bytes
         for engine in self._alive:
@@ -158,7 +164,7 @@ class _Receivers:
             self._loading.append((engine, engine.load_bucket(bucket)))
 
     def await_loaded(self) -> None:
-        """Until all have loaded what they were given last."""
+        """Wait until all have loaded what they were given last."""
         if self.sent is not None and (reason := self.sent()) is not None:
             self._lose_remote(reason, self._loading)
         self.sent = None
@@ -168,14 +174,14 @@ class _Receivers:
         self._loading_bytes = 0
 
     def finish(self) -> None:
-        """All buckets have come: until no engine reads the trainers' memory any more."""
+        """Finish after the last bucket; return once no engine reads the trainers' memory any more."""
         finished = [(engine, engine.finish_weights()) for engine in self._alive]
         for engine, reply in finished:
             self._failures[engine] = failure(combined_checksum(self._checksums[engine]), reply)
             self._delivered.num_confirmed += self._failures[engine] is None
 
     def serve(self, policy_version: int) -> None:
-        """Those that have the weights of the trainers take requests."""
+        """Have the engines with the trainers' weights take requests."""
         self._await_all([(engine, engine.serve(policy_version)) for engine in self._alive])
 
     def _await_all(self, replies: _Replies) -> None:
@@ -184,7 +190,10 @@ class _Receivers:
                 self._failures[engine] = _death(reply, PUBLISH_LIMIT_S)
 
     def _lose_remote(self, reason: str, replies: _Replies) -> None:
-        """A broadcast with one member less is over for all; what befell an engine itself says more."""
+        """Give up all engines of a broadcast, because it cannot continue with one member less.
+
+        An engine that died itself keeps its own reason, which says more.
+        """
         failures = dict(replies)
         for engine in self.remote:
             death = _death(failures[engine], 0.0)

@@ -1,4 +1,4 @@
-"""What a call of a trainer rank raised: the loss of a peer is told from everything else."""
+"""What a call of a trainer rank raised: the loss of a peer, or anything else."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ def lost_peer(error: Exception) -> str | None:
 
 
 def cause(error: Exception) -> Exception:
-    """What to raise for an error of a call, instead of Ray's."""
+    """Return what to raise for an error of a call, instead of Ray's."""
     if (reason := lost_peer(error)) is not None:
         return TrainerLost(f"a trainer replica lost its peers ({reason})")
     raised = getattr(error, "cause", None)
@@ -30,6 +30,6 @@ def cause(error: Exception) -> Exception:
 
 
 def _line(text: str) -> str:
-    """The first one, and what NCCL adds to it."""
+    """Return the first line, and what NCCL adds to it."""
     detail = text.partition(_NCCL_DETAIL)[2].strip()
     return "; ".join(part.splitlines()[0] for part in (text or "no message", detail) if part)

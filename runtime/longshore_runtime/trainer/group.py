@@ -14,6 +14,7 @@ from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.clock import SystemClock
+from longshore_runtime.cluster.actors import Check
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event
@@ -28,7 +29,7 @@ from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
 _METER_LIMIT_S: Final = 10.0
-"""Read beside the work of a rank; whoever reports progress does without if it takes longer."""
+"""Read while a rank works; a progress report does without it if it takes longer."""
 _UPDATE_LIMIT_S: Final = 6 * 3600.0
 """An update may be much work; a lost rank is noticed at once, and a rank that waits for it gives up earlier."""
 
@@ -70,16 +71,17 @@ class TrainerGroup:
         model: str,
         output: str,
         delivery: Delivery | None = None,
+        check: Check | None = None,
     ) -> None:
         """Start one rank per place from a Hugging Face directory, `model`, relative to the storage.
 
-        Raises UserError for a model that cannot be trained so.
+        Raises UserError for a model that cannot be trained so, and what `check` raises while pods are awaited.
         """
         self._replicas = ReplicaPlaces(places, spec.sizes.ranks_per_replica)
         self._spec = spec
         self._delivery = delivery or Delivery()
         self._clock = SystemClock()
-        self._world = TrainerWorld(places, spec, model, output)
+        self._world = TrainerWorld(places, spec, model, output, check)
         self.num_given = 0
         """Samples that these ranks were asked to compute gradients or log-probabilities of; one counts each time."""
 
@@ -225,17 +227,17 @@ class TrainerGroup:
         return TrainResult(sums, steps[0][0], update.denominator, max(seconds), gradients_s, difference, work)
 
     def num_computed(self) -> float:
-        """How many of those that were given are computed, within a call as well; called from any thread."""
+        """Return how many of those that were given are computed, within a call as well; called from any thread."""
         firsts = [self._world.actors[self._replicas.ranks(replica)[0]] for replica in range(self.num_replicas)]
         return sum(self._world.get([actor.num_computed.remote() for actor in firsts], _METER_LIMIT_S))
 
     def policy_version(self) -> int:
-        """Number of optimizer steps so far, including those in progress."""
+        """Return the number of optimizer steps so far, including those in progress."""
         (version,) = self._world.get([self._world.actors[0].policy_version.remote()])
         return int(version)
 
     def weights(self, policy_version: int) -> PublishedWeights:
-        """The current weights, on their way to engines."""
+        """Return the current weights, on their way to engines."""
         if not self._delivery.is_direct:
             return self.begin_copies(policy_version)()
         return DirectWeights(self, policy_version, keeps_copies=self._delivery.keeps_copies)
@@ -272,11 +274,11 @@ class TrainerGroup:
         return sending
 
     def colocated_ranks(self, engine: EngineHandle) -> tuple[int, ...]:
-        """See `ReplicaPlaces.beside`."""
+        """See `ReplicaPlaces.colocated_ranks`."""
         return self._replicas.colocated_ranks(engine.place, engine.num_workers)
 
     def can_broadcast_to(self, engine: EngineHandle, readers: Collection[int]) -> bool:
-        """Whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""
+        """Return whether the rank that broadcasts while these ranks are read has no GPU in common with an engine."""
         first, *_ = self._replicas.writers(readers)
         return not self._replicas.shares_gpu(engine.place, first)
 
@@ -292,6 +294,10 @@ class TrainerGroup:
     def load(self, directory: str) -> None:
         """Restore every replica; raises UserError for a checkpoint of another backend."""
         self._world.get([actor.load.remote(directory) for actor in self._world.actors])
+
+    def loaded_share(self) -> float:
+        """Part of the checkpoint that the slowest rank has loaded; called from any thread while `load` runs."""
+        return float(min(self._world.get([one.loaded_share.remote() for one in self._world.actors], _METER_LIMIT_S)))
 
     def discard(self) -> None:
         """Discard accumulated gradients."""

@@ -1,6 +1,6 @@
 """Trainers that lost a rank start again: from the newest checkpoint, and through the updates since then once more.
 
-The responses of those steps are kept, so that nothing is sampled twice; gradients are computed anew.
+The responses of those steps are kept, so that nothing is sampled twice; gradients are computed again.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,13 +44,13 @@ class Recovery:
         return bool(self._lost_reason)
 
     def trained(self, training: StepTraining) -> None:
-        """The trainers have done a step."""
+        """Note that the trainers have done a step."""
         self._kept += training.batches
         self._num_tokens += sum(len(one.prompt_tokens) + len(one.response_tokens) for one in training.samples)
         self._num_restarts = 0
 
     def checkpointed(self) -> None:
-        """The newest checkpoint holds every update so far."""
+        """Note that the newest checkpoint holds every update so far."""
         self._kept, self._num_tokens = [], 0
 
     def lost(self, reason: str, generation: int) -> None:

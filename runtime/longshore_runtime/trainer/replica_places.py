@@ -21,11 +21,11 @@ class ReplicaPlaces:
         return len(self.places) // self.ranks_per_replica
 
     def ranks(self, replica: int) -> range:
-        """Ranks of one replica."""
+        """Return ranks of one replica."""
         return range(replica * self.ranks_per_replica, (replica + 1) * self.ranks_per_replica)
 
     def lane_places(self) -> tuple[LanePlace, ...]:
-        """Where the replicas are, in their order; none crosses a pod."""
+        """Return where the replicas are, in their order; none crosses a pod."""
         found = []
         for replica in range(self.num_replicas):
             places = [self.places[rank] for rank in self.ranks(replica)]
@@ -34,7 +34,7 @@ class ReplicaPlaces:
         return tuple(found)
 
     def pods_of(self, replica: int) -> tuple[int, ...]:
-        """Worker pods that a replica lies in; none where pods that only train hold it."""
+        """Return the worker pods that a replica lies in; none where pods that only train hold it."""
         places = (self.places[rank] for rank in self.ranks(replica))
         return tuple(sorted({place.worker for place in places if place.component is Component.WORKER}))
 
@@ -44,7 +44,7 @@ class ReplicaPlaces:
         return tuple(replica for replica, own in pods_of.items() if own and own <= set(pods))
 
     def writers(self, readers: Collection[int]) -> tuple[int, ...]:
-        """All ranks of the replicas that these belong to, or of the first one: they gather weights together.
+        """Return all ranks of the replicas that these belong to, or of the first one: they gather weights together.
 
         The first of them broadcasts.
         """
@@ -57,7 +57,7 @@ class ReplicaPlaces:
         return _pod(own) == _pod(place) and not set(own.gpus).isdisjoint(place.gpus)
 
     def colocated_ranks(self, place: Place, num_workers: int = 1) -> tuple[int, ...]:
-        """The rank on each GPU of an engine; none unless there is one on each.
+        """Return the rank on each GPU of an engine; none unless there is one on each.
 
         Without GPUs, as many ranks of its pod as it has workers, or one for all.
         """

@@ -1,6 +1,6 @@
 """From scored groups to training samples, and from samples to replicas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.objective import OBJECTIVES
@@ -14,21 +14,10 @@ from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 
 
-def samples_of(
-    group: ScoredGroup, record: PromptRecord, algorithm: Algorithm, policy_version: int
-) -> tuple[Sample, ...]:
-    """Training samples of one group of a round that `policy_version` sampled.
-
-    Equal to what `batch_samples` makes of the group in any batch; not for objectives that need the whole batch.
-    """
-    assert not OBJECTIVES[algorithm.name].needs_whole_batch, "its advantages depend on the other groups of the batch"
-    return tuple(batch_samples([group], {group.draw.index: record}, algorithm, policy_version))
-
-
 def batch_samples(
-    groups: Sequence[ScoredGroup], records: Mapping[int, PromptRecord], algorithm: Algorithm, policy_version: int
+    groups: Sequence[ScoredGroup], records: Sequence[PromptRecord], algorithm: Algorithm, policy_version: int
 ) -> list[Sample]:
-    """Training samples of a whole batch, group by group; `records` by index of the draw."""
+    """Return training samples of a whole batch, group by group; `records` by index of the draw."""
     rewards = [[one.reward + _penalty(one.completion, algorithm) for one in group.responses] for group in groups]
     estimator = OBJECTIVES[algorithm.name].advantage
     advantages = batch_advantages(estimator, rewards, algorithm.advantage_epsilon)
@@ -40,7 +29,7 @@ def batch_samples(
 
 
 def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> float:
-    """What the sums of one optimizer step over exactly these samples are divided by."""
+    """Return what the sums of one optimizer step over exactly these samples are divided by."""
     num_loss_tokens = [sample.num_loss_tokens for sample in samples]
     return denominator(options.objective.aggregation, num_loss_tokens, options.max_response_tokens)
 
@@ -58,7 +47,7 @@ def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
 
 
 def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:
-    """The same samples in the order of the data, whoever had them first."""
+    """Return the same samples in the order of the data, no matter who had them first."""
     return sorted(samples, key=lambda sample: (sample.draw, sample.index))
 
 

@@ -10,7 +10,7 @@ BACKEND_FILE: Final = "trainer_backend"
 
 
 def sign(directory: Path, backend: TrainerBackend) -> None:
-    """Note the backend beside what it saved."""
+    """Note the backend next to what it saved."""
     (directory / BACKEND_FILE).write_text(backend)
 
 

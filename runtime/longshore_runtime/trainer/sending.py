@@ -10,7 +10,7 @@ from longshore_runtime.trainer.failures import cause, lost_peer
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 
 _LIMIT_S: Final = 600.0
-"""A member that others wait for in vain gives up long before."""
+"""A member that is late gives up long before."""
 
 Get = Callable[[Sequence[Any]], list[Any]]
 """Waits for answers of ranks; raises TrainerLost, or what a rank raised."""
@@ -36,32 +36,36 @@ class Sending:
         )
 
     def channel(self, num_workers: int) -> BroadcastGroup:
-        """Where so many workers of engines can meet the first rank."""
+        """Return where so many workers of engines can meet the first rank."""
         ((host, port),) = self._get([self._first.rendezvous.remote()])
         return BroadcastGroup(host, port, num_workers + 1)
 
     def join(self, channel: BroadcastGroup) -> str | None:
-        """Meet them; why not all have come, if so."""
+        """Meet them; return why not all have come, or None."""
         return self._lost_peer(self._first.join_engines.remote(channel))
 
     def next(self) -> Mapping[int, BucketPart] | None:
-        """What the readers' ranks have written, or the first one; it overwrites the last but one. None: no more."""
+        """Return what the ranks that are read have written, or the first one; None: there is no more.
+
+        A rank has two buffers, so this bucket overwrites the last but one.
+        """
         parts = self._get([actor.fill.remote() for actor in self._actors.values()])
         assert all(parts) or not any(parts), "the replicas hold other parameters"
         written = dict(zip(self._actors, parts, strict=True))
         return {rank: written[rank] for rank in self._readers or [next(iter(written))]} if all(parts) else None
 
     def broadcast(self) -> Callable[[], str | None]:
-        """The first rank begins to send what it has written; the answer tells, later, why not all have got it."""
+        """Begin to send what the first rank has written; the returned function waits, and says why not all got it."""
         sent = self._first.broadcast.remote()
         return lambda: self._lost_peer(sent)
 
     def end(self) -> None:
         """Give the memory back, on GPUs to other processes: readers have let go of it."""
+        # Ranks keep the memory mapped until then: an engine may still copy from it.
         self._get([actor.end_sending.remote() for actor in self._actors.values()])
 
     def _lost_peer(self, answer: Any) -> str | None:
-        """The rank lives on when its peers are gone, and then tells so; anything else is raised."""
+        """Wait for the rank; return why its peers are gone, if they are. The rank survives that. All else is raised."""
         try:
             ray.get(answer, timeout=_LIMIT_S)
         except ray.exceptions.RayTaskError as error:

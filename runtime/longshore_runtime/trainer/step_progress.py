@@ -10,7 +10,7 @@ class MeteredTrainers(Protocol):
     """Samples that this world was given, once for every pass."""
 
     def num_computed(self) -> float:
-        """How many of them it has computed; raises TrainerLost."""
+        """Return how many of them it has computed; raises TrainerLost."""
 
 
 class StepProgress:

@@ -107,7 +107,7 @@ class StepWork(Protocol):
         """Use these replicas, which can compute although the round still runs."""
 
     def gradients_done(self, event: GradientsDone) -> None:
-        """A replica has computed what it was given."""
+        """Note that a replica has computed what it was given."""
 
     def finish(self) -> StepTraining:
         """The round is over and all trainers are awake: do what is left, and wait for all updates.
@@ -116,7 +116,7 @@ class StepWork(Protocol):
         """
 
     def progress(self) -> tuple[int, int]:
-        """Responses that are computed, and all of the batch, counted at every pass: once the round is over.
+        """Return the responses that are computed, and all of the batch, counted at every pass: once the round is over.
 
         Called from any thread; raises TrainerLost.
         """
@@ -133,7 +133,7 @@ class StepUpdates:
         trainers: TrainerGroup,
         handover: HandoverQueue,
         samples_of: Callable[[Sequence[ScoredGroup]], list[Sample]],
-        prompts: Mapping[int, PromptRecord],
+        prompts: Sequence[PromptRecord],
         clock: Clock,
         *,
         begins_during_rollout: bool,
@@ -181,7 +181,7 @@ class StepUpdates:
         raise AssertionError("no pod is repurposed for updates that all replicas do together")
 
     def gradients_done(self, event: GradientsDone) -> None:
-        """Only streamed parts are told one by one."""
+        """Only streamed parts are reported one by one."""
 
     def progress(self) -> tuple[int, int]:
         num_passes = self._num_epochs + self._computes_old_log_probs

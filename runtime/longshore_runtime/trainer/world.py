@@ -9,7 +9,7 @@ from typing import Any, Final
 import ray
 
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.cluster.actors import wait_ended
+from longshore_runtime.cluster.actors import Check, checked_get, wait_ended
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.places import Place
@@ -28,15 +28,18 @@ CALL_LIMIT_S: Final = 1800.0
 class TrainerWorld:
     """One actor per rank."""
 
-    def __init__(self, places: Sequence[Place], spec: TrainerSpec, model: str, output: str) -> None:
+    def __init__(
+        self, places: Sequence[Place], spec: TrainerSpec, model: str, output: str, check: Check | None = None
+    ) -> None:
         """Start a rank in each place; `model` is a Hugging Face directory, relative to the storage.
 
-        Raises UserError for a model that cannot be trained so.
+        Raises UserError for a model that cannot be trained so, and what `check` raises while pods are awaited.
         """
         self._places = places
         self._spec = spec
         self._model = model
         self._output = output
+        self._check = check
         self._events: queue.SimpleQueue[Event] | None = None
         self.actors: list[Any] = []
         """In the order of their ranks."""
@@ -59,7 +62,7 @@ class TrainerWorld:
     def restart(self, timeout_s: float) -> None:
         """End all ranks and start them again in the same places, with the initial model.
 
-        Raises TrainerLost when the pods are not there (again) within `timeout_s`.
+        Raises TrainerLost when the pods are not there (again) within `timeout_s`, or what the check raises before.
         """
         self.stop()
         self.generation += 1
@@ -78,13 +81,14 @@ class TrainerWorld:
         references: Sequence[Any],
         timeout_s: float = CALL_LIMIT_S,
         late: str = "a trainer replica does not answer",
+        check: Check | None = None,
     ) -> list[Any]:
         """Wait for answers of ranks; the first failure ends the wait.
 
         Raises TrainerLost for a rank that is gone or `late`, and what a rank itself has raised.
         """
         try:
-            results: list[Any] = ray.get(list(references), timeout=timeout_s)
+            results: list[Any] = checked_get(list(references), timeout_s, check)
         except ray.exceptions.RayTaskError as error:
             raise cause(error) from error
         except ray.exceptions.GetTimeoutError as error:
@@ -102,7 +106,8 @@ class TrainerWorld:
             undo.callback(self.stop)  # A rank that waits for one that failed would keep its GPU.
             # Ray starts an actor as soon as its pod is there.
             answers = [actor.rendezvous.remote() for actor in self.actors]
-            rendezvous = self.get(answers, pods_limit_s, late="a pod of the trainers is not there")[0]
+            late = "a pod of the trainers is not there"
+            rendezvous = self.get(answers, pods_limit_s, late, self._check)[0]
             size = len(self.actors)
             self.get(
                 [

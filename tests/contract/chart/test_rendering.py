@@ -12,6 +12,7 @@ from longshore.api import names
 from longshore.api.scheduling import PodGroupKind
 from longshore_operator import template_rules
 from longshore_operator.main import parse
+from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_group.api import APIS
 from longshore_operator.pods import coordinator_pod
 from tests.unit.operator.model import CONFIG, make_job
@@ -21,6 +22,13 @@ helm = pytest.importorskip("helm_python", reason="the chart is rendered with hel
 CHART = Path(__file__).parents[3] / "charts" / "longshore"
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 Json = dict[str, Any]
+
+# Facts of the definitions of the Prometheus operator (monitoring.coreos.com/v1), whose API server prunes other fields.
+DURATION = re.compile(r"^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$")
+SERVICE_MONITOR = {"endpoints", "selector", "namespaceSelector", "jobLabel", "targetLabels", "podTargetLabels"}
+POD_MONITOR = {"podMetricsEndpoints", "selector", "namespaceSelector", "jobLabel", "podTargetLabels"}
+ENDPOINT = {"port", "path", "scheme", "params", "interval", "scrapeTimeout", "honorLabels", "relabelings"}
+RULE = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
 
 
 def rendered(**values: Any) -> dict[tuple[str, str], Json]:
@@ -73,6 +81,30 @@ class TestOperatorPod:
         assert "priorityClassName" not in pod()["spec"]
 
 
+def options(**values: Any) -> OperatorConfig:
+    """What the operator makes of the command line in its pod."""
+    (container,) = pod(**values)["spec"]["containers"]
+    assert container["command"][:3] == ["python", "-m", "longshore_operator"]
+    return parse(container["command"][3:]).config
+
+
+class TestTemplatesOfJobs:
+    def test_classes_that_the_values_list_are_allowed_and_no_others(self) -> None:
+        assert options().priority_classes == frozenset()
+        assert options().runtime_classes == {"gvisor", "kata"}
+        listed = options(templates={"priorityClasses": ["batch", "urgent"], "runtimeClasses": []})
+        assert (listed.priority_classes, listed.runtime_classes) == ({"batch", "urgent"}, frozenset())
+        assert not listed.allow_privileged_templates
+        assert options(allowPrivilegedTemplates=True).allow_privileged_templates
+
+    @pytest.mark.parametrize(
+        "values", [{"priorityClasses": "batch"}, {"runtimeClasses": [1]}, {"classes": []}], ids=str
+    )
+    def test_what_is_no_list_of_names_is_refused(self, values: Json) -> None:
+        (field,) = values
+        assert field in refusal(templates=values)
+
+
 class TestPodGroups:
     def test_the_operator_may_use_those_that_are_listed_and_no_others(self) -> None:
         def found(kinds: list[str], scope: str = "") -> tuple[list[str], set[str]]:
@@ -114,6 +146,35 @@ class TestMonitoring:
         ports = [port["name"] for port in coordinator["spec"]["containers"][0]["ports"]]
         assert coordinators["spec"]["podMetricsEndpoints"][0]["port"] in ports
         assert coordinators["spec"]["namespaceSelector"] == {"any": True}
+
+    def test_they_have_only_what_the_definitions_of_the_prometheus_operator_know(self) -> None:
+        every = {"enabled": True, "interval": "1m30s"}
+        objects = rendered(
+            monitoring={
+                "serviceMonitor": every,
+                "podMonitor": every,
+                "rules": {"enabled": True, "for": {"LongshoreJobStuck": "1d12h"}},
+            }
+        )
+        service, pods = (
+            objects["ServiceMonitor", "longshore-operator"]["spec"],
+            objects["PodMonitor", "longshore-operator-coordinators"]["spec"],
+        )
+        assert {"endpoints", "selector"} <= service.keys() <= SERVICE_MONITOR
+        assert {"podMetricsEndpoints", "selector"} <= pods.keys() <= POD_MONITOR
+        endpoints = [*service["endpoints"], *pods["podMetricsEndpoints"]]
+        assert all(endpoint.keys() <= ENDPOINT for endpoint in endpoints)
+        [group] = objects["PrometheusRule", "longshore-operator"]["spec"]["groups"]
+        assert {"name", "rules"} == group.keys()
+        for rule in group["rules"]:
+            assert {"alert", "expr"} <= rule.keys() <= RULE
+            assert all(isinstance(text, str) for text in (*rule["labels"].values(), *rule["annotations"].values()))
+        durations = [*(one["interval"] for one in endpoints), *(rule["for"] for rule in group["rules"])]
+        assert all(DURATION.match(duration) for duration in durations), durations
+
+    @pytest.mark.parametrize("duration", ["", "30s1h", "soon", "5"])
+    def test_a_duration_that_the_prometheus_operator_refuses_is_refused_at_once(self, duration: str) -> None:
+        assert "interval" in refusal(monitoring={"podMonitor": {"interval": duration}})
 
     def test_an_operator_of_one_namespace_has_coordinators_there_alone(self) -> None:
         objects = rendered(watchNamespace="team", monitoring={"podMonitor": {"enabled": True}})

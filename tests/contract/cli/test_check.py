@@ -103,7 +103,13 @@ def test_a_spec_that_the_api_server_refuses_is_a_cross(tmp_path: Path) -> None:
 
 def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     job = manifest(tmp_path / "job.yaml")
-    for option, value in (("--gpu-memory", "much"), ("--gpu-type", "GTX"), ("--skip", "everything")):
+    for option, value in (
+        ("--gpu-memory", "much"),
+        ("--gpu-type", "GTX"),
+        ("--skip", "everything"),
+        ("--model", "no-such-model"),
+        ("--data", "no-such-data.jsonl"),
+    ):
         code, told = command(job, option, value)
         assert (code, told.startswith(f"error: {option}: ")) == (2, True), told
 

@@ -15,11 +15,14 @@ import ray
 
 from longshore.api.pods import Workers
 from longshore.api.rollout import EngineBackend, EngineSettings
+from longshore.api.runtime_status import JobSize
+from longshore.api.status import Assignment
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
+from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.engine_protocol import LiveResponse
-from longshore_runtime.errors import TrainerLost
+from longshore_runtime.errors import SizeChanged, TrainerLost
 from longshore_runtime.rollout import engine_handle
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.engine_pool import EnginePool
@@ -31,6 +34,7 @@ from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import PROMPT, request
 from tests.contract.engines.pods import LIMIT_S, Job
 from tests.ray_pods import Pods, worker_pods
+from tests.unit.runtime.elastic_parts import Known
 
 SHORT_S = 2.0
 GONE = "the engine's process or pod is gone (ActorDiedError)"
@@ -96,7 +100,10 @@ def test_engines_serve_once_they_have_the_weights_and_tell_where_they_are(start:
 
 
 def test_it_says_how_many_engines_have_started_and_what_the_others_wait_for(pods: Pods) -> None:
-    """A third pod joins later: meanwhile the others start, and the engine without a pod is not asked."""
+    """A third pod joins later: meanwhile the others start, and the engine without a pod is not asked.
+
+    The wait for it ends when the job is to go on with two pods.
+    """
     workers = TWO_BY_TWO.model_copy(update={"replicas": 3, "gpus_per_pod": 1})
     options = EngineSettings(backend=EngineBackend.FAKE)
     pool = EnginePool(workers, EngineSpec(options, ENDLESS), "model", "output", queue.SimpleQueue())
@@ -104,8 +111,11 @@ def test_it_says_how_many_engines_have_started_and_what_the_others_wait_for(pods
         while pool.starting().num_started < 2:
             threading.Event().wait(0.05)
         assert pool.starting() == FleetStart(2, 3, {})
+        asked = Known(Assignment(epoch=1, size=JobSize(epoch=1, workers=2, held=3)))
+        with pytest.raises(SizeChanged):
+            pool.wait_for_all(lambda: require_no_fewer(asked, workers.replicas))
         pods.join(2)
-        pool.wait_for_all()
+        pool.wait_for_all(lambda: require_no_fewer(Known(), workers.replicas))
         assert pool.starting() == FleetStart(3, 3, {})
     finally:
         pool.stop()

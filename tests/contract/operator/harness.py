@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -234,6 +235,15 @@ class Operator:
             return '"event": "leading"' in self.log()
 
         eventually("the operator leads", leads)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It sees nothing while the block runs, and the outcome afterwards."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; returns the exit code."""

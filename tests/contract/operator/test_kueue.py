@@ -126,7 +126,22 @@ def test_a_suspended_job_gives_its_quota_back(jobs: Jobs, kueue: Kueue) -> None:
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 1}
 
 
-def test_a_queue_that_does_not_exist_is_told_and_mended(jobs: Jobs, kueue: Kueue) -> None:
+def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
+    jobs: Jobs, kueue: Kueue, operator: Operator
+) -> None:
+    for name in ("first", "second"):
+        jobs.create(name, labels=TEAM, **job_spec(replicas=1))
+        wait_admitted(jobs, name)
+    with operator.paused():
+        for change in ({"suspend": True}, {"workers": {"replicas": 2}}, {"suspend": False}):
+            jobs.patch(change, "first")
+    wait_reported(jobs, "first", "QuotaPending", f"insufficient unused quota for {GPU}")
+    assert pods_of(jobs, "first") == []
+    jobs.delete("second")
+    assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 2}
+
+
+def test_a_queue_that_does_not_exist_is_reported_and_corrected(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
     wait_reported(jobs, "first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
     kueue.create_local_queue(jobs.namespace, "later")

@@ -190,7 +190,7 @@ def test_an_escalating_template_is_refused(jobs: Jobs) -> None:
     assert jobs.pods() == {}
 
 
-def test_what_the_api_server_refuses_is_shown_and_work_goes_on_when_it_is_mended(jobs: Jobs) -> None:
+def test_what_the_api_server_refuses_is_shown_and_work_goes_on_when_it_is_corrected(jobs: Jobs) -> None:
     name = ALLOWED_PRIORITY_CLASS
     spec = job_spec()
     spec["coordinator"]["template"]["spec"]["priorityClassName"] = name

@@ -3,7 +3,10 @@
 import contextlib
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +38,8 @@ from tests.contract.operator.newer import NEW_FIELD
 
 NEWER_IMAGE = os.environ.get("LONGSHORE_TEST_IMAGE", "newer")
 """On a real cluster an image that it can pull."""
+METRICS_SERVICE = f"{SERVICE_ACCOUNT}-metrics"
+METRICS_PORT = re.compile(rf"{METRICS_SERVICE}:\d+")
 SERVICE = "kubernetes"
 """The service of the API server, in the namespace `default`."""
 
@@ -276,6 +281,29 @@ def own_endpoints(cluster: Cluster) -> Iterator[set[int]]:
         api.delete_namespaced_endpoint_slice(SERVICE, "default")
 
 
+def chart_test(cluster: Cluster, values: dict[str, Any]) -> str:
+    """Run the program of the chart's test, as `helm test` does; returns what it prints.
+
+    Nothing resolves the names of services on the embedded cluster, so the endpoint of the service takes its place.
+    """
+    with helm.Chart.load(str(CHART)) as loaded:
+        rendered = loaded.render(values, name="longshore", namespace=RELEASE_NAMESPACE)
+    [text] = [text for name, text in rendered.items() if name.endswith("tests/operator.yaml")]
+    program = yaml.safe_load(text)["spec"]["containers"][0]["command"][-1]
+
+    def address() -> str:
+        found = cluster.core.read_namespaced_endpoints(METRICS_SERVICE, RELEASE_NAMESPACE).subsets or []
+        return next((f"{one.addresses[0].ip}:{one.ports[0].port}" for one in found if one.addresses), "")
+
+    eventually("the service of the operator has an endpoint", lambda: bool(address()))
+    port = METRICS_PORT.search(program)
+    assert port is not None, "it asks the service of the operator"
+    program = program.replace(port.group(), address())
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
 class TestChart:
     def test_it_is_sound(self) -> None:
         assert helm.lint(str(CHART))["errors"] == []
@@ -397,6 +425,7 @@ class TestChart:
                     return found.status.ready_replicas == 1
 
                 eventually("the operator's pod is ready", ready)
+                assert chart_test(cluster, with_policy).splitlines() == ["healthz ok", "readyz leading"]
             finally:
                 release.upgrade(str(CHART), "longshore", CHART_VALUES, timeout=60)
 

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from longshore.api.names import Component
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
+from longshore.policy.sharing_group import Grant
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.model_source import InitialModel
@@ -45,6 +46,9 @@ class NoAssignments:
 
     def reward_address(self, index: int) -> str | None:
         return "10.0.0.7" if index == 1 else None
+
+    def grant(self, attempt: int) -> Grant:
+        return Grant()
 
     def close(self) -> None:
         """Nothing to close."""
@@ -203,7 +207,7 @@ class Starting:
     def starting(self) -> FleetStart:
         return self.start
 
-    def wait_for_all(self) -> None:
+    def wait_for_all(self, check: object = None) -> None:
         self.reported.append(self.sink.progress.get(timeout=60))
 
     def trainers(self, model: object) -> "Starting":
@@ -222,15 +226,15 @@ def test_while_engines_and_trainers_start_it_is_reported_how_far_they_are(
     storage: Path, monkeypatch: pytest.MonkeyPatch, accelerator: bool
 ) -> None:
     """On GPUs that they share, trainers start after the engines."""
-    monkeypatch.setattr("longshore_runtime.session.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.session_parts.PROGRESS_EVERY_S", 0.001)
     gpus = {"workers": {"replicas": 1, "gpusPerPod": 1}} if accelerator else {}
     sink = Sink()
     with session(storage, sink, **gpus) as one:
         parts = Starting(sink)
-        monkeypatch.setattr(one, "_engines", lambda model: parts)
-        monkeypatch.setattr(one, "_trainers", parts.trainers)
+        monkeypatch.setattr(one._builder, "_engines", lambda model: parts)
+        monkeypatch.setattr(one._builder, "_trainers", parts.trainers)
         monkeypatch.setattr(parts, "sleep", lambda: None, raising=False)
-        one._engines_and_trainers(InitialModel("models/tiny", None))
+        one._builder._engines_and_trainers(InitialModel("models/tiny", None))
     while not sink.progress.empty():
         parts.reported.append(sink.progress.get())
     engines, trainers = [
@@ -252,10 +256,10 @@ def test_while_rewards_wait_for_their_pods_it_is_reported_how_many_are_there(
             raise UserError("that is enough")
 
     sink, reported = Sink(), list[Progress]()
-    monkeypatch.setattr("longshore_runtime.session.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.session_parts.PROGRESS_EVERY_S", 0.001)
     reward = {"pods": 2, "functions": [{"name": "maths", "kind": "Maths"}]}
     with session(storage, sink, reward=reward) as one:
-        monkeypatch.setattr(one, "_rewards", lambda *_: Waiting())
+        monkeypatch.setattr(one._builder, "_rewards", lambda *_: Waiting())
         with pytest.raises(UserError, match="that is enough"):
             one.build()
     assert reported == [Progress(unit=ProgressUnit.PODS, done=1, total=2)]

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from longshore.api.tracking import Mlflow
-from longshore_runtime.telemetry.trackers import TrackedRun, Tracker, TrackerThread
+from longshore_runtime.telemetry.tracker import TrackedRun, Tracker
+from longshore_runtime.telemetry.trackers import TrackerThread
 
 SERVER = Path(os.environ.get("LONGSHORE_TEST_MLFLOW", ".venv/mlflow/bin/mlflow"))
 START_LIMIT_S = 300.0

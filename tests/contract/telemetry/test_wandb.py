@@ -9,7 +9,8 @@ from typing import Any
 from wandb.proto.wandb_internal_pb2 import Record
 
 from longshore.api.tracking import Wandb, WandbMode
-from longshore_runtime.telemetry.trackers import TrackedRun, TrackerThread
+from longshore_runtime.telemetry.tracker import TrackedRun
+from longshore_runtime.telemetry.trackers import TrackerThread
 from longshore_runtime.telemetry.wandb_tracker import WandbTracker
 from tests.unit.runtime.telemetry.test_trackers import wait_for
 

@@ -1,19 +1,15 @@
 """Processes that form a world, kept for many tests: starting them costs far more than a tiny training run."""
 
+import gc
 import multiprocessing
 import socket
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from typing import Any, Final
-
-import psutil
+from typing import Any
 
 import tests.warm  # noqa: F401 - ranks are forks of a process that has imported the trainers
 from longshore_runtime.backends.world import World
-
-MAX_THREADS: Final = 40
-"""gloo leaves threads behind with every world, which go on polling: hundreds of them keep a core busy."""
 
 
 class Ranks:
@@ -49,12 +45,9 @@ class Ranks:
         return [results[rank] for rank in range(len(self._pipes))]
 
     @property
-    def are_fresh(self) -> bool:
-        """Whether all of them run, and hold few threads of former worlds."""
-        return all(
-            process.is_alive() and psutil.Process(process.pid).num_threads() < MAX_THREADS
-            for process in self._processes
-        )
+    def are_alive(self) -> bool:
+        """Whether all of them run."""
+        return all(process.is_alive() for process in self._processes)
 
     def stop(self) -> None:
         """End them."""
@@ -68,7 +61,7 @@ _KEPT: dict[int, Ranks] = {}
 
 def kept_ranks(size: int) -> Ranks:
     """Processes that serve one test after another."""
-    if size in _KEPT and not _KEPT[size].are_fresh:
+    if size in _KEPT and not _KEPT[size].are_alive:
         _KEPT.pop(size).stop()
     if size not in _KEPT:
         _KEPT[size] = Ranks(size)
@@ -103,3 +96,4 @@ def _leave_world() -> None:
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():
         dist.destroy_process_group()
+    gc.collect()  # Cycles hold process groups, whose threads would go on polling.

@@ -49,12 +49,15 @@ class SeenMeter(WorkMeter):
 
     def __init__(self) -> None:
         self.shown: list[float] = []
+        self.shown_shares: list[float] = []
         super().__init__()
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name == "num_computed":
             self.shown.append(self.num_computed)
+        if name == "loaded_share":
+            self.shown_shares.append(self.loaded_share)
 
 
 @dataclass(frozen=True)

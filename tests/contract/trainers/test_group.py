@@ -92,6 +92,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
     trainers.train(BATCHES[0])
     assert any(not np.array_equal(saved[name], values) for name, values in published(trainers, 3).items())
     trainers.load(directory)
+    assert trainers.loaded_share() == 1
     restored = published(trainers, 2)
     assert all(np.array_equal(saved[name], restored[name]) for name in saved), "bit by bit"
 

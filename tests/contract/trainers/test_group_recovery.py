@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 import ray
 
+from longshore.api.runtime_status import JobSize
+from longshore.api.status import Assignment
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.errors import TrainerLost
+from longshore_runtime.elastic.size import require_no_fewer
+from longshore_runtime.errors import SizeChanged, TrainerLost
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.events import Event, ReplicaLost
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 from tests.contract.trainers.test_group import published
 from tests.ray_pods import TRAINERS, Pods, worker_pods
+from tests.unit.runtime.elastic_parts import Known
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -120,9 +124,11 @@ def generation_of(events: "queue.SimpleQueue[Event]") -> int:
 
 
 def test_a_world_starts_again_once_its_pods_are_back(pods: Pods, storage: Path) -> None:
-    """Without its pod it gives up in time; the next attempt, with the pod, trains on as if nothing had happened."""
+    """Without its pod it gives up in time, or when the job shall do without; with the pod it trains on as before."""
     pods.join(1)
-    trainers = TrainerGroup([Place(0, ()), Place(1, ())], TrainerSpec(TrainerBackend.FAKE, OPTIONS), "m", "output")
+    asked, places = Known(), [Place(0, ()), Place(1, ())]
+    spec, check = TrainerSpec(TrainerBackend.FAKE, OPTIONS), lambda: require_no_fewer(asked, len(places))
+    trainers = TrainerGroup(places, spec, "m", "output", check=check)
     assert [trainers.replicas_on({worker}) for worker in range(2)] == [(0,), (1,)]
     (storage / "saved").mkdir()
     trainers.save("saved")
@@ -134,9 +140,13 @@ def test_a_world_starts_again_once_its_pods_are_back(pods: Pods, storage: Path) 
         trainers.train(BATCHES[0])
     with pytest.raises(TrainerLost, match="a pod of the trainers is not there after 2 s"):
         trainers.restart(timeout_s=2)
+    asked.assignment = Assignment(epoch=1, size=JobSize(epoch=1, workers=1, held=2))
+    with pytest.raises(SizeChanged):
+        trainers.restart(timeout_s=LIMIT_S)
+    asked.assignment = Assignment()
     pods.join(1)
     trainers.restart(timeout_s=LIMIT_S)
-    assert trainers.generation == 2
+    assert trainers.generation == 3
     trainers.load("saved")
     trainers.train(BATCHES[0])
     again = published(trainers, 1)

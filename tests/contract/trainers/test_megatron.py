@@ -78,6 +78,7 @@ def train(world: World, model: Path, sizes: ParallelSizes, loaded: Path | None, 
     trainer = start(model, world, sizes)
     if loaded:
         trainer.load(loaded)
+        assert trainer._meter.loaded_share == pytest.approx(1.0), "of what this rank holds"
     for batch in batches:
         trainer.accumulate(batch)
         trainer.update(100.0)

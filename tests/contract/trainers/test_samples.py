@@ -15,13 +15,12 @@ from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer.samples import (
     batch_samples,
     off_policy_token_share,
-    samples_of,
     shares,
     step_denominator,
 )
 from tests.contract.trainers.replicas import make_samples, options_of, with_masks
 
-RECORDS = {index: PromptRecord(index, "p", (7, index), "a") for index in range(9)}
+RECORDS = [PromptRecord(index, "p", (7, index), "a") for index in range(9)]
 
 
 def algorithm(name: AlgorithmName = AlgorithmName.GRPO, **fields: object) -> Algorithm:
@@ -44,7 +43,7 @@ STALE = group(0, [response(0, 1.0, [(3, 2), (4, 1), (5, 3)]), response(1, 0.0, [
 
 
 def test_tokens_of_older_weights_are_counted_and_stay_in_the_loss() -> None:
-    samples = samples_of(STALE, RECORDS[0], algorithm(), policy_version=5)
+    samples = batch_samples([STALE], RECORDS, algorithm(), policy_version=5)
     assert [sample.num_stale_tokens for sample in samples] == [3, 0, 5]
     assert [sample.loss_mask for sample in samples] == [None] * 3
     assert [sample.num_loss_tokens for sample in samples] == [6, 4, 5]
@@ -52,7 +51,7 @@ def test_tokens_of_older_weights_are_counted_and_stay_in_the_loss() -> None:
 
 
 def test_masked_tokens_of_older_weights_are_counted_and_leave_the_loss() -> None:
-    samples = samples_of(STALE, RECORDS[0], algorithm(mask_stale_tokens=True), policy_version=5)
+    samples = batch_samples([STALE], RECORDS, algorithm(mask_stale_tokens=True), policy_version=5)
     assert [sample.loss_mask for sample in samples] == [(False,) * 3 + (True,) * 3, (True,) * 4, (False,) * 5]
     assert [sample.num_loss_tokens for sample in samples] == [3, 4, 0]
     assert off_policy_token_share(samples) == 8 / 15
@@ -65,7 +64,7 @@ def test_without_samples_nothing_is_off_policy() -> None:
 def test_the_punishment_of_long_responses_enters_the_advantages_and_is_told_apart_from_the_reward() -> None:
     responses = [response(index, 1.0, [(0, length)]) for index, length in enumerate([6, 8, 10])]
     punished = algorithm(AlgorithmName.DR_GRPO, overlong_buffer_tokens=4, overlong_penalty=2.0)
-    samples = samples_of(group(0, responses), RECORDS[0], punished, policy_version=0)
+    samples = batch_samples([group(0, responses)], RECORDS, punished, policy_version=0)
     assert [sample.reward for sample in samples] == [1.0, 1.0, 1.0]
     assert [sample.penalty for sample in samples] == [0.0, -1.0, -2.0]
     assert [sample.advantage for sample in samples] == [1.0, 0.0, -1.0]
@@ -81,15 +80,9 @@ def test_groups_that_arrive_one_by_one_give_the_samples_of_the_batch(
         group(prompt, [response(index, reward, [(0, index + 1)], prompt) for index, reward in enumerate(of_group)])
         for prompt, of_group in enumerate(rewards)
     ]
-    one_by_one = [sample for one in groups for sample in samples_of(one, RECORDS[one.draw.index], options, 0)]
+    one_by_one = [sample for one in groups for sample in batch_samples([one], RECORDS, options, 0)]
     assert batch_samples(groups, RECORDS, options, 0) == one_by_one
     assert [sample.prompt_tokens for sample in one_by_one] == [(7, one.draw.index) for one in one_by_one]
-
-
-def test_an_objective_that_needs_the_whole_batch_takes_no_single_group() -> None:
-    with pytest.raises(AssertionError, match="other groups"):
-        samples_of(STALE, RECORDS[0], algorithm(AlgorithmName.REINFORCE_PLUS_PLUS), 5)
-    assert [one.advantage > 0 for one in batch_samples([STALE], RECORDS, algorithm(), 5)] == [True, False, True]
 
 
 @pytest.mark.parametrize("name", AlgorithmName)

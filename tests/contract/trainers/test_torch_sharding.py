@@ -144,6 +144,7 @@ def train(
     if loaded:
         trainer.sleep()
         trainer.load(loaded)
+        assert trainer._meter.loaded_share == pytest.approx(1.0), "of what this rank holds"
     for batch in batches:
         if sizes.replica(world.rank) == 0:
             trainer.accumulate(batch)

@@ -1,5 +1,6 @@
 """What every trainer promises, whatever trains inside: see `Trainer`."""
 
+import itertools
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +143,21 @@ def test_training_that_goes_on_from_a_checkpoint_equals_the_uninterrupted_one(ki
     assert versions == [1, 2, 3, 4, 1, 2, 3, 4]
     expected, actual = dict(uninterrupted.weights()), dict(resumed.weights())
     assert all(np.array_equal(expected[name], actual[name]) for name in expected), "bit by bit"
+
+
+def test_while_it_loads_a_checkpoint_it_says_how_far_it_is(kind: Kind, tmp_path: Path) -> None:
+    trained, meter = kind.start(), SeenMeter()
+    step(trained, [SAMPLES])
+    trained.save(tmp_path)
+    resumed = kind.start(meter=meter)
+    for _ in range(2):
+        with meter.loading():
+            meter.shown_shares.clear()
+            resumed.load(tmp_path)
+            assert meter.loaded_share == pytest.approx(1.0), "weights and moments"
+            steps = [after - before for before, after in itertools.pairwise([0.0, *meter.shown_shares])]
+        assert min(steps) > 0
+        assert kind.name == "fake" or max(steps) < 0.5
 
 
 def test_the_learning_rate_goes_on_from_a_checkpoint_where_it_was(kind: Kind, tmp_path: Path) -> None:

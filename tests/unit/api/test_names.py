@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.rljob import RLJob
+from tests.unit.api.specs import from_api_server, from_python
 from tests.unit.operator.model import make_job
 
 LONGEST = "a" * names.MAX_JOB_NAME_LENGTH
@@ -44,3 +45,25 @@ def test_every_child_of_a_good_name_is_a_host_name(name: str) -> None:
         names.reward_pod(name, 4095), names.judge_pod(name, 131071), names.headless_service(name),
     ]  # fmt: skip
     assert all(re2.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", child) for child in children)
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        ("storage.claimName", ["shared", "shared.models-1"], ["../secrets/of-another", "Shared", "a/b", "-a", ""]),
+        (
+            "scheduling.topology.key",
+            ["rack", "kubernetes.io/hostname", "topology.example.com/Rack_1"],
+            ["kubernetes.io/a rack", "/rack", "a/b/c", "rack-", ""],
+        ),
+    ],
+)
+def test_names_of_other_objects_are_refused_unless_something_can_have_them(
+    field: str, good: list[str], bad: list[str]
+) -> None:
+    others = {"storage.create": None} if field.startswith("storage") else {}
+    for name in good:
+        assert from_python({field: name} | others) == from_api_server({field: name} | others) == []
+    for name in bad:
+        for mistakes in (from_python({field: name} | others), from_api_server({field: name} | others)):
+            assert [where for where, _ in mistakes] == [field], name

@@ -28,3 +28,10 @@ def test_value_of_a_quantity(text: str | int, value: Fraction) -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a quantity"):
         parse_quantity(text)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("text", ["1e99999999", "1E-99999999", "9" * 5_000_000, f"1.{'0' * 100}"])
+def test_a_number_whose_exact_value_is_too_long_is_refused_at_once(text: str) -> None:
+    with pytest.raises(ValueError, match="not a quantity"):
+        parse_quantity(text)

@@ -10,6 +10,7 @@ from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import RLJobStatus
+from longshore_kube.times import rfc3339
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import (
@@ -168,7 +169,7 @@ class Cluster:
             elif pod.phase == "Pending":
                 self.change(name, phase="Running", ip=f"10.0.0.{pod.index + 1}")
             elif pod.phase == "Running":
-                self.change(name, ready=True)
+                self.change(name, ready=True, ready_since=pod.ready_since or rfc3339(self.now))
 
     def change(self, name: str, **fields: Any) -> None:
         self.pods[name] = replace(self.pods[name], **fields)

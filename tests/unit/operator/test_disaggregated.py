@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 
-from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.status import Phase
-from longshore_operator.plan import DeletePod
 from tests.unit.operator.model import Cluster
 
 TRAINERS = {"replicas": 2, "gpusPerPod": 4, "gpuResourceName": "amd.com/gpu", "resources": {"memory": "64Gi"}}
@@ -53,49 +51,6 @@ def test_a_trainer_pod_is_like_a_worker_with_gpus_of_its_own(running: Cluster) -
     assert trainer["spec"]["volumes"] == worker["spec"]["volumes"]
 
 
-def test_a_deleted_trainer_pod_is_replaced_within_the_attempt_and_told(running: Cluster) -> None:
-    running.delete("demo-trainer-1")
-    running.step()
-    assert running.events[-1].reason == "PodLost"
-    assert running.condition("Ready")[0] == "False"
-    running.reconcile_until_stable()
-    assert running.names() == ALL_PODS
-    assert (running.status.attempt, running.status.failures) == (1, 0)
-
-
-def test_a_crashed_trainer_pod_is_counted_once_and_replaced_after_the_back_off(running: Cluster) -> None:
-    running.exit("demo-trainer-0", 1, "out of memory")
-    running.reconcile_until_stable()
-    assert running.status.failures == 1
-    assert "demo-trainer-0 exited with code 1: out of memory" in running.condition("Ready")[2]
-    running.pass_time(10)
-    running.reconcile_until_stable()
-    assert running.status.phase is Phase.RUNNING
-    assert (running.status.attempt, running.status.failures) == (1, 1)
-
-
-def test_an_evicted_trainer_pod_is_replaced_at_once(running: Cluster) -> None:
-    running.change("demo-trainer-0", phase="Failed", ready=False, reason="Evicted")
-    plan = running.step()
-    assert [action.name for action in plan.actions if isinstance(action, DeletePod)] == ["demo-trainer-0"]
-
-
-def test_a_new_attempt_has_new_trainer_pods(running: Cluster) -> None:
-    running.exit("demo-coordinator", ExitCode.INTERRUPTED)
-    running.reconcile_until_stable()
-    assert running.names() == ALL_PODS
-    assert {pod.attempt for pod in running.pods.values()} == {2}
-
-
-@pytest.mark.parametrize("code", [ExitCode.SUCCEEDED, ExitCode.USER_ERROR])
-def test_trainer_pods_are_stopped_when_the_job_ends(running: Cluster, code: ExitCode) -> None:
-    running.exit("demo-coordinator", code)
-    running.reconcile_until_stable()
-    assert running.names() == ["demo-coordinator"]
-    assert running.status.trainers.desired == 0
-    assert running.status.gpus.trainer == 0
-
-
 def test_changed_trainer_pods_are_a_new_attempt(running: Cluster) -> None:
     running.spec, running.generation = apart(replicas=1, gpusPerPod=8), 4
     running.reconcile_until_stable()
@@ -115,9 +70,3 @@ def test_a_template_of_trainer_pods_that_escalates_is_refused() -> None:
     cluster.reconcile_until_stable()
     assert cluster.condition("Failed")[1] == "TemplateRefused"
     assert "spec.trainerWorkers.template.spec.hostNetwork" in cluster.condition("Failed")[2]
-
-
-def test_an_unschedulable_trainer_pod_shows_the_schedulers_words(running: Cluster) -> None:
-    running.change("demo-trainer-1", scheduled=False, phase="Pending", ready=False, unschedulable="no amd.com/gpu")
-    running.step()
-    assert running.condition("Scheduled") == ("False", "Unschedulable", "demo-trainer-1: no amd.com/gpu")

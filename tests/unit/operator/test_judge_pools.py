@@ -122,48 +122,11 @@ def test_their_token_reaches_judges_and_those_that_score_alone() -> None:
     assert "reward-tokens" in volumes(coordinator_pod(lone, CONFIG, 1))
 
 
-def test_a_deleted_judge_pod_is_replaced_within_the_attempt_and_told(running: Cluster) -> None:
-    running.delete("demo-judge-1")
-    running.step()
-    assert running.events[-1].reason == "PodLost"
-    assert running.condition("Ready")[0] == "False"
-    running.reconcile_until_stable()
-    assert running.names() == ALL_PODS
-    assert (running.status.attempt, running.status.failures) == (1, 0)
-
-
-def test_a_crashed_judge_pod_is_counted_once_and_replaced_after_the_back_off(running: Cluster) -> None:
-    running.exit("demo-judge-0", 1, "the server of the judge ended with code -9")
-    running.reconcile_until_stable()
-    assert running.status.failures == 1
-    assert "demo-judge-0 exited with code 1: the server of the judge ended" in running.condition("Ready")[2]
-    running.pass_time(10)
-    running.reconcile_until_stable()
-    assert running.status.phase is Phase.RUNNING
-    assert (running.status.attempt, running.status.failures) == (1, 1)
-
-
 def test_a_model_that_cannot_be_served_ends_the_job(running: Cluster) -> None:
     sentence = "reward.functions[critic].judge.modelPath: 'a' is no Hugging Face checkpoint"
     running.exit("demo-judge-0", ExitCode.USER_ERROR, sentence)
     running.reconcile_until_stable()
     assert running.condition("Failed") == ("True", "UserError", sentence)
-
-
-@pytest.mark.parametrize("code", [ExitCode.SUCCEEDED, ExitCode.USER_ERROR])
-def test_judge_pods_are_stopped_when_the_job_ends(running: Cluster, code: ExitCode) -> None:
-    running.exit("demo-coordinator", code)
-    running.reconcile_until_stable()
-    assert running.names() == ["demo-coordinator"]
-    assert running.status.judges.desired == 0
-    assert running.status.gpus.judge == 0
-
-
-def test_a_new_attempt_has_new_judge_pods(running: Cluster) -> None:
-    running.exit("demo-coordinator", ExitCode.INTERRUPTED)
-    running.reconcile_until_stable()
-    assert running.names() == ALL_PODS
-    assert {pod.attempt for pod in running.pods.values()} == {2}
 
 
 def test_a_pool_that_changes_is_a_new_attempt(running: Cluster) -> None:
@@ -180,9 +143,3 @@ def test_a_template_of_judge_pods_that_escalates_is_refused() -> None:
     assert plan.status.phase is Phase.FAILED
     (failed,) = [condition for condition in plan.status.conditions if condition.type == "Failed"]
     assert failed.message.startswith("spec.reward.functions[critic].judge.pool.template.spec.hostNetwork")
-
-
-def test_an_unschedulable_judge_pod_shows_the_schedulers_words(running: Cluster) -> None:
-    running.change("demo-judge-1", scheduled=False, phase="Pending", ready=False, unschedulable="no amd.com/gpu")
-    running.step()
-    assert running.condition("Scheduled") == ("False", "Unschedulable", "demo-judge-1: no amd.com/gpu")

@@ -106,7 +106,7 @@ def test_after_a_calm_period_the_pod_of_the_highest_index_goes_and_is_not_called
     assert not any(event.reason == "PodLost" for event in running.events)
 
 
-def test_a_lost_extra_pod_is_replaced_and_told(running: Cluster) -> None:
+def test_a_lost_extra_pod_is_replaced_and_reported(running: Cluster) -> None:
     report(running, behind(2))
     running.delete("demo-reward-1")
     running.reconcile_until_stable()

@@ -8,7 +8,9 @@ from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.runtime_status import JobSize, RuntimeStatus
 from longshore.api.status import Phase
+from longshore_kube.times import rfc3339
 from longshore_operator.observed import Observed, PodView, Standing
+from longshore_operator.size import PATIENCE, START_PATIENCE
 from tests.unit.operator.model import Cluster
 
 LIMITS = "it needs 1 and takes 4 at most"
@@ -42,6 +44,12 @@ class Elastic(Cluster):
     def acknowledge(self) -> None:
         """The coordinator runs with what it is asked for."""
         self.report(RuntimeStatus(attempt=self.status.attempt, size=self.status.assignment.size))
+
+    def acknowledge_once(self) -> None:
+        """The same, seen by one pass: pods stay as they are."""
+        runtime = RuntimeStatus(attempt=self.status.attempt, size=self.status.assignment.size)
+        self.status = self.status.model_copy(update={"runtime": runtime})
+        self.step()
 
     def indices(self) -> list[int]:
         return sorted(pod.index for pod in self.workers())
@@ -222,6 +230,110 @@ class TestShrinking:
         kept = {pod.name: pod.uid for pod in job.pods.values()}
         assert kept == {name: uid for name, uid in before.items() if name != "demo-worker-1"}
         assert {pod.component for pod in job.pods.values()} == {Component.COORDINATOR, Component.WORKER}
+
+
+class TestMissingPods:
+    """Pods that the job does not need and that do not come: after a while it goes on without them."""
+
+    @staticmethod
+    def without(job: Elastic, *indices: int) -> None:
+        """These pods are lost with their node, and no other node fits their successors."""
+        for index in indices:
+            job.pods.pop(f"demo-worker-{index}", None)
+        job.step()
+        for index in indices:
+            job.change(f"demo-worker-{index}", unschedulable="0/3 nodes are available")
+        job.step()
+
+    def test_a_job_waits_a_while_for_a_lost_pod_and_then_goes_on_without_it(self, job: Elastic) -> None:
+        job.grant(4)
+        job.acknowledge()
+        self.without(job, 3)
+        assert (job.status.phase, job.asked()) == (Phase.RESTARTING, 4)
+        at = job.plan().requeue_at
+        assert at is not None
+        assert at - job.now == PATIENCE
+        job.pass_time(PATIENCE.total_seconds())
+        job.step()
+        assert job.status.assignment.size == JobSize(epoch=3, workers=3, held=4)
+        assert job.status.phase is Phase.RUNNING
+        status, reason, message = job.condition("Resizing")
+        assert (status, reason) == ("True", "Growing")
+        assert message.endswith("demo-worker-3: 0/3 nodes are available")
+        job.acknowledge_once()
+        assert job.indices() == [0, 1, 2, 3], "it is still granted, and still wanted"
+
+    def test_it_takes_the_pod_when_it_is_there_after_all(self, job: Elastic) -> None:
+        self.without(job, 1)
+        job.pass_time(PATIENCE.total_seconds())
+        job.step()
+        job.acknowledge_once()
+        assert job.asked() == 1
+        job.reconcile_until_stable()
+        assert job.asked() == 2
+        job.acknowledge()
+        assert job.resizing() == ("False", "AsGranted")
+
+    def test_it_gives_the_missing_pod_back_at_once_when_others_wait_for_it(self, job: Elastic) -> None:
+        self.without(job, 1)
+        job.pass_time(PATIENCE.total_seconds())
+        job.step()
+        job.acknowledge_once()
+        job.grant(1)
+        assert job.indices() == [0]
+        assert job.status.assignment.size == JobSize(epoch=2, workers=1, held=2)
+
+    def test_a_start_ends_without_pods_that_find_no_node(self) -> None:
+        cluster = Elastic(spec={"workers": {"replicas": 4, "minReplicas": 1, "gpusPerPod": 1}, "reward": {"pods": 0}})
+        cluster.granted = 4
+        for _ in range(8):
+            cluster.step()
+            cluster.kubelet()
+            for index in (2, 3):
+                if f"demo-worker-{index}" in cluster.pods:
+                    cluster.change(f"demo-worker-{index}", phase="Pending", scheduled=False, ready=False, node=None)
+        cluster.acknowledge_once()
+        assert (cluster.status.assignment.size, cluster.status.phase) == (None, Phase.STARTING)
+        cluster.pass_time(PATIENCE.total_seconds())
+        cluster.step()
+        assert (cluster.asked(), cluster.status.phase) == (2, Phase.RUNNING)
+
+    def test_a_pod_that_has_a_node_is_given_time_to_pull_its_image(self, job: Elastic) -> None:
+        self.without(job, 1)
+        job.change("demo-worker-1", unschedulable=None, scheduled=True, node="node-1")
+        job.pass_time(START_PATIENCE.total_seconds() - 1)
+        job.step()
+        assert job.asked() == 2
+        job.pass_time(1)
+        job.step()
+        assert job.asked() == 1
+
+    def test_pods_that_become_ready_one_after_the_other_are_awaited(self, job: Elastic) -> None:
+        """An image of many gigabytes takes longer than the patience, and not equally long on all nodes."""
+        job.grant(4)
+        job.acknowledge()
+        self.without(job, 0, 1, 2, 3)
+        for index in range(3):
+            job.pass_time(PATIENCE.total_seconds() - 1)
+            since = rfc3339(job.now)
+            job.change(f"demo-worker-{index}", phase="Running", scheduled=True, ready=True, ready_since=since)
+            job.step()
+            assert job.asked() == 4
+
+    def test_a_pod_that_the_job_needs_is_awaited_for_ever(self, job: Elastic) -> None:
+        self.without(job, 0)
+        job.pass_time(1_000_000)
+        job.step()
+        assert job.asked() == 2
+        assert job.status.phase is Phase.RESTARTING
+
+    def test_a_coordinator_that_has_not_answered_is_asked_for_nothing_else(self, job: Elastic) -> None:
+        """It may use any of the pods, so nobody could say which of them have to stay."""
+        job.grant(4)
+        self.without(job, 3)
+        job.pass_time(PATIENCE.total_seconds())
+        job.step()
+        assert job.asked() == 4
 
 
 def test_a_coordinator_that_reports_more_pods_than_the_job_has_is_not_believed() -> None:

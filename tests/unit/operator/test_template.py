@@ -109,6 +109,15 @@ MISSHAPEN: list[tuple[Any, str]] = [
     ({"spec": {"containers": [{"name": "x", "ports": [{"containerPort": "http"}]}]}}, "must be an integer"),
     ({"spec": {"terminationGracePeriodSeconds": "long"}}, "spec.terminationGracePeriodSeconds: must be an integer"),
     ({"spec": {"terminationGracePeriodSeconds": True}}, "spec.terminationGracePeriodSeconds: must be an integer"),
+    ({"spec": {"overhead": {"cpu": "1e99999999"}}}, "spec.overhead.cpu: must be a quantity, like 500m or 2Gi"),
+    *(
+        (
+            {"spec": {"initContainers": [{"name": "x", "resources": {kind: {"cpu": amount}}}]}},
+            f"spec.initContainers[x].resources.{kind}.cpu: must be a quantity",
+        )
+        for kind in ("requests", "limits")
+        for amount in ("much", "1e99999999", ["1"], {"cpu": 1}, True)
+    ),
 ]
 
 

@@ -39,9 +39,18 @@ ANYTHING = st.recursive(
     ),
     max_leaves=20,
 )
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]),
+    st.one_of(SCALARS, st.sampled_from(["500m", "2Gi", "1e3", "1e99999999", "1e-99999999"])),
+    max_size=2,
+)
+RESOURCES = st.one_of(ANYTHING, st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS}))
 CONTAINERS = st.lists(
-    st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=3).flatmap(
-        lambda fields: st.sampled_from(["longshore", "sidecar"]).map(lambda name: {**fields, "name": name})
+    st.builds(
+        lambda fields, resources, name: {**fields, **resources, "name": name},
+        st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=3),
+        st.fixed_dictionaries({}, optional={"resources": RESOURCES}),
+        st.sampled_from(["longshore", "sidecar"]),
     ),
     max_size=2,
 )
@@ -67,6 +76,7 @@ LIKELY = st.fixed_dictionaries(
                     "initContainers": CONTAINERS,
                     "securityContext": ANYTHING,
                     "nodeSelector": ANYTHING,
+                    "overhead": AMOUNTS,
                 },
             ),
         ),
@@ -77,7 +87,7 @@ NEVER_REFUSED = {"spec": {"containers": [{"name": "sidecar", "image": "x"}], "in
 
 
 def spec_with(template: Json) -> dict[str, Any]:
-    """All pods of every kind that a job can have beside trainers carry the template."""
+    """All pods of every kind that a job can have carry the template, and a PodGroup adds up what they request."""
     pool = {"replicas": 1, "gpusPerPod": 0, "template": template}
     judge = {"name": "judge", "kind": "Judge", "judge": {"placement": "Pool", "modelPath": "m", "pool": pool}}
     return {
@@ -85,6 +95,7 @@ def spec_with(template: Json) -> dict[str, Any]:
         "workers": {"replicas": 1, "gpusPerPod": 1, "template": template},
         "reward": {"pods": 1, "template": template, "functions": [judge]},
         "placement": "Disaggregated",
+        "scheduling": {"podGroup": "Volcano"},
         "trainerWorkers": {"replicas": 1, "gpusPerPod": 1, "template": template},
     }
 
@@ -92,7 +103,7 @@ def spec_with(template: Json) -> dict[str, Any]:
 def plans(template: Json, privileged: bool) -> Iterator[Plan]:
     """Those of a job's first pass, and of the one in which its coordinator has an address."""
     cluster = Cluster(spec_with(template), config=replace(CONFIG, allow_privileged_templates=privileged))
-    for _ in range(4):
+    for _ in range(5):
         yield cluster.step()
         cluster.kubelet()
 

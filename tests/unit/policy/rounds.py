@@ -141,7 +141,7 @@ class FakeRollout:
         self._unscored: list[AcceptedGroup] = []
         self._lost: list[int] = []
         self._retired: tuple[int, ...] = ()
-        self.num_drained = 0
+        self.num_emptied = 0
         self.launched = []
         self.messages = []
         self._now_s = 0.0
@@ -159,7 +159,7 @@ class FakeRollout:
             self._perform(self._protocol.receive(event, self._now_s))
         assert pace.replayed_s(_RATE, {0}) >= 0.0 and pace.replayed_s(_RATE) >= 0.0, "whatever happened can be replayed"
         assert not self._left and not self._stopped, "the round ended and something still runs"
-        assert self.num_drained == len(self._retired), "a drained engine is announced once"
+        assert self.num_emptied == len(self._retired), "engines that have emptied are announced once"
         end = self._protocol.result.end
         assert end.kind is expected_kind, "the kind of a round is known before it starts"
         self.totals = self._protocol.result
@@ -223,7 +223,7 @@ class FakeRollout:
                 case messages.AbortRequests(engine, responses):
                     self._stop(engine, responses)
                 case messages.AnnounceEmptied():
-                    self.num_drained += 1
+                    self.num_emptied += 1
                     assert not {self._engine_of[response] for response in self._left} & set(self._retired)
                 case messages.ScoreGroup(group):
                     self._unscored.append(group)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from longshore.api.names import Component
 from longshore.api.rollout import Rollout, Strategy
 from longshore.policy.round_policy import BatchShape
-from longshore.record.facts import LanePlace, StepFacts, StepMarks, TrainerPass, UpdatePasses
+from longshore.record.facts import LanePlace, RoundFacts, StepMarks, TrainerPass, UpdatePasses
 from tests.unit.policy.rounds import FakeRollout, Job
 
 MAX_TOKENS = 60
@@ -19,7 +19,7 @@ class Played:
     """A round as it was, and what is recorded of it."""
 
     fake: FakeRollout
-    facts: StepFacts
+    facts: RoundFacts
 
 
 def played(job: Job, seed: int, num_rounds: int = 2, *, is_colocated: bool = True) -> list[Played]:
@@ -33,7 +33,7 @@ def played(job: Job, seed: int, num_rounds: int = 2, *, is_colocated: bool = Tru
     return found
 
 
-def facts(fake: FakeRollout, step: int, *, is_colocated: bool = True) -> StepFacts:
+def facts(fake: FakeRollout, step: int, *, is_colocated: bool = True) -> RoundFacts:
     """The round takes from second 2 on, its training 10 seconds and the publication 1."""
     begun_s, totals = -2.0, fake.totals
     scored_s = fake.messages[-1][0]
@@ -45,7 +45,7 @@ def facts(fake: FakeRollout, step: int, *, is_colocated: bool = True) -> StepFac
         for draw in [*(group.draw for group in totals.end.accepted), *totals.end.zero_variance]
         for response in fake.served[draw]
     }
-    return StepFacts(
+    return RoundFacts(
         step=step,
         attempt=1,
         started=STARTED + 1_000.0 * step,

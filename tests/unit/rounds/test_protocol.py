@@ -118,7 +118,7 @@ def test_what_a_lost_engine_ran_starts_elsewhere_and_late_reports_of_it_are_igno
     assert script.protocol.has_batch
 
 
-def test_a_late_report_of_a_lost_engine_does_not_make_another_one_look_drained() -> None:
+def test_a_late_report_of_a_lost_engine_does_not_make_another_one_look_empty() -> None:
     script = Script(synchronous(), 0, 1, 2)
     assert script.start == ["0+A0 A1", "1+B0 B1"]
     assert script.receive(messages.EngineLost(0, "so")) == ["2+A0 A1", "replace 0"]

@@ -112,7 +112,7 @@ def test_a_change_is_made_between_rounds_and_is_told_with_its_reason(tmp_path: P
 
 def test_a_job_that_goes_on_has_what_was_learnt_and_chosen(tmp_path: Path) -> None:
     before = train(tmp_path).reports[-1].auto
-    resumed = train(tmp_path, steps=STEPS + 1)
+    resumed = train(tmp_path, steps=STEPS + 3)  # Draining took steps of its own.
     first = next(report.auto for report in resumed.reports if report.auto is not None)
     assert first == before
     store = CheckpointStore(tmp_path / "output" / "checkpoints", keep=2)
@@ -170,7 +170,8 @@ def test_another_handover_holds_from_the_next_round_on_and_after_a_restart(tmp_p
         for line in metrics
         if "trainer/first_dispatch_s" in line and line["step"] <= STEPS  # Later ones may be smaller than an update.
     }
-    assert begins_early == {step: step >= changed for step in range(1, STEPS + 1)}
+    early = {step for step, is_early in begins_early.items() if is_early}
+    assert changed in early and min(early) == changed, "of some later rounds, all groups are complete at once"
     resumed = train(tmp_path, steps=STEPS + 3, **layout)
     first = next(report.auto for report in resumed.reports if report.auto is not None)
     assert first.handover is Handover.PIPELINED

@@ -85,7 +85,16 @@ async def test_an_elastic_job_waits_until_it_knows_how_many_worker_pods_it_has()
     async with access_to(script) as access:
         watched = JobWatch(access, "team", "demo", queue.SimpleQueue())
         try:
-            first = await asyncio.wait_for(asyncio.to_thread(watched.first), LIMIT_S)
+            first = await asyncio.to_thread(watched.first, LIMIT_S)
         finally:
             await asyncio.to_thread(watched.close)
     assert first.epoch == 1
+
+
+async def test_an_elastic_job_waits_for_a_silent_api_server_no_longer_than_it_says() -> None:
+    async with access_to(Script(*[failure(503)] * 100)) as access:
+        watched = JobWatch(access, "team", "demo", queue.SimpleQueue())
+        try:
+            assert (await asyncio.to_thread(watched.first, 0.1)).epoch == 0
+        finally:
+            await asyncio.to_thread(watched.close)

@@ -27,17 +27,17 @@ class Retiring(Observer):
     engine: int = 1
     runner: RoundRunner | None = None
     engines: ScriptedEngines | None = None
-    drained_at_step: int | None = None
+    emptied_at_step: int | None = None
     left_behind: list[int] = field(default_factory=list)
 
     def on_event(self, event: Event) -> None:
         super().on_event(event)
         assert self.runner is not None
-        self.runner.retire([self.engine], self._drained)
+        self.runner.retire([self.engine], self._emptied)
 
-    def _drained(self) -> None:
-        assert self.engines is not None and self.drained_at_step is None, "told once"
-        self.drained_at_step = self.engines.steps
+    def _emptied(self) -> None:
+        assert self.engines is not None and self.emptied_at_step is None, "announced once"
+        self.emptied_at_step = self.engines.steps
         self.left_behind.append(len(self.engines.running.get(self.engine, {})))
 
 
@@ -71,15 +71,15 @@ def test_the_tokens_of_a_moved_response_all_have_the_policy_version_of_the_round
     assert {run.policy_version for parts in runs for run in parts} == {7}
 
 
-def test_an_engine_without_requests_is_drained_at_once() -> None:
+def test_an_engine_without_requests_is_empty_at_once() -> None:
     _, retiring, engines = run(Strategy.SYNCHRONOUS, [(15, MOMENT)])
-    assert retiring.drained_at_step == 15
+    assert retiring.emptied_at_step == 15
     assert not engines.running[1]
 
 
 def test_an_engine_that_is_lost_while_it_retires_is_not_waited_for_and_not_replaced() -> None:
     result, retiring, _ = run(Strategy.SYNCHRONOUS, [(3, MOMENT), (4, EngineLost(1, "pod killed"))])
-    assert retiring.drained_at_step is not None
+    assert retiring.emptied_at_step is not None
     assert len(result.groups) == NUM_PROMPTS
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import JobSize, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
 from longshore_runtime import coordinator
-from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
+from longshore_runtime.errors import Interrupted, JobUnknown, SizeChanged, TrainerLost
 
 SPEC = RLJobSpec.model_validate(
     {
@@ -27,6 +27,10 @@ SPEC = RLJobSpec.model_validate(
 )
 
 
+def asked_for(num_workers: int, epoch: int) -> Assignment:
+    return Assignment(epoch=epoch, size=JobSize(epoch=epoch, workers=num_workers, held=num_workers))
+
+
 def terminated() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -38,16 +42,28 @@ class Story:
     ends: list[Callable[[], None]]
     events: list[Any] = field(default_factory=list)
     """Queue of each session that has begun."""
+    answers: list[Assignment] = field(default_factory=lambda: [asked_for(2, epoch=1)] * 2)
+    said_later: Assignment | None = None
+    limits_s: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """Worker pods of each session."""
 
     def session(self, *parts: Any) -> "Story":
         self.events.append(next(part for part in parts if isinstance(part, queue.SimpleQueue)))
+        self.sizes += [part.workers.replicas for part in parts if isinstance(part, RLJobSpec)]
         return self
 
     def watch(self, *_: Any) -> "Story":
         return self
 
-    def first(self) -> Assignment:
-        return Assignment(epoch=1)
+    def first(self, limit_s: float) -> Assignment:
+        """What the API server says now, if it answers in this session."""
+        self.limits_s.append(limit_s)
+        return self.answers[len(self.limits_s) - 1] if len(self.limits_s) <= len(self.answers) else Assignment()
+
+    def newest(self) -> Assignment:
+        """What it said last in this session."""
+        return self.said_later or self.answers[min(len(self.limits_s), len(self.answers)) - 1]
 
     def __enter__(self) -> "Story":
         return self
@@ -56,6 +72,7 @@ class Story:
 
     made_progress = True
     notices: tuple[Any, ...] = ()
+    turns = None
 
     def build(self) -> None: ...
 
@@ -123,3 +140,21 @@ def test_a_job_that_is_done_is_done_although_the_pod_was_asked_to_stop(monkeypat
             return True
 
     Last([]).tell(monkeypatch)
+
+
+def test_a_session_begins_with_the_size_that_was_asked_for_last_though_the_api_server_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story([resized], answers=[asked_for(2, epoch=1)], said_later=asked_for(1, epoch=2))
+    story.tell(monkeypatch)
+    assert story.sizes == [2, 1]
+    assert story.limits_s[1] < story.limits_s[0]
+
+
+def test_a_job_of_which_the_api_server_never_said_anything_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story([], answers=[Assignment()])
+    with pytest.raises(JobUnknown, match=r"said nothing about this job for 600 s.*jobNetworkPolicies\.apiServerPorts"):
+        story.tell(monkeypatch)
+    assert story.sizes == []

@@ -33,6 +33,7 @@ from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.elastic.auto_factors import AutoFactors
+from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus
 from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import LogProbMismatch, SizeChanged, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
@@ -99,6 +100,9 @@ class Trainers:
 
     def num_computed(self) -> float:
         return self.meter.num_computed
+
+    def loaded_share(self) -> float:
+        return self.meter.loaded_share
 
     def begin(self) -> PendingUpdate:
         return PendingUpdate()
@@ -286,6 +290,8 @@ def run(
     assignments: Known | None = None,
     kinds: "tuple[type[Trainers], type[Engines]]" = (Trainers, Engines),
     auto: Callable[[RoundPolicy], AutoFactors | None] = lambda policy: None,
+    gpus: "Callable[[Engines, Trainers], Gpus]" = lambda engines, trainers: OwnGpus(),
+    scorer: "Callable[[Engines], Scorer] | None" = None,
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
@@ -308,7 +314,7 @@ def run(
             prompts=replace(PROMPTS, held_out=held_out),
             engines=engines,  # type: ignore[arg-type]
             trainers=trainers,  # type: ignore[arg-type]
-            rewards=Scorer(engines, reward=reward),  # type: ignore[arg-type]
+            rewards=scorer(engines) if scorer is not None else Scorer(engines, reward=reward),  # type: ignore[arg-type]
             checkpoints=CheckpointStore(storage.output_dir / "checkpoints", keep=2),
             storage=storage,
             recorder=recorder,
@@ -317,6 +323,7 @@ def run(
             events=engines,  # type: ignore[arg-type]
             clock=TickingClock(),
             records=records or NoRecords(),
+            gpus=gpus(engines, trainers),
             auto=auto(policy),
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}
@@ -413,6 +420,31 @@ def test_a_run_that_continues_restores_its_checkpoint_first(tmp_path: Path) -> N
     activities = [str(one) for one, _ in itertools.groupby(report.activity for report in again)]
     assert activities[:2] == ["Restore", "Publish"]
     assert all(report.activity != "Restore" for report in UNDISTURBED.reports)
+
+
+def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Semaphore(0)
+
+    class Slow(Trainers):
+        def loaded_share(self) -> float:
+            asked.release()
+            return super().loaded_share()
+
+        def load(self, directory: str) -> None:
+            """Last until the progress was asked for a second time, half of the way."""
+            with self.meter.loading():
+                self.meter.loaded(1, 2)
+                assert asked.acquire(timeout=60) and asked.acquire(timeout=60)
+                super().load(directory)
+
+    run(root=tmp_path)
+    monkeypatch.setattr("longshore_runtime.run_checkpoints.PROGRESS_EVERY_S", 0.001)
+    reports = run(root=tmp_path, kinds=(Slow, Engines)).reports
+    seen = [one.progress for one in reports if one.activity == "Restore" and one.progress]
+    assert {progress.unit for progress in seen} == {ProgressUnit.BYTES}
+    assert seen[0].done == seen[0].total // 2 > 0
 
 
 @pytest.mark.parametrize("call", range(1, UNDISTURBED.num_calls + 1))

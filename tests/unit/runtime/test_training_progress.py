@@ -69,7 +69,7 @@ def _reports_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         report(recorder, *amount)
         REPORTED.release()
 
-    monkeypatch.setattr("longshore_runtime.training.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.round_training.PROGRESS_EVERY_S", 0.001)
     monkeypatch.setattr("longshore_runtime.turns.PROGRESS_EVERY_S", 0.001)
     monkeypatch.setattr(Recorder, "progress", reported)
 

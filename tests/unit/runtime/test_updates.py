@@ -22,7 +22,7 @@ from longshore_runtime.trainer_protocol import Sample, TrainResult
 from tests.contract.trainers.replicas import OPTIONS
 
 ALGORITHM = Algorithm(steps=1, prompts_per_step=6, responses_per_prompt=2, max_response_tokens=64)
-PROMPTS = {index: PromptRecord(index, f"p{index}", (index, 1, 2), "answer") for index in range(8)}
+PROMPTS = [PromptRecord(index, f"p{index}", (index, 1, 2), "answer") for index in range(8)]
 ARRIVAL = (4, 0, 5, 2, 1, 3)
 """Rows in the order in which their groups become trainable."""
 NO_LIMIT = 10_000

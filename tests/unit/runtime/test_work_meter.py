@@ -32,6 +32,19 @@ def test_a_call_counts_whole_once_it_has_ended_however_it_has_ended() -> None:
     assert meter.num_computed == 7
 
 
+def test_a_checkpoint_is_loaded_whole_when_its_loading_has_ended_without_an_error() -> None:
+    meter = WorkMeter()
+    with meter.loading():
+        meter.loaded(1, 4)
+        assert meter.loaded_share == 0.25
+    assert meter.loaded_share == 1
+    with pytest.raises(OSError, match="cut off"), meter.loading():
+        assert meter.loaded_share == 0, "another one"
+        meter.loaded(1, 2)
+        raise OSError("cut off")
+    assert meter.loaded_share == 0.5
+
+
 def test_a_call_without_a_pass_and_passes_without_a_call_are_no_progress_in_between() -> None:
     meter = WorkMeter()
     with meter.call(4):

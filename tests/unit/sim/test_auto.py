@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
 from longshore.policy.auto import RoundChoice
 from longshore.policy.decode_rate import DecodeSteps
+from longshore.policy.draws import Draw
 from longshore.policy.rollout_pace import TimedSteps
+from longshore.policy.round_policy import BatchShape
 from longshore.sim.auto import AutoTuner, Question, StepFacts
 from longshore.sim.job import Training
 from longshore.sim.simulate import simulate
@@ -50,9 +53,10 @@ TIMED = tuple(
 
 def facts(kind: RoundKind, groups: list[tuple[int, ...]], num_deferred: int = 0, **others: Any) -> StepFacts:
     usual: dict[str, Any] = {
-        "timed": TIMED, "tp_size": 1, "kv_capacity_tokens": CAPACITY, "tokens_per_s": 50_000.0, "other_s": 0.5,
+        "prompt_tokens": 40.0, "timed": TIMED, "tp_size": 1, "kv_capacity_tokens": CAPACITY, "tokens_per_s": 50_000.0,
+        "other_s": 0.5,
     }  # fmt: skip
-    return StepFacts(kind, tuple(groups), num_deferred, **usual | others)
+    return StepFacts(kind, tuple(groups), num_deferred=num_deferred, **usual | others)
 
 
 def period(tokens: int, longest: int) -> Iterator[StepFacts]:
@@ -112,6 +116,27 @@ def test_the_question_has_the_lengths_and_the_costs_that_were_seen() -> None:
     mean = sum(step.step_s for step in result.steps) / 5
     train_s = sum(step.num_trained_tokens for step in result.steps) / 5 / (2 * 50_000.0)
     assert 0.5 + train_s < mean <= 0.5 + train_s + longest_s + 0.1
+
+
+def test_prompts_fill_caches_and_are_trained_on_with_each_response_as_long_as_they_were() -> None:
+    """Their mean over the newest steps."""
+    learnt = AutoTuner(spec())
+    for one, prompt_tokens in zip(period(100, 900), (100.0, 100.0, 100.0, 0.0, 500.0), strict=True):
+        learnt.observe(replace(one, prompt_tokens=prompt_tokens, tokens_per_s=1_000.0))
+    asked = learnt.question(SYNCHRONOUS)
+    assert asked is not None
+    assert asked.job.lengths.prompt_tokens(Draw(0, 3)) == 200, "where none was trained on, nothing is known"
+    for step in simulate(asked.job, 3).steps:
+        assert step.train_s == pytest.approx((step.num_trained_tokens + P0 * R0 * 200) / (2 * 1_000.0))
+
+
+@pytest.mark.parametrize(
+    ("prompts_per_step", "num_rounds"), [(8, 800), (250, 800), (500, 400), (1_000, 200), (1_600, 125), (9_000, 120)]
+)
+def test_a_search_simulates_about_as_many_responses_whatever_the_step(prompts_per_step: int, num_rounds: int) -> None:
+    asked = question(900)
+    shape = BatchShape(prompts_per_step, num_responses=1)
+    assert replace(asked, job=replace(asked.job, shape=shape)).num_rounds == num_rounds
 
 
 def test_a_tail_of_few_long_prompts_is_worth_speculation_and_alike_ones_are_not() -> None:

@@ -29,8 +29,19 @@ def strategies(found: SearchResult) -> set[Strategy]:
     return {one.choice.strategy for one in found.ranking}
 
 
-def test_a_long_tail_is_worth_a_change_and_the_gain_holds_on_other_draws() -> None:
-    found = search(tailed(), SearchBounds())
+@pytest.fixture(scope="module")
+def found() -> SearchResult:
+    """What suits a job of a long tail, within the usual bounds."""
+    return search(tailed(), SearchBounds())
+
+
+@pytest.fixture(scope="module")
+def factors() -> SearchResult:
+    """The same, where the factors of tail batching are all that can be chosen."""
+    return search(tailed(), FACTORS_ONLY)
+
+
+def test_a_long_tail_is_worth_a_change_and_the_gain_holds_on_other_draws(found: SearchResult) -> None:
     assert found.is_change and found.best is found.ranking[0]
     unseen = replace(tailed(), seed=977)
     before, after = (simulate(one.choice.applied_to(unseen), 24) for one in (found.present, found.best))
@@ -43,14 +54,14 @@ def test_nothing_changes_where_all_responses_are_alike() -> None:
     assert found.best is found.present
 
 
-def test_a_gain_below_the_margin_changes_nothing() -> None:
-    gain = 1 - search(tailed(), FACTORS_ONLY).ranking[0].cost(search(tailed(), FACTORS_ONLY).present)
+def test_a_gain_below_the_margin_changes_nothing(factors: SearchResult) -> None:
+    gain = 1 - factors.ranking[0].cost(factors.present)
     assert search(tailed(), FACTORS_ONLY, margin=gain - 0.001).is_change
     assert not search(tailed(), FACTORS_ONLY, margin=gain + 0.001).is_change
 
 
-def test_the_same_question_has_the_same_answer() -> None:
-    assert search(tailed(), FACTORS_ONLY) == search(tailed(), FACTORS_ONLY)
+def test_the_same_question_has_the_same_answer(factors: SearchResult) -> None:
+    assert search(tailed(), FACTORS_ONLY) == factors
 
 
 def test_a_search_simulates_no_more_rounds_than_it_may() -> None:
@@ -61,8 +72,7 @@ def test_a_search_simulates_no_more_rounds_than_it_may() -> None:
     assert few < many
 
 
-def test_strict_choices_keep_no_tokens_and_have_no_length_bias() -> None:
-    found = search(tailed(), SearchBounds())
+def test_strict_choices_keep_no_tokens_and_have_no_length_bias(found: SearchResult) -> None:
     assert all(one.choice.applied_to(tailed()).rollout.keeps_tokens is False for one in found.ranking)
     assert all(one.length_bias == 0 for one in found.ranking)
 

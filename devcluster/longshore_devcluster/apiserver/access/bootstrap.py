@@ -110,7 +110,7 @@ def _role_ref(name: str) -> Object:
 
 
 def _aggregated(name: str, parts: tuple[str, ...], rules: list[Object]) -> list[Object]:
-    """A role whose rules are collected by label, and the system's own contribution to it."""
+    """Return a role whose rules are collected by label, and the system's own contribution to it."""
     selectors = [{"matchLabels": {f"{_AGGREGATE}{name}": "true"}}]
     whole = _named("ClusterRole", name, aggregationRule={"clusterRoleSelectors": selectors}, rules=[])
     own = _named("ClusterRole", f"system:aggregate-to-{name}", rules=rules)
@@ -149,7 +149,7 @@ def default_objects() -> list[tuple[str, str, str, Object]]:
 
 
 def bootstrap(objects: Objects, registry: Registry) -> None:
-    """Creates what is missing; leaves what is there alone."""
+    """Create what is missing; leave what is there alone."""
     for group, plural, namespace, obj in default_objects():
         resource = registry.find(group, "v1", plural)
         assert resource is not None, plural

@@ -45,7 +45,7 @@ class Signer:
         return f"{signed}.{_encode(signature)}"
 
     def verify(self, token: str) -> Object:
-        """The claims. Raises BadToken; expiry is the caller's to judge."""
+        """Return the claims. Raises BadToken; expiry is the caller's to judge."""
         try:
             signed, signature = token.rsplit(".", 1)
             header, payload = signed.split(".")

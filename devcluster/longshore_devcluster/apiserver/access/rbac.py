@@ -45,7 +45,7 @@ def _is_subject(user: User, kind: str, namespace: str, name: str) -> bool:
 
 
 def rule_allows(rule: Object, asked: Attributes) -> bool:
-    """Whether one PolicyRule covers a request."""
+    """Return whether one PolicyRule covers a request."""
     verbs = rule.get("verbs") or ()
     if "*" not in verbs and asked.verb not in verbs:
         return False
@@ -87,7 +87,7 @@ class Rbac:
         return any(rule_allows(rule, asked) for rule in self.rules(user, asked.namespace))
 
     def rules(self, user: User, namespace: str) -> Iterator[Object]:
-        """The rules that hold for a user in a namespace (cluster-wide ones included)."""
+        """Yield the rules that hold for a user in a namespace (cluster-wide ones included)."""
         for grant in (*self._cluster_grants(), *(self._grants_in(namespace) if namespace else ())):
             if grant.reaches(user):
                 yield from grant.rules
@@ -109,7 +109,7 @@ class Rbac:
         return _Grant(subjects, tuple(self.role_rules(binding["roleRef"], namespace)))
 
     def role_rules(self, role: Object, namespace: str) -> list[Object]:
-        """The rules of a roleRef; none where the role does not exist."""
+        """Return the rules of a roleRef; none where the role does not exist."""
         record = self._role(role, namespace)
         return list(record.obj.get("rules") or ()) if record else []
 
@@ -160,7 +160,7 @@ class Rbac:
 
 
 def _parts(rule: Object) -> Iterator[Object]:
-    """A rule taken apart: one verb and one resource (or path) each."""
+    """Yield a rule taken apart: one verb and one resource (or path) each."""
     for verb in rule.get("verbs") or ():
         for path in rule.get("nonResourceURLs") or ():
             yield {"verbs": [verb], "nonResourceURLs": [path]}
@@ -191,7 +191,7 @@ def _shown(rule: Object) -> str:
 
 
 def refusal(user: User, asked: Attributes) -> ApiError:
-    """The 403 of a request that no rule allows."""
+    """Return the 403 of a request that no rule allows."""
     if not asked.resource:
         return ApiError(403, "Forbidden", f'forbidden: User "{user.name}" cannot {asked.verb} path "{asked.path}"', {})
     full = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource

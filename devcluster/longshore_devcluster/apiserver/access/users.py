@@ -54,7 +54,7 @@ class FixedTokens:
         self._users = {token: _FIXED_USERS[name] for name, token in tokens.items() if name in _FIXED_USERS}
 
     def of(self, component: str) -> str:
-        """The token of ``system:kube-scheduler``, ``system:kube-controller-manager``, ... Raises KeyError."""
+        """Return the token of ``system:kube-scheduler``, ``system:kube-controller-manager``, ... Raises KeyError."""
         return self._tokens[component]
 
     def user(self, token: str) -> User | None:
@@ -79,7 +79,7 @@ class ServiceAccountTokens:
     def issue(
         self, account: Object, audiences: list[str], expiration_s: int, bound: Object | None
     ) -> tuple[str, datetime]:
-        """A token and its end; ``bound`` is the pod (kind, name, uid) that it belongs to."""
+        """Return a token and its end; ``bound`` is the pod (kind, name, uid) that it belongs to."""
         now = self._now()
         ends = now + timedelta(seconds=expiration_s)
         metadata = account["metadata"]

@@ -29,7 +29,7 @@ def _renamer(names: dict[str, str], api_version: str) -> Callable[[Object], None
 
 
 def _validate_new(event: Object, old: Object | None) -> list[FieldError]:
-    """The rules of the newer API, on the stored form."""
+    """Return the rules of the newer API, on the stored form."""
     errors = []
     if old is None:
         if not event.get("eventTime"):

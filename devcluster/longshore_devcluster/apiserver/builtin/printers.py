@@ -163,7 +163,7 @@ def _template(obj: Object) -> tuple[str, str]:
 
 
 def selector_text(selector: Object | None) -> str:
-    """A label selector as one line."""
+    """Return a label selector as one line."""
     if not selector:
         return "<none>"
     terms = [f"{k}={v}" for k, v in sorted((selector.get("matchLabels") or {}).items())]

@@ -158,7 +158,7 @@ _EVENT_COLUMNS = (
 
 
 def _event_row(event: Object, now: datetime) -> list[Json]:
-    """Cells of an event in its stored (core/v1) form."""
+    """Return cells of an event in its stored (core/v1) form."""
     about, source, series = event.get("involvedObject", {}), event.get("source", {}), event.get("series") or {}
     first = event.get("firstTimestamp") or event.get("eventTime")
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or first

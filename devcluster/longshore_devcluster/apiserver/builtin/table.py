@@ -19,7 +19,7 @@ _CREATE = ("create",)
 
 
 def _text(path: str) -> Callable[[Object], str]:
-    """The getter of a selectable field, in Go's spelling of values."""
+    """Return the getter of a selectable field, in Go's spelling of values."""
     keys = path.split(".")
 
     def get(obj: Object) -> str:

@@ -40,7 +40,7 @@ _POD_UPDATE_RULE = (
 
 
 def name_errors(kind: str, name: str) -> list[FieldError]:
-    """Errors of ``metadata.name``."""
+    """Return the errors of ``metadata.name``."""
     if kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
         if "/" in name or "%" in name:
             return [field_invalid("metadata.name", name, "may not contain '/' or '%'")]
@@ -54,7 +54,7 @@ def name_errors(kind: str, name: str) -> list[FieldError]:
 
 
 def metadata_errors(metadata: Object) -> list[FieldError]:
-    """Errors of labels and owner references."""
+    """Return the errors of labels and owner references."""
     errors = []
     for key, value in (metadata.get("labels") or {}).items():
         if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from hashlib import blake2b
 from typing import Any
 
 import celpy
+import orjson
 from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
 from lark import Token, Tree
@@ -29,6 +31,7 @@ _OLD = re.compile(r"\boldSelf\b")
 _NO_MEMBER = re.compile(r"no such member in mapping: '(.*)'")
 _FIELD_PATH = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\['([^']+)'\]")
 _MISSING: Any = object()
+_MAX_KEPT = 1 << 17
 _REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
 _LEADS = {
     "FieldValueForbidden": "Forbidden",
@@ -51,7 +54,7 @@ def _program(expression: str) -> celpy.Runner:
 
 
 def parse(expression: str) -> Tree[Token]:
-    """The tree of an expression. Raises BadRule for one that is none."""
+    """Return the tree of an expression. Raises BadRule for one that is none."""
     try:
         tree: Tree[Token] = _environment().compile(expression)
     except CELParseError as error:
@@ -77,9 +80,9 @@ def compile_rule(expression: str, schema: Schema) -> None:
 
 
 def rule_errors(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[FieldError]:
-    """Errors of the rules in a schema that is being defined.
+    """Yield the errors of the rules in a schema that is being defined.
 
-    `uncorrelatable`: path of the list around it whose items cannot be told apart, so that none has an old value.
+    `uncorrelatable`: path of the list around it whose items cannot be distinguished, so that none has an old value.
     """
     for index, rule in enumerate(schema.rules):
         yield from _one_rule_errors(rule, schema, f"{path}.x-kubernetes-validations[{index}]", uncorrelatable)
@@ -120,7 +123,7 @@ def _one_rule_errors(rule: Rule, schema: Schema, where: str, uncorrelatable: str
 
 
 def _leads_somewhere(field_path: str, schema: Schema) -> bool:
-    """Whether a path such as `.a.b` or `['c']` names a field of the schema."""
+    """Return whether a path such as `.a.b` or `['c']` names a field of the schema."""
     names = [name or quoted for name, quoted in _FIELD_PATH.findall(field_path)]
     if "".join(match[0] for match in _FIELD_PATH.finditer(field_path)) != field_path:
         return False
@@ -139,26 +142,54 @@ def _shown(rule: Rule) -> str:
     return "{" + ",".join(f"{compact(name)}:{compact(value)}" for name, value in source.items()) + "}"
 
 
+class Kept:
+    """Rules that have passed, by the values that they saw: a rule depends on nothing else.
+
+    Most writes change the status, and rules about ``oldSelf`` would convert and compare the whole spec each time.
+    """
+
+    def __init__(self) -> None:
+        self._passed: set[tuple[int, Rule, bytes]] = set()
+        """The schema is part of it, as the types of values come from there; it lives for as long as the rules."""
+
+    def has_passed(self, schema: Schema, rule: Rule, seen: bytes) -> bool:
+        return (id(schema), rule, seen) in self._passed
+
+    def keep(self, schema: Schema, rule: Rule, seen: bytes) -> None:
+        if len(self._passed) >= _MAX_KEPT:
+            self._passed.clear()
+        self._passed.add((id(schema), rule, seen))
+
+
+def _digest(new: Json, old: Json) -> bytes:
+    """What a rule sees, in a few bytes: an object can have a megabyte."""
+    before = b"" if old is _MISSING else orjson.dumps(old)
+    return blake2b(orjson.dumps(new) + b"\0" + before, digest_size=16).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class RuleSet:
     """The rules of a schema and everything below it."""
 
     schema: Schema
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     def errors(self, new: Object, old: Object | None) -> list[FieldError]:
-        """Errors of an object; rules about ``oldSelf`` hold where there is an old value."""
-        return list(_walk(new, _MISSING if old is None else old, self.schema, ""))
+        """Return the errors of an object; rules about ``oldSelf`` hold where there is an old value."""
+        return list(_walk(new, _MISSING if old is None else old, self.schema, "", self.kept))
 
     def errors_of_default(self, value: Json) -> list[FieldError]:
         """Errors of a default: every rule counts, and those about ``oldSelf`` compare the value with itself."""
-        return list(_walk(value, value, self.schema, "", ratcheting=False))
+        return list(_walk(value, value, self.schema, "", self.kept, ratcheting=False))
 
 
-def _walk(new: Json, old: Json, schema: Schema, path: str, *, ratcheting: bool = True) -> Iterator[FieldError]:
+def _walk(
+    new: Json, old: Json, schema: Schema, path: str, kept: Kept, *, ratcheting: bool = True
+) -> Iterator[FieldError]:
     if new is None:
         return
     if schema.rules:
-        yield from _check_rules(new, old, schema, path, ratcheting=ratcheting)
+        yield from _check_rules(new, old, schema, path, kept, ratcheting=ratcheting)
     if isinstance(new, dict):
         for name, member in new.items():
             child = schema.child(name)
@@ -166,26 +197,30 @@ def _walk(new: Json, old: Json, schema: Schema, path: str, *, ratcheting: bool =
                 before = old.get(name, _MISSING) if isinstance(old, dict) else _MISSING
                 shown = f"{path}.{name}" if path else name
                 where = shown if name in schema.properties else f"{path}[{name}]"
-                yield from _walk(member, before, child, where, ratcheting=ratcheting)
+                yield from _walk(member, before, child, where, kept, ratcheting=ratcheting)
     elif isinstance(new, list) and schema.item is not None:
         olds = _items_by_key(old, schema)
         for index, item in enumerate(new):
             key = item_element(item, schema) if schema.list_type == "map" else None
             before = olds.get(key, _MISSING) if key else _MISSING
-            yield from _walk(item, before, schema.item, f"{path}[{index}]", ratcheting=ratcheting)
+            yield from _walk(item, before, schema.item, f"{path}[{index}]", kept, ratcheting=ratcheting)
 
 
 def _items_by_key(old: Json, schema: Schema) -> dict[str | None, Json]:
-    """Old items by their keys; only lists of type map can tell which item is which."""
+    """Old items by their keys; only in lists of type map do items have keys."""
     if schema.list_type != "map" or not isinstance(old, list):
         return {}
     return {item_element(item, schema): item for item in old}
 
 
-def _check_rules(new: Json, old: Json, schema: Schema, path: str, *, ratcheting: bool) -> Iterator[FieldError]:
+def _check_rules(
+    new: Json, old: Json, schema: Schema, path: str, kept: Kept, *, ratcheting: bool
+) -> Iterator[FieldError]:
     # A value that stays as it was is not judged again (CRD validation ratcheting); a transition always is.
     unchanged = new == old
-    rules = [rule for rule in schema.rules if not (unchanged and ratcheting) or _OLD.search(rule.rule)]
+    due = [rule for rule in schema.rules if not (unchanged and ratcheting) or _OLD.search(rule.rule)]
+    seen = _digest(new, old) if due else b""
+    rules = [rule for rule in due if not kept.has_passed(schema, rule, seen)]
     if not rules:
         return
     current = to_cel(new, schema)
@@ -205,12 +240,14 @@ def _check_rules(new: Json, old: Json, schema: Schema, path: str, *, ratcheting:
             why = f"{_reason_of(error)} evaluating rule: {rule.message or rule.rule}"
             yield field_invalid_text(path or "<nil>", _value_shown(new) or compact(type_name(new)), why)
             continue
-        if not passed:
+        if passed:
+            kept.keep(schema, rule, seen)
+        else:
             yield _failure(rule, new, variables, path)
 
 
 def _reason_of(error: Exception) -> str:
-    """Why an evaluation failed, in the real server's words where they are known."""
+    """Return why an evaluation failed, in the real server's words where they are known."""
     reason, *more = error.args or (type(error).__name__,)
     if match := _NO_MEMBER.fullmatch(str(reason)):
         return f"no such key: {match[1]}"

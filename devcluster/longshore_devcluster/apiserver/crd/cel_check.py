@@ -38,7 +38,7 @@ class _Checker:
         self._rule = rule
 
     def visit(self, node: Tree[Token] | Token, scope: Scope) -> Schema | None:
-        """The node's type, where it is known."""
+        """Return the node's type, where it is known."""
         if isinstance(node, Token):
             return None
         handler = getattr(self, f"_{node.data}", None)

@@ -56,7 +56,7 @@ class MaybeValue:
 
 
 def escaped(name: str) -> str:
-    """A property's name inside CEL expressions."""
+    """Return a property's name inside CEL expressions."""
     if name in _RESERVED:
         return f"__{name}__"
     for part, word in (("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")):
@@ -65,7 +65,7 @@ def escaped(name: str) -> str:
 
 
 def to_cel(value: Json, schema: Schema | None) -> Value:
-    """A JSON value as CEL's; the schema says which strings are times and which names are fields."""
+    """Return a JSON value as CEL's; the schema says which strings are times and which names are fields."""
     if value is None:
         return None
     if isinstance(value, bool):

@@ -20,7 +20,7 @@ _CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def custom_resources(definition: Object) -> list[Resource]:
-    """The resources that a definition serves, one a version."""
+    """Return the resources that a definition serves, one a version."""
     spec = definition["spec"]
     return [_resource(spec, version) for version in spec["versions"] if version.get("served")]
 
@@ -98,7 +98,7 @@ class CustomResources:
                 store.show(record, obj)
 
     def _admit(self, resource: Resource, new: Object, old: Object | None, subresource: str) -> None:
-        """Validates a definition; a new one is established at once."""
+        """Validate a definition; a new one is established at once."""
         if resource.storage != DEFINITIONS:
             return
         errors = definition_errors(new, old)
@@ -150,7 +150,7 @@ class CustomResources:
         return found
 
     def _clean_up(self, definition: Object) -> None:
-        """Deletes the instances of a definition that is being deleted."""
+        """Delete the instances of a definition that is being deleted."""
         if _CLEANUP not in (definition["metadata"].get("finalizers") or ()):
             return
         spec = definition["spec"]
@@ -166,7 +166,7 @@ class CustomResources:
         self._finish(definition)
 
     def _finish(self, definition: Object) -> None:
-        """Lets a definition without instances go."""
+        """Let a definition without instances go."""
         spec = definition["spec"]
         if self._objects.store.items(f"{spec['names']['plural']}.{spec['group']}"):
             return

@@ -16,7 +16,7 @@ from longshore_devcluster.apiserver.store import copied
 
 
 def default_errors(schema: Schema, path: str) -> Iterator[FieldError]:
-    """Errors of the defaults of a schema and of everything below it.
+    """Yield the errors of the defaults of a schema and of everything below it.
 
     The real server looks into properties and list items; the values of maps it leaves alone.
     """
@@ -30,7 +30,7 @@ def default_errors(schema: Schema, path: str) -> Iterator[FieldError]:
 
 
 def metadata_errors(source: Json, path: str) -> Iterator[FieldError]:
-    """Errors of what a schema says about top-level metadata: it may restrict the name and nothing else."""
+    """Yield the errors of what a schema says about top-level metadata: it may restrict the name and nothing else."""
     metadata = (source.get("properties") or {}).get("metadata") or {}
     fields = metadata.get("properties") or {}
     if set(fields) - {"name", "generateName"}:

@@ -20,7 +20,7 @@ _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 
 
 def definition_errors(new: Object, old: Object | None) -> list[FieldError]:
-    """Errors of a definition."""
+    """Return the errors of a definition."""
     return list(_errors(new, old))
 
 

@@ -20,7 +20,7 @@ class BadPath(Exception):
 
 
 def steps(path: str) -> list[re.Match[str]]:
-    """The steps of a path; raises BadPath."""
+    """Return the steps of a path; raises BadPath."""
     text = path.strip().removeprefix("{").removesuffix("}").removeprefix("$")
     if text and text[0] not in ".[":
         text = f".{text}"
@@ -35,7 +35,7 @@ def steps(path: str) -> list[re.Match[str]]:
 
 
 def find(path: list[re.Match[str]], value: Json) -> Iterator[Json]:
-    """The values at a path; nothing where members are missing."""
+    """Yield the values at a path; nothing where members are missing."""
     if not path:
         yield value
         return

@@ -30,7 +30,7 @@ _NAMES = {
 
 
 def type_name(value: Json) -> str:
-    """A value's type in JSON schema's words."""
+    """Return a value's type in JSON schema's words."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -39,7 +39,7 @@ def type_name(value: Json) -> str:
 
 
 def schema_errors(value: Json, schema: Schema, path: str = "") -> Iterator[FieldError]:
-    """Errors of a value and everything below it."""
+    """Yield the errors of a value and everything below it."""
     if value is None:
         if not schema.nullable and schema.kind != "any":
             yield _type_error(value, schema, path)

@@ -20,7 +20,7 @@ _OUTSIDE_BRANCHES = ("description", "type", "default", "additionalProperties", "
 
 
 def schema_form_errors(source: Object, path: str) -> Iterator[FieldError]:
-    """Errors of a schema's form, and of everything below it."""
+    """Yield the errors of a schema's form, and of everything below it."""
     yield from _type_errors(source, path)
     if "$ref" in source:
         yield field_forbidden(f"{path}.$ref", "$ref is not supported")

@@ -16,7 +16,7 @@ _KINDS = {
 
 
 def structural(source: Object, *, root: bool = False) -> Schema:
-    """The node of a schema. The root also knows apiVersion, kind and metadata."""
+    """Return the node of a schema. The root also knows apiVersion, kind and metadata."""
     kind = "intorstring" if source.get("x-kubernetes-int-or-string") else _KINDS.get(source.get("type", ""), "any")
     node = Schema(kind)  # type: ignore[arg-type]
     node.description = source.get("description", "")
@@ -65,7 +65,7 @@ def _rule(source: Object) -> Rule:
 
 
 def prune(value: Json, schema: Schema, path: str = "", *, root: bool = True) -> list[str]:
-    """Removes the members that the schema does not know, in place; returns their paths."""
+    """Remove the members that the schema does not know, in place; return their paths."""
     unknown: list[str] = []
     if isinstance(value, dict) and schema.kind in ("object", "map", "any", "intorstring"):
         for name in list(value):
@@ -85,7 +85,7 @@ def prune(value: Json, schema: Schema, path: str = "", *, root: bool = True) -> 
 
 
 def fill_defaults(value: Json, schema: Schema) -> None:
-    """Fills in defaults, in place; a null that is not allowed counts as missing."""
+    """Fill in defaults, in place; a null that is not allowed counts as missing."""
     if isinstance(value, dict):
         for name, node in schema.properties.items():
             if value.get(name) is None and name in value and not node.nullable:

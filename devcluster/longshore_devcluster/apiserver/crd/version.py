@@ -26,21 +26,21 @@ class CustomVersion:
     scale: Object | None = None
 
     def prune(self, obj: Object) -> list[str]:
-        """Removes unknown fields, in place; returns their paths."""
+        """Remove unknown fields, in place; return their paths."""
         return prune(obj, self.schema)
 
     def fill_defaults(self, obj: Object) -> None:
         fill_defaults(obj, self.schema)
 
     def validate(self, new: Object, old: Object | None) -> list[FieldError]:
-        """Schema errors; where the object's shape is sound, also those of its rules."""
+        """Return the schema errors; where the object's shape is sound, also those of its rules."""
         errors = [*schema_errors(new, self.schema), *self._scale_errors(new)]
         if any(error.reason in _BLOCKING for error in errors):
             return [*errors, field_invalid_text("<nil>", "null", _SKIPPED)]
         return [*errors, *self.rules.errors(new, old)]
 
     def _scale_errors(self, obj: Object) -> list[FieldError]:
-        """The replicas that the scale subresource reads must be a number."""
+        """Check that the replicas that the scale subresource reads are a number."""
         if self.scale is None:
             return []
         path = self.scale["specReplicasPath"]

@@ -13,14 +13,14 @@ BUDGETS = "poddisruptionbudgets.policy"
 
 
 def _share(value: int | str, total: int) -> int:
-    """A count, or a percentage of ``total`` rounded up."""
+    """Return a count, or a percentage of ``total`` rounded up."""
     if isinstance(value, int):
         return value
     return math.ceil(int(value.rstrip("%")) * total / 100)
 
 
 def desired_healthy(spec: Object, num_expected: int) -> int:
-    """How many pods must stay healthy."""
+    """Return how many pods must stay healthy."""
     if spec.get("maxUnavailable") is not None:
         return max(0, num_expected - _share(spec["maxUnavailable"], num_expected))
     return _share(spec.get("minAvailable", 1), num_expected)
@@ -74,7 +74,7 @@ class Budgets:
             self._objects.store.put(record.key, obj)
 
     def _num_expected(self, pods: list[Object]) -> int:
-        """The replicas that the pods' controllers want; a pod without controller counts for itself."""
+        """Return the replicas that the pods' controllers want; a pod without controller counts for itself."""
         wanted: dict[str, int] = {}
         for pod in pods:
             owner = next((o for o in pod["metadata"].get("ownerReferences") or () if o.get("controller")), None)

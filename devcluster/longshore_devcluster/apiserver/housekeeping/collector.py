@@ -40,7 +40,7 @@ class Collector:
             self._alive.pop(change.obj["metadata"]["uid"], None)
 
     def work(self, changes: list[Change]) -> None:
-        """Brings the indexes up to date, then looks at every object that the changes may have doomed."""
+        """Bring the indexes up to date, then look at every object that the changes may have doomed."""
         if not changes:
             self._sweep_all()
             return
@@ -80,7 +80,7 @@ class Collector:
             self._delete(resource, key, "Background")
 
     def _owner_lives(self, owner: Object, dependent: Record) -> bool:
-        """Whether the owner exists and (unless it blocks on this object) is not waiting for its dependents."""
+        """Return whether the owner exists and (unless it blocks on this object) is not waiting for its dependents."""
         key = self._alive.get(owner["uid"])
         record = self._objects.store.get(key) if key else None
         if record is None or record.obj["metadata"]["uid"] != owner["uid"]:

@@ -25,7 +25,7 @@ class Namespaces:
         self.ca_pem = ""
 
     def work(self, changes: list[Change]) -> None:
-        """Looks after every namespace that the changes touch (all of them when there are none)."""
+        """Look after every namespace that the changes touch (all of them when there are none)."""
         names = {c.key.namespace or c.key.name for c in changes if _concerns(c)}
         for record in self._objects.store.items("namespaces"):
             if changes and record.key.name not in names:
@@ -54,7 +54,7 @@ class Namespaces:
                 self._objects.create(resource, namespace, {"apiVersion": "v1", **obj}, _OPTIONS)
 
     def _empty(self, record: Record) -> None:
-        """Deletes what is inside; once nothing is left, gives up the finalizer, and the namespace goes."""
+        """Delete what is inside; once nothing is left, give up the finalizer, and the namespace goes."""
         namespace = record.key.name
         remaining: list[tuple[Resource, Record]] = []
         for storage in list(self._objects.store.resources()):

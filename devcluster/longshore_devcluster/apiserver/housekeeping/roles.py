@@ -9,7 +9,7 @@ from longshore_devcluster.client.selectors import from_object
 
 
 def aggregated_rules(role: Object, others: list[Record]) -> list[Object]:
-    """The union of the matching roles' rules, in the roles' order, without repetition."""
+    """Return the union of the matching roles' rules, in the roles' order, without repetition."""
     selectors = [from_object(s) for s in role["aggregationRule"].get("clusterRoleSelectors") or ()]
     rules: list[Object] = []
     for other in others:
@@ -21,7 +21,7 @@ def aggregated_rules(role: Object, others: list[Record]) -> list[Object]:
 
 
 def aggregate_roles(objects: Objects) -> None:
-    """Brings every aggregated role up to date."""
+    """Bring every aggregated role up to date."""
     records = objects.store.items(CLUSTER_ROLES)
     for record in records:
         if record.obj.get("aggregationRule"):

@@ -155,7 +155,7 @@ def _operation(resource: Resource, method: str, action: str) -> Object:
 
 
 def _minimal_v2(request: web.Request) -> web.Response:
-    """An OpenAPI v2 document without definitions: clients that read it fall back to what they know."""
+    """Return an OpenAPI v2 document without definitions: clients that read it fall back to what they know."""
     if "protobuf" in request.headers.get("Accept", ""):
         info = _length_delimited(1, b"Kubernetes") + _length_delimited(2, b"v1.36.2")
         body = _length_delimited(1, b"2.0") + _length_delimited(2, info)

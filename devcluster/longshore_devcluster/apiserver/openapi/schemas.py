@@ -19,7 +19,7 @@ _SCALARS: dict[str, Object] = {
 
 
 def definitions_for(resources: list[Resource]) -> dict[str, Object]:
-    """The components of one document: the kinds and everything they refer to."""
+    """Return the components of one document: the kinds and everything they refer to."""
     found: dict[str, Object] = {}
     for resource in resources:
         name = _kind_name(resource)
@@ -45,7 +45,7 @@ def _kind_name(resource: Resource) -> str:
 
 
 def _custom(resource: Resource, found: dict[str, Object]) -> Object:
-    """A custom kind: its own schema, with the standard metadata."""
+    """Return a custom kind: its own schema, with the standard metadata."""
     source = dict(resource.schema.source or {"type": "object"})
     metadata = builtin_types()["ObjectMeta"]
     _message(metadata, found)
@@ -98,7 +98,7 @@ def _property(node: Schema, found: dict[str, Object]) -> Object:
 
 
 def _item(node: Schema, found: dict[str, Object]) -> Object:
-    """An element: a plain reference where it is a message."""
+    """Return an element: a plain reference where it is a message."""
     if node.kind == "object":
         _message(node, found)
         return {"allOf": [_reference(node)], "default": {}}

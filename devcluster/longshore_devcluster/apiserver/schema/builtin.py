@@ -88,6 +88,6 @@ def _flagged(node: Schema, flags: list[str]) -> Schema:
 
 @cache
 def builtin_types() -> TypeTable:
-    """The table, read once."""
+    """Return the table, read once."""
     text = resources.files(__package__).joinpath("builtin.types").read_text()
     return TypeTable(text)

@@ -65,7 +65,7 @@ class Schema:
     source: Object | None = None
 
     def child(self, key: str) -> "Schema | None":
-        """The node of a member named ``key``, or None where the schema does not know it."""
+        """Return the node of a member named ``key``, or None where the schema does not know it."""
         if self.kind == "object":
             found = self.properties.get(key)
             return self.item if found is None else found

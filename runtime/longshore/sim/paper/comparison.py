@@ -1,4 +1,4 @@
-"""Predictions beside published figures."""
+"""Predictions alongside published figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

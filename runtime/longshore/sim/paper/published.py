@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, model_validator
 from longshore.api.base import ApiModel
 
 PUBLISHED_FILE: Final = Path(__file__).parent / "published.yaml"
-"""Data of this package; whoever reads it brings a YAML parser, which the core does without."""
+"""Data of this package; anyone who reads it brings a YAML parser, which the core does without."""
 
 
 class Paper(StrEnum):

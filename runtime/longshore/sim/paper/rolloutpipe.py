@@ -1,8 +1,8 @@
 """RolloutPipe (arXiv 2606.26997): Slime, complete-group pipelining, and frontier-group dispatch on top of it.
 
 Stated: Qwen3-1.7B, two A100-40 PCIe with TP 2 that sample, eight RTX 4090 with TP 4 and DP 2 that train, K = 8, U = 2,
-R = 32, 64 and 96, mean response lengths of 3.3k to 3.6k tokens, an exact-match verifier. The four workloads are told
-apart by chance only (seeds), since nothing else is stated of them.
+R = 32, 64 and 96, mean response lengths of 3.3k to 3.6k tokens, an exact-match verifier. The four workloads
+differ by chance only (seeds), since nothing else is stated of them.
 
 The frontier is simulated twice. Taken by its equation 6, F_w = 2 groups are the only ones in service, and 16 requests
 at once cannot sample R = 96 groups in the time that the paper measures. So the main predictions take it as a priority:

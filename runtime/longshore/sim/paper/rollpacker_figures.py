@@ -255,7 +255,7 @@ def _growing(runs: _Runs, plans: bool) -> list[float]:
 
 
 class _GrowingLengths:
-    """Every step of a synchronous job has its own lengths; the cursor's order tells which draw is in which step."""
+    """Every step of a synchronous job has its own lengths; the cursor's order says which draw is in which step."""
 
     def __init__(self, by_step: tuple[LengthModel, ...], prompts_per_step: int) -> None:
         num_prompts = len(by_step) * prompts_per_step

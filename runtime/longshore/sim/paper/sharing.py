@@ -1,4 +1,4 @@
-"""Mixes of two to eight jobs of RollPacker's settings (section 6) that share GPUs, beside the same jobs that do not.
+"""Mixes of two to eight jobs of RollPacker's settings (section 6) that share GPUs, alongside the same jobs that do not.
 
 All are colocated and strictly on-policy, and their rewards are scored while the round runs. `TailBatching` shows what
 is left to share where rounds have no tail. A job keeps a quarter of its GPUs for itself.

@@ -1,6 +1,6 @@
 """Trainer of Llama, Qwen2 and Qwen3 on Megatron-core: a replica may span several ranks."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -178,13 +178,20 @@ class MegatronTrainer:
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote, bit by bit, whatever the sizes were; accumulated gradients are dropped."""
         self.wake()
-        self._copy_weights(self._model, TensorFiles(directory))
+        architecture, parameters = self._model.architecture, dict(self._model.named_parameters())
+        total_values = (1 + len(MOMENTS)) * sum(parameter.numel() for parameter in parameters.values())
+
+        def metered(directory: Path) -> Iterator[tuple[str, Tensor]]:
+            for name, shard in shards(architecture, TensorFiles(directory).read):
+                yield name, shard
+                self._meter.loaded(shard.numel(), total_values)
+
+        self._copy_weights(self._model, metered(directory))
         state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
-        parameters = dict(self._model.named_parameters())
         moments: dict[str, dict[Tensor, Tensor]] = {}
         for moment in MOMENTS:
-            files = TensorFiles(directory / _OPTIMIZER_DIRECTORY / moment)
-            moments[moment] = {parameters[name]: shard for name, shard in shards(self._model.architecture, files.read)}
+            read = metered(directory / _OPTIMIZER_DIRECTORY / moment)
+            moments[moment] = {parameters[name]: shard for name, shard in read}
         self._optimizer.restore(moments, state["policy_version"])
         self._optimizer.move_state(HOST)
         self._policy_version = state["policy_version"]
@@ -251,13 +258,13 @@ class MegatronTrainer:
 
     def _load_model(self, config: Any, dtype: torch.dtype) -> ShardedModel:
         model = ShardedModel(config, self._sizes, self._device, dtype)
-        self._copy_weights(model, TensorFiles(self._directory))
+        self._copy_weights(model, shards(model.architecture, TensorFiles(self._directory).read))
         return model
 
     @torch.no_grad()
-    def _copy_weights(self, model: ShardedModel, files: TensorFiles) -> None:
+    def _copy_weights(self, model: ShardedModel, weights: Iterable[tuple[str, Tensor]]) -> None:
         parameters = dict(model.named_parameters())
-        for name, shard in shards(model.architecture, files.read):
+        for name, shard in weights:
             parameters.pop(name).copy_(shard)
         assert not parameters, f"without a mapping: {sorted(parameters)}"
 

@@ -56,7 +56,7 @@ class LayerLayout:
 
 
 class HostLayers:
-    """The weights of all decoder layers; pinned, so that a copy can run beside the computation."""
+    """The weights of all decoder layers; pinned, so that a copy can run alongside the computation."""
 
     def __init__(self, layers: Sequence[Any], pinned: bool) -> None:
         """Take the weights out of `layers`, which are left without any; raises ValueError if the layers differ."""

@@ -125,7 +125,7 @@ class StreamedLM:
         return [scores[index] for index in range(len(sequences))]
 
     def _batches(self, lengths_tokens: Sequence[int]) -> Iterator[list[int]]:
-        """Indices of sequences that run together; the layers have been arranged for each batch that comes out."""
+        """Yield indices of sequences that run together; the layers have been arranged for each batch that comes out."""
         budget, ring_buffers = self._budget_bytes(), self._num_buffers
         for batch in batches(lengths_tokens, self._options.max_batch, self.shape, budget, ring_buffers=ring_buffers):
             longest = lengths_tokens[batch[0]]
@@ -167,7 +167,7 @@ class StreamedLM:
         return replies
 
     def _scores(self, hidden: Tensor, targets: _Tokens) -> list[float]:
-        """Log-probabilities of `targets`, one per row of `hidden` (tokens, hidden size)."""
+        """Return log-probabilities of `targets`, one per row of `hidden` (tokens, hidden size)."""
         scores: list[float] = []
         wanted = torch.tensor(targets, dtype=torch.long, device=self._device)
         for rows, ids in zip(torch.split(hidden, SCORED_TOKENS), torch.split(wanted, SCORED_TOKENS), strict=True):
@@ -189,12 +189,12 @@ class StreamedLM:
         return self._model.get_output_embeddings()
 
     def _most_bytes(self) -> int:
-        """What this model may take of its device when it has it for itself."""
+        """Return what this model may take of its device when it has it for itself."""
         total_bytes = device_memory.total_bytes(self._device)
         return total_bytes if self._reserved_bytes is None else min(self._reserved_bytes, total_bytes)
 
     def _budget_bytes(self) -> int:
-        """What it may take now, what it holds included."""
+        """Return what it may take now, what it holds included."""
         held_bytes = self.shape.base_bytes + self._ring.held_bytes
         return min(self._most_bytes(), device_memory.free_bytes(self._device) + held_bytes)
 

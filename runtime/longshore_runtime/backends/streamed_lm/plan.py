@@ -86,7 +86,7 @@ def batches(
     ring_buffers: int = RING_BUFFERS,
     margin_bytes: int = MARGIN_BYTES,
 ) -> list[list[int]]:
-    """Indices of `lengths_tokens` (prompt and reply) by batch, the longest first.
+    """Return indices of `lengths_tokens` (prompt and reply) by batch, the longest first.
 
     A batch takes as many sequences as fit with every layer streamed. That is best wherever copies are the bottleneck:
     with B bytes for layers and sequences, w per sequence, L per layer and N layers, a pass over b sequences copies
@@ -109,10 +109,10 @@ def batches(
 
 
 def residency_order(num_layers: int) -> list[int]:
-    """The order in which layers become resident: any prefix lies evenly among the layers.
+    """Return the order in which layers become resident: any prefix lies evenly among the layers.
 
     A streamed layer is copied while the layers before it compute, so resident layers serve best in between. Sorting
-    by reversed binary digits also makes every choice contain the smaller ones: a change moves no layer in vain.
+    by reversed binary digits also makes every choice contain the smaller ones: a change moves no layer for nothing.
     """
     digits = max(1, (num_layers - 1).bit_length())
     return sorted(range(num_layers), key=lambda layer: int(f"{layer:0{digits}b}"[::-1], 2))

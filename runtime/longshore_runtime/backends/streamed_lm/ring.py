@@ -80,7 +80,7 @@ class LayerRing:
         return buffers
 
     def _restart(self, layer: int) -> None:
-        """Fill every buffer anew, beginning with the layer that runs next."""
+        """Fill every buffer again, beginning with the layer that runs next."""
         self._turn = self._streamed.index(layer)
         for turn in range(self._turn, self._turn + len(self._buffers)):
             self._copies.release(turn % len(self._buffers))
@@ -100,4 +100,4 @@ class LayerRing:
         if not keep_buffers:
             self._buffers = []
         if self._device.type == "cuda":
-            torch.cuda.empty_cache()  # The actor beside us may use it, and the next batch wants it in other pieces.
+            torch.cuda.empty_cache()  # Another actor may use it, and the next batch wants it in other pieces.

@@ -132,6 +132,15 @@ def labelled(name: str) -> RLJob:
     return job.model_copy(update={"metadata": job.metadata | labels})
 
 
+class TestChanges:
+    @pytest.mark.parametrize(("gpus", "message"), [(4, "the job may use 4 nvidia.com/gpu"), (8, "")])
+    def test_an_admission_is_for_what_was_asked_for_then(self, gpus: int, message: str) -> None:
+        """The decision has been made, and the next pass of the job has not written it yet."""
+        made = ledger(request("a", 4))
+        made.note(("a", "a"), Application(request("a", gpus)))
+        assert reason(made, "a") == message
+
+
 class TestMessages:
     def test_an_admitted_job(self) -> None:
         assert reason(ledger(request("one", 8)), "one") == "the job may use 8 nvidia.com/gpu"

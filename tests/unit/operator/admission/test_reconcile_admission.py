@@ -69,6 +69,21 @@ def test_a_preempted_job_holds_its_gpus_until_its_pods_are_gone_and_then_goes_on
     assert [event.reason for event in cluster.events] == ["Started", "Admitted", "Preempted", "Resumed", "Admitted"]
 
 
+def test_a_job_with_other_settings_has_to_be_admitted_for_them() -> None:
+    """It was suspended, changed and resumed between two looks of the operator."""
+    cluster = running()
+    cluster.spec, cluster.generation = {"workers": {"replicas": 8, "gpusPerPod": 8}}, 4
+    look(cluster, ADMITTED)
+    assert cluster.status.phase is Phase.QUEUED
+    assert cluster.status.admission is not None
+    assert (cluster.status.admission.admitted, cluster.status.admission.gpus) == (False, {"nvidia.com/gpu": 2})
+    cluster.pods.clear()
+    look(cluster, WAITS)
+    assert (cluster.pods, cluster.status.admission.gpus) == ({}, {})
+    look(cluster, replace(ADMITTED, gpus={"nvidia.com/gpu": 64}), 9)
+    assert (cluster.status.phase, len(cluster.workers())) == (Phase.RUNNING, 8)
+
+
 def test_failures_count_across_a_preemption_and_not_across_a_suspension() -> None:
     cluster = running()
     cluster.exit("demo-coordinator", 1)

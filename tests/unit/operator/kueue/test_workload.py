@@ -303,8 +303,77 @@ class TestSteps:
         assert self.look(cluster, view) == [PatchWorkload("demo-rljob", "v1beta2", {"spec": {"active": False}})]
 
     def test_another_size_makes_another_workload_while_no_quota_is_held(self) -> None:
-        cluster = Cluster(spec={"workers": {"replicas": 5}})
+        cluster = Cluster(spec={"workers": {"replicas": 5}}, generation=2)
         assert self.look(cluster, stored(VIEW)) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+
+    def test_quota_for_smaller_settings_is_given_back_before_the_job_goes_on(self) -> None:
+        """It was suspended, changed and resumed between two looks of the operator."""
+        cluster, view = self.running()
+        cluster.spec, cluster.generation = {"workers": {"replicas": 5, "gpusPerPod": 8}}, 4
+        assert self.look(cluster, view) == []
+        assert cluster.status.phase is Phase.QUEUED
+        assert cluster.condition("Admitted")[2] == (
+            "the settings have changed since the job was admitted, so it queues again"
+        )
+        while cluster.pods:
+            assert self.look(cluster, view) == []
+            cluster.kubelet()
+        assert self.look(cluster, view) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+        (step,) = self.look(cluster, VIEW)
+        assert isinstance(step, CreateWorkload)
+        assert cluster.pods == {}
+        made = conditions(QuotaReserved="True/QuotaReserved/", Admitted="True/Admitted/") | step.manifest
+        made["metadata"]["resourceVersion"] = "8"
+        for _ in range(9):
+            self.look(cluster, replace(VIEW, workload=made))
+            cluster.kubelet()
+        assert (cluster.status.phase, len(cluster.workers())) == (Phase.RUNNING, 5)
+
+    def test_settings_that_need_no_other_quota_keep_it(self) -> None:
+        cluster, view = self.running()
+        cluster.spec, cluster.generation = {"checkpoint": {"everySteps": 2}}, 4
+        for _ in range(9):
+            self.look(cluster, view)
+            cluster.kubelet()
+        assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 2)
+
+    @pytest.mark.parametrize(
+        "view",
+        [
+            replace(VIEW, queue="other"),
+            replace(VIEW, priority=Priority("p", 5, is_kueues=True)),
+        ],
+        ids=["queue", "priority"],
+    )
+    def test_another_queue_or_priority_makes_another_workload(self, view: KueueView) -> None:
+        """Labels of a job have no generation."""
+        view = replace(view, workload=stored(VIEW).workload)
+        assert self.look(Cluster(), view) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+
+    def test_another_default_of_an_upgraded_operator_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
+        """The spec that the user wrote is the same: here the new version reads a least number of workers from it."""
+        upgraded = Cluster(spec={"workers": ELASTIC})
+        before = stored(VIEW)
+        assert before.workload is not None
+        assert before.workload["spec"] != workload(upgraded.job, CONFIG, VIEW)["spec"]
+        assert self.look(upgraded, before) == []
+
+    def test_kueue_that_serves_another_version_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
+        priority = Priority("p", 5, is_kueues=True)
+        before = stored(KueueView("team", "v1beta1", priority=priority))
+        assert self.look(Cluster(), replace(before, version="v1beta2")) == []
+
+    def test_a_change_that_asks_for_the_same_pods_is_noted_once(self) -> None:
+        """Otherwise it would look like one of the pods after an upgrade."""
+        cluster, view = Cluster(spec={"ttlSecondsAfterFinished": 60}, generation=2), stored(VIEW)
+        [step] = self.look(cluster, view)
+        assert isinstance(step, PatchWorkload)
+        change = step.change["metadata"]["annotations"]
+        assert change == {"longshore.dev/generation": "2"}
+        assert view.workload is not None
+        metadata = view.workload["metadata"]
+        noted = {**view.workload, "metadata": {**metadata, "annotations": {**metadata["annotations"], **change}}}
+        assert self.look(cluster, replace(view, workload=noted)) == []
 
     def test_another_image_of_an_upgraded_operator_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
         upgraded = replace(CONFIG, runtime_image="runtime:2")

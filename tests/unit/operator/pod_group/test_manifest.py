@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_group.manifest import pod_group, requests
+from longshore_operator.pod_group.manifest import pod_group
+from longshore_operator.pod_requests import requests
 from tests.unit.operator.model import make_job
 from tests.unit.operator.test_judge_pools import judged
 
@@ -88,8 +89,9 @@ def test_volcano_learns_the_queue_and_the_priority_of_the_workers() -> None:
             },
             3.25,
         ),
+        ({"containers": [{"resources": {"requests": {"cpu": 1, "memory": None}}}]}, 1),
     ],
-    ids=["containers together", "request before limit", "the largest init container", "sidecars and overhead"],
+    ids=["containers together", "request before limit", "the largest init container", "sidecars and overhead", "null"],
 )
 def test_a_pod_requests_what_the_scheduler_counts(pod: dict[str, Any], cpu: float) -> None:
     assert requests(pod) == {"cpu": Fraction(cpu)}

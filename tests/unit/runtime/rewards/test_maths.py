@@ -63,6 +63,8 @@ def test_the_order_of_a_pair_counts() -> None:
         (r"15\mbox{ cm}^2", r"15\text{ square centimeters}"),
         (r"85\text{ feet}", "85 ft"),
         ("8 apples", "8"),
+        (r"\emptyset", r"\varnothing"),
+        (r"\varnothing", "∅"),
         ("60 mph", r"60\text{ mi/h}"),
         (r"10\text{ m/s}", r"10\text{ meters per second}"),
         (r"50\%", "50"),

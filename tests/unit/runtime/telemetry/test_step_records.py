@@ -26,9 +26,7 @@ PLACES = Places(
     (LanePlace(0, 0, Component.WORKER, (0,)),),
 )
 HELD_OUT = tuple(PromptRecord(index, f"held out {index}", (index, 1, 2), "answer") for index in range(6))
-JOB = JobFacts(
-    1, dict(enumerate(loop.PROMPTS.train)), dict(enumerate(HELD_OUT)), 64, is_colocated=True, clock_offset_s=1e9
-)
+JOB = JobFacts(1, loop.PROMPTS.train, HELD_OUT, 64, is_colocated=True, clock_offset_s=1e9)
 
 
 class Decoder:

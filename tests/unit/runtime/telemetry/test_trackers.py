@@ -11,7 +11,8 @@ import pytest
 from longshore.api import contract
 from longshore.api.spec import RLJobSpec
 from longshore.api.tracking import Tracking
-from longshore_runtime.telemetry.trackers import TrackedRun, Trackers, TrackerThread, token, trackers
+from longshore_runtime.telemetry.tracker import TrackedRun
+from longshore_runtime.telemetry.trackers import Trackers, TrackerThread, token, trackers
 from tests.unit.checks.test_job import SPEC
 
 RUN = TrackedRun("uid", "demo", "project", None, {}, Path())

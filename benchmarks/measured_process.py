@@ -1,0 +1,52 @@
+"""A process of another program whose CPU time and memory are measured, such as an operator."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class MeasuredProcess:
+    """Started with an API server to talk to, and a file for its output."""
+
+    def __init__(self, command: Sequence[str], kubeconfig: Path, log: Path) -> None:
+        with log.open("a") as output:
+            self._process = subprocess.Popen(
+                command, env=os.environ | {"KUBECONFIG": str(kubeconfig)}, stdout=output, stderr=output
+            )
+
+    def peak_memory_mib(self) -> float:
+        """The largest resident memory so far."""
+        return peak_memory_mib(self._process.pid)
+
+    def cpu_s(self) -> float:
+        """Of all its threads so far."""
+        return cpu_s(self._process.pid)
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(30)
+
+
+def peak_memory_mib(pid: int) -> float:
+    """The largest resident memory of a process so far."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far, of all its threads."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)

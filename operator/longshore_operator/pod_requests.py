@@ -1,0 +1,35 @@
+"""What the scheduler counts for a pod."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from longshore_kube.quantities import parse_quantity
+
+
+def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
+    """Amounts by resource: containers and sidecars together, or its largest init container."""
+    sidecars: dict[str, Fraction] = defaultdict(Fraction)
+    peak: dict[str, Fraction] = defaultdict(Fraction)
+    for container in pod.get("initContainers") or ():
+        is_sidecar = container.get("restartPolicy") == "Always"
+        for resource, amount in _requested(container).items():
+            peak[resource] = max(peak[resource], sidecars[resource] + amount)
+            sidecars[resource] += amount if is_sidecar else 0
+    for container in pod["containers"]:
+        for resource, amount in _requested(container).items():
+            sidecars[resource] += amount
+    resources = sidecars.keys() | peak.keys()
+    overhead = {resource: parse_quantity(value) for resource, value in (pod.get("overhead") or {}).items()}
+    return {
+        resource: max(sidecars[resource], peak[resource]) + overhead.get(resource, 0)
+        for resource in resources | overhead.keys()
+    }
+
+
+def _requested(container: Mapping[str, Any]) -> dict[str, Fraction]:
+    """Requests of a container; a limit without a request is one, null is none."""
+    resources = container.get("resources") or {}
+    given = (resources.get("limits") or {}) | (resources.get("requests") or {})
+    return {resource: parse_quantity(value) for resource, value in given.items() if value is not None}

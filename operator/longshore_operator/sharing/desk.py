@@ -1,0 +1,177 @@
+"""The shell of sharing groups: each is one ConfigMap, which is written only in the version that was read."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from longshore.api import names
+from longshore.api.rljob import RLJob
+from longshore.policy.sharing_group import Claim, SharingGroup
+from longshore_operator.informer import Key
+from longshore_operator.kube import KubeClient
+from longshore_operator.observed import PodView
+from longshore_operator.sharing.membership import EMPTY, JobFacts, advanced, view
+from longshore_operator.sharing.view import SharingView
+
+_DATA_KEY: Final = "group.json"
+_MAX_TRIES: Final = 5
+_GROUPS: Final = TypeAdapter(SharingGroup)
+GroupKey = tuple[str, str]
+"""(namespace, name) of a sharing group."""
+
+
+class GroupUnreadable(Exception):
+    """The ConfigMap of a group holds something else; the message says what to do."""
+
+
+@dataclass
+class _Group:
+    """A group as it was read or written last."""
+
+    content: SharingGroup = EMPTY
+    version: str = ""
+    """Resource version; empty: the object does not exist."""
+    is_read: bool = False
+    claims: dict[str, Claim] = field(default_factory=dict)
+    """Newest claims of members, as far as their jobs were looked at."""
+    waiting: set[Key] = field(default_factory=set)
+    """Jobs that cannot join."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class SharingDesk:
+    """Asked in every pass; `wake(key)` is called for jobs whose turns or chances to join have changed.
+
+    Of two operators that both believe to lead, one fails to write.
+    """
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        pods_of_group: Callable[[str, str], Iterable[PodView]],
+        wake: Callable[[Key], None],
+    ) -> None:
+        """`pods_of_group(namespace, token)`: all pods with the label of a group."""
+        self._kube = kube
+        self._pods_of_group = pods_of_group
+        self._wake = wake
+        self._groups: defaultdict[GroupKey, _Group] = defaultdict(_Group)
+
+    async def look(self, job: RLJob, pods: Sequence[PodView], now: datetime) -> SharingView | None:
+        """A pass looks at a job; None: it shares nothing."""
+        key: Key = (job.metadata["namespace"], job.metadata["name"])
+        sharing = job.spec.sharing
+        wanted = (key[0], sharing.group) if sharing is not None else None
+        for other in self._groups_of(key) - {wanted}:
+            await self._advance(other, JobFacts.of(job, other[1]), pods, now)
+        if wanted is None:
+            return None
+        facts = JobFacts.of(job, wanted[1])
+        try:
+            group = await self._advance(wanted, facts, pods, now)
+        except GroupUnreadable as error:
+            # Jobs that run go on as they are; none starts.
+            return SharingView(wanted[1], facts.turns, refusal="" if facts.attempt else str(error), mistake=str(error))
+        found = view(group.content, wanted[1], facts, group.claims)
+        (group.waiting.add if found.refusal else group.waiting.discard)(key)
+        return found
+
+    async def leave(self, key: Key, pods: Sequence[PodView], now: datetime) -> None:
+        """The job is deleted or cannot be read; it stays a member until its pods are gone."""
+        for group in self._groups_of(key):
+            self._groups[group].waiting.discard(key)
+            facts = JobFacts(key[1], "", 0, None, None, is_current=False, turns=None)
+            await self._advance(group, facts, pods, now)
+
+    def _groups_of(self, key: Key) -> set[GroupKey]:
+        """Groups that this job is a member of, or waits to join."""
+        namespace, job = key
+        return {
+            name
+            for name, group in self._groups.items()
+            if name[0] == namespace
+            and (key in group.waiting or any(member.job == job for member in group.content.members))
+        }
+
+    async def _advance(self, name: GroupKey, job: JobFacts, pods: Sequence[PodView], now: datetime) -> _Group:
+        group = self._groups[name]
+        async with group.lock:
+            for _ in range(_MAX_TRIES):
+                if not group.is_read:
+                    await self._read(name, group)
+                if job.attempt:
+                    before = group.claims.get(job.member_name, Claim())
+                    group.claims[job.member_name] = before.merged(job.claim)
+                token = names.sharing_token(*name)
+                in_group = self._pods_of_group(name[0], token)
+                after = advanced(group.content, job, group.claims, pods, in_group, now.timestamp())
+                if after == group.content or await self._write(name, group, after):
+                    return group
+        raise TimeoutError(f"sharing group {name[1]} in {name[0]}: somebody else writes {names.sharing_group(name[1])}")
+
+    async def _read(self, name: GroupKey, group: _Group) -> None:
+        found = await self._kube.get("ConfigMap", name[0], names.sharing_group(name[1]))
+        if found is None:
+            # What is remembered stays valid: the object may have been deleted with the last job that it names.
+            group.version, group.is_read = "", True
+            return
+        try:
+            content = _GROUPS.validate_json((found.get("data") or {}).get(_DATA_KEY, ""))
+        except ValidationError as error:
+            what = f"ConfigMap {names.sharing_group(name[1])} does not hold a sharing group"
+            raise GroupUnreadable(f"{what}, so no turn is granted: delete it") from error
+        group.content, group.version, group.is_read = content, found["metadata"]["resourceVersion"], True
+        # Claims and ends of members are known once their jobs have been looked at, also of those that were deleted.
+        self._wake_jobs(name, {member.job for member in content.members})
+
+    async def _write(self, name: GroupKey, group: _Group, after: SharingGroup) -> bool:
+        """Write the group if nobody else has; return whether it was written."""
+        body = manifest(name, after)
+        if group.version:
+            body["metadata"]["resourceVersion"] = group.version
+            written = await self._kube.merge("ConfigMap", name[0], body["metadata"]["name"], body)
+        else:
+            written = await self._kube.create(body)
+        if written is None:
+            group.is_read = False
+            return False
+        before, group.content = group.content, after
+        group.version = written["metadata"]["resourceVersion"]
+        known = {member.name for member in after.members}
+        group.claims = {member: claim for member, claim in group.claims.items() if member in known}
+        self._wake_changed(name, before, after)
+        return True
+
+    def _wake_changed(self, name: GroupKey, before: SharingGroup, after: SharingGroup) -> None:
+        """Wake jobs whose turns changed, and those that wait to join if there is another chance."""
+        turns = {one.member.name: (one.grant, one.stage) for one in before.standings}
+        changed = [one for one in after.standings if turns.get(one.member.name) != (one.grant, one.stage)]
+        self._wake_jobs(name, {one.member.job for one in changed})
+        if set(before.members) != set(after.members):
+            for key in sorted(self._groups[name].waiting):
+                self._wake(key)
+
+    def _wake_jobs(self, name: GroupKey, jobs: Iterable[str]) -> None:
+        for job in sorted(jobs):
+            self._wake((name[0], job))
+
+
+def manifest(name: GroupKey, content: SharingGroup) -> dict[str, Any]:
+    """Return the ConfigMap of a group. The garbage collector deletes it when the last job that it names is deleted."""
+    metadata: dict[str, Any] = {
+        "namespace": name[0],
+        "name": names.sharing_group(name[1]),
+        "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SHARING: names.sharing_token(*name)},
+    }
+    jobs = sorted({tuple(member.name.split("/")[:2]) for member in content.members})
+    if jobs:
+        metadata["ownerReferences"] = [
+            {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job, "uid": uid} for job, uid in jobs
+        ]
+    data = {_DATA_KEY: _GROUPS.dump_json(content).decode()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}

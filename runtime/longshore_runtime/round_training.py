@@ -1,0 +1,140 @@
+"""A round that is trained on. It is sampled once more if engines and trainers disagree about log-probabilities."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
+from longshore.policy.benefit_gate import BenefitGate
+from longshore.policy.length_distribution import LengthDistribution
+from longshore.policy.rollout_pace import RolloutPace
+from longshore_runtime.elastic.baseline import AppliedBaseline
+from longshore_runtime.errors import TrainerLost
+from longshore_runtime.job_rounds import JobRounds
+from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.loop_parts import Parts
+from longshore_runtime.mismatch_guard import MismatchGuard
+from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
+from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.round_requests import RequestOf
+from longshore_runtime.run_state import RunState
+from longshore_runtime.running_step import RunningStep
+from longshore_runtime.step_start import StepStart
+from longshore_runtime.step_work import require_equal_gradients
+from longshore_runtime.trainer.recovery import Recovery
+from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.turns import RoundPause, Turns
+
+
+@dataclass(frozen=True)
+class TrainedRound:
+    """A round that was trained on."""
+
+    step: RunningStep
+    result: RoundResult
+    trained: StepTraining
+    started_s: float
+    rolled_out_s: float
+    trained_s: float
+    pace: RolloutPace | None
+    """How fast the engines were, where somebody learns from it."""
+
+
+class RoundTraining:
+    """Samples one round after the other, trains on each, and publishes the new weights."""
+
+    def __init__(
+        self,
+        options: LoopOptions,
+        parts: Parts,
+        rounds: JobRounds,
+        turns: Turns,
+        recovery: Recovery,
+        baseline: AppliedBaseline,
+        lengths: Mapping[RoundKind, LengthDistribution],
+        gate: BenefitGate | None,
+    ) -> None:
+        """`lengths` and `gate`: what the run has learned about its rounds."""
+        self._options = options
+        self._parts = parts
+        self._rounds = rounds
+        self._turns = turns
+        self._recovery = recovery
+        self._baseline = baseline
+        self._start = StepStart(options, parts, recovery, lengths, gate)
+        self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
+        self._step: RunningStep | None = None
+        """The current step; None: between two."""
+
+    @property
+    def may_have_updated(self) -> bool:
+        """Whether the trainers may have begun an update of the current step."""
+        return self._step is not None and self._step.work.may_have_updated
+
+    def run(self, state: RunState, request_of: RequestOf, *, draining: bool) -> TrainedRound:
+        """Sample, train and publish the step after `state`; `draining`: on deferred draws only.
+
+        Raises UserError, Interrupted and TrainerLost.
+        """
+        done = self._guard.checked(
+            state.step + 1, lambda: self._attempt(state, request_of, draining), lambda: self._prepare_retry(state)
+        )
+        self._turns.to_rollout(done.trained.policy_version)
+        self._step = None
+        return done
+
+    def _attempt(self, state: RunState, request_of: RequestOf, draining: bool) -> TrainedRound:
+        """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
+        parts, clock = self._parts, self._parts.clock
+        started_s = clock.now_s()
+        self._step = step = self._start.begin(state, self._baseline.epoch)
+        pace = step.repurposing.pace if step.repurposing is not None else None
+        if pace is None and parts.auto is not None:
+            pace = RolloutPace()
+        result = self._rounds.run(
+            parts.policy,
+            parts.prompts.train,
+            request_of,
+            step,
+            draining=draining,
+            kept=state.kept,
+            repurposing=step.repurposing,
+            pace=pace,
+            pause=RoundPause(parts, self._recovery, self._turns, state.policy_version),
+        )
+        rolled_out_s = clock.now_s()
+        trained = self._train(step, state)
+        return TrainedRound(step, result, trained, started_s, rolled_out_s, clock.now_s(), pace)
+
+    def _train(self, step: RunningStep, state: RunState) -> StepTraining:
+        self._parts.gpus.idle(self._turns.to_training)
+        self._parts.gpus.need()
+        self._parts.recorder.activity(RuntimeActivity.TRAIN)
+        if step.repurposing is not None:
+            step.repurposing.finish()
+        self._turns.to_training()
+
+        def work() -> StepTraining:
+            self._parts.trainers.wake()
+            return step.work.finish()
+
+        def report() -> None:  # Called from another thread while the trainers work.
+            with contextlib.suppress(TrainerLost):  # The driver's thread, which waits for them, gets this error, too.
+                self._parts.recorder.progress(ProgressUnit.RESPONSES, *step.work.progress())
+
+        with repeated(report, PROGRESS_EVERY_S):
+            trained = self._recovery.guarded(work, step.work.restart)
+        self._recovery.trained(trained)
+        assert trained.policy_version == state.policy_version + len(trained.updates), "an update was lost"
+        require_equal_gradients(trained, state.step + 1, self._options.verify_tolerance)
+        return trained
+
+    def _prepare_retry(self, state: RunState) -> None:
+        """Prepare to sample a refused round again: publish the right weights and restore the round policy."""
+        if self._step is not None and (repurposing := self._step.repurposing) is not None:
+            self._baseline.answered(repurposing.answered_epoch, repurposing.answered_overlay)
+        self._step = None
+        self._recovery.guarded(self._parts.trainers.discard)
+        self._turns.to_rollout(state.policy_version)
+        self._parts.policy.load_state(state.policy)

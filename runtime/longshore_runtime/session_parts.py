@@ -1,0 +1,305 @@
+"""The parts of a session: engines, trainers and rewards on the pods of the job, and what they work with."""
+
+import contextlib
+import copy
+import queue
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import structlog
+
+from longshore.api.model import Model
+from longshore.api.names import Component
+from longshore.api.reasons import NoticeReason
+from longshore.api.rollout import Handover, Strategy
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
+from longshore.api.sharing import RuntimeSharing
+from longshore.api.spec import Placement, RLJobSpec
+from longshore.checks.job import few_prompts
+from longshore.checks.model_files import config_of
+from longshore.checks.model_limits import vocab_size
+from longshore.checks.trackers import missing_packages
+from longshore.policy.auto import Auto, free_handovers
+from longshore.policy.presets import round_policy
+from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.sim.auto import AutoTuner
+from longshore_runtime.backends.engine_spec import EngineSpec
+from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.clock import SystemClock
+from longshore_runtime.cluster.placement import placement
+from longshore_runtime.data.dataset import PromptSets, prompt_sets
+from longshore_runtime.data.suitability import require_known_tokens
+from longshore_runtime.data.tokenizer import load_tokenizer
+from longshore_runtime.elastic.auto_factors import AutoFactors
+from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus, SharedGpus
+from longshore_runtime.elastic.size import require_no_fewer
+from longshore_runtime.elastic.spare_time import SpareTimeSearch
+from longshore_runtime.errors import UserError
+from longshore_runtime.job_inputs import JobInputs, job_inputs
+from longshore_runtime.job_rewards import reward_lanes
+from longshore_runtime.loop_parts import Parts
+from longshore_runtime.model_source import InitialModel, check_model, initial_model
+from longshore_runtime.places import possible_tp_sizes, trainer_places
+from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
+from longshore_runtime.rewards.judge import check_judge
+from longshore_runtime.rewards.routing import rehearsals, routed
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.events import Event
+from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.settings import Settings
+from longshore_runtime.storage import JobStorage
+from longshore_runtime.tasks.rows import builtin_prompt_sets
+from longshore_runtime.telemetry.recorder import Recorder
+from longshore_runtime.telemetry.recording import recording
+from longshore_runtime.telemetry.step_done import JobFacts, Places
+from longshore_runtime.telemetry.step_records import StepRecords
+from longshore_runtime.trainer.direct_weights import Delivery
+from longshore_runtime.trainer.group import TrainerGroup
+
+log = structlog.get_logger()
+
+_REWARD_PODS_LIMIT_S: Final = 24 * 3600.0
+"""Pods may wait for room, which the operator reports."""
+
+
+class PartsBuilder:
+    """Starts them in the order in which mistakes cost least: files first, engines last."""
+
+    def __init__(
+        self,
+        spec: RLJobSpec,
+        settings: Settings,
+        storage: JobStorage,
+        checkpoints: CheckpointStore,
+        recorder: Recorder,
+        events: "queue.SimpleQueue[Event]",
+        assignments: Assignments,
+        exit_stack: contextlib.ExitStack,
+    ) -> None:
+        """`exit_stack` gets what ends the parts."""
+        self._spec = spec
+        self._attempt = settings.attempt
+        self._names = {"longshore.job": settings.job, "longshore.namespace": settings.namespace}
+        self._storage = storage
+        self._checkpoints = checkpoints
+        self._recorder = recorder
+        self._events = events
+        self._assignments = assignments
+        self._exit = exit_stack
+        self.model = ""
+        """Directory of the initial model, relative to the storage; known once it is prepared."""
+
+    def build(self) -> Parts:
+        """Start everything on the pods of the job; raises UserError for what cannot start."""
+        spec, algorithm = self._spec, self._spec.algorithm
+        if missing := missing_packages(spec.tracking):
+            raise UserError(missing[0])
+        inputs = self._inputs()
+        self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
+        check_model(
+            inputs.model,
+            spec.rollout.engine,
+            spec.trainer,
+            self._storage,
+            has_accelerator=spec.workers.has_accelerator,
+            repository=inputs.repository,
+        )
+        gpus = self._gpus()
+        if spec.model.warm_start_steps:
+            gpus.need()
+        model = self._initial_model(inputs.model)
+        gpus.idle(lambda: None)
+        tokenizer = load_tokenizer(self._storage.resolve(model.path), inputs.repository)
+        prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
+        # A reward that cannot score is found before engines take minutes to start.
+        rewards = self._rewards(tokenizer, prompts)
+        self._recorder.activity(RuntimeActivity.WAIT_FOR_REWARD_PODS)
+        with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
+            rewards.wait_ready(_REWARD_PODS_LIMIT_S)
+        gpus.need()
+        self._recorder.activity(RuntimeActivity.START_ENGINES)
+        engines, trainers = self._engines_and_trainers(model)
+        shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
+        policy = round_policy(
+            spec.rollout,
+            shape,
+            prompts.draws(algorithm.seed),
+            groups_per_update=algorithm.groups_per_update,
+            dynamic_sampling=algorithm.dynamic_sampling,
+        )
+        return Parts(
+            policy=policy,
+            prompts=prompts,
+            engines=engines,
+            trainers=trainers,
+            rewards=rewards,
+            checkpoints=self._checkpoints,
+            storage=self._storage,
+            recorder=self._recorder,
+            assignments=self._assignments,
+            elastic=self._elastic(),
+            events=self._events,
+            clock=SystemClock(),
+            records=self._records(prompts, tokenizer, engines, trainers),
+            gpus=gpus,
+            auto=self._auto(policy),
+        )
+
+    def _inputs(self) -> JobInputs:
+        """Return model and data, downloaded first if they are not in the storage."""
+        spec = self._spec
+        if spec.uses_hub:
+            self._recorder.activity(RuntimeActivity.DOWNLOAD)
+        return job_inputs(spec.model, spec.data, spec.hub, self._storage, self._recorder.download)
+
+    def _initial_model(self, chosen: Model) -> InitialModel:
+        def on_steps(done: int, total: int) -> None:
+            self._recorder.progress(ProgressUnit.STEPS, done, total, "warm start")
+
+        model = initial_model(chosen, self._spec.algorithm.seed, self._storage, placement(0), on_steps)
+        if model.warm_start is not None:
+            self._recorder.warm_start(model.warm_start)
+        self.model = model.path
+        return model
+
+    def _config(self) -> Mapping[str, Any]:
+        """Return the configuration of the initial model."""
+        return config_of(self._storage.resolve(self.model))
+
+    def _prompts(self, inputs: JobInputs, tokenizer: Any) -> PromptSets:
+        data = self._spec.data
+        if data.builtin is not None:
+            return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
+        context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
+        prompts = prompt_sets(inputs.rows(self._spec.reward.functions), data, tokenizer, context_tokens)
+        require_known_tokens(prompts, vocab_size(self._config()))
+        if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
+            self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
+        self._recorder.prompts(len(prompts.train), len(prompts.held_out), prompts.num_too_long)
+        log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
+        return prompts
+
+    def _records(self, prompts: PromptSets, tokenizer: Any, engines: EnginePool, trainers: TrainerGroup) -> StepRecords:
+        spec = self._spec
+        job = JobFacts(
+            attempt=self._attempt,
+            prompts=prompts.train,
+            held_out=prompts.held_out,
+            max_response_tokens=spec.algorithm.max_response_tokens,
+            is_colocated=spec.placement is Placement.COLOCATED,
+            clock_offset_s=time.time() - SystemClock().now_s(),
+        )
+        return self._exit.enter_context(
+            recording(
+                self._storage.output_dir,
+                spec.records,
+                spec.tracking.open_telemetry,
+                job,
+                self._names,
+                copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is not thread-safe.
+                lambda: Places(engines.lane_places(), trainers.lane_places()),
+                self._recorder.notice,
+            )
+        )
+
+    def _gpus(self) -> Gpus:
+        if self._spec.sharing is None:
+            return OwnGpus()
+        before = self._recorder.turns or RuntimeSharing()
+        attempt, watched = self._attempt, self._assignments
+        return SharedGpus(self._events, SystemClock(), self._recorder, lambda: watched.grant(attempt), before)
+
+    def _auto(self, policy: RoundPolicy) -> AutoFactors | None:
+        if not isinstance(policy, Auto):
+            return None
+        factors = AutoFactors(policy, AutoTuner(self._spec), SpareTimeSearch)
+        self._exit.callback(factors.close)
+        return factors
+
+    def _elastic(self) -> ThreadPoolExecutor:
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="elastic")
+        self._exit.callback(executor.shutdown, wait=False, cancel_futures=True)
+        return executor
+
+    def _engines_and_trainers(self, model: InitialModel) -> tuple[EnginePool, TrainerGroup]:
+        """Start both; on shared GPUs in turn, because an engine measures the free memory before a trainer uses it."""
+        engines = self._engines(model)
+        with repeated(lambda: self._report_start(engines), PROGRESS_EVERY_S):
+            if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
+                engines.wait_for_all(self._require_pods)
+                engines.sleep()
+                trainers = self._trainers(model)
+            else:
+                trainers = self._trainers(model)
+                engines.wait_for_all(self._require_pods)
+        trainers.watch(self._events)
+        return engines, trainers
+
+    def _require_pods(self) -> None:
+        """End a wait for worker pods if the job is to go on with fewer."""
+        require_no_fewer(self._assignments, self._spec.workers.replicas)
+
+    def _report_reward_pods(self) -> None:
+        """Called from another thread while rewards wait for their first workers."""
+        if num_pods := self._spec.reward.pods:
+            num_there = sum(self._assignments.reward_address(pod) is not None for pod in range(num_pods))
+            self._recorder.progress(ProgressUnit.PODS, num_there, num_pods)
+
+    def _report_start(self, engines: EnginePool) -> None:
+        """Report progress; called from another thread while engines and trainers start."""
+        start = engines.starting()
+        waits_for_trainers = start.num_started == start.num_engines
+        detail = "trainers load the model" if waits_for_trainers else start.detail
+        self._recorder.progress(ProgressUnit.ENGINES, start.num_started, start.num_engines, detail)
+
+    def _engines(self, model: InitialModel) -> EnginePool:
+        options = self._spec.rollout.engine
+        spec = EngineSpec(
+            options=options,
+            max_context_tokens=self._spec.model.max_context_tokens,
+            seed=self._spec.algorithm.seed,
+            accelerator=self._spec.workers.has_accelerator,
+        )
+        output, notify = self._storage.output, self._recorder.notice
+        engines = EnginePool(self._spec.workers, spec, model.path, output, self._events, notify)
+        self._exit.callback(engines.stop)
+        self._recorder.engines(engines.tp_size)
+        sizes = possible_tp_sizes(self._spec.workers, self._config(), options.tensor_parallel_size)
+        self._recorder.possible_sizes(sizes)
+        return engines
+
+    def _trainers(self, model: InitialModel) -> TrainerGroup:
+        spec = TrainerSpec.of(self._spec.algorithm, self._spec.trainer)
+        component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
+        num_replicas, num_ranks = self._spec.trainer.data_parallel_size, spec.sizes.ranks_per_replica
+        places = trainer_places(self._spec.training_pods, num_replicas, num_ranks, component)
+        rollout = self._spec.rollout
+        may_pipeline = rollout.is_pipelined or (
+            rollout.strategy is Strategy.AUTO and Handover.PIPELINED in free_handovers(self._spec)
+        )
+        delivery = Delivery(self._spec.transfers_directly, keeps_copies=may_pipeline)
+        trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery, self._require_pods)
+        self._exit.callback(trainers.stop)
+        return trainers
+
+    def _rewards(self, tokenizer: Any, prompts: PromptSets) -> RewardPool:
+        reward = self._spec.reward
+        for function in reward.functions:
+            check_judge(function)
+        lanes = reward_lanes(reward, self._spec.workers, self._assignments.reward_address)
+        pool = RewardPool(
+            lanes,
+            ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),
+            tokenizer,
+            self._events,
+            SystemClock(),
+            self._recorder.reward_pressure if any(lane.is_sized for lane in lanes) else None,
+            self._recorder.reward_worker,
+        )
+        self._exit.callback(pool.stop)
+        return pool

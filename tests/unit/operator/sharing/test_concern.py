@@ -1,0 +1,137 @@
+"""What the operator does with a job that shares GPUs: its pods, its status, and the end of a turn that is overdue."""
+
+from datetime import timedelta
+from typing import Any
+
+from longshore.api.reasons import AdmittedReason
+from longshore.api.sharing import SharingStatus
+from longshore.api.status import Phase
+from longshore_operator.plan import DeletePod, Plan
+from longshore_operator.sharing.placement import sharing_worker
+from longshore_operator.sharing.view import SharingView
+from tests.unit.operator.model import Cluster, make_job
+
+SPEC: dict[str, Any] = {
+    "sharing": {"group": "night"},
+    "workers": {
+        "replicas": 2,
+        "gpusPerPod": 1,
+        "gpuResourceName": "nvidia.com/gpu.shared",
+        "resources": {"memory": "64Gi"},
+    },
+}
+TURNS = SharingStatus(attempt=1, granted=2, recalled=1)
+
+
+def running() -> Cluster:
+    cluster = Cluster(spec=SPEC)
+    cluster.reconcile_until_stable()
+    assert cluster.status.phase is Phase.RUNNING
+    return cluster
+
+
+def seen(cluster: Cluster, **found: Any) -> Plan:
+    plan = cluster.plan(sharing=SharingView("night", **found))
+    cluster.apply(plan)
+    return plan
+
+
+def test_the_coordinator_reads_its_turns_in_the_status() -> None:
+    cluster = running()
+    seen(cluster, turns=TURNS)
+    assert cluster.status.sharing == TURNS
+    assert cluster.condition("Sharing")[:2] == ("True", "Member")
+
+
+def test_turns_of_an_attempt_that_is_over_are_not_in_the_status() -> None:
+    cluster = running()
+    cluster.exit("demo-coordinator", 1)
+    seen(cluster, turns=TURNS)
+    assert (cluster.status.attempt, cluster.status.sharing) == (2, None)
+
+
+def test_a_job_on_trial_says_so() -> None:
+    cluster = running()
+    seen(cluster, turns=TURNS, is_on_trial=True)
+    assert cluster.condition("Sharing")[:2] == ("True", "OnTrial")
+
+
+def test_a_job_that_cannot_join_stops_and_says_why() -> None:
+    cluster = running()
+    for _ in range(3):
+        seen(cluster, refusal="a step of other could take more than 1.5 times as long as alone")
+        cluster.kubelet()
+    assert (cluster.status.phase, cluster.pods) == (Phase.QUEUED, {})
+    for kind in ("Sharing", "Admitted"):
+        status, reason, message = cluster.condition(kind)
+        assert (status, reason) == ("False", AdmittedReason.SHARING_REFUSED)
+        assert message.startswith("a step of other could take more")
+    cluster.reconcile_until_stable()
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 2)
+
+
+def test_a_group_that_cannot_be_read_stops_no_job_that_runs() -> None:
+    cluster = running()
+    seen(cluster, turns=TURNS, mistake="ConfigMap x does not hold a sharing group: delete it")
+    assert cluster.status.phase is Phase.RUNNING
+    assert cluster.status.sharing == TURNS
+    assert cluster.condition("Sharing") == (
+        "False", "SharingRefused", "ConfigMap x does not hold a sharing group: delete it"
+    )  # fmt: skip
+
+
+def test_an_overdue_turn_ends_the_attempt_and_not_before() -> None:
+    cluster = running()
+    at = cluster.now + timedelta(seconds=30)
+    plan = seen(cluster, turns=TURNS, overdue_at=at)
+    assert plan.requeue_at == at
+    assert not any(isinstance(action, DeletePod) for action in plan.actions)
+    cluster.pass_time(31)
+    plan = seen(cluster, turns=TURNS, overdue_at=at)
+    assert [action.name for action in plan.actions if isinstance(action, DeletePod)] == ["demo-coordinator"]
+    assert "TurnOverdue" in [event.reason for event in cluster.events]
+    cluster.reconcile_until_stable()
+    assert (cluster.status.phase, cluster.status.attempt, cluster.status.failures) == (Phase.RUNNING, 2, 0)
+
+
+def test_workers_are_on_nodes_with_workers_of_their_group_only_and_one_of_each_job() -> None:
+    cluster = running()
+    worker = cluster.manifests["Pod", "demo-worker-0"]
+    token = worker["metadata"]["labels"]["longshore.dev/sharing"]
+    apart = worker["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart == [
+        {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {
+                "matchExpressions": [
+                    {"key": "longshore.dev/sharing", "operator": "Exists"},
+                    {"key": "longshore.dev/sharing", "operator": "NotIn", "values": [token]},
+                ]
+            },
+            "namespaceSelector": {},
+        },
+        {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {
+                "matchLabels": {"longshore.dev/job": "demo", "longshore.dev/component": "worker"},
+            },
+        },
+    ]
+    assert "longshore.dev/sharing" not in cluster.manifests["Pod", "demo-coordinator"]["metadata"]["labels"]
+
+
+def test_a_template_does_not_undo_it() -> None:
+    job = make_job(**SPEC)
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    mine = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"a": "b"}}}
+    manifest = {
+        "metadata": {"labels": {"longshore.dev/sharing": "another"}},
+        "spec": {"affinity": {"podAntiAffinity": {required: [mine]}}},
+    }
+    pod = sharing_worker(manifest, job)
+    assert pod["metadata"]["labels"]["longshore.dev/sharing"] != "another"
+    assert [term["topologyKey"] for term in pod["spec"]["affinity"]["podAntiAffinity"][required]] == [
+        "rack",
+        "kubernetes.io/hostname",
+        "kubernetes.io/hostname",
+    ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, cast
 
 from prometheus_client import CollectorRegistry
@@ -295,6 +296,7 @@ class Alternations:
         for name in names[first:] + names[:first]:
             steps = logged_period(self._jobs[name], self._parts, self._lengths, self._num_rounds, self._known[name])
             runs[name] = {"alternation": number, "job": name, **totals(steps), "steps": steps}
-            print(f"alternation {number}: {name} {runs[name]['step_s']:.3f} s a step", file=sys.stderr)
+            step_s = fmean(step["step_s"] for step in steps)
+            print(f"alternation {number}: {name} {step_s:.3f} s a step", file=sys.stderr)
         assert len({sum(step["samples"] for step in run["steps"]) for run in runs.values()}) == 1, "unequal work"
         return runs

@@ -1,7 +1,7 @@
 """Counting, the built-in task: `k5:` asks for `k5 k4 k3 k2 k1`. How far to count is long-tailed, as responses are.
 
-Of all prompts, a share of 1/n asks for n or more, up to 99 (Zipf's law): most responses take a dozen tokens or fewer, a
-few take hundreds. Pairs (letter, number) are split by a fixed rule into training and held-out ones: no held-out prompt
+Of all prompts, a share of 2/n asks for n or more, from 2 to 99 (Zipf's law): most responses take a dozen tokens, a few
+take hundreds. Pairs (letter, number) are split by a fixed rule into training and held-out ones: no held-out prompt
 is ever trained on or demonstrated.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+SMALLEST_NUMBER = 2
 LARGEST_NUMBER = 99
 
 _HELD_OUT_EVERY = 8
@@ -92,7 +93,7 @@ def _training_pairs(rng: random.Random) -> Iterator[tuple[str, int]]:
 
 def _number_at(share: float) -> int:
     """Return the number that this share of the prompts reaches or exceeds."""
-    return int(min(1.0 / share, LARGEST_NUMBER))
+    return int(min(SMALLEST_NUMBER / share, LARGEST_NUMBER))
 
 
 def _is_held_out(letter: str, number: int) -> bool:

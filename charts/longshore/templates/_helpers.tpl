@@ -76,6 +76,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims, services, serviceaccounts]
   verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [configmaps]
+  # The object of a sharing group changes its owners. Clusters that check owner references let only those do so who may delete it.
+  verbs: [delete]
 # The Ray token of a job is created and never read: no right to see or change any Secret.
 - apiGroups: [""]
   resources: [secrets]

@@ -4,22 +4,24 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.contract.operator.harness import GPU, Jobs, Operator, eventually, job_spec
 
-Start = Callable[[], Operator]
+Start = Callable[..., Operator]
 
 
 @pytest.fixture
 def start(jobs: Jobs, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts an operator for the namespace of the test, with two GPUs."""
+    """Starts an operator for the namespace of the test, with two GPUs and other limits."""
     limits = tmp_path / "admission.json"
-    limits.write_text(json.dumps({"capacity": {GPU: 2}, "priorityClasses": {"urgent": {"value": 100}}}))
     started: list[Operator] = []
 
-    def make() -> Operator:
+    def make(**others: Any) -> Operator:
+        values = {"capacity": {GPU: 2}, "priorityClasses": {"urgent": {"value": 100}}} | others
+        limits.write_text(json.dumps(values))
         log = tmp_path / f"operator-{len(started)}.log"
         options = (f"--namespace={jobs.namespace}", "--no-leader-election", f"--admission={limits}")
         started.append(Operator(operator_kubeconfig, log, *options))
@@ -113,3 +115,17 @@ def test_an_elastic_job_gives_a_gpu_back_once_its_coordinator_does_without_it(jo
     eventually("it takes the GPU", lambda: jobs.status("stretchy")["assignment"]["size"]["workers"] == 2)
     assert len(pods_of(jobs, "stretchy")) == len(before)
     assert {"Shrinking", "Growing", "Resized"} <= set(jobs.event_reasons())
+
+
+def test_a_quota_that_contradicts_the_capacity_is_logged_and_its_jobs_start_when_it_is_corrected(
+    jobs: Jobs, start: Start
+) -> None:
+    quotas = {jobs.namespace: {GPU: 3}}
+    operator = start(quotas=quotas)
+    jobs.create("wide", **job_spec(replicas=3))
+    wait_reported(jobs, "wide", "TooLarge", f"needs 3 {GPU} and may have 2 at most")
+    assert f"admission.quotas.{jobs.namespace}: 3 {GPU} are more than the 2 of admission.capacity" in operator.log()
+    operator.stop()
+    operator = start(quotas=quotas, capacity={GPU: 4})
+    assert jobs.wait_phase("Running", "wide")["admission"]["gpus"] == {GPU: 3}
+    assert "are more than" not in operator.log()

@@ -126,6 +126,9 @@ def held(team: Cluster, gate: Path, replicas: int, gpus_per_pod: int = 1, priori
     os.mkfifo(gate)
     command = f"trap 'exit 143' TERM; cat {gate} & wait $!"
     spec = job_spec(command, HOLD, replicas, gpus_per_pod)
+    for component in ("coordinator", "workers"):
+        [container] = spec[component]["template"]["spec"]["containers"]
+        container["readinessProbe"] = container["readinessProbe"] | {"periodSeconds": 600}  # Once is enough.
     if least:
         spec["workers"]["minReplicas"] = least
     return Held(team.apply(manifest(gate.name, priority, spec)), gate)

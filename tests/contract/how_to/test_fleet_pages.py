@@ -190,11 +190,13 @@ def test_upgrade_and_uninstall(shell: Shell, teams: tuple[Jobs, Jobs]) -> None:
 
 
 def write_model(jobs: Jobs, name: str) -> None:
-    """What training leaves in the storage of a job."""
+    """What training leaves in the storage of a job, and in its status."""
     job = jobs.get(name)
     assert job is not None
     claim = jobs.cluster.core.read_namespaced_persistent_volume_claim(names.storage_claim(name), jobs.namespace)
     volume = jobs.cluster.core.read_persistent_volume(claim.spec.volume_name)
-    model = Path(volume.spec.host_path.path) / names.default_output(name, job["metadata"]["uid"]) / "model"
+    path = f"{names.default_output(name, job['metadata']['uid'])}/model"
+    jobs.report({"attempt": job["status"]["attempt"], "finalModel": path}, name)
+    model = Path(volume.spec.host_path.path) / path
     model.mkdir(parents=True)
     (model / "model.safetensors").write_bytes(b"weights")

@@ -150,7 +150,9 @@ class Job:
 
         The last status comes again after RECHECK_S of silence, for what a condition sees beside the status.
         """
-        command = ["kubectl", "get", "rljob", self.name, "-o", "json", "--watch"]
+        # Of an object by its name kubectl does not show a change between its first answer and the start of its watch.
+        named = f"--field-selector=metadata.name={self.name}"
+        command = ["kubectl", "get", "rljobs", named, "-o", "json", "--watch"]
         environment = {**self.cluster.environment, "KUBECONFIG": str(self.cluster.kubeconfig)}
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watching:
             documents: queue.SimpleQueue[Json | None] = queue.SimpleQueue()

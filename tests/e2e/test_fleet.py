@@ -17,7 +17,9 @@ import pytest
 import yaml
 
 from tests.contract.operator.harness import GPU, HOLD, job_spec
-from tests.e2e.jobs import NUM_GPUS, Cluster, Job, Json, assert_every_draw_once, fake_job
+from tests.e2e.jobs import NUM_GPUS, Cluster, Job, Json, assert_every_draw_once
+from tests.e2e.test_elastic_size import NUM_PROMPTS, NUM_RESPONSES, distance, learned, trained
+from tests.e2e.test_elastic_size import job as training_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -31,7 +33,7 @@ LEAST = {
     "team-c/first": 1, "team-c/exact": 1, "team-c/twin": 1,
 }  # fmt: skip
 """GPUs of the gang of each job, with the fewest workers that it may have."""
-NUM_STEPS, NUM_PROMPTS, NUM_RESPONSES = 12, 4, 4
+NUM_STEPS = 12
 LABEL_JOB, LABEL_ATTEMPT = "longshore.dev/job", "longshore.dev/attempt"
 
 
@@ -134,13 +136,11 @@ def held(team: Cluster, gate: Path, replicas: int, gpus_per_pod: int = 1, priori
     return Held(team.apply(manifest(gate.name, priority, spec)), gate)
 
 
-def training(team: Cluster, name: str, priority: str = "") -> Job:
-    """Apply a job that trains: rounds without a race, and a checkpoint only where it is stopped."""
-    spec = fake_job(name)["spec"]
-    spec["algorithm"] |= {"steps": NUM_STEPS, "promptsPerStep": NUM_PROMPTS, "responsesPerPrompt": NUM_RESPONSES}
+def training(team: Cluster, name: str, modules: Path, priority: str = "") -> Job:
+    """Apply a job that really trains, with a checkpoint only where it is stopped."""
+    spec = training_job(name, modules, NUM_STEPS)["spec"]
     # Slow engines: the job must not end before another one preempts it.
-    spec["rollout"] = {"strategy": "Synchronous", "engine": {"backend": "Fake", "extraArgs": {"step_s": 0.05}}}
-    spec["checkpoint"] = {"everySteps": 1_000}
+    spec["rollout"]["engine"]["extraArgs"]["step_s"] = 0.05
     return team.apply(manifest(name, priority, spec))
 
 
@@ -180,12 +180,6 @@ def reasons(*teams: Cluster) -> dict[str, list[str]]:
     for team in teams:
         for event in json.loads(team.kubectl("get", "events", "-o", "json"))["items"]:
             found.setdefault(event["reason"], []).append(event["involvedObject"]["name"])
-    return found
-
-
-def weights(job: Job) -> Json:
-    """Of the final model."""
-    found: Json = json.loads((job.output() / "model" / "trainer.json").read_text())
     return found
 
 
@@ -229,7 +223,7 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
         pressing = held(b, tmp_path / "pressing", 1, priority="urgent")
         give_back(stretchy.job, 2)
         pressing.wait_running()
-        exact = training(c, "exact", "background")
+        exact = training(c, "exact", tmp_path, "background")
         give_back(stretchy.job, 1)
         exact.wait("it has its GPU", lambda status: status.get("phase") in ("Pending", "Starting", "Running"))
         assert "Preempted" not in reasons(*teams), "an elastic job shrinks before another one stops"
@@ -238,7 +232,7 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
         wait_queued(second.job, f"the job needs 2 {GPU}, and 0 are free")
         small = held(b, tmp_path / "small", 1)
         wait_queued(small.job, f"the job needs 1 {GPU}, and 0 are free; 1 job is ahead")
-        twin = training(c, "twin")
+        twin = training(c, "twin", tmp_path)
         wait_queued(twin, "left of the quota of namespace team-c; 2 jobs are ahead")
 
         num_trained = exact.wait_step(2)["runtime"]["step"]
@@ -273,5 +267,5 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
     assert metrics(exact)[: len(steps_before)] == steps_before, "no step was repeated"
     for job in (exact, twin):
         assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
-    assert [row["trained"] for row in exact.ledger()] == [row["trained"] for row in twin.ledger()]
-    assert weights(exact) == weights(twin), "a job that was preempted learns what it would have learned alone"
+    assert trained(exact) == trained(twin)
+    assert distance(learned(exact), learned(twin)) == 0, "a job that was preempted learns what others learn"

@@ -139,7 +139,7 @@ def test_a_server_that_is_gone_when_it_is_asked_is_no_fault_until_it_is_so_time_
     assert moody.fault() is None
     (moody.pipe_directory / "1").unlink()
     assert [moody.fault() for _ in range(MAX_FAILURES - 1)] == [None] * (MAX_FAILURES - 1), (
-        "one answer, and it counts anew"
+        "one answer, and it counts from zero"
     )
     assert re.match(
         r"^the MPS daemon answered 'get_server_status 1' with status 1: .* \(5 times in a row\)$", str(moody.fault())
@@ -157,7 +157,7 @@ def test_a_daemon_that_does_not_answer_in_time_is_asked_again(
     *first, last = [moody.fault() for _ in range(MAX_FAILURES)]
     assert first == [None] * (MAX_FAILURES - 1)
     assert last == "the MPS daemon did not answer 'get_server_list' within 0.01 s (5 times in a row)"
-    os.close(os.open(servers, os.O_RDWR))  # Whoever waits for a writer goes on.
+    os.close(os.open(servers, os.O_RDWR))  # A process that waits for a writer goes on.
 
 
 def test_a_fatal_error_is_seen_at_once_also_where_another_server_does_not_answer(moody: MpsDaemon) -> None:

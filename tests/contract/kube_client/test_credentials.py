@@ -97,7 +97,7 @@ class TestTokenFiles:
 
 
 class TestPlugins:
-    async def test_it_runs_once_for_many_requests_and_is_told_about_the_cluster(self, tmp_path: Path) -> None:
+    async def test_it_runs_once_for_many_requests_and_gets_the_cluster(self, tmp_path: Path) -> None:
         issuer, script = Plugin(tmp_path, lasts=timedelta(hours=1)), Script(*[accepted()] * 8)
         async with access_to(script, plugin=issuer.plugin) as access, Client(access, "test") as client:
             await asyncio.gather(*(ask(client) for _ in range(8)))

@@ -276,7 +276,7 @@ class TestFollowing:
         async with followed(script) as news:
             await received(news, "listed", "ADDED a")
 
-    async def test_whoever_follows_may_give_up(self) -> None:
+    async def test_a_follower_may_give_up(self) -> None:
         def give_up(error: KubeError, silence_s: float) -> None:
             raise error
 

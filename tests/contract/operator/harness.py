@@ -34,7 +34,7 @@ DEADLINE_S = 60.0
 T = TypeVar("T")
 ALLOWED_PRIORITY_CLASS = "allowed-by-the-chart"
 HOLD = "trap 'exit 143' TERM; sleep 1000 & wait"
-"""A command that ends at once when it is told to: the first process of a container ignores signals that it does not
+"""A command that ends at once when it is asked to: the first process of a container ignores signals that it does not
 handle."""
 ALWAYS_READY = {"exec": {"command": ["true"]}}
 

@@ -32,7 +32,7 @@ def start(jobs: Jobs, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Sta
 
 
 def wait_reported(jobs: Jobs, name: str, reason: str, message: str) -> None:
-    """Wait until the job is told why it waits."""
+    """Wait until the status says why the job waits."""
 
     def is_reported() -> bool:
         condition = jobs.condition("Admitted", name)

@@ -62,7 +62,7 @@ def pods_of(jobs: Jobs, name: str) -> list[str]:
 
 
 def wait_reported(jobs: Jobs, name: str, reason: str, message: str) -> None:
-    """Wait until the job is told why it waits."""
+    """Wait until the status says why the job waits."""
 
     def is_reported() -> bool:
         condition = jobs.condition("Admitted", name)

@@ -13,7 +13,7 @@ from longshore.policy.sharing_group import Grant
 
 @dataclass
 class Report:
-    """Remembers what the outside was told."""
+    """Remembers what was reported."""
 
     reports: list[tuple[Any, ...]] = field(default_factory=list)
 

@@ -112,7 +112,7 @@ class TestWorkload:
             ),
         ],
     )
-    def test_a_priority_class_is_told_as_the_version_wants_it(
+    def test_a_priority_class_is_written_as_the_version_wants_it(
         self, version: str, is_kueues: bool, fields: dict[str, Any]
     ) -> None:
         view = KueueView("team", version, priority=Priority("p", 5, is_kueues))
@@ -179,7 +179,7 @@ class TestStanding:
         made = standing(make_job(running, workers=ELASTIC), KueueView("team", mistake="gone"))
         assert (made.num_extra_workers, made.gpus) == (3, {GPU: 20})
 
-    def test_a_mistake_is_told(self) -> None:
+    def test_a_mistake_is_reported(self) -> None:
         made = standing(make_job(), KueueView("team", mistake="Kueue is not installed in this cluster"))
         assert (made.admitted, made.reason) == (False, AdmittedReason.QUEUE_UNAVAILABLE)
 

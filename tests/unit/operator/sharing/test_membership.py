@@ -57,7 +57,7 @@ def test_a_member_is_judged_by_its_first_measured_steps() -> None:
     assert stages(slow) == {"a": Stage.ADMITTED, "b": Stage.LEAVING}
 
 
-def test_a_member_that_takes_another_past_its_limit_is_asked_to_stop_and_told_why() -> None:
+def test_a_member_that_takes_another_past_its_limit_is_asked_to_stop_with_the_reason() -> None:
     group = look(look(EMPTY, facts("a", report=measured(10.0, 4.0))), facts("b"))
     job = facts("b", report=measured(10.0, 6.0))
     found = view(look(group, job), "g", job, {})

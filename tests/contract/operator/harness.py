@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import stream
 
 from longshore.api.scheduling import PodGroupKind
 
@@ -119,6 +120,11 @@ class Jobs:
         status: dict[str, Any] = job.get("status") or {}
         return status
 
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """Statuses of all jobs by name."""
+        found = self.cluster.custom.list_namespaced_custom_object("longshore.dev", "v1alpha1", self.namespace, "rljobs")
+        return {job["metadata"]["name"]: job.get("status") or {} for job in found["items"]}
+
     def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
         conditions = self.status(name).get("conditions", [])
         return next((c for c in conditions if c["type"] == kind), {})
@@ -172,6 +178,17 @@ class Jobs:
         pod = self.cluster.core.read_namespaced_pod(name, self.namespace)
         self.cluster.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=1)
         return str(pod.metadata.uid)
+
+    def execute(self, pod: str, command: str) -> None:
+        """Run a shell command in the first container of a pod.
+
+        With a client of its own: while it runs a command, other threads cannot use it for anything else.
+        """
+        core = Cluster(self.cluster.kubeconfig).core
+        stream(
+            core.connect_get_namespaced_pod_exec, pod, self.namespace,
+            command=["sh", "-c", command], stdout=True, stderr=True,
+        )  # fmt: skip
 
     def events(self) -> list[Any]:
         """Events about the jobs."""

@@ -1,7 +1,6 @@
 """Jobs in queues of Kueue: a stand-in on the embedded cluster, and the real Kueue where the cluster has it."""
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,36 +8,20 @@ from typing import Any
 import pytest
 
 from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import FakeKueue, Kueue, holds, install_definitions, is_served
+from tests.contract.operator.kueue import Kueue, holds, operator_with_kueue
 
-IS_EMBEDDED = "LONGSHORE_TEST_KUBECONFIG" not in os.environ
 ON_LINUX = {"kubernetes.io/os": "linux"}
 TEAM = {"kueue.x-k8s.io/queue-name": "team"}
+ENDS_WHEN_KILLED = "trap '' TERM; while :; do sleep 1; done"
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def controller(cluster: Cluster, chart: None) -> Iterator[None]:
-    """Something that admits Workloads."""
-    if is_served(cluster):
-        yield
-        return
-    if not IS_EMBEDDED:
-        pytest.skip("the cluster of LONGSHORE_TEST_KUBECONFIG has no Kueue")
-    install_definitions(cluster)
-    with FakeKueue(cluster):
-        yield
-
-
-@pytest.fixture(scope="module")
 def operator(
-    controller: None, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Operator]:
-    process = Operator(operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log", "--all-namespaces", "--kueue")
-    process.wait_leading()
-    yield process
-    process.stop()
-    print(process.log())
+    with operator_with_kueue(cluster, operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log") as process:
+        yield process
 
 
 @pytest.fixture
@@ -126,6 +109,18 @@ def test_a_suspended_job_gives_its_quota_back(jobs: Jobs, kueue: Kueue) -> None:
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 1}
 
 
+@pytest.mark.usefixtures("running_pods")
+def test_the_quota_of_a_suspended_job_is_not_free_while_its_pods_end(jobs: Jobs, kueue: Kueue) -> None:
+    spec = job_spec(worker=ENDS_WHEN_KILLED)
+    spec["workers"]["template"]["spec"]["terminationGracePeriodSeconds"] = 4
+    jobs.create("first", labels=TEAM, **spec)
+    jobs.wait_phase("Running", "first")
+    jobs.create("second", labels=TEAM, **job_spec())
+    jobs.patch({"suspend": True}, "first")
+    jobs.wait_condition("Admitted", "Admitted", "second")
+    assert pods_of(jobs, "first") == []
+
+
 def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
     jobs: Jobs, kueue: Kueue, operator: Operator
 ) -> None:
@@ -175,7 +170,7 @@ def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for
     eventually("it has two workers", lambda: jobs.status("second")["admission"].get("workers") == 2)
 
 
-@pytest.mark.skipif(not IS_EMBEDDED, reason="its pods have to run")
+@pytest.mark.usefixtures("running_pods")
 def test_a_partly_admitted_job_runs_with_its_part(jobs: Jobs, kueue: Kueue) -> None:
     spec = job_spec(replicas=4)
     spec["workers"] |= {"minReplicas": 1}
@@ -185,7 +180,7 @@ def test_a_partly_admitted_job_runs_with_its_part(jobs: Jobs, kueue: Kueue) -> N
     assert pods_of(jobs, "first") == ["first-coordinator", "first-worker-0", "first-worker-1"]
 
 
-@pytest.mark.skipif(not IS_EMBEDDED, reason="its pods have to run")
+@pytest.mark.usefixtures("running_pods")
 def test_kueue_learns_that_the_pods_are_ready(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels=TEAM, **job_spec())
     jobs.wait_phase("Running", "first")

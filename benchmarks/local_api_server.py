@@ -37,7 +37,11 @@ class LocalApiServer:
         return self._folder / "data" / "kubeconfig"
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -12,8 +12,8 @@ from longshore_runtime.judge import mps
 from longshore_runtime.judge.mps import (
     MAX_FAILURES,
     ClientLimits,
+    GpuSharing,
     MpsDaemon,
-    Sharing,
     SharingMode,
     client_environment,
     share_gpus,
@@ -58,7 +58,7 @@ class Container:
         answer = "\n".join(lines)
         self.install("nvidia-smi", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\nexit {status}\n")
 
-    def share(self) -> Sharing:
+    def share(self) -> GpuSharing:
         return share_gpus(self.directory, self.environment)
 
 
@@ -68,7 +68,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
 
 
 @pytest.fixture
-def sharing(container: Container) -> Iterator[Sharing]:
+def sharing(container: Container) -> Iterator[GpuSharing]:
     """MPS on two GPUs."""
     container.install_smi("0, 9.0, Default, Disabled", "1, 9.0, Exclusive_Process, [N/A]")
     container.install("nvidia-cuda-mps-control", CONTROL)
@@ -78,19 +78,19 @@ def sharing(container: Container) -> Iterator[Sharing]:
     running(sharing).stop()
 
 
-def running(sharing: Sharing) -> MpsDaemon:
+def running(sharing: GpuSharing) -> MpsDaemon:
     assert sharing.daemon is not None
     return sharing.daemon
 
 
-def test_a_daemon_runs_with_pipes_and_logs_of_its_own(sharing: Sharing, container: Container) -> None:
+def test_a_daemon_runs_with_pipes_and_logs_of_its_own(sharing: GpuSharing, container: Container) -> None:
     assert sharing.pipe_directory == container.directory / "pipe"
     assert (container.directory / "pipe" / "log_directory").read_text().strip() == str(container.directory / "log")
     assert (container.directory / "pipe").stat().st_mode & 0o777 == 0o700
     assert running(sharing).fault() is None
 
 
-def test_clients_find_it_through_their_environment(sharing: Sharing, container: Container) -> None:
+def test_clients_find_it_through_their_environment(sharing: GpuSharing, container: Container) -> None:
     limits = ClientLimits(active_thread_percentage=30, device_memory_bytes=6 * GIB)
     assert sharing.client_environment(limits) == {
         "CUDA_MPS_PIPE_DIRECTORY": str(container.directory / "pipe"),
@@ -112,7 +112,7 @@ def test_limits_out_of_range_are_refused(share: float | None, memory: int | None
         ClientLimits(share, memory)
 
 
-def test_a_client_that_faulted_the_server_is_seen(sharing: Sharing) -> None:
+def test_a_client_that_faulted_the_server_is_seen(sharing: GpuSharing) -> None:
     assert sharing.pipe_directory is not None
     (sharing.pipe_directory / "servers").write_text("4711\n")
     (sharing.pipe_directory / "status").write_text("ACTIVE\n")
@@ -165,14 +165,14 @@ def test_a_fatal_error_is_seen_at_once_also_where_another_server_does_not_answer
     assert moody.fault() == "MPS server 2 is in state FAULT: a client caused a fatal GPU error"
 
 
-def test_a_daemon_that_died_is_seen(sharing: Sharing) -> None:
+def test_a_daemon_that_died_is_seen(sharing: GpuSharing) -> None:
     daemon = running(sharing)
     os.killpg(daemon.process_id, signal.SIGKILL)
     os.waitid(os.P_PID, daemon.process_id, os.WEXITED | os.WNOWAIT)
     assert daemon.fault() == "the MPS daemon ended with status -9"
 
 
-def test_a_stopped_daemon_has_ended(sharing: Sharing) -> None:
+def test_a_stopped_daemon_has_ended(sharing: GpuSharing) -> None:
     daemon = running(sharing)
     daemon.stop()
     assert daemon.fault() == "the MPS daemon ended with status 0"

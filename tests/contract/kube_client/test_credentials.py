@@ -41,12 +41,12 @@ async def ask(client: Client) -> None:
 class Plugin:
     """A program that counts its runs and answers with a token of that number."""
 
-    def __init__(self, folder: Path, *, version: str = V1, lasts: timedelta | None = None, body: str = "") -> None:
+    def __init__(self, folder: Path, *, lasts: timedelta | None = None, body: str = "") -> None:
         self._runs, path = folder / "runs", folder / "plugin"
         status: dict[str, str] = {"token": "token-$n"}
         if lasts is not None:
             status["expirationTimestamp"] = (datetime.now(UTC) + lasts).isoformat()
-        answer = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})
+        answer = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status})
         path.write_text(
             f'#!/bin/sh\necho "$KUBERNETES_EXEC_INFO" >> {self._runs}\nn=$(wc -l < {self._runs})\n'
             + (body or f"cat <<END\n{answer}\nEND\n")

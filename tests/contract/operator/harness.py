@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import yaml
+from benchmarks.measured_process import free_port
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
@@ -40,23 +40,16 @@ handle."""
 ALWAYS_READY = {"exec": {"command": ["true"]}}
 
 
-def eventually(what: str, look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
+def eventually(what: str, look: Callable[[], T | None]) -> T:
     """The first true value of `look`, asked again and again until the deadline."""
-    end_s = time.monotonic() + deadline_s
+    end_s = time.monotonic() + DEADLINE_S
     while True:
         value = look()
         if value:
             return value
         if time.monotonic() > end_s:
-            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+            raise AssertionError(f"not within {DEADLINE_S:g} s: {what}")
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -128,6 +121,26 @@ class Jobs:
     def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
         conditions = self.status(name).get("conditions", [])
         return next((c for c in conditions if c["type"] == kind), {})
+
+    def gpu_pods(self, name: str) -> dict[str, str]:
+        """uid by name of the pods of a job that hold GPUs, if they have any."""
+        return {
+            pod: found.metadata.uid
+            for pod, found in self.pods().items()
+            if pod.startswith(f"{name}-") and found.status.phase in ("Pending", "Running")
+        }
+
+    def wait_reported(self, name: str, reason: str, message: str) -> None:
+        """Wait until the status says why the job waits for its admission."""
+
+        def is_reported() -> bool:
+            condition = self.condition("Admitted", name)
+            return condition.get("reason") == reason and message in condition["message"]
+
+        try:
+            eventually(f"{name} waits because of {reason}: {message}", is_reported)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {self.condition('Admitted', name)}") from None
 
     def report(self, runtime: dict[str, Any], name: str = "demo") -> None:
         """What a coordinator does: server-side apply of its part of the status alone."""
@@ -267,3 +280,19 @@ class Operator:
         if self._process.poll() is None:
             self._process.send_signal(number)
         return self._process.wait(timeout=30)
+
+
+@contextmanager
+def operators(jobs: Jobs, kubeconfig: Path, folder: Path, *options: str) -> Iterator[Callable[[], Operator]]:
+    """Yield what starts an operator for the namespace of the jobs; all of them end with the block."""
+    started: list[Operator] = []
+
+    def start() -> Operator:
+        log = folder / f"operator-{len(started)}.log"
+        started.append(Operator(kubeconfig, log, f"--namespace={jobs.namespace}", "--no-leader-election", *options))
+        return started[-1]
+
+    yield start
+    for operator in started:
+        operator.stop()
+        print(operator.log())

@@ -3,17 +3,11 @@
 from typing import Any
 
 import pytest
+from benchmarks.hostile_jobs import nested
 
 from tests.contract.operator.harness import Jobs, eventually, job_spec
 
 pytestmark = pytest.mark.usefixtures("operator")
-
-
-def nested(depth: int) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for _ in range(depth):
-        value = {"a": value}
-    return value
 
 
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {

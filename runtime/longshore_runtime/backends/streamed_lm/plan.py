@@ -87,7 +87,6 @@ def batches(
     reserved_bytes: int,
     *,
     ring_buffers: int = RING_BUFFERS,
-    margin_bytes: int = MARGIN_BYTES,
 ) -> list[list[int]]:
     """Return indices of `lengths_tokens` (prompt and reply) by batch, the longest first.
 
@@ -99,12 +98,12 @@ def batches(
     Raises:
         DoesNotFit: a sequence does not fit alone.
     """
-    room = reserved_bytes - shape.base_bytes - margin_bytes - ring_buffers * shape.layer_bytes
+    room = reserved_bytes - shape.base_bytes - MARGIN_BYTES - ring_buffers * shape.layer_bytes
     waiting = sorted(range(len(lengths_tokens)), key=lambda index: -lengths_tokens[index])
     result: list[list[int]] = []
     while waiting:
         longest = lengths_tokens[waiting[0]]
-        resident_layers(longest, 1, shape, reserved_bytes, ring_buffers=ring_buffers, margin_bytes=margin_bytes)
+        resident_layers(longest, 1, shape, reserved_bytes, ring_buffers=ring_buffers)
         size = 1
         while size < min(max_batch, len(waiting)) and working_bytes(longest, size + 1, shape) <= room:
             size += 1

@@ -22,8 +22,8 @@ def leaving(name: str, gpus: int) -> GpuRequest:
     return job(name, gpus, age=50, stage=Stage.LEAVING)
 
 
-def why(decision: QueueDecision, name: str, team: str = "a") -> Wait:
-    return decision.waiting[team, name]
+def why(decision: QueueDecision, name: str) -> Wait:
+    return decision.waiting["a", name]
 
 
 def names(keys: "tuple[Key, ...] | dict[Key, Key]") -> list[str]:

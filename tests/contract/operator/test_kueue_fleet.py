@@ -21,7 +21,7 @@ began='from the beginning'
 until [ -e "$LONGSHORE_STORAGE/stop" ]; do sleep 1 & wait $!; done
 echo "$began" > "$LONGSHORE_TERMINATION_LOG"
 """
-"""A coordinator that ends when it is told to, and says where its last attempt began."""
+"""A coordinator that ends when it is asked to, and says where its last attempt began."""
 
 _numbers = itertools.count(1)
 
@@ -88,7 +88,7 @@ class Fleet:
     def __init__(self, teams: tuple[Jobs, Jobs, Jobs], queues: dict[str, Kueue]) -> None:
         self._teams = teams
         self._queues = queues
-        self._told: set[Member] = set()
+        self._released: set[Member] = set()
 
     def submit(self, member: Member) -> None:
         labels = {"kueue.x-k8s.io/queue-name": member.queue}
@@ -118,12 +118,12 @@ class Fleet:
         return self._teams[member.team].namespace, member.name
 
     def have_ended(self) -> bool:
-        """Whether all jobs have succeeded; those that run are told to end."""
+        """Whether all jobs have succeeded; those that run are asked to end."""
         phases: dict[tuple[str, str], str] = {}
         for team in self._teams:
             phases |= {(team.namespace, name): status.get("phase", "") for name, status in team.statuses().items()}
-        for member in [one for one in FLEET if phases[self.key(one)] == "Running" and one not in self._told]:
-            self._told.add(member)
+        for member in [one for one in FLEET if phases[self.key(one)] == "Running" and one not in self._released]:
+            self._released.add(member)
             self._teams[member.team].execute(f"{member.name}-coordinator", 'touch "$LONGSHORE_STORAGE/stop"')
         return set(phases.values()) == {"Succeeded"}
 

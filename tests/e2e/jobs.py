@@ -118,7 +118,7 @@ class Job:
         return found[0] if found else {}
 
     def wait(self, what: str, holds: Callable[[Json], bool]) -> Json:
-        """Wait until the status is as asked; the job's story is told when it does not come."""
+        """Wait until the status is as asked; the job's story is printed when it does not come."""
         with self._watched() as statuses:
             for status in statuses:
                 if status and holds(status):  # The operator has not seen a job without a status.

@@ -92,7 +92,7 @@ def test_a_job_that_cannot_run_fails_with_one_sentence_and_keeps_its_logs(
     job.delete()
 
 
-def test_a_malformed_data_file_is_told_with_its_line(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_malformed_data_file_is_reported_with_its_line(cluster: Cluster, tmp_path: Path) -> None:
     cluster.kubectl("apply", "-f", "-", stdin=_claim("prompts"))
     rows = [json.dumps({"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"}) for n in range(12)]
     bad = tmp_path / "bad.jsonl"

@@ -154,7 +154,7 @@ async def test_events_of_one_job_are_bounded_and_counted(operator: Operator) -> 
     assert ("POST", "events") not in await operator.look(), "what was dropped is not posted later"
 
 
-async def test_a_status_that_cannot_be_read_is_told_and_does_not_make_every_pass_write(operator: Operator) -> None:
+async def test_a_status_that_cannot_be_read_is_reported_and_does_not_make_every_pass_write(operator: Operator) -> None:
     times = {"switchSeconds": 1, "preemptionSeconds": 1, "roundSeconds": {"Odd": {"one": 1}}}
     await operator.report({"attempt": 1, "rolloutTimes": times})
     assert ("POST", "events") in await operator.look()

@@ -68,21 +68,21 @@ def cut(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         (cut, "model.path: models/tiny/model.safetensors is cut off"),
         (edited(head_dim=24), "model.path: the attention heads have size 24"),
         (lambda d: [(d / f).unlink() for f in ("tokenizer.json",)], "model.path: 'models/tiny' has no tokenizer"),
     ],
 )
-def test_damage_is_told_with_its_file(storage: JobStorage, damage: Callable[[Path], object], told: str) -> None:
+def test_damage_is_reported_with_its_file(storage: JobStorage, damage: Callable[[Path], object], reported: str) -> None:
     damage(storage.resolve("models/tiny"))
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         check(storage)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (None, "the tokenizer of 'tiny' has no vocabulary"),
         ("{", "has no usable tokenizer"),
@@ -90,12 +90,12 @@ def test_damage_is_told_with_its_file(storage: JobStorage, damage: Callable[[Pat
     ],
 )
 def test_a_tokenizer_that_is_none_is_not_taken_for_an_empty_one(
-    storage: JobStorage, content: str | None, told: str
+    storage: JobStorage, content: str | None, reported: str
 ) -> None:
     directory = storage.resolve("models/tiny")
     for path in directory.glob("tokenizer*"):
         path.unlink()
     if content is not None:
         (directory / "tokenizer.json").write_text(content)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_tokenizer(directory)

@@ -12,7 +12,7 @@ from longshore_runtime.telemetry.trackers import TrackerThread
 from tests.unit.runtime.telemetry.test_trackers import wait_for
 
 NAMES = ("actor/pg_loss", "val/reward/mean")
-"""Told one after the other."""
+"""Reported one after the other."""
 
 
 def records(path: Path) -> Iterator[Any]:
@@ -44,14 +44,14 @@ def attempt(output: Path, steps: range, succeeded: bool | None) -> None:
     from longshore_runtime.telemetry.wandb_tracker import WandbTracker
 
     run = TrackedRun("uid-1", "demo", "arithmetic", "seeds", {"algorithm": {"steps": 6}}, output)
-    told: list[str] = []
+    reported: list[str] = []
     options = Wandb(mode=WandbMode.OFFLINE)
-    thread = TrackerThread("wandb", lambda: WandbTracker(options, None), run, told.append)
+    thread = TrackerThread("wandb", lambda: WandbTracker(options, None), run, reported.append)
     for step in steps:
         thread.log(step, {"actor/pg_loss": step / 10})
         thread.log(step, {"val/reward/mean": 0.5})
     thread.close(succeeded, limit_s=240)
-    assert (told, thread.num_lost) == ([], 0)
+    assert (reported, thread.num_lost) == ([], 0)
 
 
 def test_the_attempts_of_a_job_are_written_as_one_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from longshore.api.status import Phase
 from longshore_operator.plan import DeletePod, Plan
 from longshore_operator.sharing.placement import sharing_worker
 from longshore_operator.sharing.view import SharingView
-from tests.unit.operator.model import Cluster, make_job
+from tests.unit.operator.model import Cluster, make_job, running_cluster
 
 SPEC: dict[str, Any] = {
     "sharing": {"group": "night"},
@@ -24,10 +24,7 @@ TURNS = SharingStatus(attempt=1, granted=2, recalled=1)
 
 
 def running() -> Cluster:
-    cluster = Cluster(spec=SPEC)
-    cluster.reconcile_until_stable()
-    assert cluster.status.phase is Phase.RUNNING
-    return cluster
+    return running_cluster(**SPEC)
 
 
 def seen(cluster: Cluster, **found: Any) -> Plan:

@@ -4,6 +4,7 @@ The engines have no model. The GPUs are pretended, so that their number is free.
 """
 
 import json
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -97,6 +98,10 @@ def test_engines_serve_once_they_have_the_weights_and_report_where_they_are(star
     assert job.pool.engines_on([1]) == (2, 3)
     assert (job.pool.tp_size, job.pool.num_gpus_of(0)) == (1, 1)
     assert {stats.kv_capacity_tokens for stats in job.pool.stats().values()} == {4 * 16}
+
+
+def test_what_runs_in_a_pod_has_the_priority_of_any_other_program(pods: Pods) -> None:
+    assert ray.get(ray.remote(num_cpus=0)(lambda: os.nice(0)).remote()) == os.nice(0)
 
 
 def test_it_says_how_many_engines_have_started_and_what_the_others_wait_for(pods: Pods) -> None:

@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wandb.proto.wandb_internal_pb2 import Record
-
 from longshore.api.tracking import Wandb, WandbMode
 from longshore_runtime.telemetry.tracker import TrackedRun
 from longshore_runtime.telemetry.trackers import TrackerThread
-from longshore_runtime.telemetry.wandb_tracker import WandbTracker
 from tests.unit.runtime.telemetry.test_trackers import wait_for
 
 NAMES = ("actor/pg_loss", "val/reward/mean")
@@ -23,6 +20,8 @@ def records(path: Path) -> Iterator[Any]:
 
     The service of the package writes it a moment later than its client tells.
     """
+    from wandb.proto.wandb_internal_pb2 import Record
+
     content = path.read_bytes()
     assert content.startswith(b":W&B") and len(content) < 32 * 1024
     at = 7
@@ -42,6 +41,8 @@ def value(history: Any, name: str) -> str:
 
 
 def attempt(output: Path, steps: range, succeeded: bool | None) -> None:
+    from longshore_runtime.telemetry.wandb_tracker import WandbTracker
+
     run = TrackedRun("uid-1", "demo", "arithmetic", "seeds", {"algorithm": {"steps": 6}}, output)
     reported: list[str] = []
     options = Wandb(mode=WandbMode.OFFLINE)

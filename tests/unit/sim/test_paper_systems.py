@@ -55,6 +55,13 @@ def test_without_a_controller_an_update_does_not_grow_with_the_padding() -> None
     assert seconds[0] == seconds[1] == pytest.approx(seconds[2] - 1e-5 * 16 * 8 * 8_192)
 
 
+def test_the_controller_overlaps_with_nothing() -> None:
+    padded = RollPackerConstants(padded_token_s=1e-5)
+    variants = (ROLLPACKER, replace(ROLLPACKER, has_controller=False))
+    through, direct = (simulate(of_rollpacker(variant, padded), 2, keeps_spans=False) for variant in variants)
+    assert through.total_s - direct.total_s == pytest.approx(2 * 1e-5 * 16 * 8 * 8_192)
+
+
 def test_a_point_of_rolloutpipe_is_the_mean_of_four_rounds() -> None:
     constants = rolloutpipe.RolloutPipeConstants(median_tokens=300.0, max_tokens=512)
     rounds = simulate(rolloutpipe.job(constants, "cgp", 32, seed=1), 4, keeps_spans=False).steps

@@ -15,7 +15,7 @@ from longshore.policy.sharing_group import Claim, SharingGroup
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
 from longshore_operator.observed import PodView
-from longshore_operator.sharing.membership import EMPTY, JobFacts, advanced, view
+from longshore_operator.sharing.membership import EMPTY, MemberFacts, advanced, view
 from longshore_operator.sharing.view import SharingView
 
 _DATA_KEY: Final = "group.json"
@@ -68,10 +68,10 @@ class SharingDesk:
         sharing = job.spec.sharing
         wanted = (key[0], sharing.group) if sharing is not None else None
         for other in self._groups_of(key) - {wanted}:
-            await self._advance(other, JobFacts.of(job, other[1]), pods, now)
+            await self._advance(other, MemberFacts.of(job, other[1]), pods, now)
         if wanted is None:
             return None
-        facts = JobFacts.of(job, wanted[1])
+        facts = MemberFacts.of(job, wanted[1])
         try:
             group = await self._advance(wanted, facts, pods, now)
         except GroupUnreadable as error:
@@ -85,7 +85,7 @@ class SharingDesk:
         """The job is deleted or cannot be read; it stays a member until its pods are gone."""
         for group in self._groups_of(key):
             self._groups[group].waiting.discard(key)
-            facts = JobFacts(key[1], "", 0, None, None, is_current=False, turns=None)
+            facts = MemberFacts(key[1], "", 0, None, None, is_current=False, turns=None)
             await self._advance(group, facts, pods, now)
 
     def _groups_of(self, key: Key) -> set[GroupKey]:
@@ -98,7 +98,7 @@ class SharingDesk:
             and (key in group.waiting or any(member.job == job for member in group.content.members))
         }
 
-    async def _advance(self, name: GroupKey, job: JobFacts, pods: Sequence[PodView], now: datetime) -> _Group:
+    async def _advance(self, name: GroupKey, job: MemberFacts, pods: Sequence[PodView], now: datetime) -> _Group:
         group = self._groups[name]
         async with group.lock:
             for _ in range(_MAX_TRIES):

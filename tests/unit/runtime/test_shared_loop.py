@@ -12,7 +12,7 @@ from longshore.policy.draws import Draw
 from longshore_runtime.data.prompt_record import PromptRecord
 from tests.properties import examples
 from tests.unit.runtime.scripted import by_place
-from tests.unit.runtime.test_training_loop import Engines, Outcome, Scorer, Trainers, run
+from tests.unit.runtime.scripted_loop import Engines, Outcome, Scorer, Trainers, run
 
 HELD_OUT = (PromptRecord(0, "held out", (1, 2, 3), "answer"),)
 

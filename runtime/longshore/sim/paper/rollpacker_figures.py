@@ -36,8 +36,8 @@ _NUM_STEPS: Final = 10
 """Two periods of four short rounds and a long one."""
 _PERIOD: Final = 5
 _NUM_SEEDS: Final = 2
-_FACTORS: Final = (1.125, 1.25, 1.5)
-"""eta of section 6.3, beyond 1, as in the published scripts."""
+_FACTORS: Final = (1.25, 1.5)
+"""eta of section 6.3, beyond 1."""
 _ADDED: Final = ("reward", "parallelism", "trainer")
 """Rows of Table 2 that add something to tail batching."""
 _THINKING: Final = Setting("Qwen3-8B", 32_768, 8, 1, 8)
@@ -197,11 +197,7 @@ def _end_to_end(runs: _Runs) -> dict[str, Prediction]:
 
 
 def _sensitivity(runs: _Runs) -> dict[str, Prediction]:
-    """Section 6.3: mean rollout over whole periods.
-
-    With one number fixed, the best eta counts. With an eta near 1 these settings are the baseline, which is behind by
-    far more than the advantage that the paper states over them.
-    """
+    """Section 6.3: mean rollout over whole periods."""
     rollout, prompts, responses = [], [], []
     for setting in SETTINGS.values():
 
@@ -210,10 +206,12 @@ def _sensitivity(runs: _Runs) -> dict[str, Prediction]:
 
         both_s = rollout_s(TAIL_BATCHING)
         rollout.append(rollout_s(VERL) / both_s)
-        fixed_prompts = (replace(TAIL_BATCHING, prompt_factor=1.0, response_factor=eta) for eta in _FACTORS)
-        fixed_responses = (replace(TAIL_BATCHING, prompt_factor=eta, response_factor=1.0) for eta in _FACTORS)
-        prompts.append(min(map(rollout_s, fixed_prompts)) / both_s)
-        responses.append(min(map(rollout_s, fixed_responses)) / both_s)
+        prompts += [
+            rollout_s(replace(TAIL_BATCHING, prompt_factor=1.0, response_factor=eta)) / both_s for eta in _FACTORS
+        ]
+        responses += [
+            rollout_s(replace(TAIL_BATCHING, prompt_factor=eta, response_factor=1.0)) / both_s for eta in _FACTORS
+        ]
     return {
         "6.3/rollout": max(rollout),
         "6.3/fixed_prompts": max(prompts),

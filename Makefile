@@ -12,8 +12,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLUSTER ?= embedded
 TESTS ?= tests devcluster/tests
-# Test processes: one more than cores, because tests wait for much, as far as each has 5 GiB, which the largest needs. Tests of one group, which
-# share an engine or a cluster, stay together.
+# Test processes: one more than cores, because tests wait for much, as far as each has 5 GiB, which the largest needs.
+# Tests of one group, which share an engine or a cluster, stay together.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ {room = int($$2 / 5242880); jobs = cores + 1; \
   if (room < jobs) jobs = room; print(jobs < 1 ? 1 : jobs)}' /proc/meminfo)
 PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --no-loadscope-reorder

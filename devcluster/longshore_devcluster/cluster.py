@@ -118,7 +118,8 @@ class DevCluster:
     async def start(self) -> None:
         """Start everything; returns when the API answers and every node is Ready.
 
-        Errors: OSError when the port is taken.
+        Raises:
+            OSError: the port is taken.
         """
         prepare_data_dir(self.data_dir)
         await self._server.start()

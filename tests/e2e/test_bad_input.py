@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.jobs import Cluster, fake_job
+from tests.e2e.jobs import NUM_GPUS, Cluster, fake_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -110,7 +110,7 @@ def test_a_malformed_data_file_is_reported_with_its_line(cluster: Cluster, tmp_p
 
 
 def test_a_pod_that_fits_nowhere_shows_as_such_with_the_reason(cluster: Cluster) -> None:
-    workers = {"replicas": 1, "gpusPerPod": 8, "gpuResourceName": "longshore.dev/pretend-gpu"}
+    workers = {"replicas": 1, "gpusPerPod": 2 * NUM_GPUS, "gpuResourceName": "longshore.dev/pretend-gpu"}
     job = cluster.apply(fake_job("wide", workers=workers))
     nowhere = "wide-worker-0: 0/1 nodes are available: 1 Insufficient longshore.dev/pretend-gpu."
     # Until its volume is bound, the coordinator's pod fits nowhere either.

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from longshore.api.spec import RLJobSpec
 from longshore.checks.result import Check, CheckOutcome, CheckResult
 from longshore_cli.main import app
-from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.check import CheckRequest, results
 
 SPEC: dict[str, Any] = {
@@ -28,13 +27,6 @@ SPEC: dict[str, Any] = {
 }
 ROW = {"prompt": "1+1", "answer": "2"}
 MINE = {"reward": {"functions": [{"name": "mine", "kind": "Python", "importPath": "rewards_of_mine:score"}]}}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model") / "tiny"
-    build_tiny_model(directory, seed=0)
-    return directory
 
 
 def written(path: Path, *rows: Mapping[str, Any]) -> Path:

@@ -40,15 +40,15 @@ handle."""
 ALWAYS_READY = {"exec": {"command": ["true"]}}
 
 
-def eventually(what: str, look: Callable[[], T | None]) -> T:
+def eventually(what: str, look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
     """The first true value of `look`, asked again and again until the deadline."""
-    end_s = time.monotonic() + DEADLINE_S
+    end_s = time.monotonic() + deadline_s
     while True:
         value = look()
         if value:
             return value
         if time.monotonic() > end_s:
-            raise AssertionError(f"not within {DEADLINE_S:g} s: {what}")
+            raise AssertionError(f"not within {deadline_s:g} s: {what}")
         time.sleep(0.1)
 
 

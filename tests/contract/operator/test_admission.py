@@ -4,21 +4,27 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.contract.operator.harness import GPU, Jobs, Operator, eventually, job_spec, operators
 
-Start = Callable[[], Operator]
+Start = Callable[..., Operator]
 
 
 @pytest.fixture
 def start(jobs: Jobs, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts an operator for the namespace of the test, with two GPUs."""
+    """Starts an operator for the namespace of the test, with two GPUs and other limits."""
     limits = tmp_path / "admission.json"
-    limits.write_text(json.dumps({"capacity": {GPU: 2}, "priorityClasses": {"urgent": {"value": 100}}}))
     with operators(jobs, operator_kubeconfig, tmp_path, f"--admission={limits}") as start:
-        yield start
+
+        def make(**others: Any) -> Operator:
+            values = {"capacity": {GPU: 2}, "priorityClasses": {"urgent": {"value": 100}}} | others
+            limits.write_text(json.dumps(values))
+            return start()
+
+        yield make
 
 
 def test_gangs_take_turns_by_priority_and_a_restarted_operator_goes_on(jobs: Jobs, start: Start) -> None:
@@ -84,3 +90,17 @@ def test_an_elastic_job_gives_a_gpu_back_once_its_coordinator_does_without_it(jo
     eventually("it takes the GPU", lambda: jobs.status("stretchy")["assignment"]["size"]["workers"] == 2)
     assert len(jobs.gpu_pods("stretchy")) == len(before)
     assert {"Shrinking", "Growing", "Resized"} <= set(jobs.event_reasons())
+
+
+def test_a_quota_that_contradicts_the_capacity_is_logged_and_its_jobs_start_when_it_is_corrected(
+    jobs: Jobs, start: Start
+) -> None:
+    quotas = {jobs.namespace: {GPU: 3}}
+    operator = start(quotas=quotas)
+    jobs.create("wide", **job_spec(replicas=3))
+    jobs.wait_reported("wide", "TooLarge", f"needs 3 {GPU} and may have 2 at most")
+    assert f"admission.quotas.{jobs.namespace}: 3 {GPU} are more than the 2 of admission.capacity" in operator.log()
+    operator.stop()
+    operator = start(quotas=quotas, capacity={GPU: 4})
+    assert jobs.wait_phase("Running", "wide")["admission"]["gpus"] == {GPU: 3}
+    assert "are more than" not in operator.log()

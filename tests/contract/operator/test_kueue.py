@@ -97,7 +97,7 @@ def test_the_quota_of_a_suspended_job_is_not_free_while_its_pods_end(jobs: Jobs,
     jobs.create("second", labels=TEAM, **job_spec())
     jobs.patch({"suspend": True}, "first")
     jobs.wait_condition("Admitted", "Admitted", "second")
-    assert jobs.gpu_pods("first") == []
+    assert jobs.gpu_pods("first") == {}
 
 
 def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(

@@ -11,7 +11,6 @@ import pytest
 from longshore.api.model import Model
 from longshore.api.rollout import EngineSettings
 from longshore.api.training import TrainerBackend, TrainerSettings
-from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.errors import UserError
 from longshore_runtime.model_source import check_model
@@ -20,16 +19,9 @@ from longshore_runtime.storage import JobStorage
 TORCH = TrainerSettings()
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("built") / "tiny"
-    build_tiny_model(directory, seed=0)
-    return directory
-
-
 @pytest.fixture
-def storage(built: Path, tmp_path: Path) -> JobStorage:
-    shutil.copytree(built, tmp_path / "models" / "tiny")
+def storage(model: Path, tmp_path: Path) -> JobStorage:
+    shutil.copytree(model, tmp_path / "models" / "tiny")
     return JobStorage(tmp_path, "out")
 
 

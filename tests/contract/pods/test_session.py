@@ -16,7 +16,6 @@ from longshore.api.names import Component
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.policy.sharing_group import Grant
-from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.model_source import InitialModel
 from longshore_runtime.rollout.fleet import FleetStart
@@ -52,13 +51,6 @@ class NoAssignments:
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("built") / "tiny"
-    build_tiny_model(directory, seed=0)
-    return directory
 
 
 @pytest.fixture

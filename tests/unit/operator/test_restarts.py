@@ -39,34 +39,27 @@ class TestCoordinatorEnds:
         assert running.status.failures == 0
 
     @pytest.mark.parametrize("leaves_first", ["demo-worker-0", "demo-coordinator"])
-    def test_a_job_that_is_done_shows_no_restart_while_its_pods_leave(
-        self, running: Cluster, leaves_first: str
+    @pytest.mark.parametrize(
+        ("activity", "worker_exit", "coordinator_exit", "phase"),
+        [
+            (RuntimeActivity.DONE, 0, 0, Phase.SUCCEEDED),
+            ("Failing", ExitCode.INTERRUPTED, ExitCode.USER_ERROR, Phase.FAILED),
+        ],
+        ids=["done", "a user's mistake"],
+    )
+    def test_a_job_that_ends_shows_no_restart_while_its_pods_leave(
+        self, running: Cluster, leaves_first: str, activity: str, worker_exit: int, coordinator_exit: int, phase: Phase
     ) -> None:
-        running.report(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
+        running.report(RuntimeStatus(attempt=1, activity=activity))
         running.change(leaves_first, ready=False)
         running.step()
         assert running.status.phase is Phase.RUNNING
-        running.exit("demo-worker-0", 0)
+        running.exit("demo-worker-0", worker_exit)
         running.step()
         assert running.status.phase is Phase.RUNNING
-        running.exit("demo-coordinator", 0)
+        running.exit("demo-coordinator", coordinator_exit)
         running.step()
-        assert running.status.phase is Phase.SUCCEEDED
-
-    @pytest.mark.parametrize("leaves_first", ["demo-worker-0", "demo-coordinator"])
-    def test_a_job_that_fails_by_a_mistake_shows_no_restart_while_its_pods_leave(
-        self, running: Cluster, leaves_first: str
-    ) -> None:
-        running.report(RuntimeStatus(attempt=1, activity="Failing"))
-        running.change(leaves_first, ready=False)
-        running.step()
-        assert running.status.phase is Phase.RUNNING
-        running.exit("demo-worker-0", ExitCode.INTERRUPTED)
-        running.step()
-        assert running.status.phase is Phase.RUNNING
-        running.exit("demo-coordinator", ExitCode.USER_ERROR)
-        running.step()
-        assert running.status.phase is Phase.FAILED
+        assert running.status.phase is phase
 
     def test_a_coordinator_that_is_lost_although_it_was_done_shows_a_restart(self, running: Cluster) -> None:
         running.report(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))

@@ -12,11 +12,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLUSTER ?= embedded
 TESTS ?= tests devcluster/tests
-# Test processes: one more than cores, because tests wait for much, as far as each has 4 GiB. Tests of one group, which
-# share an engine or a cluster, stay together.
-JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ {room = int($$2 / 4194304); jobs = cores + 1; \
+# Test processes: one more than cores, because tests wait for much, as far as each has 5 GiB, which the largest needs.
+# Tests of one group, which share an engine or a cluster, stay together.
+JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ {room = int($$2 / 5242880); jobs = cores + 1; \
   if (room < jobs) jobs = room; print(jobs < 1 ? 1 : jobs)}' /proc/meminfo)
 PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --no-loadscope-reorder
+LINT = $(MAKE) --no-print-directory lint
 # Modules are compiled once, also where the environment says otherwise: many processes import the same ones.
 unexport PYTHONDONTWRITEBYTECODE
 # The CPU build of torch: from the wheel folder that pip is configured with, else from PyTorch's CPU index.
@@ -38,8 +39,11 @@ down: $(READY) ## Stop what quickstart started
 	@$(BIN)/longshore down
 
 .PHONY: test
-test: $(READY) lint ## Check and test everything (TESTS=tests/unit: a part)
-	$(PYTEST) $(TESTS)
+test: $(READY) ## Check and test everything (TESTS=tests/unit: a part)
+	@# Checks run beside the tests, and say at once what they find.
+	@{ $(LINT) > $(VENV)/lint.log 2>&1 || { cat $(VENV)/lint.log; exit 1; }; } & lint=$$!; \
+	  $(PYTEST) $(TESTS) && tested=0 || tested=$$?; \
+	  wait $$lint || { echo "make lint failed: see $(VENV)/lint.log"; exit 1; }; exit $$tested
 
 # What needs neither torch nor Linux processes of its own; the versions are those of the lock file.
 PORTABLE = devcluster/tests $(addprefix tests/unit/,api chart checks client cli kube operator policy record rounds sim) --ignore=tests/unit/cli/test_page.py

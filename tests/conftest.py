@@ -25,6 +25,7 @@ LONGEST_FIRST = (
     "contract/operator",
     "contract/trainers",
     "contract/engines",
+    "contract/how_to",
     "e2e",
     "contract/judge",
     "contract",

@@ -123,17 +123,9 @@ class ContainerProcess:
 
     async def _follow(self) -> None:
         assert self._shim.stdout is not None
-        async for line in self._shim.stdout:
-            event = json.loads(line)
-            if "pid" in event:
-                self._started.set_result(event["pid"])
-            elif "error" in event:
-                self._started.set_exception(StartError(event["error"]))
-            elif "exit_code" in event:
-                code = event["exit_code"]
-                self._exit_code = code if code >= 0 else 128 - code
-            elif self._on_log is not None:
-                self._on_log()
+        with suppress(ConnectionResetError):  # A keeper that was killed has left a command unread.
+            async for line in self._shim.stdout:
+                self._note(json.loads(line))
         await self._shim.wait()
         if not self._started.done():
             self._started.set_exception(StartError("the container's keeper ended before the process started"))
@@ -141,3 +133,14 @@ class ContainerProcess:
         self._shim.stdin.close()
         with suppress(BrokenPipeError, ConnectionResetError):
             await self._shim.stdin.wait_closed()
+
+    def _note(self, event: dict[str, Any]) -> None:
+        if "pid" in event:
+            self._started.set_result(event["pid"])
+        elif "error" in event:
+            self._started.set_exception(StartError(event["error"]))
+        elif "exit_code" in event:
+            code = event["exit_code"]
+            self._exit_code = code if code >= 0 else 128 - code
+        elif self._on_log is not None:
+            self._on_log()

@@ -17,11 +17,13 @@ import tempfile
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import setproctitle
 
 from longshore_devcluster.kubelet import shim
+
+_CHUNK_BYTES: Final = 65536
 
 
 class _Entered(BaseException):
@@ -86,8 +88,18 @@ def _keep(channel: int, execute: "shim.Execute") -> NoReturn:
         traceback.print_exc()
         os._exit(1)
     else:
+        _take_leave()
         os._exit(0)
     _run(argv, env)
+
+
+def _take_leave() -> None:
+    """Wait until the kubelet hangs up, too: a socket that is closed with a command unread may lose the last events."""
+    channel = socket.socket(fileno=0)
+    with contextlib.suppress(OSError):  # It has gone.
+        channel.shutdown(socket.SHUT_WR)
+        while channel.recv(_CHUNK_BYTES):
+            pass
 
 
 def _enter(spec: dict[str, object]) -> NoReturn:

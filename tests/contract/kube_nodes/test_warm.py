@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -164,6 +166,36 @@ async def test_a_signal_ends_a_program_that_does_not_handle_it(containers: Conta
     await containers.until_output()
     process.signal(signal.SIGTERM)
     assert await process.wait() == 128 + signal.SIGTERM
+
+
+@pytest.mark.asyncio
+async def test_a_signal_that_comes_too_late_changes_nothing(containers: Containers) -> None:
+    process = await containers.start("wait")
+    await containers.until_output()
+    program = psutil.Process(process.pid)
+    keeper = program.parent()
+    assert keeper is not None
+    keeper.suspend()
+    end = os.pidfd_open(program.pid)
+    program.terminate()
+    assert select.select([end], [], [], 60)[0]
+    os.close(end)
+    process.signal(signal.SIGINT)
+    keeper.resume()
+    assert await process.wait() == 128 + signal.SIGTERM
+
+
+@pytest.mark.asyncio
+async def test_a_keeper_that_is_killed_is_lost_whatever_it_was_asked(containers: Containers) -> None:
+    process = await containers.start("wait")
+    await containers.until_output()
+    keeper = psutil.Process(process.pid).parent()
+    assert keeper is not None
+    keeper.suspend()
+    process.signal(signal.SIGTERM)
+    keeper.kill()
+    assert await process.wait() == KILLED
+    assert process.lost
 
 
 @pytest.mark.asyncio

@@ -47,6 +47,9 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
             if view.mistake or progress.suspended
             else CreateWorkload(workload(context.job, context.config, view), version)
         )
+    if context.job.spec.sharing is not None:
+        # Kueue starts and stops jobs, and so does their sharing group: the job waits without quota.
+        return next(iter(abandon(view, context.observed.pods)), None)
     if view.holds("Evicted") and view.holds("QuotaReserved"):
         return None if has_pods else _release(context, view, version)
     if found["spec"].get("active", True) is progress.suspended:

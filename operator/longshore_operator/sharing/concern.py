@@ -44,10 +44,11 @@ def _fact(context: Context, found: SharingView) -> Fact | None:
         return Fact(False, SharingReason.REFUSED, found.refusal or found.mistake)
     if not context.progress.active:
         return None
+    message = f"the job takes turns in sharing group {found.group}"
+    waits = f"; {found.waits_for}" if found.waits_for else ""
     if found.turns is None or found.is_on_trial:
-        message = f"the job takes turns in sharing group {found.group} while its first steps are measured"
-        return Fact(True, SharingReason.ON_TRIAL, message)
-    return Fact(True, SharingReason.MEMBER, f"the job takes turns in sharing group {found.group}")
+        return Fact(True, SharingReason.ON_TRIAL, f"{message} while its first steps are measured{waits}")
+    return Fact(True, SharingReason.MEMBER, f"{message}{waits}")
 
 
 def _overdue(context: Context, found: SharingView) -> Outcome:

@@ -28,7 +28,7 @@ class Sharing(ApiModel):
     max_slowdown: float = Field(default=1.5, ge=1, le=100)
     """How many times as long the mean step may become, compared with one that waits for no other job. A job that would
     take a member past its limit waits in the phase Queued."""
-    turn_limit_s: int = Field(default=3600, ge=1, le=MAX_COUNT, alias="turnLimitSeconds")
+    turn_limit_s: int = Field(default=3600, ge=1, le=2**31 - 1, alias="turnLimitSeconds")
     """How long the job may keep the GPUs when another job waits for them. After that, its pods are deleted and its next
     attempt continues from the newest checkpoint."""
 

@@ -6,6 +6,9 @@ from typing import Any
 from longshore.api.reasons import AdmittedReason
 from longshore.api.sharing import SharingStatus
 from longshore.api.status import Phase
+from longshore_operator.admission.config import AdmissionConfig
+from longshore_operator.admission.desk import AdmissionDesk
+from longshore_operator.observed import Standing
 from longshore_operator.plan import DeletePod, Plan
 from longshore_operator.sharing.placement import sharing_worker
 from longshore_operator.sharing.view import SharingView
@@ -68,6 +71,36 @@ def test_a_job_that_cannot_join_stops_and_says_why() -> None:
         assert message.startswith("a step of other could take more")
     cluster.reconcile_until_stable()
     assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 2)
+
+
+def test_a_job_that_cannot_join_holds_its_gpus_until_its_pods_are_gone() -> None:
+    """Also for an operator that starts, which knows only what the status says."""
+    gpus = {"nvidia.com/gpu.shared": 2}
+    cluster = running()
+    admitted = Standing(True, AdmittedReason.ADMITTED, "", gpus)
+    cluster.apply(cluster.plan(standing=admitted))
+    seen(cluster, refusal="a step of other could take more than 1.5 times as long as alone")
+    pods = tuple(cluster.pods.values())
+    assert pods
+    assert cluster.status.admission is not None
+    assert (cluster.status.admission.admitted, cluster.status.admission.gpus) == (False, gpus)
+    config = AdmissionConfig(capacity=gpus)
+    desk = AdmissionDesk(config, lambda _: None)
+    desk.stop(("team", "demo"), cluster.job, pods, cluster.now)
+    assert desk._ledger is not None
+    assert [dict(one.gpus) for one in desk._ledger._requests.values()] == [gpus]
+    desk.stop(("team", "demo"), cluster.job, (), cluster.now)
+    assert not desk._ledger._requests
+
+
+def test_members_are_shown_what_their_group_waits_for() -> None:
+    cluster = running()
+    seen(cluster, turns=TURNS, waits_for="no turn is granted, since pod x is of no member")
+    assert cluster.condition("Sharing") == (
+        "True",
+        "Member",
+        "the job takes turns in sharing group night; no turn is granted, since pod x is of no member",
+    )
 
 
 def test_a_group_that_cannot_be_read_stops_no_job_that_runs() -> None:

@@ -3,6 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from longshore.api.reasons import AdmittedReason
 from longshore.api.sharing import SharingStatus
 from longshore.api.status import Phase
@@ -151,6 +153,42 @@ def test_workers_are_on_nodes_with_workers_of_their_group_only_and_one_of_each_j
         },
     ]
     assert "longshore.dev/sharing" not in cluster.manifests["Pod", "demo-coordinator"]["metadata"]["labels"]
+
+
+SHARES = {"nvidia.com/gpu.shared": "1"}
+
+
+@pytest.mark.parametrize(
+    ("component", "spec"),
+    [
+        ("worker-0", {"workers": SPEC["workers"]}),
+        ("coordinator", SPEC | {"coordinator": {"resources": SHARES}}),
+        ("reward-0", {"reward": {"pods": 1, "resources": SHARES}}),
+        (
+            "coordinator",
+            {
+                "coordinator": {
+                    "template": {"spec": {"initContainers": [{"name": "i", "resources": {"limits": SHARES}}]}}
+                }
+            },
+        ),
+    ],
+)
+def test_a_pod_with_shares_that_takes_no_turns_stays_off_nodes_of_members(component: str, spec: dict[str, Any]) -> None:
+    cluster = Cluster(spec=spec)
+    cluster.reconcile_until_stable()
+    pod = cluster.manifests["Pod", f"demo-{component}"]
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchExpressions": [{"key": "longshore.dev/sharing", "operator": "Exists"}]},
+        "namespaceSelector": {},
+    }
+    apart = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart == [term]
+    others = [one for (kind, name), one in cluster.manifests.items() if kind == "Pod" and name != f"demo-{component}"]
+    others = [one for one in others if "worker" not in one["metadata"]["name"]]
+    assert others
+    assert not [one for one in others if "podAntiAffinity" in one["spec"].get("affinity", {})]
 
 
 def test_a_template_does_not_undo_it() -> None:

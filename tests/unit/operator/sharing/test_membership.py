@@ -81,6 +81,15 @@ def test_a_job_that_was_measured_before_waits_until_there_is_room() -> None:
     assert (stages(alone), refused(alone, waiting)) == ({}, None)
 
 
+def test_the_first_report_of_another_attempt_does_not_put_it_on_trial_again() -> None:
+    """It carries the measurements, and counts its turns from 0."""
+    before = measured(10.0, 4.0, asked=9, returned=9)
+    group = look(EMPTY, replace(facts("a", attempt=2, report=before), is_current=False))
+    assert stages(group) == {"a": Stage.ADMITTED}
+    again = look(group, facts("a", attempt=2, report=before.model_copy(update={"asked": 0, "returned": 0})))
+    assert again == group
+
+
 def test_an_attempt_is_a_member_until_its_last_pod_is_gone() -> None:
     group = look(EMPTY, facts("a"), None, pod("a"))
     again = facts("a", attempt=2)

@@ -12,8 +12,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLUSTER ?= embedded
 TESTS ?= tests devcluster/tests
-# Test processes. Tests of one group, which share an engine or a cluster, stay together.
-JOBS ?= 2
+# Test processes: one more than cores, because tests wait for much, as far as each has 4 GiB. Tests of one group, which
+# share an engine or a cluster, stay together.
+JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ {room = int($$2 / 4194304); jobs = cores + 1; \
+  if (room < jobs) jobs = room; print(jobs < 1 ? 1 : jobs)}' /proc/meminfo)
 PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --no-loadscope-reorder
 # Modules are compiled once, also where the environment says otherwise: many processes import the same ones.
 unexport PYTHONDONTWRITEBYTECODE

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.local_pods import in_coordinator, run_in_coordinator
+from benchmarks.local_pods import run_pods
 from benchmarks.period import Keep, Run, Step, running
 from benchmarks.report import report, spreads
 from benchmarks.workload import GivenLengths, Workload, loop_options
@@ -184,11 +184,9 @@ def main() -> int:
     parser.add_argument("--taught", type=int, default=2, help="turns that do not count")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=18, help="of a turn")
-    given = parser.parse_args()
-    if in_coordinator():
-        measure(WORKLOAD, given.taught, given.turns, given.steps)
-        return 0
-    return run_in_coordinator("benchmarks.auto", sys.argv[1:], WORKLOAD.spec)
+    return run_pods(
+        "auto", parser, lambda given: measure(WORKLOAD, given.taught, given.turns, given.steps), WORKLOAD.spec
+    )
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ embedded API server, so `PretendDeployments` makes the pod of each, and the pret
 """
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 
 from benchmarks.measured_process import MeasuredProcess, free_port
-from benchmarks.pretend_kubelet import PretendKubelet
+from benchmarks.pretend_kubelet import PretendKubelet, background
 from longshore_kube.client import Client
 from longshore_kube.reflector import Changed, Listed, Reflector
 from longshore_kube.resources import DEPLOYMENTS, PODS, Json, Resource
@@ -115,31 +116,39 @@ async def define(client: Client) -> None:
 
 
 async def measure_start(
-    client: Client, kubeconfig: Path, log: Path, keys: list[tuple[str, str]], num_workers: int, parallel: int
+    client: Client,
+    kubeconfig: Path,
+    log: Path,
+    keys: list[tuple[str, str]],
+    num_workers: int,
+    parallel: int,
+    limit_s: float,
 ) -> dict[str, Any]:
-    """From the creation of the first cluster until every pod of all of them runs."""
+    """From the creation of the first cluster until every pod of all of them runs; `pods_running_s` is None after
+    `limit_s`."""
     await define(client)
     operator = DaskOperator(kubeconfig, log)
     kubelet, deployments = PretendKubelet(client, parallel, SELECTOR), PretendDeployments(client, parallel)
-    tasks = [asyncio.create_task(one.run()) for one in (kubelet, deployments)]
+    slots = asyncio.Semaphore(parallel)
+
+    async def create(key: tuple[str, str]) -> None:
+        async with slots:
+            await client.create(CLUSTERS, cluster(key, num_workers), key[0])
+
     try:
-        await operator.until_healthy()
-        began_s = time.monotonic()
-        slots = asyncio.Semaphore(parallel)
-
-        async def create(key: tuple[str, str]) -> None:
-            async with slots:
-                await client.create(CLUSTERS, cluster(key, num_workers), key[0])
-
-        await asyncio.gather(*map(create, keys))
-        await kubelet.until_running(len(keys) * (num_workers + 1))
-        return {
-            "pods_running_s": time.monotonic() - began_s,
-            "operator_cpu_s": operator.cpu_s(),
-            "operator_peak_memory_mib": operator.peak_memory_mib(),
-        }
+        async with background(kubelet.run(), deployments.run()):
+            await operator.until_healthy()
+            began_s, running_s = time.monotonic(), None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await asyncio.gather(*map(create, keys))
+                    await kubelet.until_running(len(keys) * (num_workers + 1))
+                    running_s = time.monotonic() - began_s
+            return {
+                "pods_running_s": running_s,
+                "num_running": len(kubelet.running),
+                "operator_cpu_s": operator.cpu_s(),
+                "operator_peak_memory_mib": operator.peak_memory_mib(),
+            }
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         operator.stop()

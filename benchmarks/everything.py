@@ -30,7 +30,7 @@ from benchmarks.local_pods import in_coordinator, run_in_coordinator
 from benchmarks.overlap import Known, logged_period, raw
 from benchmarks.period import Run, Step, running
 from benchmarks.process_tree import cpu_s
-from benchmarks.report import report, spreads
+from benchmarks.report import others, ratios_to, report, spreads
 from benchmarks.rewards import CASES, HeldBack, await_own_pool, pool_of
 from benchmarks.slow_judge import slow_judge
 from benchmarks.workload import Workload
@@ -100,7 +100,8 @@ def measure(workload: Workload, num_alternations: int, sides: Sequence[str]) -> 
         "judge_s": JUDGE_S,
     }
     columns = {f"{name}/{key}": [one[key] for one in of] for name, of in runs.items() for key in FIGURES}
-    report("everything", ratios(runs), settings, raw(runs), figures=spreads(columns))
+    ratios = ratios_to(others(runs, REFERENCE), runs, ("step_s", "cpu_s_per_step"))
+    report("everything", ratios, settings, raw(runs), figures=spreads(columns))
 
 
 def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up: bool = True) -> Runs:
@@ -163,16 +164,6 @@ def require_equal_work(runs: Runs) -> None:
         tuple(sorted(draw for step in one["steps"] for draw in step["draws"])) for of in runs.values() for one in of
     }
     assert len(trained) == 1, "unequal work"
-
-
-def ratios(runs: Runs) -> dict[str, list[float]]:
-    """Step times and CPU seconds of all sides over those of `AllOn`."""
-    return {
-        f"{name}/{key}": [one[key] / on[key] for one, on in zip(of, runs[REFERENCE], strict=True)]
-        for name, of in runs.items()
-        if name != REFERENCE
-        for key in ("step_s", "cpu_s_per_step")
-    }
 
 
 def main() -> int:

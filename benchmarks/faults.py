@@ -9,16 +9,14 @@ fails if a job needs a second attempt, if a pod is created twice, or if one is l
 import argparse
 import asyncio
 import contextlib
-import logging
 import multiprocessing
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any, Final
@@ -27,9 +25,9 @@ from aiohttp import web
 
 from benchmarks.hostile_jobs import rljob
 from benchmarks.hostile_tenants import prepare
-from benchmarks.pretend_kubelet import PretendKubelet
+from benchmarks.local_api_server import LocalApiServer, Serve
+from benchmarks.pretend_kubelet import PretendKubelet, background
 from benchmarks.report import report
-from longshore_devcluster.apiserver import ApiServer
 from longshore_devcluster.apiserver.router import Router
 from longshore_kube.access import from_kubeconfig
 from longshore_kube.errors import KubeError
@@ -47,7 +45,6 @@ ERROR_SHARE: Final = 0.2
 OPERATOR: Final = "longshore-operator"
 LEASE_NAMESPACE: Final = "team-0"
 FAULTS: Final = ("none", "operator killed", "leader killed", "server killed", "slow", "errors", "watches cut")
-Serve = Callable[[Router, web.Request], Awaitable[web.StreamResponse]]
 
 
 def error_answer(rng: random.Random, method: str) -> web.Response:
@@ -86,45 +83,12 @@ def with_faults(serve: Serve, fault: "Synchronized[int]", rng: random.Random) ->
     return disturbed
 
 
-@dataclass
-class Server:
-    """The embedded API server as a process that can be killed and started again on its data and port."""
+class FaultyServer(LocalApiServer):
+    """An API server whose fault can be set."""
 
-    folder: Path
-    port: int = 0
-    fault: "Synchronized[int]" = field(default_factory=lambda: multiprocessing.Value("q"))
-    child: int = 0
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The administrator's."""
-        return self.folder / "data" / "kubeconfig"
-
-    def start(self) -> None:
-        """Start, and wait until it serves."""
-        ready = self.folder / f"port-{time.monotonic_ns()}"
-        self.child = os.fork()
-        if self.child == 0:
-            asyncio.run(self._serve(ready))
-            os._exit(0)
-        while not ready.exists():
-            time.sleep(0.05)
-        self.port = int(ready.read_text())
-
-    def kill(self) -> None:
-        """End without a farewell."""
-        os.kill(self.child, signal.SIGKILL)
-        os.waitpid(self.child, 0)
-
-    async def _serve(self, ready: Path) -> None:
-        logging.disable()
-        Router.serve = with_faults(Router.serve, self.fault, random.Random(1))  # type: ignore[method-assign, assignment]
-        server = ApiServer(self.folder / "data", port=self.port)
-        await server.start()
-        new = ready.with_suffix(".new")
-        new.write_text(server.url.rsplit(":", 1)[1])
-        new.rename(ready)
-        await asyncio.Event().wait()
+    def __init__(self, folder: Path) -> None:
+        self.fault: Synchronized[int] = multiprocessing.Value("q")
+        super().__init__(folder, lambda serve: with_faults(serve, self.fault, random.Random(1)))
 
 
 @dataclass
@@ -163,7 +127,9 @@ class SupervisedOperator:
             self.process.kill()
 
 
-async def _disturb(kind: str, server: Server, operators: Sequence[SupervisedOperator], kube: KubeClient) -> list[float]:
+async def _disturb(
+    kind: str, server: FaultyServer, operators: Sequence[SupervisedOperator], kube: KubeClient
+) -> list[float]:
     """One fault, for its time; returns after how many seconds another operator led, each time that one was killed."""
     end_s, failovers_s = time.monotonic() + FAULT_S, []
     server.fault.value = FAULTS.index(kind)
@@ -200,24 +166,19 @@ async def _leader(kube: KubeClient) -> str:
 
 def measure(kind: str, num_jobs: int) -> dict[str, Any]:
     """All jobs, from their creation to their end, with one fault."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
-        server.start()
-        try:
-            prepare(server.kubeconfig, [f"team-{index}" for index in range(NAMESPACES)])
-            log = Path(folder) / "log"
-            found = asyncio.run(_run(kind, num_jobs, server, log))
-            return {**found, "tracebacks": log.read_text().count("Traceback")}
-        finally:
-            server.kill()
+    with tempfile.TemporaryDirectory() as folder, FaultyServer(Path(folder)) as server:
+        prepare(server.kubeconfig, [f"team-{index}" for index in range(NAMESPACES)])
+        log = Path(folder) / "log"
+        found = asyncio.run(_run(kind, num_jobs, server, log))
+        return {**found, "tracebacks": log.read_text().count("Traceback")}
 
 
-async def _run(kind: str, num_jobs: int, server: Server, log: Path) -> dict[str, Any]:
+async def _run(kind: str, num_jobs: int, server: FaultyServer, log: Path) -> dict[str, Any]:
     keys = [(f"team-{index % NAMESPACES}", f"job-{index}") for index in range(num_jobs)]
     async with KubeClient(from_kubeconfig(server.kubeconfig), "tenant") as kube:
         kubelet, num_operators = PretendKubelet(kube.client), 2 if kind == "leader killed" else 1
         operators = [SupervisedOperator(server.kubeconfig, log, num_operators > 1) for _ in range(num_operators)]
-        async with _background(kubelet.run(), *(operator.run() for operator in operators)):
+        async with background(kubelet.run(), *(operator.run() for operator in operators)):
             fault = asyncio.create_task(_disturb(kind, server, operators, kube))
             for key in keys:
                 await _create(kube, key)
@@ -273,17 +234,6 @@ async def _until_alone(kube: KubeClient, num_jobs: int) -> None:
         while len(pods := await kube.client.items(PODS.path(None))) != num_jobs:  # noqa: ASYNC110 - it is another process
             await asyncio.sleep(0.5)
     assert all(pod["status"]["phase"] == "Succeeded" for pod in pods), "coordinators have ended"
-
-
-@contextlib.asynccontextmanager
-async def _background(*work: Any) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def main() -> int:

@@ -16,12 +16,11 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,9 +29,9 @@ import yaml
 from kubernetes import client, config
 
 from benchmarks.hostile_jobs import KINDS, NUM_HUGE, NUM_RESTLESS, Neighbours, pools, rljob
+from benchmarks.local_api_server import LocalApiServer
 from benchmarks.measured_process import MeasuredProcess, free_port
 from benchmarks.report import report, spread
-from longshore_devcluster.apiserver import ApiServer
 from longshore_kube.access import from_kubeconfig
 from longshore_kube.errors import ApiError
 from longshore_kube.quantities import parse_quantity
@@ -94,32 +93,6 @@ class Operator(MeasuredProcess):
                 await asyncio.sleep(0.1)
 
 
-@contextlib.contextmanager
-def api_server(folder: Path) -> Iterator[Path]:
-    """The embedded API server in a process of its own; yields its kubeconfig."""
-    path = folder / "kubeconfig-path"
-    child = os.fork()
-    if child == 0:
-        asyncio.run(_serve(folder / "data", path))
-        os._exit(0)
-    try:
-        while not path.exists():
-            time.sleep(0.05)
-        yield Path(path.read_text())
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-async def _serve(data: Path, address_file: Path) -> None:
-    server = ApiServer(data)
-    await server.start()
-    ready = address_file.with_suffix(".new")
-    ready.write_text(str(server.kubeconfig_path))
-    ready.rename(address_file)
-    await asyncio.Event().wait()
-
-
 @contextlib.asynccontextmanager
 async def clients(kubeconfig: Path) -> AsyncIterator[tuple[KubeClient, KubeClient]]:
     """Of tenants, and of their coordinators."""
@@ -138,12 +111,12 @@ def prepare(kubeconfig: Path, namespaces: Sequence[str]) -> None:
 
 async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dict[str, Any]:
     """Alone, among the hostile jobs, and after the operator was started again in front of them."""
-    with tempfile.TemporaryDirectory() as folder, api_server(Path(folder)) as kubeconfig:
+    with tempfile.TemporaryDirectory() as folder, LocalApiServer(Path(folder)) as server:
         log = Path(folder) / "log"
-        async with clients(kubeconfig) as (tenant, coordinator):
+        async with clients(server.kubeconfig) as (tenant, coordinator):
             neighbours = Neighbours(tenant, coordinator, is_spread, writes_per_s)
-            prepare(kubeconfig, [QUIET, *neighbours.namespaces])
-            operator = Operator(kubeconfig, log)
+            prepare(server.kubeconfig, [QUIET, *neighbours.namespaces])
+            operator = Operator(server.kubeconfig, log)
             await operator.until_healthy()
             quiet = Quiet(tenant)
             await quiet.lag_s()
@@ -162,7 +135,7 @@ async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dic
             _report("beside", lags)
             memory_mib, cpu_s = operator.peak_memory_mib(), operator.cpu_s()
             operator.stop()
-            operator = Operator(kubeconfig, log)
+            operator = Operator(server.kubeconfig, log)
             await operator.until_healthy()
             after_restart = [await quiet.lag_s() for _ in range(num_samples)]
             _report("after restart", after_restart)

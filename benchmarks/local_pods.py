@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,20 @@ _NETWORKS: Final = {Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRA
 def in_coordinator() -> bool:
     """Whether this process is the coordinator pod."""
     return os.environ.get(contract.ENV_COMPONENT) == Component.COORDINATOR
+
+
+def run_pods(
+    name: str, parser: ArgumentParser, measure: Callable[[Namespace], None], spec: RLJobSpec, *, pinned: bool = False
+) -> int:
+    """Start the pods of a benchmark, or, in its coordinator pod, call `measure`; returns the exit status."""
+    given = parser.parse_args()
+    if in_coordinator():
+        measure(given)
+        return 0
+    if pinned and (lacks := lacks_for_pinning(spec)):
+        print(f"{name}: {lacks}", file=sys.stderr)
+        return 2
+    return run_in_coordinator(f"benchmarks.{name}", sys.argv[1:], spec, pinned=pinned)
 
 
 def lacks_for_pinning(spec: RLJobSpec) -> str:

@@ -10,14 +10,11 @@ its own. All processes share the machine.
 
 import argparse
 import asyncio
-import contextlib
 import multiprocessing
-import os
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from multiprocessing.sharedctypes import Synchronized
@@ -25,18 +22,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from benchmarks.dask_fleet import measure_start
 from benchmarks.hostile_jobs import rljob
 from benchmarks.hostile_tenants import TENANT, Operator, clients, prepare
+from benchmarks.local_api_server import LocalApiServer, Serve
 from benchmarks.measured_process import cpu_s as cpu_s_of
 from benchmarks.measured_process import peak_memory_mib
-from benchmarks.pretend_kubelet import PretendKubelet
+from benchmarks.pretend_kubelet import PretendKubelet, background
 from benchmarks.report import report
 from longshore.api import names
-from longshore_devcluster.apiserver import ApiServer
 from longshore_devcluster.apiserver.router import Router
 from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import PODS
@@ -53,6 +51,8 @@ ELSEWHERE: Final = "elsewhere"
 CHURN_S: Final = 10.0
 REPORTS_PER_S: Final = 20.0
 DEADLINE_S: Final = 1_800.0
+DASK_LIMIT_S: Final = 900.0
+"""After this, its figures are those of the pods that run."""
 _LAG: Final = "longshore_operator_reconcile_lag_seconds"
 
 
@@ -148,61 +148,47 @@ class ScrapedOperator(Operator):
                 await asyncio.sleep(0.1)
 
 
-@contextlib.contextmanager
-def counting_api_server(folder: Path, num_requests: "Synchronized[int]") -> Iterator[tuple[Path, int]]:
-    """The embedded API server in a process of its own; yields its kubeconfig and its process id."""
-    path = folder / "kubeconfig-path"
-    child = os.fork()
-    if child == 0:
-        asyncio.run(_serve(folder / "data", path, num_requests))
-        os._exit(0)
-    try:
-        while not path.exists():
-            time.sleep(0.05)
-        yield Path(path.read_text()), child
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+class CountingApiServer(LocalApiServer):
+    """An API server with the namespaces and the CRD, which counts the requests of operators."""
 
+    def __init__(self, folder: Path) -> None:
+        self.num_requests: Synchronized[int] = multiprocessing.Value("q")
+        super().__init__(folder, self._counting)
 
-async def _serve(data: Path, address_file: Path, num_requests: "Synchronized[int]") -> None:
-    serve = Router.serve
+    def start(self) -> None:
+        super().start()
+        prepare(self.kubeconfig, [ELSEWHERE, *(f"team-{index}" for index in range(NAMESPACES))])
 
-    async def counted(router: Router, request: Any) -> Any:
-        num_requests.value += request.headers.get("User-Agent") != TENANT
-        return await serve(router, request)
+    def _counting(self, serve: Serve) -> Serve:
+        async def counted(router: Router, request: web.Request) -> web.StreamResponse:
+            self.num_requests.value += request.headers.get("User-Agent") != TENANT
+            return await serve(router, request)
 
-    Router.serve = counted  # type: ignore[assignment, method-assign]
-    server = ApiServer(data)
-    await server.start()
-    ready = address_file.with_suffix(".new")
-    ready.write_text(str(server.kubeconfig_path))
-    ready.rename(address_file)
-    await asyncio.Event().wait()
+        return counted
 
 
 async def measure(num_jobs: int) -> dict[str, Any]:
     """All of it once."""
-    with tempfile.TemporaryDirectory() as folder, _api_server(Path(folder)) as (config, server, num_requests):
+    with tempfile.TemporaryDirectory() as folder, CountingApiServer(Path(folder)) as server:
         log = Path(folder) / "log"
-        async with clients(config) as (kube, _):
-            operator = ScrapedOperator(config, log)
+        async with clients(server.kubeconfig) as (kube, _):
+            operator = ScrapedOperator(server.kubeconfig, log)
             await operator.until_healthy()
             fleet = Fleet(kube, PretendKubelet(kube.client, PARALLEL), num_jobs)
-            async with _background(fleet.follow_jobs(), fleet.kubelet.run()):
-                start = await _started(fleet, operator, num_requests)
+            async with background(fleet.follow_jobs(), fleet.kubelet.run()):
+                start = await _started(fleet, operator, server)
                 lags = await operator.lags()
                 await fleet.report()
                 churn = quantiles(lags, await operator.lags())
                 cpu_s, memory_mib = operator.cpu_s(), operator.peak_memory_mib()
                 operator.stop()
                 await fleet.create_foreign_pods()
-                before, began_s = num_requests.value, time.monotonic()
-                operator = ScrapedOperator(config, log)
+                before, began_s = server.num_requests.value, time.monotonic()
+                operator = ScrapedOperator(server.kubeconfig, log)
                 await operator.until_idle(num_jobs)
                 restart = {
                     "seconds": time.monotonic() - began_s,
-                    "requests_per_job": (num_requests.value - before) / num_jobs,
+                    "requests_per_job": (server.num_requests.value - before) / num_jobs,
                     "cpu_s": operator.cpu_s(),
                     "peak_memory_mib": operator.peak_memory_mib(),
                 }
@@ -219,19 +205,19 @@ async def measure(num_jobs: int) -> dict[str, Any]:
             "ending_s": succeeded_s,
             "operator_cpu_s": cpu_s,
             "operator_peak_memory_mib": memory_mib,
-            "server_cpu_s": cpu_s_of(server),
-            "server_peak_memory_mib": peak_memory_mib(server),
+            "server_cpu_s": cpu_s_of(server.pid),
+            "server_peak_memory_mib": peak_memory_mib(server.pid),
             "tracebacks": log.read_text().count("Traceback"),
         }
 
 
-async def _started(fleet: Fleet, operator: ScrapedOperator, num_requests: "Synchronized[int]") -> dict[str, Any]:
+async def _started(fleet: Fleet, operator: ScrapedOperator, server: CountingApiServer) -> dict[str, Any]:
     """From the first creation until every job is Running."""
-    before, began_s = num_requests.value, time.monotonic()
+    before, began_s = server.num_requests.value, time.monotonic()
     pods = asyncio.create_task(_timed(fleet.kubelet.until_running(fleet.num_jobs * (WORKERS + 1))))
     await fleet.create()
     running_s = await fleet.until("Running") - began_s
-    per_job = (num_requests.value - before) / fleet.num_jobs
+    per_job = (server.num_requests.value - before) / fleet.num_jobs
     print(f"Running after {running_s:.1f} s, {per_job:.1f} requests a job", file=sys.stderr)
     return {
         "starting_s": running_s,
@@ -251,35 +237,14 @@ async def _timed(work: Awaitable[None]) -> float:
 async def measure_dask(num_jobs: int) -> dict[str, Any]:
     """The start of as many clusters of as many pods by the operator of dask-kubernetes."""
     keys = [(f"team-{index % NAMESPACES}", f"job-{index}") for index in range(num_jobs)]
-    with tempfile.TemporaryDirectory() as folder, _api_server(Path(folder)) as (config, server, num_requests):
-        async with clients(config) as (kube, _):
-            before = num_requests.value
+    with tempfile.TemporaryDirectory() as folder, CountingApiServer(Path(folder)) as server:
+        async with clients(server.kubeconfig) as (kube, _):
+            before = server.num_requests.value
             log = Path(folder) / "log"
-            async with asyncio.timeout(DEADLINE_S):
-                found = await measure_start(kube.client, config, log, keys, WORKERS, PARALLEL)
-            per_job = (num_requests.value - before) / num_jobs
-            print(f"dask-kubernetes: {found['pods_running_s']:.1f} s, {per_job:.1f} requests a job", file=sys.stderr)
-            return {"jobs": num_jobs, "requests_per_job": per_job, **found, "server_cpu_s": cpu_s_of(server)}
-
-
-@contextlib.contextmanager
-def _api_server(folder: Path) -> Iterator[tuple[Path, int, "Synchronized[int]"]]:
-    """An API server with the namespaces and the CRD; yields kubeconfig, process id and the requests of operators."""
-    num_requests = multiprocessing.Value("q")
-    with counting_api_server(folder, num_requests) as (config, server):
-        prepare(config, [ELSEWHERE, *(f"team-{index}" for index in range(NAMESPACES))])
-        yield config, server, num_requests
-
-
-@contextlib.asynccontextmanager
-async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            found = await measure_start(kube.client, server.kubeconfig, log, keys, WORKERS, PARALLEL, DASK_LIMIT_S)
+            per_job = (server.num_requests.value - before) / num_jobs
+            print(f"dask-kubernetes: {found['num_running']} pods, {per_job:.1f} requests a job", file=sys.stderr)
+            return {"jobs": num_jobs, "requests_per_job": per_job, **found, "server_cpu_s": cpu_s_of(server.pid)}
 
 
 def quantiles(before: dict[float, float], after: dict[float, float]) -> dict[str, float | None]:
@@ -303,28 +268,35 @@ def ratios_of(runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) 
         for what in ("starting_s", "operator_cpu_s", "ending_s")
     }
     for run, other in zip(runs, others, strict=bool(others)):
+        if other["pods_running_s"] is None:
+            continue
         start = {"pods_running_s": run["pods_running_s"], "operator_cpu_s": run["starting_cpu_s"]}
         start |= {"requests_per_job": run["requests_per_job"]}
         ratios |= {f"{what}/longshore_over_dask/{run['jobs']}": [start[what] / other[what]] for what in start}
     return ratios
 
 
-def main() -> int:
-    """Measure, report; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, nargs="+", default=[100, 1_000])
-    parser.add_argument("--without-dask", action="store_true", help="do not compare with dask-kubernetes")
-    given = parser.parse_args()
-    runs, others = [], []
-    for num_jobs in given.jobs:
-        runs.append(asyncio.run(measure(num_jobs)))
-        if not given.without_dask:
-            others.append(asyncio.run(measure_dask(num_jobs)))
+def _report(runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> None:
     settings = {"pods_per_job": WORKERS + 1, "namespaces": NAMESPACES, "reports_per_s": REPORTS_PER_S}
     settings |= {"foreign_pods_per_job": FOREIGN_PODS_PER_JOB}
     figures = {str(run["jobs"]): run for run in runs}
     dask = {str(run["jobs"]): run for run in others}
     report("operator_scale", ratios_of(runs, others), settings, [*runs, *others], figures=figures, dask=dask)
+
+
+def main() -> int:
+    """Measure, report after every fleet; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[100, 1_000])
+    parser.add_argument("--without-dask", action="store_true", help="do not compare with dask-kubernetes")
+    given = parser.parse_args()
+    runs: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for num_jobs in given.jobs:
+        runs.append(asyncio.run(measure(num_jobs)))
+        if not given.without_dask:
+            others.append(asyncio.run(measure_dask(num_jobs)))
+        _report(runs, others)
     return 1 if any(run["tracebacks"] for run in runs) else 0
 
 

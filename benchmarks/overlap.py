@@ -15,17 +15,14 @@ from typing import Any, Final, cast
 from prometheus_client import CollectorRegistry
 
 from benchmarks.local_operator import ATTEMPT, LocalOperator
-from benchmarks.period import Step, figures_of
+from benchmarks.period import Step, figures_of, policy_of, take_steps
 from benchmarks.workload import GivenLengths, ResponseTokens, loop_options
 from longshore.api.round_status import RepurposingBenefit, RolloutLoad, RoundKind
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
-from longshore.policy.draws import DrawCursor
 from longshore.policy.length_distribution import LengthDistribution
-from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
-from longshore.policy.round_policy import BatchShape
 from longshore_runtime.clock import Clock
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.round_requests import RequestOf
@@ -225,14 +222,7 @@ def overlap_share(passes: Sequence[Pass], rollout_ended_s: float) -> float:
 
 def logged_period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, known: Known) -> list[Step]:
     """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
-    algorithm, log = spec.algorithm, StepLog(parts.clock)
-    policy = round_policy(
-        spec.rollout,
-        BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt),
-        DrawCursor(len(parts.prompts.train), algorithm.seed),
-        groups_per_update=algorithm.groups_per_update,
-        dynamic_sampling=algorithm.dynamic_sampling,
-    )
+    log = StepLog(parts.clock)
 
     def assigned(assignment: Assignment) -> None:
         log.note(f"assigned: {assignment.reason}")
@@ -241,15 +231,9 @@ def logged_period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_ro
     with tempfile.TemporaryDirectory() as output:
         recorder = LoggingRecorder(Path(output), operator, log)
         trainers = cast(TrainerGroup, WatchedTrainers(parts.trainers, log))
-        own = replace(parts, policy=policy, trainers=trainers, recorder=recorder, assignments=operator)
-        loop = LoggingLoop(spec, own, lengths, log, known)
-        loop.restore()
-        if parts.checkpoints.newest() is None:
-            loop.checkpoint()
-        for number in range(num_rounds):
-            loop.step(draining=policy.num_deferred >= (num_rounds - number) * algorithm.prompts_per_step)
+        own = replace(parts, policy=policy_of(spec, parts), trainers=trainers, recorder=recorder, assignments=operator)
+        take_steps(LoggingLoop(spec, own, lengths, log, known), spec, own, num_rounds)
         recorder.close()
-    assert policy.num_deferred == 0, "a period trains every draw that it starts"
     return recorder.steps
 
 

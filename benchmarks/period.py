@@ -16,7 +16,7 @@ from longshore.api.runtime_status import ProgressUnit, RuntimeActivity, RuntimeS
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
-from longshore.policy.round_policy import BatchShape
+from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.events import Event
@@ -25,6 +25,7 @@ from longshore_runtime.session import Session
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.trainer.samples import off_policy_token_share
+from longshore_runtime.training import TrainingLoop
 
 Step = dict[str, Any]
 Run = dict[str, Any]
@@ -92,26 +93,35 @@ class Keep(Recorder):
         """Not kept."""
 
 
-def period(
-    spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, recorder: Keep | None = None
-) -> list[Step]:
-    """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
+def policy_of(spec: RLJobSpec, parts: Parts) -> RoundPolicy:
+    """The round policy of a job, at the beginning of the data."""
     algorithm = spec.algorithm
-    policy = round_policy(
+    return round_policy(
         spec.rollout,
         BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt),
         DrawCursor(len(parts.prompts.train), algorithm.seed),
         groups_per_update=algorithm.groups_per_update,
         dynamic_sampling=algorithm.dynamic_sampling,
     )
-    recorder = recorder or Keep()
-    loop = GivenLengths(loop_options(spec), dataclasses.replace(parts, policy=policy, recorder=recorder), lengths)
+
+
+def take_steps(loop: TrainingLoop, spec: RLJobSpec, parts: Parts, num_rounds: int) -> None:
+    """Make the rounds of a period; the last ones train whatever waits."""
     loop.restore()
     if parts.checkpoints.newest() is None:
         loop.checkpoint()
     for number in range(num_rounds):
-        loop.step(draining=policy.num_deferred >= (num_rounds - number) * algorithm.prompts_per_step)
-    assert policy.num_deferred == 0, "a period trains every draw that it starts"
+        loop.step(draining=parts.policy.num_deferred >= (num_rounds - number) * spec.algorithm.prompts_per_step)
+    assert parts.policy.num_deferred == 0, "a period trains every draw that it starts"
+
+
+def period(
+    spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, recorder: Keep | None = None
+) -> list[Step]:
+    """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
+    recorder = recorder or Keep()
+    own = dataclasses.replace(parts, policy=policy_of(spec, parts), recorder=recorder)
+    take_steps(GivenLengths(loop_options(spec), own, lengths), spec, own, num_rounds)
     return recorder.steps
 
 

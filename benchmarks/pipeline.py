@@ -12,17 +12,16 @@ of the paper's cluster, and what the paper printed.
 
 import argparse
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from benchmarks.local_pods import in_coordinator, lacks_for_pinning, run_in_coordinator
+from benchmarks.local_pods import run_pods
 from benchmarks.overlap import Alternations, raw
 from benchmarks.papers import simulated
 from benchmarks.period import Run, Step, running
-from benchmarks.report import report, spreads
+from benchmarks.report import others, ratios_to, report, spreads
 from benchmarks.workload import Workload
 from longshore.sim.paper.published import Paper
 
@@ -51,7 +50,7 @@ def measure(num_alternations: int, num_rounds: int, limit_s: float, *, with_pape
     columns = {f"{name}/{key}": [run[key] for run in of] for name, of in runs.items() for key in FIGURES}
     report(
         "pipeline",
-        ratios(runs),
+        ratios_to(others(runs, BASELINE), runs, FIGURES),
         {"alternations": len(runs[BASELINE]), "rounds": num_rounds, "workload": f"benchmarks/{WORKLOAD.path.name}",
          "cores_per_pod": 1},
         raw(runs),
@@ -68,17 +67,6 @@ def totals(steps: Sequence[Step]) -> dict[str, float]:
     return {**measured, "rollout_to_train_end_s": end_s, "trainer_waiting_ratio": 1.0 - compute_s / end_s}
 
 
-def ratios(runs: Runs) -> dict[str, list[float]]:
-    """Of every figure that is above zero in the baseline."""
-    return {
-        f"{name}/{key}": [run[key] / base[key] for run, base in zip(of, runs[BASELINE], strict=True)]
-        for name, of in runs.items()
-        if name != BASELINE
-        for key in FIGURES
-        if all(base[key] > 0 for base in runs[BASELINE])
-    }
-
-
 def main() -> int:
     """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -86,14 +74,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="per period")
     parser.add_argument("--limit-s", type=float, default=math.inf, help="then no further alternation begins")
     parser.add_argument("--without-papers", action="store_true", help="do not simulate: saves minutes")
-    arguments = parser.parse_args()
-    if in_coordinator():
-        measure(arguments.alternations, arguments.rounds, arguments.limit_s, with_papers=not arguments.without_papers)
-        return 0
-    if lacks := lacks_for_pinning(WORKLOAD.spec):
-        print(f"pipeline: {lacks}", file=sys.stderr)
-        return 2
-    return run_in_coordinator("benchmarks.pipeline", sys.argv[1:], WORKLOAD.spec, pinned=True)
+    return run_pods(
+        "pipeline",
+        parser,
+        lambda given: measure(given.alternations, given.rounds, given.limit_s, with_papers=not given.without_papers),
+        WORKLOAD.spec,
+        pinned=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Pods without nodes: each is bound and runs at once, and ends when it is deleted, whatever the API server does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from longshore.api import names
@@ -20,6 +21,18 @@ _SUCCEEDED: Final = {
     "phase": "Succeeded",
     "containerStatuses": [{"name": "longshore", "state": {"terminated": {"exitCode": 0}}}],
 }
+
+
+@asynccontextmanager
+async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run all of it until the end of the block."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class PretendKubelet:

@@ -61,3 +61,20 @@ def report(
 def spreads(columns: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
     """Minimum, median and maximum of each, rounded."""
     return {name: {key: round(value, 3) for key, value in spread(values).items()} for name, values in columns.items()}
+
+
+def ratios_to(
+    baselines: Mapping[str, str], runs: Mapping[str, Sequence[Mapping[str, Any]]], figures: Sequence[str]
+) -> dict[str, list[float]]:
+    """Figures of the runs of each name over those of its baseline, without those that are zero there."""
+    return {
+        f"{name}/{key}": [run[key] / base[key] for run, base in zip(runs[name], runs[baseline], strict=True)]
+        for name, baseline in baselines.items()
+        for key in figures
+        if all(base[key] > 0 for base in runs[baseline])
+    }
+
+
+def others(runs: Mapping[str, Any], baseline: str) -> dict[str, str]:
+    """The baseline of every other name."""
+    return {name: baseline for name in runs if name != baseline}

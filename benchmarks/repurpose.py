@@ -2,7 +2,7 @@
 installed from the chart and found by `longshore up`, as a user's.
 
 `control_path_s` runs from the coordinator's telemetry over the operator's assignment to its acknowledgement;
-`hand_over_s` is the part of it in which requests move and trainer replicas wake; `decision_s` is the rest: two writes,
+`apply_s` is the part of it in which requests move and trainer replicas wake; `decision_s` is the rest: two writes,
 two watches and the decision. Figures come from the metrics of the jobs, fetched from their storage. A job with a
 deterministic engine and trainer gives the many rounds that a 99th percentile takes, since the way through the API
 server is the same; a shorter one runs vLLM and torch.
@@ -36,7 +36,7 @@ GOAL_S: Final = 1.0
 """99th percentile of the control path."""
 METRICS: Final = {
     "control_path_s": "repurpose/control_path_s",
-    "hand_over_s": "repurpose/hand_over_s",
+    "apply_s": "repurpose/apply_s",
     "num_moved": "repurpose/num_moved",
     "first_gradient_s": "trainer/first_gradient_s",
     "rollout_s": "timing_s/gen",
@@ -101,12 +101,12 @@ def rounds_of(lines: Sequence[str]) -> list[Round]:
     ]
     for one in rounds:
         if "control_path_s" in one:
-            one["decision_s"] = one["control_path_s"] - one["hand_over_s"]
+            one["decision_s"] = one["control_path_s"] - one["apply_s"]
     return rounds
 
 
 def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Percentiles over the rounds in which pods were handed over."""
+    """Percentiles over the rounds in which pods were repurposed."""
     columns = {key: [one[key] for one in rounds if key in one] for key in ("decision_s", *METRICS)}
     return {
         "rounds": len(rounds),

@@ -17,7 +17,6 @@ import argparse
 import dataclasses
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -25,7 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.local_pods import LocalRewardPods, in_coordinator, run_in_coordinator
+from benchmarks.local_pods import LocalRewardPods, run_pods
 from benchmarks.period import Keep, Run, Step, period, running
 from benchmarks.report import report
 from benchmarks.workload import Workload
@@ -205,11 +204,7 @@ def main() -> int:
     """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=2)
-    arguments = parser.parse_args()
-    if in_coordinator():
-        measure(arguments.alternations)
-        return 0
-    return run_in_coordinator("benchmarks.rewards", sys.argv[1:], WORKLOAD.spec)
+    return run_pods("rewards", parser, lambda given: measure(given.alternations), WORKLOAD.spec)
 
 
 if __name__ == "__main__":

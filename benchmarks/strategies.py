@@ -12,17 +12,16 @@ pipeline overlaps nothing; the simulator gives its trainers processors of their 
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.local_pods import in_coordinator, run_in_coordinator
+from benchmarks.local_pods import run_pods
 from benchmarks.machine_profile import profiler
 from benchmarks.period import Run, alternate, running
 from benchmarks.prediction import WorkloadLengths, predict
-from benchmarks.report import report, spreads
+from benchmarks.report import ratios_to, report, spreads
 from benchmarks.workload import Workload
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
@@ -60,23 +59,13 @@ def measure(num_alternations: int, num_rounds: int) -> None:
     predictions = {name: predict(spec, lengths, profile, num_rounds) for name, spec in WORKLOAD.jobs.items()}
     report(
         "strategies",
-        ratios(runs),
+        ratios_to(BASELINES, runs, FIGURES),
         {"alternations": num_alternations, "rounds": num_rounds, "workload": f"benchmarks/{WORKLOAD.path.name}"},
         [run for of in runs.values() for run in of],
         figures=spreads({f"{name}/{key}": [run[key] for run in of] for name, of in runs.items() for key in FIGURES}),
         predictions=compared(runs, predictions),
         profile=profile.model_dump(by_alias=True, exclude_none=True),
     )
-
-
-def ratios(runs: Runs) -> dict[str, list[float]]:
-    """Of every figure that is above zero in the baseline."""
-    return {
-        f"{name}/{key}": [run[key] / base[key] for run, base in zip(runs[name], runs[baseline], strict=True)]
-        for name, baseline in BASELINES.items()
-        for key in FIGURES
-        if all(base[key] > 0 for base in runs[baseline])
-    }
 
 
 def compared(runs: Runs, predictions: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -99,11 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5, help="per period")
-    arguments = parser.parse_args()
-    if in_coordinator():
-        measure(arguments.alternations, arguments.rounds)
-        return 0
-    return run_in_coordinator("benchmarks.strategies", sys.argv[1:], WORKLOAD.spec)
+    return run_pods("strategies", parser, lambda given: measure(given.alternations, given.rounds), WORKLOAD.spec)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,16 @@ says of the paper's cluster (RollPacker, Tables 3 and 4), and what the paper pri
 
 import argparse
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.local_pods import in_coordinator, lacks_for_pinning, run_in_coordinator
+from benchmarks.local_pods import run_pods
 from benchmarks.overlap import Alternations, raw
 from benchmarks.papers import simulated
 from benchmarks.period import Run, Step, running
-from benchmarks.report import report, spreads
+from benchmarks.report import others, ratios_to, report, spreads
 from benchmarks.workload import Workload
 from longshore.api.round_status import RoundKind
 from longshore.sim.paper.published import Paper
@@ -31,7 +30,7 @@ WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 BASELINE: Final = "AfterRound"
 ROUNDS_PER_PERIOD: Final = 5
 TIMES: Final = ("step_s", "rollout_s", "train_s", "first_gradient_s")
-HAND_OVER: Final = ("control_path_s", "hand_over_s", "num_moved")
+REPURPOSING: Final = ("control_path_s", "apply_s", "num_moved")
 
 Runs = Mapping[str, Sequence[Run]]
 
@@ -43,7 +42,7 @@ def measure(num_alternations: int, limit_s: float, *, with_papers: bool) -> None
         runs = alternations.run(num_alternations, totals, limit_s)
     report(
         "stream",
-        ratios(runs),
+        ratios_to(others(runs, BASELINE), runs, [prefix + name for prefix in ("", "long_") for name in TIMES]),
         {"alternations": len(runs[BASELINE]), "workload": f"benchmarks/{WORKLOAD.path.name}", "cores_per_pod": 1},
         raw(runs),
         figures=figures(runs),
@@ -53,14 +52,14 @@ def measure(num_alternations: int, limit_s: float, *, with_papers: bool) -> None
 
 
 def totals(steps: Sequence[Step]) -> dict[str, float]:
-    """Means over the steps of a period, over its long round, and over what was handed over."""
+    """Means over the steps of a period, over its long round, and over the repurposed rounds."""
     long = [step for step in steps if step["kind"] == RoundKind.LONG.value]
     moved = [step for step in steps if "control_path_s" in step]
     return {
         **_means(steps, ""),
         **_means(long, "long_"),
         "repurposed_rounds": len(moved),
-        **{name: fmean(step[name] for step in moved) for name in HAND_OVER if moved},
+        **{name: fmean(step[name] for step in moved) for name in REPURPOSING if moved},
     }
 
 
@@ -69,19 +68,6 @@ def _means(steps: Sequence[Step], prefix: str) -> dict[str, float]:
     return {
         **{prefix + name: fmean(step[name] for step in steps) for name in TIMES},
         f"{prefix}overlap_share": sum(step["overlap_share"] * step["tokens"] for step in steps) / tokens,
-    }
-
-
-def ratios(runs: Runs) -> dict[str, list[float]]:
-    """Of times, by job."""
-    return {
-        f"{name}/{prefix}{figure}": [
-            run[prefix + figure] / base[prefix + figure] for run, base in zip(of, runs[BASELINE], strict=True)
-        ]
-        for name, of in runs.items()
-        if name != BASELINE
-        for prefix in ("", "long_")
-        for figure in TIMES
     }
 
 
@@ -108,14 +94,13 @@ def main() -> int:
     parser.add_argument("--alternations", type=int, default=5)
     parser.add_argument("--limit-s", type=float, default=math.inf, help="then no further alternation begins")
     parser.add_argument("--without-papers", action="store_true", help="do not simulate: saves minutes")
-    arguments = parser.parse_args()
-    if in_coordinator():
-        measure(arguments.alternations, arguments.limit_s, with_papers=not arguments.without_papers)
-        return 0
-    if lacks := lacks_for_pinning(WORKLOAD.spec):
-        print(f"stream: {lacks}", file=sys.stderr)
-        return 2
-    return run_in_coordinator("benchmarks.stream", sys.argv[1:], WORKLOAD.spec, pinned=True)
+    return run_pods(
+        "stream",
+        parser,
+        lambda given: measure(given.alternations, given.limit_s, with_papers=not given.without_papers),
+        WORKLOAD.spec,
+        pinned=True,
+    )
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ of decode steps rather than that of the seconds measured here.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
-from benchmarks.local_pods import in_coordinator, run_in_coordinator
+from benchmarks.local_pods import run_pods
 from benchmarks.period import alternate, running
 from benchmarks.report import report
 from benchmarks.workload import Workload
@@ -45,11 +44,7 @@ def main() -> int:
     """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=7)
-    arguments = parser.parse_args()
-    if in_coordinator():
-        measure(arguments.alternations)
-        return 0
-    return run_in_coordinator("benchmarks.tail_batching", sys.argv[1:], WORKLOAD.spec)
+    return run_pods("tail_batching", parser, lambda given: measure(given.alternations), WORKLOAD.spec)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = RAY_ENVIRONMENT["RAY_ENABLE_AUTO_CONNECT
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 load_profile()
 
-# What takes longest comes first, so that test processes end together.
+# What one process has to run for longest comes first, and what is short last, so that test processes end together.
 LONGEST_FIRST = (
-    "e2e",
-    "contract/engines",
-    "contract/trainers",
     "contract/operator",
+    "contract/trainers",
+    "contract/engines",
+    "e2e",
     "contract/judge",
     "contract",
     "unit",

@@ -123,13 +123,13 @@ def cluster(*, is_finished: bool = False) -> ClusterView:
     )
 
 
-def write_job(output: Path, num_steps: int = 40, seed: int = 1) -> None:
+def write_job(output: Path, num_steps: int = 40) -> None:
     """Everything that such a job has written after so many steps."""
     for directory in ("rounds", "samples", "held-out"):
         (output / directory).mkdir(parents=True, exist_ok=True)
-    chance = random.Random(seed)
+    chance = random.Random(1)
     if num_steps:
-        _write_evaluation(output, record(0, random.Random(seed)))
+        _write_evaluation(output, record(0, random.Random(1)))
     for step in range(1, num_steps + 1):
         write_step(output, step, chance)
 

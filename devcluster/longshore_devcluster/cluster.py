@@ -91,12 +91,9 @@ class ClusterConfig:
 class DevCluster:
     """An embedded cluster in this process. State is kept in `data_dir` and survives a restart."""
 
-    def __init__(
-        self, data_dir: Path, *, config: ClusterConfig | None = None, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, data_dir: Path, *, config: ClusterConfig | None = None) -> None:
         self.config = config or ClusterConfig()
         self.data_dir = data_dir.absolute()
-        self._now = now
         self._server = ApiServer(self.data_dir, host="127.0.0.1", port=self.config.port)
         self._tasks = TaskGroup()
         self._clients = AsyncExitStack()
@@ -121,15 +118,16 @@ class DevCluster:
     async def start(self) -> None:
         """Start everything; returns when the API answers and every node is Ready.
 
-        Errors: OSError when the port is taken.
+        Raises:
+            OSError: the port is taken.
         """
         prepare_data_dir(self.data_dir)
         await self._server.start()
-        kubelet = Kubelet(await self._client("system:node", "kubelet"), self._kubelet_config(), self._now)
-        self._server.set_pod_streams(ServedStreams(ContainerStreams(kubelet), self._now))
+        kubelet = Kubelet(await self._client("system:node", "kubelet"), self._kubelet_config(), time.time)
+        self._server.set_pod_streams(ServedStreams(ContainerStreams(kubelet), time.time))
         manager = await self._client("system:kube-controller-manager", "kube-controller-manager")
-        controllers = ControllerManager(manager, self.data_dir / "volumes", self._now)
-        scheduler = Scheduler(await self._client("system:kube-scheduler", "kube-scheduler"), self._now)
+        controllers = ControllerManager(manager, self.data_dir / "volumes", time.time)
+        scheduler = Scheduler(await self._client("system:kube-scheduler", "kube-scheduler"), time.time)
         self._tasks.start(kubelet.run(), "kubelet")
         self._tasks.start(controllers.run(), "controllers")
         self._tasks.start(scheduler.run(), "scheduler")

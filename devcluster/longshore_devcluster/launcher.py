@@ -80,7 +80,8 @@ def find(data_dir: Path) -> RunningCluster | None:
 def stop(data_dir: Path) -> bool:
     """Stop the cluster of a data directory and wait until it has ended; false when none runs.
 
-    Errors: LaunchError when it does not end.
+    Raises:
+        LaunchError: it does not end.
     """
     running = find(data_dir)
     if running is None:
@@ -102,7 +103,8 @@ def stop(data_dir: Path) -> bool:
 def start_detached(data_dir: Path, config: ClusterConfig) -> RunningCluster:
     """Start a cluster that outlives this process; returns when it serves and its nodes are Ready.
 
-    Errors: LaunchError.
+    Raises:
+        LaunchError: it did not start; with the end of its log.
     """
     log = data_dir / _LOG_FILE
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -122,7 +124,8 @@ def cluster_process(
 
     With `keep_volumes` a later cluster on the same data finds the scratch volumes of its pods again.
 
-    Errors: LaunchError.
+    Raises:
+        LaunchError: it did not start; with the end of its log.
     """
     log = data_dir / _LOG_FILE
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

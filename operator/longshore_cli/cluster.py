@@ -69,7 +69,7 @@ def is_embedded_running() -> bool:
     return _devcluster(["status", "--data-dir", str(state.cluster_dir())]).returncode == 0
 
 
-def wait_for_operator(kube: Kube, namespace: str, timeout_s: float = OPERATOR_TIMEOUT_S) -> None:
+def wait_for_operator(kube: Kube, namespace: str) -> None:
     """Wait until the operator's newest pods are available.
 
     Raises:
@@ -78,7 +78,7 @@ def wait_for_operator(kube: Kube, namespace: str, timeout_s: float = OPERATOR_TI
     for deployment in installed.operator_deployments(kube, namespace):
         name = deployment["metadata"]["name"]
         path = DEPLOYMENTS.path(namespace)
-        changes = kube.watch(path, f"metadata.name={name}", timeout_s=timeout_s)
+        changes = kube.watch(path, f"metadata.name={name}", timeout_s=OPERATOR_TIMEOUT_S)
         if not any(is_available(item) for _, item in changes):
             raise _operator_error(kube, namespace, deployment)
 

@@ -54,14 +54,15 @@ def children(job: RLJob, config: OperatorConfig, *, keeps_settings: bool = False
     return (settings, *(_child(manifest) for manifest in manifests))
 
 
-def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, CreateOnce]:
-    """Build the Secrets with the tokens for the Ray cluster, judges and reward pods of a job."""
+def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, ...]:
+    """Build the Secrets with the tokens for the Ray cluster and judges of a job, and for its reward pods, if any."""
     identity = Identity.of(job)
     tokens = {contract.RAY_TOKEN_KEY: observed.ray_token, contract.JUDGE_TOKEN_KEY: observed.judge_token}
-    return (
-        _secret(identity, identity.ray_token_secret, tokens),
-        _secret(identity, identity.reward_token_secret, {contract.REWARD_TOKEN_KEY: observed.reward_token}),
-    )
+    secrets = [_secret(identity, identity.ray_token_secret, tokens)]
+    if job.spec.reward.most_pods:
+        own = {contract.REWARD_TOKEN_KEY: observed.reward_token}
+        secrets.append(_secret(identity, identity.reward_token_secret, own))
+    return tuple(secrets)
 
 
 def _secret(identity: Identity, name: str, tokens: dict[str, str]) -> CreateOnce:

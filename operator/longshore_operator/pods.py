@@ -36,7 +36,8 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod["spec"]["terminationGracePeriodSeconds"] = COORDINATOR_GRACE_S
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
     mounts.ray_token(pod, job)
-    mounts.reward_pod_token(pod, job)
+    if job.spec.reward.most_pods:
+        mounts.reward_pod_token(pod, job)
     if config.opens_pages:
         pod["spec"]["containers"][0]["env"].append({"name": contract.ENV_PAGE_OPEN, "value": "1"})
     if job.spec.uses_hub:

@@ -83,7 +83,10 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint aside, make it durable, and give it its name in one move; then prune old ones.
 
-        A checkpoint of that step that is there already stays as it is. Raises UserError when there is no room for it.
+        A checkpoint of that step that is there already stays as it is.
+
+        Raises:
+            UserError: there is no room for it.
         """
         final = self._directory / f"{_PREFIX}{step:06d}"
         if final.exists():

@@ -35,7 +35,8 @@ class JobRounds:
     ) -> RoundResult:
         """Run a round of draws of these prompts; `kept`, `draining`, `pace` and `pause` as of `RoundRunner`.
 
-        Raises UserError, Interrupted and TrainerLost.
+        Raises:
+            UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
         """
         parts = self._parts
         parts.rewards.use(prompts)

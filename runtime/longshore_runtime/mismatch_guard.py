@@ -29,8 +29,11 @@ class MismatchGuard:
     def checked(self, step: int, attempt: Callable[[], T], prepare_retry: Callable[[], None]) -> T:
         """Return the result of `attempt`, which samples and trains, or raises LogProbMismatch before any training.
 
-        `prepare_retry`: gives the engines the weights again, and makes everything ready for the same draws. Raises
-        UserError if the second attempt is refused as well.
+        `prepare_retry`: gives the engines the weights again, and makes everything ready for the same draws.
+
+        Raises:
+            LogProbMismatch: see above.
+            UserError: the second attempt is refused as well.
         """
         try:
             return attempt()

@@ -106,6 +106,12 @@ def initial_model(
     return InitialModel(built.path, WarmStart(seconds=round(seconds, 1), cached=built.was_there))
 
 
+def untrained_model(model: Model, seed: int, storage: JobStorage, worker: ActorPlacement) -> InitialModel:
+    """Return the same model without its warm start, which a worker makes at once."""
+    unchanged = model.model_copy(update={"warm_start_steps": 0})
+    return initial_model(unchanged, seed, storage, worker, lambda done, total: None)
+
+
 def _build(steps: int, seed: int, worker: ActorPlacement, on_steps: OnSteps, report_every_s: float) -> _Built:
     """Begins again when the process or its pod is lost."""
     for tries_left in reversed(range(_TRIES)):

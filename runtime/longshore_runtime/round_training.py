@@ -9,7 +9,7 @@ from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.rollout_pace import RolloutPace
-from longshore_runtime.elastic.baseline import AppliedBaseline
+from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.job_rounds import JobRounds
 from longshore_runtime.loop_options import LoopOptions
@@ -54,7 +54,7 @@ class RoundTraining:
         rounds: JobRounds,
         turns: Turns,
         recovery: Recovery,
-        baseline: AppliedBaseline,
+        regrouping: Regrouping,
         lengths: Mapping[RoundKind, LengthDistribution],
         gate: BenefitGate | None,
     ) -> None:
@@ -64,7 +64,7 @@ class RoundTraining:
         self._rounds = rounds
         self._turns = turns
         self._recovery = recovery
-        self._baseline = baseline
+        self._regrouping = regrouping
         self._start = StepStart(options, parts, recovery, lengths, gate)
         self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
         self._step: RunningStep | None = None
@@ -78,7 +78,8 @@ class RoundTraining:
     def run(self, state: RunState, request_of: RequestOf, *, draining: bool) -> TrainedRound:
         """Sample, train and publish the step after `state`; `draining`: on deferred draws only.
 
-        Raises UserError, Interrupted and TrainerLost.
+        Raises:
+            UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
         """
         done = self._guard.checked(
             state.step + 1, lambda: self._attempt(state, request_of, draining), lambda: self._prepare_retry(state)
@@ -91,7 +92,7 @@ class RoundTraining:
         """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
         parts, clock = self._parts, self._parts.clock
         started_s, started_wait_s = clock.now_s(), parts.gpus.waited_s
-        self._step = step = self._start.begin(state, self._baseline.epoch)
+        self._step = step = self._start.begin(state, self._regrouping.epoch)
         pace = step.repurposing.pace if step.repurposing is not None else None
         if pace is None and parts.auto is not None:
             pace = RolloutPace()
@@ -146,7 +147,7 @@ class RoundTraining:
     def _prepare_retry(self, state: RunState) -> None:
         """Prepare to sample a refused round again: publish the right weights and restore the round policy."""
         if self._step is not None and (repurposing := self._step.repurposing) is not None:
-            self._baseline.answered(repurposing.answered_epoch, repurposing.answered_overlay)
+            self._regrouping.answered(repurposing.answered_epoch, repurposing.answered_overlay)
         self._step = None
         self._recovery.guarded(self._parts.trainers.discard)
         self._turns.to_rollout(state.policy_version)

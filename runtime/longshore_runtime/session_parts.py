@@ -42,7 +42,7 @@ from longshore_runtime.errors import UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.job_rewards import reward_lanes
 from longshore_runtime.loop_parts import Parts
-from longshore_runtime.model_source import InitialModel, check_model, initial_model
+from longshore_runtime.model_source import InitialModel, check_model, initial_model, untrained_model
 from longshore_runtime.places import possible_tp_sizes, trainer_places
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.judge import check_judge
@@ -110,20 +110,23 @@ class PartsBuilder:
             repository=inputs.repository,
         )
         gpus = self._gpus()
-        if spec.model.warm_start_steps:
-            gpus.need()
-        model = self._initial_model(inputs.model)
-        gpus.idle(lambda: None)
-        tokenizer = load_tokenizer(self._storage.resolve(model.path), inputs.repository)
+        untrained = self._untrained_model(inputs.model)
+        tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
+        starting = self._engines(untrained) if self._starts_engines_early else None
+        model = untrained
+        if spec.model.warm_start_steps:
+            gpus.need()
+            model = self._initial_model(inputs.model)
+        gpus.idle(lambda: None)
         self._recorder.activity(RuntimeActivity.WAIT_FOR_REWARD_PODS)
         with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
             rewards.wait_ready(_REWARD_PODS_LIMIT_S)
         gpus.need()
         self._recorder.activity(RuntimeActivity.START_ENGINES)
-        engines, trainers = self._engines_and_trainers(model)
+        engines, trainers = self._engines_and_trainers(model, starting)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         policy = round_policy(
             spec.rollout,
@@ -156,6 +159,21 @@ class PartsBuilder:
         if spec.uses_hub:
             self._recorder.activity(RuntimeActivity.DOWNLOAD)
         return job_inputs(spec.model, spec.data, spec.hub, self._storage, self._recorder.download)
+
+    @property
+    def _starts_engines_early(self) -> bool:
+        """Whether engines start beside the warm start: they get its weights later, like those of every step.
+
+        On GPUs they wait for their turn, and for judges to take their share of the memory.
+        """
+        spec = self._spec
+        return spec.model.warm_start_steps > 0 and spec.sharing is None and not spec.workers.has_accelerator
+
+    def _untrained_model(self, chosen: Model) -> InitialModel:
+        """Return the model before its warm start: the same files, with other weights."""
+        model = untrained_model(chosen, self._spec.algorithm.seed, self._storage, placement(0))
+        self.model = model.path
+        return model
 
     def _initial_model(self, chosen: Model) -> InitialModel:
         def on_steps(done: int, total: int) -> None:
@@ -226,9 +244,14 @@ class PartsBuilder:
         self._exit.callback(executor.shutdown, wait=False, cancel_futures=True)
         return executor
 
-    def _engines_and_trainers(self, model: InitialModel) -> tuple[EnginePool, TrainerGroup]:
-        """Start both; on shared GPUs in turn, because an engine measures the free memory before a trainer uses it."""
-        engines = self._engines(model)
+    def _engines_and_trainers(
+        self, model: InitialModel, engines: EnginePool | None = None
+    ) -> tuple[EnginePool, TrainerGroup]:
+        """Start both; on shared GPUs in turn, because an engine measures the free memory before a trainer uses it.
+
+        `engines`: those that are starting already.
+        """
+        engines = engines or self._engines(model)
         with repeated(lambda: self._report_start(engines), PROGRESS_EVERY_S):
             if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
                 engines.wait_for_all(self._require_pods)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.record.facts import StepMarks
 from longshore_runtime.elastic.auto_factors import step_facts
-from longshore_runtime.elastic.baseline import AppliedBaseline
 from longshore_runtime.elastic.benefit import step_outcome
+from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.round_training import TrainedRound
 from longshore_runtime.run_state import RunState
@@ -15,11 +15,11 @@ from longshore_runtime.telemetry.step_done import StepDone
 
 
 class StepReport:
-    """Reports steps to baseline, benefit gate, tuner, recorder, records and alarms."""
+    """Reports steps to regrouping, benefit gate, tuner, recorder, records and alarms."""
 
-    def __init__(self, parts: Parts, baseline: AppliedBaseline, gate: BenefitGate | None, alarms: Alarms) -> None:
+    def __init__(self, parts: Parts, regrouping: Regrouping, gate: BenefitGate | None, alarms: Alarms) -> None:
         self._parts = parts
-        self._baseline = baseline
+        self._regrouping = regrouping
         self._gate = gate
         self._alarms = alarms
 
@@ -30,7 +30,7 @@ class StepReport:
         repurposed = None
         if (repurposing := done.step.repurposing) is not None:
             repurposed = repurposing.times
-            self._baseline.answered(repurposing.answered_epoch, repurposing.answered_overlay)
+            self._regrouping.answered(repurposing.answered_epoch, repurposing.answered_overlay)
         if self._gate is not None:
             step_s = marks.published_s - marks.begun_s
             outcome = step_outcome(result.end.kind, trained, step_s, num_replicas, repurposed)

@@ -33,7 +33,7 @@ from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import BenefitGate, GatePrior
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.record.facts import StepMarks
-from longshore_runtime.elastic.baseline import AppliedBaseline
+from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.elastic.size import AppliedSize
 from longshore_runtime.errors import SizeChanged, TrainerLost, UserError
 from longshore_runtime.evaluator import Evaluator
@@ -67,22 +67,23 @@ class TrainingLoop:
         is_gated = options.repurposing is not None and options.repurposing.is_gated
         self._gate = BenefitGate(prior) if is_gated else None
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
-        self._baseline = AppliedBaseline(parts.assignments, parts.engines, parts.recorder, options.attempt)
+        self._regrouping = Regrouping(parts.assignments, parts.engines, parts.recorder, options.attempt)
         self._size = AppliedSize(parts.assignments, parts.recorder, options.num_workers)
         self._checkpoints = RunCheckpoints(parts, self._alarms, self._lengths, self._gate)
         self._recovery = Recovery(parts.trainers, self._checkpoints.load_trainers, lambda: self._turns.to_training())
-        self._turns = Turns(parts, self._recovery, self._baseline, is_colocated=options.is_colocated)
+        self._turns = Turns(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)
         rounds = JobRounds(parts)
         self._training = RoundTraining(
-            options, parts, rounds, self._turns, self._recovery, self._baseline, self._lengths, self._gate
+            options, parts, rounds, self._turns, self._recovery, self._regrouping, self._lengths, self._gate
         )
-        self._report = StepReport(parts, self._baseline, self._gate, self._alarms)
+        self._report = StepReport(parts, self._regrouping, self._gate, self._alarms)
         self._evaluator = Evaluator(options, parts, rounds, self._recovery, self._alarms)
 
     def run(self) -> None:
         """Train to the end.
 
-        Raises Interrupted, SizeChanged or TrainerLost, after which a new loop continues from a checkpoint.
+        Raises:
+            Interrupted, SizeChanged, TrainerLost: a new loop continues from a checkpoint.
         """
         self.restore()
         if self._state.step == 0 and self._state.held_out_before is None:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.rounds.messages import EngineLost
-from longshore_runtime.elastic.baseline import AppliedBaseline
+from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
@@ -15,10 +15,10 @@ from longshore_runtime.trainer.recovery import Recovery
 class Turns:
     """Turns on shared GPUs. All engines have the current weights when a rollout begins, whatever was lost."""
 
-    def __init__(self, parts: Parts, recovery: Recovery, baseline: AppliedBaseline, *, is_colocated: bool) -> None:
+    def __init__(self, parts: Parts, recovery: Recovery, regrouping: Regrouping, *, is_colocated: bool) -> None:
         self._parts = parts
         self._recovery = recovery
-        self._baseline = baseline
+        self._regrouping = regrouping
         self._is_colocated = is_colocated
 
     def to_training(self) -> None:
@@ -35,11 +35,11 @@ class Turns:
     def regroup(self, kind: RoundKind, step: int, policy_version: int) -> None:
         """Regroup the engines to the size that is wanted for a round of this kind."""
         try:
-            self._baseline.apply(kind, step)
+            self._regrouping.apply(kind, step)
         except TrainerLost as loss:  # The engines have the new size, but no weights.
             self._recovery.lost(str(loss), self._parts.trainers.generation)
             self.to_rollout(policy_version)
-            self._baseline.apply(kind, step)
+            self._regrouping.apply(kind, step)
 
     def _report_delivery(self) -> None:
         """Report how far the delivery is; called from another thread."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.jobs import Cluster
+from tests.e2e.jobs import NUM_GPUS, Cluster
 
 
 @pytest.fixture(scope="package")
@@ -17,7 +17,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     environment = {**os.environ, "LONGSHORE_HOME": str(home), "NO_COLOR": "1"}
     environment.pop("KUBECONFIG", None)
     longshore = [sys.executable, "-m", "longshore_cli"]
-    subprocess.run([*longshore, "up"], env=environment, check=True, timeout=300)
+    subprocess.run([*longshore, "up", f"--gpus-per-node={NUM_GPUS}"], env=environment, check=True, timeout=300)
     try:
         yield Cluster(home / "cluster" / "kubeconfig", environment)
     finally:

@@ -26,6 +26,8 @@ from longshore.api import contract, names
 LIMIT_S = 400.0
 RECHECK_S = 2.0
 EXIT_LIMIT_S = 60.0
+NUM_GPUS = 8
+"""Pretended GPUs of the cluster, all on its node."""
 
 Json = dict[str, Any]
 
@@ -86,6 +88,21 @@ class Cluster:
             for job in left:
                 job.assert_nothing_is_left()
 
+    @contextmanager
+    def in_namespace(self, name: str) -> Iterator["Cluster"]:
+        """The cluster, with another namespace where commands name none; deleted in the end, with all that it holds."""
+        self.kubectl("create", "namespace", name)
+        kubeconfig = yaml.safe_load(self.kubeconfig.read_text())
+        for context in kubeconfig["contexts"]:
+            context["context"]["namespace"] = name
+        path = self.kubeconfig.with_name(f"{name}.{self.kubeconfig.name}")
+        path.write_text(yaml.safe_dump(kubeconfig))
+        path.chmod(0o600)
+        try:
+            yield Cluster(path, self.environment)
+        finally:
+            self.kubectl("delete", "namespace", name, "--timeout=120s")
+
     def _uids_of_jobs(self) -> dict[str, str]:
         """Names of all jobs by UID."""
         path = r'jsonpath={range .items[*]}{.metadata.uid} {.metadata.name}{"\n"}{end}'
@@ -118,7 +135,7 @@ class Job:
         return found[0] if found else {}
 
     def wait(self, what: str, holds: Callable[[Json], bool]) -> Json:
-        """Wait until the status is as asked; the job's story is told when it does not come."""
+        """Wait until the status is as asked; the job's story is printed when it does not come."""
         with self._watched() as statuses:
             for status in statuses:
                 if status and holds(status):  # The operator has not seen a job without a status.
@@ -133,7 +150,9 @@ class Job:
 
         The last status comes again after RECHECK_S of silence, for what a condition sees beside the status.
         """
-        command = ["kubectl", "get", "rljob", self.name, "-o", "json", "--watch"]
+        # Of an object by its name kubectl does not show a change between its first answer and the start of its watch.
+        named = f"--field-selector=metadata.name={self.name}"
+        command = ["kubectl", "get", "rljobs", named, "-o", "json", "--watch"]
         environment = {**self.cluster.environment, "KUBECONFIG": str(self.cluster.kubeconfig)}
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watching:
             documents: queue.SimpleQueue[Json | None] = queue.SimpleQueue()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.jobs import Cluster, fake_job
+from tests.e2e.jobs import NUM_GPUS, Cluster, fake_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -92,7 +92,7 @@ def test_a_job_that_cannot_run_fails_with_one_sentence_and_keeps_its_logs(
     job.delete()
 
 
-def test_a_malformed_data_file_is_told_with_its_line(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_malformed_data_file_is_reported_with_its_line(cluster: Cluster, tmp_path: Path) -> None:
     cluster.kubectl("apply", "-f", "-", stdin=_claim("prompts"))
     rows = [json.dumps({"question": f"What is {n} + {n}?", "answer": f"#### {2 * n}"}) for n in range(12)]
     bad = tmp_path / "bad.jsonl"
@@ -110,7 +110,7 @@ def test_a_malformed_data_file_is_told_with_its_line(cluster: Cluster, tmp_path:
 
 
 def test_a_pod_that_fits_nowhere_shows_as_such_with_the_reason(cluster: Cluster) -> None:
-    workers = {"replicas": 1, "gpusPerPod": 8, "gpuResourceName": "longshore.dev/pretend-gpu"}
+    workers = {"replicas": 1, "gpusPerPod": 2 * NUM_GPUS, "gpuResourceName": "longshore.dev/pretend-gpu"}
     job = cluster.apply(fake_job("wide", workers=workers))
     nowhere = "wide-worker-0: 0/1 nodes are available: 1 Insufficient longshore.dev/pretend-gpu."
     # Until its volume is bound, the coordinator's pod fits nowhere either.

@@ -92,9 +92,9 @@ def test_pods_train_while_others_sample_everybody_sees_it_and_the_job_learns_as_
         for job in jobs:
             assert job.wait_finished()["phase"] == "Succeeded", job.story()
     assert_roles_were_seen(jobs[0], lines)
-    handed_over = [row for row in metrics(jobs[0]) if "repurpose/control_path_s" in row]
-    assert handed_over
-    assert any(row["repurpose/num_moved"] > 0 for row in handed_over)
+    repurposed = [row for row in metrics(jobs[0]) if "repurpose/control_path_s" in row]
+    assert repurposed
+    assert any(row["repurpose/num_moved"] > 0 for row in repurposed)
     assert not any("repurpose/num_moved" in row for row in metrics(jobs[1]))
     assert_each_response_on_one_replica(jobs[0])
     assert_every_draw_once(jobs[0].ledger(), NUM_PROMPTS, NUM_RESPONSES)
@@ -185,7 +185,7 @@ def test_whatever_dies_at_whichever_stage_of_a_repurposing_costs_time_and_no_dra
         after = job.wait("two further rounds", lambda s: s["runtime"]["round"]["number"] >= number + 2)
         assert not after["runtime"].get("trainerPods"), "no overlay outlives its round"
         assert "repurpose/control_path_s" not in {row["step"]: row for row in metrics(job)}.get(number + 1, {})
-        job.wait("a milestone is reported in vain", awaits_operator)
+        job.wait("a milestone is reported without an answer", awaits_operator)
         lost = job.remove("worker-1")
     job.wait_replaced("worker-1", lost)
     for stage, is_there, role in STAGES:

@@ -255,7 +255,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             assert still_alive(of_back) == []
             shown = events.get(timeout=LOSS_LIMIT_S)
             assert isinstance(shown, EngineLost)
-            assert shown.engine == 1, "of a stopped engine nothing is told"
+            assert shown.engine == 1, "of a stopped engine nothing is reported"
         of_first = pods[0].processes()
         head.stop()
         code = pods[0].process.wait(LOSS_LIMIT_S)

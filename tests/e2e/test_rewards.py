@@ -233,8 +233,8 @@ def _mean(steps: list[Json], name: str) -> float:
 def _anchors(job: Job, function: str) -> dict[tuple[int, int], float]:
     """Longest time of a program that passed, by prompt and test case."""
     newest = max((job.output() / "checkpoints").glob("step-*"))
-    learnt = json.loads((newest / "state.json").read_text())["rewards"][function]["anchors"]
-    return {(prompt, case): seconds for prompt, cases in learnt for case, seconds in cases}
+    learned = json.loads((newest / "state.json").read_text())["rewards"][function]["anchors"]
+    return {(prompt, case): seconds for prompt, cases in learned for case, seconds in cases}
 
 
 def _claim() -> Json:

@@ -71,7 +71,8 @@ async def run_until_cancelled(changed: asyncio.Event, work: Callable[[], Awaitab
 async def each(objects: Iterable[Json], work: Callable[[Json], Awaitable[None]]) -> None:
     """Do `work` for every object, whatever happens to the others.
 
-    Errors: ApiError, the last of those that came up, once every object has had its turn.
+    Raises:
+        ApiError: the last of those that came up, once every object has had its turn.
     """
     failure: ApiError | None = None
     for obj in objects:

@@ -24,7 +24,8 @@ class Addresses:
     def pod(self, uid: str, before: str = "") -> str:
         """Return the address of a pod; the one it had before, if that is still this cluster's and free.
 
-        Errors: RuntimeError when 65,000 pods have one at the same time.
+        Raises:
+            RuntimeError: 65,000 pods have one at the same time.
         """
         if uid not in self._given:
             self._given[uid] = self._reusable(before) or self._fresh()

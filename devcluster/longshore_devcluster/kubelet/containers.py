@@ -69,7 +69,8 @@ class ContainerProcess:
     ) -> "ContainerProcess":
         """Start the main process, as a fork of `warm` if that does as well; `on_log` is called after new log lines.
 
-        Errors: StartError.
+        Raises:
+            StartError: the program cannot be started.
         """
         forked = await warm.keeper() if warm is not None and warm.fits(spec.argv, spec.env) else None
         process = cls(forked or await _new_keeper(spec.stdio), on_log)

@@ -65,7 +65,8 @@ class PodContext:
     def command(self, container: Json, log: Path) -> Spec:
         """Return what the container runs.
 
-        Errors: ConfigError, also when something to mount is missing.
+        Raises:
+            ConfigError: its configuration is wrong, or something to mount is missing.
         """
         base = self._base_env(container)
         command = resolve_command(self.pod_with_address(), container, self.services.lookup, base)
@@ -79,7 +80,8 @@ class PodContext:
     ) -> Spec:
         """Return what an exec into the container runs, as if it had been started there.
 
-        Errors: ConfigError.
+        Raises:
+            ConfigError: its configuration cannot be resolved.
         """
         base = self._base_env(container)
         env = resolve_env(self.pod_with_address(), container, self.services.lookup, base)

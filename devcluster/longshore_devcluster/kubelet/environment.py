@@ -40,7 +40,8 @@ class Command:
 def resolve_command(pod: Json, container: Json, lookup: Lookup, base_env: dict[str, str]) -> Command:
     """Return the command and environment of a container; `base_env` is what every container of the pod has.
 
-    Errors: ConfigError.
+    Raises:
+        ConfigError: its configuration cannot be resolved.
     """
     env = resolve_env(pod, container, lookup, base_env)
     words = [*(container.get("command") or []), *(container.get("args") or [])]
@@ -50,7 +51,8 @@ def resolve_command(pod: Json, container: Json, lookup: Lookup, base_env: dict[s
 def resolve_env(pod: Json, container: Json, lookup: Lookup, base_env: dict[str, str]) -> dict[str, str]:
     """Return the environment: the base, then `envFrom`, then `env`, later entries seeing the earlier.
 
-    Errors: ConfigError.
+    Raises:
+        ConfigError: its configuration cannot be resolved.
     """
     env = dict(base_env)
     namespace = pod["metadata"]["namespace"]
@@ -95,7 +97,8 @@ def secret_data(secret: Json) -> dict[str, bytes]:
 def source_data(kind: str, namespace: str, reference: Json, lookup: Lookup) -> dict[str, bytes]:
     """All entries of the ConfigMap or Secret (`kind`) that a reference names; none when it is absent and optional.
 
-    Errors: ConfigError.
+    Raises:
+        ConfigError: it is absent and not optional.
     """
     name = reference.get("name") or reference.get("secretName") or ""
     find, read = (lookup.config_map, config_map_data) if kind == "configmap" else (lookup.secret, secret_data)

@@ -13,7 +13,8 @@ _SUBSCRIPT = re.compile(r"metadata\.(annotations|labels)\['(.+)'\]")
 def field_value(pod: Json, path: str) -> str:
     """Return the value of a `fieldRef.fieldPath`.
 
-    Errors: ValueError for a path that the downward API does not offer.
+    Raises:
+        ValueError: the downward API does not offer the path.
     """
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     subscript = _SUBSCRIPT.fullmatch(path)
@@ -37,7 +38,8 @@ def field_value(pod: Json, path: str) -> str:
 def resource_value(container: Json, reference: Json, node_allocatable: Json) -> str:
     """Return the value of a `resourceFieldRef`; a missing limit means what the node can give.
 
-    Errors: ValueError for a resource that cannot be read so.
+    Raises:
+        ValueError: the resource cannot be read so.
     """
     kind, _, resource = reference["resource"].partition(".")
     if kind not in ("limits", "requests") or not resource:

@@ -60,7 +60,8 @@ class Instance:
     async def run_exec(self, argv: list[str], stdio: tuple[int, int, int], terminal: bool = False) -> ContainerProcess:
         """Start one more process in the container; it ends with the container at the latest.
 
-        Errors: ConfigError, StartError.
+        Raises:
+            ConfigError, StartError: the container cannot start.
         """
         spec = self._context.exec_command(self._container, argv, stdio, terminal)
         process = await ContainerProcess.start(spec)

@@ -78,7 +78,8 @@ async def attempt(probe: Json, container: Json, pod_ip: str, execute: Exec) -> O
 def port_number(port: int | str, container: Json) -> int:
     """Return the number of a port given by number or by name.
 
-    Errors: ValueError for a name that the container does not declare.
+    Raises:
+        ValueError: the container does not declare the name.
     """
     if isinstance(port, int) or port.isdigit():
         return int(port)

@@ -75,7 +75,8 @@ _REFERENCES = {
 def prepare_volumes(inputs: Inputs) -> dict[str, Path]:
     """Create or refresh every volume of the pod; the real path of each, by volume name.
 
-    Errors: ConfigError when something that a volume needs is missing or not supported here.
+    Raises:
+        ConfigError: something that a volume needs is missing or not supported here.
     """
     inputs.layout.create()
     volumes = inputs.pod["spec"].get("volumes") or []
@@ -92,7 +93,8 @@ def prepare_volumes(inputs: Inputs) -> dict[str, Path]:
 def mount_table(container: Json, volumes: dict[str, Path], layout: PodLayout, env: dict[str, str]) -> dict[str, str]:
     """Return the real path behind each mount path of a container, that of its termination message included.
 
-    Errors: ConfigError for a mount of a volume that the pod does not have.
+    Raises:
+        ConfigError: a mount names a volume that the pod does not have.
     """
     message_path = container.get("terminationMessagePath") or "/dev/termination-log"
     table = {message_path: str(layout.termination_message(container["name"]))}

@@ -52,7 +52,8 @@ class Deadline:
 async def first(*waits: Awaitable[Any], timeout_s: float | None = None) -> None:
     """Wait for the first of several conditions, or for the time limit, and drop the others.
 
-    Errors: what the condition that came first raised.
+    Raises:
+        Exception: what the condition that came first raised.
     """
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:

@@ -23,7 +23,7 @@ def config_map(name: str, version: int, **data: str) -> Json:
 
 @dataclass
 class Script:
-    """An API server that answers lists and watches as told, and notes what it was asked."""
+    """An API server that answers lists and watches as scripted, and notes what it was asked."""
 
     lists: list[tuple[list[Json], str]] = field(default_factory=list)
     watches: list[list[Json]] = field(default_factory=list)
@@ -75,7 +75,7 @@ Change = tuple[str | None, str | None]
 
 
 async def changes(informer: Informer, num_changes: int) -> list[Change]:
-    """Run the informer until it has told of so many changes: (old, new) by name and version."""
+    """Run the informer until it has reported so many changes: (old, new) by name and version."""
     seen: list[Change] = []
     enough = asyncio.Event()
 
@@ -158,7 +158,7 @@ async def test_object_recreated_while_nobody_watched_is_a_deletion_and_an_additi
     assert (await changes(informer, 3))[1:] == [("a@1", None), (None, "a@30")]
 
 
-async def test_own_writes_count_at_once_and_are_not_told_twice(script: Script, informer: Informer) -> None:
+async def test_own_writes_count_at_once_and_are_not_reported_twice(script: Script, informer: Informer) -> None:
     script.lists = [([], "5")]
     script.watches = [[event("ADDED", config_map("mine", 6)), event("ADDED", config_map("other", 7))]]
     informer.observe(config_map("mine", 6))

@@ -27,7 +27,7 @@ def backend(name: str, ready: bool = True, phase: str = "Running") -> Json:
     )
 
 
-def test_ready_and_unready_pods_are_told_apart_and_named_ports_resolved() -> None:
+def test_ready_and_unready_pods_are_distinguished_and_named_ports_resolved() -> None:
     subsets = endpoints_of(service(), [backend("a"), backend("bb", ready=False)])["subsets"]
 
     assert [entry["ip"] for entry in subsets[0]["addresses"]] == ["127.1.1.1"]
@@ -56,7 +56,7 @@ def test_headless_services_without_ports_have_addresses_alone() -> None:
     assert len(subsets[0]["addresses"]) == 1
 
 
-def test_slice_tells_readiness_of_each_endpoint() -> None:
+def test_slice_says_which_endpoints_are_ready() -> None:
     endpoints = slice_of(service(), [backend("a"), backend("bb", ready=False)])["endpoints"]
 
     assert [(entry["addresses"], entry["conditions"]["ready"]) for entry in endpoints] == [

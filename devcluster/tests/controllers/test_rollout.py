@@ -36,7 +36,7 @@ def deployment(replicas: int = 3, image: str = "v1", **spec: Any) -> Json:
 
 
 class World:
-    """ReplicaSets that do at once what they are told, though their pods become available only when told to."""
+    """ReplicaSets that do at once what they are asked, though their pods become available only on request."""
 
     def __init__(self) -> None:
         self.replica_sets: dict[str, Json] = {}

@@ -57,7 +57,7 @@ def test_a_stream_may_be_opened_and_ended_in_one() -> None:
     ]
 
 
-def test_pings_and_resets_are_told_and_settings_are_not() -> None:
+def test_pings_and_resets_are_reported_and_settings_are_not() -> None:
     ping = struct.pack(">III", CONTROL | 6, 4, 7)
     reset = struct.pack(">IIII", CONTROL | 3, 8, 5, 1)
     settings = struct.pack(">III", CONTROL | 4, 4, 0)

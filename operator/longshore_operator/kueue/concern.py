@@ -50,10 +50,14 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
     if context.job.spec.sharing is not None:
         # Kueue starts and stops jobs, and so does their sharing group: the job waits without quota.
         return next(iter(abandon(view, context.observed.pods)), None)
+    if progress.suspended and view.is_active:
+        # Kueue gives the quota of an inactive Workload to others at once, without waiting for its eviction.
+        return None if has_pods else _activate(found, version, active=False)
     if view.holds("Evicted") and view.holds("QuotaReserved"):
         return None if has_pods else _release(context, view, version)
-    if found["spec"].get("active", True) is progress.suspended:
-        return PatchWorkload(_name(found), version, {"spec": {"active": not progress.suspended}})
+    if not progress.suspended and not view.is_active:
+        # With its old admission, Kueue would count the quota again that others may have by now.
+        return None if view.holds("QuotaReserved") else _activate(found, version, active=True)
     if _gives_up(context, view, has_pods=has_pods):
         return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
     if not view.holds("QuotaReserved") and not view.mistake and not progress.suspended:
@@ -78,6 +82,10 @@ def too_many_pod_sets(manifest: Object) -> str:
     if count <= MAX_POD_SETS:
         return ""
     return f"the job has {count} kinds of pods, and Kueue takes {MAX_POD_SETS} at most: use fewer judges with a pool"
+
+
+def _activate(found: Object, version: str, *, active: bool) -> PatchWorkload:
+    return PatchWorkload(_name(found), version, {"spec": {"active": active}})
 
 
 def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:

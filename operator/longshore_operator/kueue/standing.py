@@ -24,6 +24,9 @@ def standing(job: RLJob, view: KueueView) -> Standing:
     if evicted.get("status") == "True" and reserved.get("status") == "True":
         text = f"Kueue evicted the job ({evicted.get('reason', '')}): {evicted.get('message', '')}"
         return Standing(False, AdmittedReason.EVICTED, text, gpus, view.queue)
+    if view.holds("Admitted") and not view.is_active:
+        text = "Kueue evicts the job, as its Workload is not active, and then it queues again"
+        return Standing(False, AdmittedReason.EVICTED, text, gpus, view.queue)
     if view.holds("Admitted"):
         count = num_workers(job, view)
         part = f" with {count} of {replicas} worker pods" if count < replicas else ""

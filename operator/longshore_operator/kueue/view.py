@@ -46,6 +46,11 @@ class KueueView:
         """Whether a condition of the Workload is True."""
         return self.condition(kind).get("status") == "True"
 
+    @property
+    def is_active(self) -> bool:
+        """Whether Kueue takes the Workload into account: of an inactive one, it has given the quota to others."""
+        return bool((self.workload or {}).get("spec", {}).get("active", True))
+
     def is_foreign(self, job_uid: str) -> bool:
         """There is a Workload of the name, and it speaks for another job: one that is being deleted, most likely."""
         owners = (self.workload or {}).get("metadata", {}).get("ownerReferences") or ()

@@ -10,6 +10,7 @@ from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import DeletePod, Event
+from longshore_operator.sharing.membership import NUM_TRIAL_STEPS
 from longshore_operator.sharing.view import SharingView
 
 KUEUE_REFUSAL: Final = (
@@ -24,7 +25,12 @@ def reconcile_sharing(context: Context) -> Outcome:
     turns = _turns(context, found)
     if found is None or context.progress.finished:
         return Outcome(status=RLJobStatus(sharing=turns), conditions={ConditionType.SHARING: None})
-    outcome = Outcome(status=RLJobStatus(sharing=turns), conditions={ConditionType.SHARING: _fact(context, found)})
+    fact = _fact(context, found)
+    outcome = Outcome(
+        events=_slowed_down(context, fact),
+        status=RLJobStatus(sharing=turns),
+        conditions={ConditionType.SHARING: fact},
+    )
     if found.overdue_at is None or turns is None:
         return outcome
     if found.overdue_at > context.now:
@@ -48,7 +54,32 @@ def _fact(context: Context, found: SharingView) -> Fact | None:
     waits = f"; {found.waits_for}" if found.waits_for else ""
     if found.turns is None or found.is_on_trial:
         return Fact(True, SharingReason.ON_TRIAL, f"{message} while its first steps are measured{waits}")
+    if _is_too_slow(context):
+        # No figures: every step has others, and each would be a write. They are in status.runtime.sharing.
+        return Fact(
+            True,
+            SharingReason.TOO_SLOW,
+            "a mean step of the job takes longer than its sharing.maxSlowdown allows, because members of sharing "
+            f"group {found.group} need the GPUs for longer than in their first steps: raise it, or choose another "
+            f"sharing.group for one of them{waits}",
+        )
     return Fact(True, SharingReason.MEMBER, f"{message}{waits}")
+
+
+def _is_too_slow(context: Context) -> bool:
+    """Whether the steps of this attempt were slowed down by more than the job allows, once enough were measured."""
+    sharing, report = context.job.spec.sharing, context.runtime.sharing if context.runtime is not None else None
+    if sharing is None or report is None or report.num_steps < NUM_TRIAL_STEPS:
+        return False
+    return report.slowdown > sharing.max_slowdown
+
+
+def _slowed_down(context: Context, fact: Fact | None) -> tuple[Event, ...]:
+    """Post an event when the job has become slower than it allows."""
+    before = context.job.status.condition(ConditionType.SHARING)
+    if fact is None or fact.reason != SharingReason.TOO_SLOW or (before is not None and before.reason == fact.reason):
+        return ()
+    return (Event("Warning", fact.reason, fact.message, f"slow-{context.progress.attempt}"),)
 
 
 def _overdue(context: Context, found: SharingView) -> Outcome:

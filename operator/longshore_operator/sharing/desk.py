@@ -17,7 +17,7 @@ from longshore.policy.sharing_group import Claim, SharingGroup
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
 from longshore_operator.observed import PodView
-from longshore_operator.sharing.membership import EMPTY, JobFacts, advanced, left, obstacle, view
+from longshore_operator.sharing.membership import EMPTY, MemberFacts, advanced, left, obstacle, view
 from longshore_operator.sharing.view import SharingView
 
 _DATA_KEY: Final = "group.json"
@@ -81,10 +81,10 @@ class SharingDesk:
         sharing = job.spec.sharing
         wanted = (key[0], sharing.group) if sharing is not None else None
         for other in self._known_of(key) - {wanted}:
-            await self._leave(other, key, JobFacts.of(job, other[1]), pods, now)
+            await self._leave(other, key, MemberFacts.of(job, other[1]), pods, now)
         if wanted is None:
             return None
-        facts = JobFacts.of(job, wanted[1])
+        facts = MemberFacts.of(job, wanted[1])
         async with self._using(wanted) as group:
             try:
                 await self._advance(wanted, group, facts, pods, now)
@@ -98,14 +98,14 @@ class SharingDesk:
 
     async def leave(self, key: Key, pods: Sequence[PodView], now: datetime) -> None:
         """The job is deleted or cannot be read; it stays a member until its pods are gone."""
-        facts = JobFacts(key[1], "", 0, None, None, is_current=False, turns=None)
+        facts = MemberFacts(key[1], "", 0, None, None, is_current=False, turns=None)
         for group in self._known_of(key):
             await self._leave(group, key, facts, pods, now)
 
     def _known_of(self, key: Key) -> frozenset[GroupKey]:
         return frozenset(self._groups_of.get(key, ()))
 
-    async def _leave(self, name: GroupKey, key: Key, job: JobFacts, pods: Sequence[PodView], now: datetime) -> None:
+    async def _leave(self, name: GroupKey, key: Key, job: MemberFacts, pods: Sequence[PodView], now: datetime) -> None:
         async with self._using(name) as group:
             group.waiting.discard(key)
             try:
@@ -142,7 +142,7 @@ class SharingDesk:
         group.jobs = jobs
 
     async def _advance(
-        self, name: GroupKey, group: _Group, job: JobFacts, pods: Sequence[PodView], now: datetime
+        self, name: GroupKey, group: _Group, job: MemberFacts, pods: Sequence[PodView], now: datetime
     ) -> None:
         for _ in range(_MAX_TRIES):
             if not group.is_read:

@@ -13,7 +13,16 @@ from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.sharing import RuntimeSharing, Sharing, SharingStatus
 from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS
-from longshore.policy.sharing_group import Claim, Grant, Member, SharingGroup, Stage, Standing, arbitrate, refusal
+from longshore.policy.sharing_group import (
+    Claim,
+    Grant,
+    Member,
+    MemberStage,
+    MemberStanding,
+    SharingGroup,
+    arbitrate,
+    refusal,
+)
 from longshore_operator.identity import Identity
 from longshore_operator.observed import PodView
 from longshore_operator.sharing.view import SharingView
@@ -25,7 +34,7 @@ EMPTY: Final = SharingGroup(slot_host_bytes=None)
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class MemberFacts:
     """What the group needs to know of a job."""
 
     name: str
@@ -42,7 +51,7 @@ class JobFacts:
     """What the coordinator of this attempt may have read."""
 
     @classmethod
-    def of(cls, job: RLJob, group: str) -> "JobFacts":
+    def of(cls, job: RLJob, group: str) -> "MemberFacts":
         """The facts of a job as it is stored, for one group."""
         identity, status, sharing = Identity.of(job), job.status, job.spec.sharing
         has_pods = status.phase is not None and status.phase not in FINISHED_PHASES | WITHOUT_PODS
@@ -102,7 +111,7 @@ def member_name(job: str, uid: str, attempt: int) -> str:
 
 def advanced(
     group: SharingGroup,
-    job: JobFacts,
+    job: MemberFacts,
     claims: Mapping[str, Claim],
     job_pods: Iterable[PodView],
     group_pods: Iterable[PodView],
@@ -120,7 +129,7 @@ def advanced(
     return after if _unknown(after, claims, group_pods) else arbitrate(after, claims, (), now_s)
 
 
-def left(group: SharingGroup, job: JobFacts, job_pods: Iterable[PodView]) -> SharingGroup:
+def left(group: SharingGroup, job: MemberFacts, job_pods: Iterable[PodView]) -> SharingGroup:
     """Return the group without the attempts of the job that have ended."""
     holding = {_member_of(pod) for pod in job_pods if pod.holds_resources}
     mine = {member.name for member in group.members if member.job == job.name}
@@ -161,13 +170,13 @@ def _described(pod: PodView) -> str:
 
 
 def view(
-    group: SharingGroup, name: str, job: JobFacts, claims: Mapping[str, Claim], waits_for: str = ""
+    group: SharingGroup, name: str, job: MemberFacts, claims: Mapping[str, Claim], waits_for: str = ""
 ) -> SharingView:
     """Return what a decision about the job sees; `waits_for`: the obstacle of its group."""
     standing = _standing(group, job)
     if standing is None:
         return SharingView(name, refusal=refused(group, job) or "")
-    if standing.stage is Stage.LEAVING:
+    if standing.stage is MemberStage.LEAVING:
         why = refusal(group, standing.member) or "a member would have become slower than its sharing.maxSlowdown allows"
         return SharingView(name, refusal=_sentence(why))
     grant, claim = standing.grant, claims.get(standing.member.name, Claim())
@@ -176,13 +185,13 @@ def view(
     return SharingView(
         name,
         SharingStatus(attempt=job.attempt, granted=grant.granted, recalled=grant.recalled),
-        is_on_trial=standing.stage is Stage.ON_TRIAL,
+        is_on_trial=standing.stage is MemberStage.ON_TRIAL,
         overdue_at=recalled_at + limit if standing.is_recalled(claim) else None,
         waits_for=waits_for,
     )
 
 
-def refused(group: SharingGroup, job: JobFacts) -> str | None:
+def refused(group: SharingGroup, job: MemberFacts) -> str | None:
     """Return why the job cannot join with what is known of it; None: it can."""
     if not job.is_measured or job.sharing is None:
         return None
@@ -190,7 +199,7 @@ def refused(group: SharingGroup, job: JobFacts) -> str | None:
     return None if why is None else _sentence(why)
 
 
-def _with_job(group: SharingGroup, job: JobFacts) -> SharingGroup:
+def _with_job(group: SharingGroup, job: MemberFacts) -> SharingGroup:
     """Let a job join that can, and take its newest measurements."""
     standing = _standing(group, job)
     if standing is None:
@@ -207,7 +216,7 @@ def _with_job(group: SharingGroup, job: JobFacts) -> SharingGroup:
     return group
 
 
-def _counted(job: JobFacts) -> Grant:
+def _counted(job: MemberFacts) -> Grant:
     """Turns that the job has had, by its own account: the group's object may have been lost since."""
     return Grant(job.claim.returned, job.claim.returned)
 
@@ -216,7 +225,7 @@ def _step_s(report: RuntimeSharing) -> float:
     return report.step_s + report.switch_s
 
 
-def _standing(group: SharingGroup, job: JobFacts) -> Standing | None:
+def _standing(group: SharingGroup, job: MemberFacts) -> MemberStanding | None:
     return next((one for one in group.standings if one.member.name == job.member_name), None)
 
 

@@ -121,6 +121,11 @@ class SharingReason(Reason):
         "OnTrial",
         "the job takes turns while its first steps are measured; it stays if every member is within its limit then",
     )
+    TOO_SLOW = (
+        "SlowerThanAllowed",
+        "the job takes turns, and its mean step takes longer than `sharing.maxSlowdown` allows: members need the GPUs "
+        "for longer than in their first steps",
+    )
     REFUSED = "SharingRefused", "the job cannot join its sharing group; the message says why"
     OVERDUE = (
         "TurnOverdue",
@@ -305,6 +310,7 @@ EVENTS: Final[tuple[Reason, ...]] = (
     *SuspendedReason,
     ResizingReason.GROWING,
     ResizingReason.SHRINKING,
+    SharingReason.TOO_SLOW,
     SharingReason.OVERDUE,
     *(reason for reason in RestartReason if reason is not RestartReason.POD_LEFT),
     *NoticeReason,

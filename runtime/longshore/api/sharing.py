@@ -63,6 +63,11 @@ class RuntimeSharing(ApiModel):
     switch_s: _Seconds = Field(default=0.0, alias="switchSeconds")
     """Longest time from the end of the need for the GPUs until a recalled turn was returned."""
 
+    @property
+    def slowdown(self) -> float:
+        """How many times as long as without waits for other jobs the mean step takes; 1 before any was measured."""
+        return (self.step_s + self.wait_s) / self.step_s if self.step_s > 0 else 1.0
+
 
 def sharing_rules() -> "tuple[Rule[RLJobSpec], ...]":
     """What a job that shares its GPUs cannot do at the same time."""

@@ -6,12 +6,12 @@ Gain: gradients that are computed while the round still runs are not computed af
 Both are figures of the job's own rounds. Decode steps say how a larger batch slows an engine down (`DecodeRate`), and
 passes of the trainer how many tokens a replica computes in a second. So every round that is over can be replayed from
 its first milestone on with all engines and with fewer (`RolloutPace`), and rounds of the same kind are forecast to be
-like it. Every hand-over corrects the forecasts. Before a round of any kind is over, the profile of the job is asked, if
-it has one.
+like it. Every repurposing corrects the forecasts. Before a round of any kind is over, the profile of the job is asked,
+if it has one.
 
-What hand-overs have cost is bounded. An account earns EARNED_SHARE of every step and books what each hand-over saved or
-lost; there is none unless the account can bear the loss that is expected. So what all hand-overs of a job have cost,
-less what they gained, exceeds EARNED_SHARE of its time by one hand-over at most.
+What repurposing has cost is bounded. An account earns EARNED_SHARE of every step and books what each repurposing saved
+or lost; there is none unless the account can bear the loss that is expected. So what all repurposing of a job has cost,
+less what they gained, exceeds EARNED_SHARE of its time by one repurposing at most.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ TRIAL_SHARE: Final = 0.05
 """Of the rest of a step: what the account must hold for a trial at least, so that trials are rare also where they cost
 little."""
 HYSTERESIS: Final = 0.01
-"""Of the rest of a step: what a hand-over must cost to stop being the rule, and save to become it again."""
+"""Of the rest of a step: what a repurposing must cost to stop being the rule, and save to become it again."""
 NEWEST_WEIGHT: Final = 0.3
 """Of the newest measurement against all before it."""
 _CORRECTIONS: Final = (0.25, 4.0)
@@ -65,15 +65,15 @@ class _KindHistory:
     all_factor: _Mean = field(default_factory=lambda: _Mean(1.0))
     """Measured over replayed, with all engines."""
     fewer_factor: _Mean = field(default_factory=lambda: _Mean(1.0))
-    """Measured over replayed, with fewer: after hand-overs."""
+    """Measured over replayed, with fewer: after repurposing."""
     streamed: _Mean = field(default_factory=lambda: _Mean(1.0))
     """Tokens that were trained on meanwhile, over those that the replicas had time for."""
     batch_tokens: _Mean = field(default_factory=_Mean)
     """That the trainer was given, prompts included."""
     pays: bool = True
-    """Whether handing over is the rule."""
+    """Whether repurposing is the rule."""
     was_tried: bool = False
-    """Whether any of them handed over."""
+    """Whether any of them repurposed pods."""
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> "_KindHistory":
@@ -187,14 +187,14 @@ class BenefitGate:
         return self._decided(known, fewer_s - all_s, streamed / all_replicas, rest_s)
 
     def ended(self, outcome: StepOutcome) -> float | None:
-        """The step of the round that began last is over; what its hand-over saved, if it had one and that is known."""
+        """Note that the step of the last round is over; return what its repurposing saved, if that is known."""
         known = self._kinds.setdefault(outcome.kind, _KindHistory())
         known.batch_tokens.add(outcome.batch_tokens)
         if outcome.tokens_per_s > 0:
             self._tokens_per_s.add(outcome.tokens_per_s)
         self._step_s = max(outcome.step_s, (1 - EARNED_SHARE) * self._step_s)
         saved_s = self._learn(known, outcome)
-        if self._pace.has_handed_over:
+        if self._pace.has_repurposed:
             known.was_tried = True
             if self._wanted is not None and self._wanted.is_trial:
                 self._balance_s = min(0.0, self._balance_s)  # The trial has used up what was there.
@@ -247,9 +247,9 @@ class BenefitGate:
         return self._wanted
 
     def _learn(self, known: _KindHistory, outcome: StepOutcome) -> float | None:
-        """From the round; what its hand-over saved, if it had one that could be measured."""
+        """From the round; what its repurposing saved, if it had one that could be measured."""
         rate, pace = self._rates.setdefault(self._tp_size, DecodeRate()), self._pace
-        if not pace.has_handed_over or not rate.is_known:
+        if not pace.has_repurposed or not rate.is_known:
             rate.fade()
             for timed in pace.timed:
                 rate.add(timed.steps, timed.seconds)
@@ -261,7 +261,7 @@ class BenefitGate:
         all_s, fewer_s = pace.replayed_s(rate), pace.replayed_s(rate, pace.leaving)
         known.all_s.add(all_s)
         known.fewer_s.add(fewer_s)
-        if not pace.has_handed_over:
+        if not pace.has_repurposed:
             known.all_factor.add(_bounded(pace.rest_s / max(all_s, _LEAST_S)))
             return None
         known.fewer_factor.add(_bounded(pace.rest_s / max(fewer_s, _LEAST_S)))

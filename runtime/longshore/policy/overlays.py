@@ -17,7 +17,7 @@ class RoundState:
     has_batch: bool
     """Its batch is complete: nothing needs to be sampled any longer."""
     trainer_pods: tuple[int, ...]
-    """Pods that an overlay of this round has handed over already."""
+    """Pods that an overlay of this round has repurposed already."""
     rollout_pods: frozenset[int]
     """Pods with engines that sample."""
     whole_replicas: frozenset[int]
@@ -34,7 +34,7 @@ def refusal(overlay: Overlay, state: RoundState) -> str:
     if state.has_batch:
         return f"round {state.number} has its batch already"
     if state.trainer_pods:
-        return f"round {state.number} has handed over pods {_listed(state.trainer_pods)} already"
+        return f"round {state.number} has repurposed pods {_listed(state.trainer_pods)} already"
     if unknown := pods - state.rollout_pods:
         return f"no engine samples in pods {_listed(unknown)}"
     if split := pods - state.whole_replicas:

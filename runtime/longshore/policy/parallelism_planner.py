@@ -85,7 +85,9 @@ class ParallelismPlanner:
     ) -> None:
         """`default`: the best size by the offline profile, for the kinds of round that the job has; `allowed`: sizes
         that the model can be divided into; `profiled_preemptions`: per round at the default sizes, until rounds tell.
-        Raises ValueError for a default that is not possible, and for a profile that leaves a size out.
+
+        Raises:
+            ValueError: the default is not possible, or the profile leaves a size out.
         """
         assert default, "a job has rounds of some kind"
         self._sizes = tuple(sorted(size for size in set(allowed) if gpus_per_pod % size == 0))

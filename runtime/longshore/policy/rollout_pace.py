@@ -70,7 +70,7 @@ class RolloutPace:
         self.timed: list[TimedSteps] = []
         """As long as every engine is there."""
         self._spreads_groups = False
-        self.has_handed_over = False
+        self.has_repurposed = False
         """Whether engines have left."""
         self.leaving: frozenset[int] = frozenset()
         """Engines that have left, or would have at the first milestone."""
@@ -119,7 +119,7 @@ class RolloutPace:
 
     def engines_left(self, engines: Iterable[int], now_s: float) -> None:
         """The rest of the round begins with fewer engines; the requests of the others are still to be moved."""
-        self.has_handed_over, self.leaving = True, frozenset(engines)
+        self.has_repurposed, self.leaving = True, frozenset(engines)
         self._begin_rest(now_s)
 
     def num_running(self) -> Counter[int]:
@@ -160,7 +160,7 @@ class RolloutPace:
         if last is not None and now.step < last.step:
             moments.clear()  # The engine has begun again.
         moments.append(now)
-        if last is None or last.load is None or now.load is None or now.step <= last.step or self.has_handed_over:
+        if last is None or last.load is None or now.load is None or now.step <= last.step or self.has_repurposed:
             return  # Prompts were computed, or trainers may slow the engine down.
         if last.load.num_waiting or now.load.num_waiting or not last.load.num_running:
             return  # Requests came in between, and their prompts were computed.

@@ -88,7 +88,7 @@ class MilestoneLoad:
 
 @dataclass(frozen=True)
 class Benefit:
-    """What handing over is expected to change in the step, and whether it is wanted (`BenefitGate`)."""
+    """What repurposing is expected to change in the step, and whether it is wanted (`BenefitGate`)."""
 
     rollout_longer_s: float | None
     """The price; None: no round of this kind is over."""
@@ -108,7 +108,7 @@ class Benefit:
         price, gain = _seconds(self.rollout_longer_s), _seconds(self.training_shorter_s)
         figures = f"the step is expected to end {sooner} (rollout {price} longer, training {gain} shorter)"
         is_overdrawn = saved_s >= 0 and not self.is_wanted
-        return f"{figures}, but earlier hand-overs cost more than was expected" if is_overdrawn else figures
+        return f"{figures}, but earlier repurposing cost more than was expected" if is_overdrawn else figures
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class AdaptiveRule:
 
 
 class Milestones:
-    """The moments of one round at which GPUs may be handed over."""
+    """The moments of one round at which pods may be repurposed."""
 
     def __init__(self, fixed_share: float | None = None) -> None:
         """`fixed_share`: the only moment is when the batch has this share of its groups; None: every CHECK_EVERY_SHARE
@@ -143,7 +143,7 @@ class Milestones:
         return True
 
     def close(self) -> None:
-        """GPUs have been handed over, which happens once in a round: no other moment follows."""
+        """Pods have been repurposed, which happens once in a round: no other moment follows."""
         self._is_closed = True
 
     def _has_come(self, progress: RoundProgress) -> bool:
@@ -244,7 +244,7 @@ def pick_pods(pods: Iterable[MilestonePodLoad], trainer_replicas: Sequence[froze
 def unavailable_reason(pods: Iterable[MilestonePodLoad]) -> str:
     """Return why `pick_pods` found none."""
     if len({load.pod for load in pods}) <= 1:
-        return "one pod holds all GPUs, and pods are handed over whole"
+        return "one pod holds all GPUs, and pods are repurposed whole"
     return "no whole trainer replica fits in half of the GPUs"
 
 

@@ -80,7 +80,7 @@ NO_GRANT: Final = Grant()
 
 
 @dataclass(frozen=True)
-class Turns:
+class MemberTurns:
     """A member's own side: what it claims, and what it has read of its grants."""
 
     claim: Claim = Claim()
@@ -101,22 +101,22 @@ class Turns:
         """Whether it has to return its turn as soon as it does not need the GPUs for a while."""
         return self.grant.recalled > self.claim.returned
 
-    def read(self, grant: Grant) -> "Turns":
+    def read(self, grant: Grant) -> "MemberTurns":
         """A message of the arbiter, new or old."""
         return replace(self, grant=self.grant.merged(grant))
 
-    def asking(self) -> "Turns":
+    def asking(self) -> "MemberTurns":
         """It needs the shared GPUs."""
         assert self.is_asleep, "a member has one turn at a time"
         return replace(self, claim=replace(self.claim, asked=self.claim.asked + 1))
 
-    def returning(self) -> "Turns":
+    def returning(self) -> "MemberTurns":
         """Everything that used the shared GPUs sleeps."""
         assert self.may_use, "only a granted turn can be returned"
         return replace(self, claim=replace(self.claim, returned=self.claim.asked))
 
 
-class Stage(StrEnum):
+class MemberStage(StrEnum):
     """How a member stands to the group."""
 
     ADMITTED = "Admitted"
@@ -127,14 +127,14 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True)
-class Standing:
+class MemberStanding:
     """A member and its grants, as the group's object has them."""
 
     member: Member
     grant: Grant = Grant()
     recalled_at_s: float = 0.0
     """When the newest turn was recalled, if it was."""
-    stage: Stage = Stage.ADMITTED
+    stage: MemberStage = MemberStage.ADMITTED
 
     def holds(self, claim: Claim) -> bool:
         """Whether it may be using its slots, for all that is known."""
@@ -142,7 +142,7 @@ class Standing:
 
     def waits(self, claim: Claim) -> bool:
         """Whether it asks for a turn that it was not granted, and may get one."""
-        return claim.asked > self.grant.granted and self.stage is not Stage.LEAVING
+        return claim.asked > self.grant.granted and self.stage is not MemberStage.LEAVING
 
     def is_recalled(self, claim: Claim) -> bool:
         """Whether it was asked to return the turn that it has."""
@@ -155,7 +155,7 @@ class SharingGroup:
 
     slot_host_bytes: int | None
     """Memory of the host for the pods of each slot; None: the scheduler has reserved it for each pod."""
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[MemberStanding, ...] = ()
     """The member whose last turn began longest ago comes first; new ones come last."""
 
     @property
@@ -166,19 +166,23 @@ class SharingGroup:
     def joined(self, member: Member) -> "SharingGroup":
         """With another member, which `refusal` lets in."""
         assert refusal(self, member) is None, "a member is let in before it joins"
-        return self._with(Standing(member))
+        return self._with(MemberStanding(member))
 
     def on_trial(self, member: Member, grant: Grant = NO_GRANT) -> "SharingGroup":
         """With another member, whose steps were not measured; `grant`: what it has read already."""
-        return self._with(Standing(member, grant, stage=Stage.ON_TRIAL))
+        return self._with(MemberStanding(member, grant, stage=MemberStage.ON_TRIAL))
 
     def measured(self, member: Member) -> "SharingGroup":
         """With the newest measurements of a member. The first end its trial: it stays, or has to leave."""
         index = [each.name for each in self.members].index(member.name)
         standing, others = self.standings[index], (*self.standings[:index], *self.standings[index + 1 :])
         stage = standing.stage
-        if stage is Stage.ON_TRIAL:
-            stage = Stage.ADMITTED if refusal(replace(self, standings=others), member) is None else Stage.LEAVING
+        if stage is MemberStage.ON_TRIAL:
+            stage = (
+                MemberStage.ADMITTED
+                if refusal(replace(self, standings=others), member) is None
+                else MemberStage.LEAVING
+            )
         standings = list(self.standings)
         standings[index] = replace(standing, member=member, stage=stage)
         return replace(self, standings=tuple(standings))
@@ -192,7 +196,7 @@ class SharingGroup:
         """The group after the pods of these members are known to be gone."""
         return replace(self, standings=tuple(one for one in self.standings if one.member.name not in names))
 
-    def _with(self, standing: Standing) -> "SharingGroup":
+    def _with(self, standing: MemberStanding) -> "SharingGroup":
         name = standing.member.name
         assert name not in [each.name for each in self.members], "a name belongs to one attempt"
         return replace(self, standings=(*self.standings, standing))
@@ -207,8 +211,8 @@ def arbitrate(group: SharingGroup, claims: Mapping[str, Claim], gone: Collection
     left = group.without(gone).standings
     claimed = {standing.member.name: claims.get(standing.member.name, Claim()) for standing in left}
     taken = _slots(standing for standing in left if standing.holds(claimed[standing.member.name]))
-    rest: list[Standing] = []
-    began: list[Standing] = []
+    rest: list[MemberStanding] = []
+    began: list[MemberStanding] = []
     for standing in left:
         if not standing.waits(claimed[standing.member.name]):
             rest.append(standing)
@@ -243,7 +247,7 @@ def refusal(group: SharingGroup, candidate: Member) -> str | None:
                 f"{len(on_slot)} sleeping jobs would need {needed / 1e9:.0f} GB of memory of the host in {slot}, which "
                 f"has {group.slot_host_bytes / 1e9:.0f} GB"
             )
-    admitted = (standing.member for standing in group.standings if standing.stage is Stage.ADMITTED)
+    admitted = (standing.member for standing in group.standings if standing.stage is MemberStage.ADMITTED)
     members = (*admitted, candidate)
     for member in members:
         if not _stays_within_limit(member, [other for other in members if other is not member]):
@@ -264,12 +268,14 @@ def _stays_within_limit(member: Member, others: Iterable[Member]) -> bool:
     return member.step_s + waits_s <= limit_s
 
 
-def _recalled(standing: Standing, claims: Mapping[str, Claim], waited_for: Collection[str], now_s: float) -> Standing:
+def _recalled(
+    standing: MemberStanding, claims: Mapping[str, Claim], waited_for: Collection[str], now_s: float
+) -> MemberStanding:
     claim = claims[standing.member.name]
     if not standing.holds(claim) or standing.is_recalled(claim) or standing.member.slots.isdisjoint(waited_for):
         return standing
     return replace(standing, grant=replace(standing.grant, recalled=standing.grant.granted), recalled_at_s=now_s)
 
 
-def _slots(standings: Iterable[Standing]) -> set[str]:
+def _slots(standings: Iterable[MemberStanding]) -> set[str]:
     return {slot for standing in standings for slot in standing.member.slots}

@@ -80,6 +80,6 @@ class RoundFacts:
     engines: tuple[LanePlace, ...]
     trainers: tuple[LanePlace, ...]
     updates: tuple[UpdatePasses, ...]
-    handed_over_s: float | None
+    repurposed_s: float | None
     """When the trainers of repurposed pods were awake."""
     is_colocated: bool

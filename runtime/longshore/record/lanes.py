@@ -25,8 +25,8 @@ def engine_spans(facts: RoundFacts, history: RoundHistory, engine: int) -> list[
     if facts.is_colocated:
         spans.append((LaneState.ASLEEP, marks.scored_s, marks.trained_s))
     if engine in history.retired_s and history.drained_s is not None:
-        awake_s = marks.scored_s if facts.handed_over_s is None else facts.handed_over_s
-        spans.append((LaneState.HANDING_OVER, history.drained_s, awake_s))
+        awake_s = marks.scored_s if facts.repurposed_s is None else facts.repurposed_s
+        spans.append((LaneState.REPURPOSING, history.drained_s, awake_s))
         spans.append((LaneState.ASLEEP, awake_s, marks.trained_s))
     for absence in history.absences:
         if absence.engine == engine:
@@ -43,9 +43,9 @@ def trainer_spans(
     resting = LaneState.ASLEEP if facts.is_colocated else LaneState.IDLE
     spans: list[Span] = [(resting, marks.begun_s, marks.published_s)]
     pods = {engine.pod for engine in facts.engines if engine.number in history.retired_s}
-    if facts.handed_over_s is not None and history.drained_s is not None and place.pod in pods:
-        spans.append((LaneState.HANDING_OVER, history.drained_s, facts.handed_over_s))
-        spans.append((LaneState.IDLE, facts.handed_over_s, marks.scored_s))
+    if facts.repurposed_s is not None and history.drained_s is not None and place.pod in pods:
+        spans.append((LaneState.REPURPOSING, history.drained_s, facts.repurposed_s))
+        spans.append((LaneState.IDLE, facts.repurposed_s, marks.scored_s))
     spans.append((LaneState.IDLE, marks.scored_s, marks.trained_s))
     spans += ((LaneState.TRAINING, start_s, end_s) for start_s, end_s in training.get(place.number, ()))
     spans.append((LaneState.PUBLISHING, marks.trained_s, marks.published_s))

@@ -59,7 +59,7 @@ class LaneState(StrEnum):
     IDLE = "idle"
     REGROUPING = "regrouping"
     PUBLISHING = "publishing"
-    HANDING_OVER = "handing_over"
+    REPURPOSING = "repurposing"
     """Its pod leaves the rollout."""
     LOST = "lost"
 

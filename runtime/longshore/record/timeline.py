@@ -13,7 +13,7 @@ _FROM_BACKGROUND_TO_FRONT: Final = (
     LaneState.LOST,
     LaneState.REGROUPING,
     LaneState.PUBLISHING,
-    LaneState.HANDING_OVER,
+    LaneState.REPURPOSING,
     LaneState.TRAINING,
     LaneState.SAMPLING,
 )

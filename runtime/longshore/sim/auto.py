@@ -145,7 +145,8 @@ class AutoTuner:
     def question(self, present: RoundChoice) -> Question | None:
         """What to search for in the spare time before the next rounds. None: nothing.
 
-        Raises ValueError where the job cannot be simulated.
+        Raises:
+            ValueError: the job cannot be simulated.
         """
         if not self._is_due or not self._rate.is_known:
             return None

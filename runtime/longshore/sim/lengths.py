@@ -90,7 +90,8 @@ class LognormalLengths:
     ) -> "LognormalLengths":
         """Fit to what papers publish: two quantiles, the cap, and the share of responses that reach it.
 
-        Raises ValueError unless 0 < p50 < p75 < max_tokens and capped_share < tail_share < 1/4.
+        Raises:
+            ValueError: not 0 < p50 < p75 < max_tokens, or not capped_share < tail_share < 1/4.
         """
         if not 0 < p50 < p75 < max_tokens:
             raise ValueError(f"lengths: quantiles must rise, 0 < p50 ({p50:g}) < p75 ({p75:g}) < max ({max_tokens})")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Final
 
-from longshore.policy.sharing_group import Claim, Grant, Member, SharingGroup, Turns, arbitrate
+from longshore.policy.sharing_group import Claim, Grant, Member, MemberTurns, SharingGroup, arbitrate
 from longshore.sim.events import EventQueue
 from longshore.sim.job import SimJob
 from longshore.sim.simulate import simulate
@@ -136,7 +136,7 @@ class _SimMember:
         self._job = job
         self._queue = queue
         self._report = report
-        self._turns = Turns()
+        self._turns = MemberTurns()
         self._num_steps = 0
         self._needs_gpus = False
         """Whether it uses the shared GPUs, or waits for them."""

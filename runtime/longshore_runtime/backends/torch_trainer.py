@@ -85,7 +85,8 @@ class TorchTrainer:
     ) -> None:
         """Join `world` and load a Hugging Face directory.
 
-        Raises OSError or ValueError for an unusable model, or sizes that do not fit the world.
+        Raises:
+            OSError, ValueError: the model is unusable, or the sizes do not fit the world.
         """
         self._directory = directory
         self._options = options

@@ -17,7 +17,8 @@ def create_trainer(
 ) -> Trainer:
     """Join the world as one rank of the trainer of a Hugging Face directory, which tells `meter` how far it is.
 
-    Raises UserError, with the model's `name`, when it cannot be trained so.
+    Raises:
+        UserError: the model, called `name`, cannot be trained so.
     """
     if spec.backend is TrainerBackend.FAKE:
         return FakeTrainer(directory, spec.options, world, spec.sizes, meter)

@@ -25,7 +25,6 @@ def main() -> None:
         files += map(int, rest.pop(0).removeprefix(FILES).split(","))
         group = os.getpgrp()
     arguments = [argument for argument in rest if not argument.startswith(_OF_SETUP_WORKER)]
-    # Raylets give workers a lower priority than they have, so that they answer their head in time.
     command = {
         "arguments": arguments,
         "environment": dict(os.environ),

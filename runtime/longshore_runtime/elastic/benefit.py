@@ -9,7 +9,7 @@ from longshore_runtime.trainer.updates import StepTraining
 def step_outcome(
     kind: RoundKind, trained: StepTraining, step_s: float, num_replicas: int, repurposed: RepurposingTimes | None
 ) -> StepOutcome:
-    """`repurposed`: how the hand-over went, if there was one."""
+    """`repurposed`: how the repurposing went, if there was one."""
     return StepOutcome(
         kind=kind,
         step_s=step_s,

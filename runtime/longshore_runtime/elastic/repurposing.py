@@ -29,7 +29,7 @@ from longshore.policy.scale_down import (
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.engine_pool import EnginePool
-from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsHandedOver
+from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsRepurposed
 from longshore_runtime.rollout.round_runner import RoundRunner
 from longshore_runtime.trainer.group import TrainerGroup
 
@@ -78,7 +78,7 @@ class RepurposingTimes:
 
     control_path_s: float
     """Seconds from the newest telemetry before the assignment to its acknowledgement."""
-    hand_over_s: float
+    apply_s: float
     """Part of it: seconds from the assignment's arrival until the trainer replicas were awake."""
     num_moved: int
     """Requests that continued on other engines."""
@@ -137,9 +137,9 @@ class Repurposing:
         self._leaving: tuple[int, ...] = ()
         """Engines of its pods."""
         self._measuring: list[Future[None]] = []
-        self._hand_over: Future[PodsHandedOver] | None = None
+        self._repurposed: Future[PodsRepurposed] | None = None
         self.times: RepurposingTimes | None = None
-        """Of the hand-over of this round, if there was one."""
+        """Of the repurposing of this round, if there was one."""
 
     @property
     def answered_epoch(self) -> int:
@@ -167,15 +167,15 @@ class Repurposing:
                 self._measured(load)
             case AssignmentChanged(assignment=assignment):
                 self._assigned(assignment)
-            case PodsHandedOver(sender=sender) if sender is self:
-                self._handed_over(event)
+            case PodsRepurposed(sender=sender) if sender is self:
+                self._finished(event)
 
     def finish(self) -> None:
         """End the round: wait for work in progress, and raise its errors."""
         for measuring in self._measuring:
             measuring.result()
-        if self._hand_over is not None and self.times is None:
-            self._handed_over(self._hand_over.result())
+        if self._repurposed is not None and self.times is None:
+            self._finished(self._repurposed.result())
 
     @property
     def _running(self) -> RoundRunner:
@@ -212,9 +212,9 @@ class Repurposing:
         )
 
     def _emptied(self) -> None:
-        self._hand_over = self._work.submit(self._carry_out, self.trainer_pods)
+        self._repurposed = self._work.submit(self._carry_out, self.trainer_pods)
 
-    def _carry_out(self, pods: tuple[int, ...]) -> PodsHandedOver:
+    def _carry_out(self, pods: tuple[int, ...]) -> PodsRepurposed:
         """Runs in a separate thread, because emptying and filling a GPU takes seconds."""
         replicas = self._trainers.replicas_on(pods)
         error = None
@@ -223,17 +223,17 @@ class Repurposing:
             self._trainers.wake(replicas, timeout_s=_WAKE_LIMIT_S)
         except TrainerLost as loss:
             error = str(loss)
-        event = PodsHandedOver(self, pods, replicas, error)
+        event = PodsRepurposed(self, pods, replicas, error)
         self._events.put(event)
         return event
 
-    def _handed_over(self, event: PodsHandedOver) -> None:
+    def _finished(self, event: PodsRepurposed) -> None:
         if self.times is not None:
             return
         now_s = self._clock.now_s()
         self.times = RepurposingTimes(
             control_path_s=now_s - self._reported_s,
-            hand_over_s=now_s - self._arrived_s,
+            apply_s=now_s - self._arrived_s,
             num_moved=self._running.num_moved,
             num_awake=len(event.replicas) if event.error is None else 0,
         )

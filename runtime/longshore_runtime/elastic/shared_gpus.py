@@ -14,7 +14,7 @@ import structlog
 
 from longshore.api.runtime_status import RuntimeActivity
 from longshore.api.sharing import RuntimeSharing
-from longshore.policy.sharing_group import Claim, Grant, Turns
+from longshore.policy.sharing_group import Claim, Grant, MemberTurns
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import Interrupted
 from longshore_runtime.rollout.events import Event, StopRequested, TurnChanged
@@ -93,7 +93,7 @@ class SharedGpus:
         self._report = report
         self._grant = grant
         self._said = before
-        self._turns = Turns(Claim(before.asked, before.returned))
+        self._turns = MemberTurns(Claim(before.asked, before.returned))
         self._needed_at_s: float | None = None
         """Since when the GPUs are used; None: they are not."""
         self._used_s = 0.0

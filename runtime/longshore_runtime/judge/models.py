@@ -13,8 +13,9 @@ class JudgeModel(Protocol):
     def complete(self, prompts: Sequence[str], max_tokens: int) -> Sequence[str | NoReply]:
         """One reply per prompt, in order, of up to `max_tokens` tokens, or why this prompt has none.
 
-        Raises NoReply or NoReplyYet when none has a reply, and JudgeSetupError (beginning with the field) when none
-        ever can have one.
+        Raises:
+            NoReply, NoReplyYet: none has a reply.
+            JudgeSetupError: none ever can have one; begins with the field.
         """
 
     def close(self) -> None:

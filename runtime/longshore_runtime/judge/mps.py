@@ -67,7 +67,7 @@ class ClientLimits:
 
 
 @dataclass(frozen=True)
-class Sharing:
+class GpuSharing:
     """How the GPUs of this container are shared, and why."""
 
     mode: SharingMode
@@ -95,24 +95,24 @@ def client_environment(pipe_directory: Path, num_gpus: int, limits: ClientLimits
     return environment
 
 
-def share_gpus(directory: Path, environment: Mapping[str, str] = os.environ) -> Sharing:
+def share_gpus(directory: Path, environment: Mapping[str, str] = os.environ) -> GpuSharing:
     """Start MPS in `directory` where possible; otherwise time slicing, with the reason. Never raises for MPS."""
     gpus = visible_gpus(environment)
     if isinstance(gpus, str):
-        return Sharing(SharingMode.TIME_SLICING, gpus)
+        return GpuSharing(SharingMode.TIME_SLICING, gpus)
     if given := environment.get(PIPE_VARIABLE):
         reason = f"the node runs a daemon behind {PIPE_VARIABLE}={given}"
-        return Sharing(SharingMode.MPS, reason, pipe_directory=Path(given), num_gpus=len(gpus))
+        return GpuSharing(SharingMode.MPS, reason, pipe_directory=Path(given), num_gpus=len(gpus))
     program = shutil.which(CONTROL_PROGRAM, path=environment.get("PATH"))
     if program is None:
-        return Sharing(SharingMode.TIME_SLICING, f"{CONTROL_PROGRAM} is not in this container")
+        return GpuSharing(SharingMode.TIME_SLICING, f"{CONTROL_PROGRAM} is not in this container")
     if against := obstacle(gpus):
-        return Sharing(SharingMode.TIME_SLICING, against)
+        return GpuSharing(SharingMode.TIME_SLICING, against)
     try:
         daemon = MpsDaemon(program, directory, environment)
     except MpsError as error:
-        return Sharing(SharingMode.TIME_SLICING, str(error))
-    return Sharing(SharingMode.MPS, f"a daemon runs in {directory}", daemon, daemon.pipe_directory, len(gpus))
+        return GpuSharing(SharingMode.TIME_SLICING, str(error))
+    return GpuSharing(SharingMode.MPS, f"a daemon runs in {directory}", daemon, daemon.pipe_directory, len(gpus))
 
 
 class MpsDaemon:

@@ -36,7 +36,8 @@ class CodeScorer:
     def __init__(self, function: RewardFunction) -> None:
         """Raises RewardSetupError where a layer that the job asks for does not work.
 
-        Raises RewardFault where the sandbox fails before that is known.
+        Raises:
+            RewardFault: the sandbox fails before that is known.
         """
         self._function = function
         code = function.code
@@ -58,7 +59,9 @@ class CodeScorer:
         """Passed all: 1; otherwise 0, or, with partial credit and if none was cut off, the share of passed cases.
 
         A program on which the sandbox breaks again and again, while it runs another, scores 0 and counts as broken.
-        Raises WorkerBroken where the sandbox fails on every program.
+
+        Raises:
+            WorkerBroken: the sandbox fails on every program.
         """
         code = self._function.code
         cases = cases_of(item.row, code.tests_field, item.sample)

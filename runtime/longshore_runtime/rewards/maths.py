@@ -57,8 +57,10 @@ class _ParsedAnswer:
 def answers_agree(response: str, answer: str) -> bool:
     """Whether the final answer of a response equals the reference; a response without an answer does not.
 
-    Raises ValueError for a reference that cannot be read. The caller limits the time: math-verify's own limit is an
-    alarm signal, which works in a main thread only.
+    The caller limits the time: math-verify's own limit is an alarm signal, which works in a main thread only.
+
+    Raises:
+        ValueError: the reference cannot be read.
     """
     if reason := unreadable_reference(answer):
         raise ValueError(reason)

@@ -134,7 +134,8 @@ class EnginePool:
     def publish(self, weights: PublishedWeights) -> None:
         """Have every started engine load the weights and confirm their checksum; one that fails is lost.
 
-        Raises TrainerLost if the weights are gone before any engine has loaded them.
+        Raises:
+            TrainerLost: the weights are gone before any engine has loaded them.
         """
         with self._lock:
             assert not self._states.are_out_of_round, "sleeping engines take no weights"
@@ -209,8 +210,11 @@ class EnginePool:
     def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
         """Between two rounds, replace the engines by engines of another size, with the current weights if any.
 
-        The old engines are put to sleep, which makes the way back quick. Raises EngineStartError if engines of this
-        size do not start within `timeout_s`; then the old ones serve again, and the loss of any is reported.
+        The old engines are put to sleep, which makes the way back quick.
+
+        Raises:
+            EngineStartError: engines of this size do not start within `timeout_s`; the old ones serve again, and
+                the loss of any is reported.
         """
         if tp_size == self.tp_size:
             return
@@ -256,7 +260,8 @@ class EnginePool:
     def _serve_with(self, fleet: Fleet, timeout_s: float, *, must_start: bool = False) -> None:
         """Wake these engines, start missing ones, and publish the current weights to them.
 
-        Raises EngineStartError if none of them serves; with `must_start`, also if one cannot start.
+        Raises:
+            EngineStartError: none of them serves; with `must_start`, also if one cannot start.
         """
         with self._lock:
             self._fleet = fleet

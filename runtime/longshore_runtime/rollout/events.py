@@ -136,11 +136,11 @@ class LoadMeasured:
 
 
 @dataclass(frozen=True)
-class PodsHandedOver:
+class PodsRepurposed:
     """Engines of these pods sleep and their trainer replicas are awake, or why they are not."""
 
     sender: object
-    """The repurposing that handed them over."""
+    """The one that repurposed them."""
     pods: tuple[int, ...]
     replicas: tuple[int, ...]
     error: str | None = None
@@ -173,7 +173,7 @@ class RetryDue:
 
 
 RewardEvent = ResponseScored | WorkerReady | WorkerLost | RetryDue | RewardPulse
-ElasticEvent = AssignmentChanged | LoadMeasured | PodsHandedOver | GradientsDone
+ElasticEvent = AssignmentChanged | LoadMeasured | PodsRepurposed | GradientsDone
 Event = (
     EngineOutput
     | EngineLost

@@ -149,7 +149,9 @@ class RoundRunner:
     def run(self, *, draining: bool) -> RoundResult:
         """Run until every accepted group has its rewards and every request of the round has ended.
 
-        Raises UserError, Interrupted, and TrainerLost when the weights that it samples from are gone.
+        Raises:
+            UserError, Interrupted: the job is wrong, or ends.
+            TrainerLost: the weights that it samples from are gone.
         """
         started_s, before = self._clock.now_s(), self._engines.stats()
         kind = self._policy.next_kind(draining=draining)

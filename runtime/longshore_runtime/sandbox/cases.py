@@ -157,7 +157,10 @@ def parse_case(raw: object, row: str) -> TestCase:
     """Return a test case from a data set; `row` names it in messages.
 
     `{"stdin": text, "stdout": text}`, `{"entry": name, "arguments": [...], "expected": value}`, or
-    `{"entry": name, "test": text}` with assertions in Python. Raises ValueError that names row and field.
+    `{"entry": name, "test": text}` with assertions in Python.
+
+    Raises:
+        ValueError: it is none of these; names row and field.
     """
     if not isinstance(raw, Mapping):
         raise ValueError(f"{row}: a test case must be an object, not {type(raw).__name__}")

@@ -83,8 +83,11 @@ def lay_ground(confinement: Confinement) -> Ground:
 def confine(ground: Ground, ruleset: int | None) -> list[int]:
     """Apply every layer to this process, for good. `ruleset`: where the ground's is in this process.
 
-    Returns the descriptors that its supervisor needs, if it has one: it must get them before the next call with a path,
-    and nobody else may have them. Raises OSError or LayerUnavailable.
+    Returns the descriptors that its supervisor needs, if it has one: it must get them before the next call with a
+    path, and nobody else may have them.
+
+    Raises:
+        OSError, LayerUnavailable: a layer does not hold.
     """
     confinement = ground.confinement
     layers, limits = confinement.layers, confinement.limits

@@ -27,7 +27,10 @@ _PLAIN: Final = linux.MS_NOSUID | linux.MS_NODEV
 def enter_shared(import_paths: Sequence[str], owner: int) -> bool:
     """Leave the host: read-only root, no network, own host name. Returns whether the user namespace is an own one.
 
-    `owner`: the user, besides this process's, that programs will run as. Raises LayerUnavailable.
+    `owner`: the user, besides this process's, that programs will run as.
+
+    Raises:
+        LayerUnavailable: the machine does not allow it.
     """
     try:
         in_user_namespace = _unshare(list(dict.fromkeys((os.getuid(), owner))))

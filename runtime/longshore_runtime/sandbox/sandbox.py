@@ -76,7 +76,9 @@ class Sandbox:
     def require(self, layers: Collection[Layer]) -> None:
         """Raise LayersMissing, naming those that lack, unless all of `layers` are in use and work here, together.
 
-        Raises SandboxError if that cannot be found out.
+        Raises:
+            LayersMissing: see above.
+            SandboxError: that cannot be found out.
         """
         unused = [layer for layer in Layer if layer in layers and layer not in self.layers]
         missing = detect(self._python).missing(layers)
@@ -94,8 +96,12 @@ class Sandbox:
     ) -> list[CaseResult]:
         """Run the program once per case, each time in a fresh fork; results in the order of the cases.
 
-        `timeouts_s`: wall time of each case, at most `limits.wall_s`; None: that. A result in `stop_at` is the last.
-        Raises ProgramBreaksSandbox, or SandboxError if a case cannot be judged for another reason.
+        `timeouts_s`: wall time of each case, at most `limits.wall_s`; None: that. A result in `stop_at` is the
+        last.
+
+        Raises:
+            ProgramBreaksSandbox: the program is to blame that a case cannot be judged.
+            SandboxError: a case cannot be judged for another reason.
         """
         limit_s = self._confinement.limits.wall_s
         results: list[CaseResult] = []

@@ -51,8 +51,10 @@ class Supervisor:
     def __init__(self, listener: int, memory: int, shown: ShownPaths, has_own_user: bool) -> None:
         """`listener`, `memory`: descriptors of the program's filter and memory.
 
-        `has_own_user`: the program runs as another user than its keeper, and reads only what everybody may. Raises
-        LayerUnavailable.
+        `has_own_user`: the program runs as another user than its keeper, and reads only what everybody may.
+
+        Raises:
+            LayerUnavailable: the machine does not allow it.
         """
         if linux.release() < _AND_SEND_SINCE:
             raise LayerUnavailable("without Namespaces, Seccomp and Landlock together need Linux 5.14")

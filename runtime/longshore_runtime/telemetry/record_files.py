@@ -37,7 +37,9 @@ class StepFiles:
     def write(self, step: int, content: bytes) -> None:
         """Write the file of a step, replacing the one of an earlier attempt.
 
-        Raises ValueError if `content` exceeds the limit, and OSError if the volume has no room.
+        Raises:
+            ValueError: `content` exceeds the limit.
+            OSError: the volume has no room.
         """
         if len(content) > self._max_bytes:
             raise ValueError(

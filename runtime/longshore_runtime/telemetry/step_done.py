@@ -86,7 +86,7 @@ def round_facts(done: StepDone, places: Places, job: JobFacts) -> RoundFacts:
         engines=places.engines,
         trainers=places.trainers,
         updates=_updates(done.trained),
-        handed_over_s=_handed_over_s(result, done.repurposed),
+        repurposed_s=_repurposed_s(result, done.repurposed),
         is_colocated=job.is_colocated,
     )
 
@@ -101,9 +101,9 @@ def _updates(trained: StepTraining) -> tuple[UpdatePasses, ...]:
     return tuple(work for work in works if work is not None)
 
 
-def _handed_over_s(result: RoundResult, times: RepurposingTimes | None) -> float | None:
+def _repurposed_s(result: RoundResult, times: RepurposingTimes | None) -> float | None:
     """Return when the trainers of repurposed pods were awake, or None without repurposing."""
     if times is None:
         return None
     left = [now_s for now_s, message in result.messages if isinstance(message, messages.EnginesRetired)]
-    return left[0] + times.hand_over_s if left else None
+    return left[0] + times.apply_s if left else None

@@ -163,7 +163,7 @@ def repurposing_metrics(times: RepurposingTimes | None) -> dict[str, float]:
         return {}
     return {
         "repurpose/control_path_s": times.control_path_s,
-        "repurpose/hand_over_s": times.hand_over_s,
+        "repurpose/apply_s": times.apply_s,
         "repurpose/num_moved": times.num_moved,
         **_optional("repurpose/saved_s", times.saved_s),
     }

@@ -89,8 +89,10 @@ class _TrainerActor:
     ) -> tuple[UpdateReport, float]:
         """Return the report of an optimizer step, and the seconds that it took.
 
-        `passes`: what `accumulate` returned for everything that the update consists of, once per replica. Raises
-        LogProbMismatch and UserError, see `require_trainable`; every rank does, and so do later calls until `discard`.
+        `passes`: what `accumulate` returned for everything that the update consists of, once per replica.
+
+        Raises:
+            LogProbMismatch, UserError: see `require_trainable`; on every rank, and in later calls until `discard`.
         """
         self._require_accepted()
         try:
@@ -110,7 +112,8 @@ class _TrainerActor:
     def weights(self, max_bucket_bytes: int, policy_version: int) -> Iterator[Bucket | str]:
         """Buckets of the current weights (none unless this rank speaks for its replica), then their checksum.
 
-        Raises WeightsUnavailable when they are not of this version.
+        Raises:
+            WeightsUnavailable: they are not of this version.
         """
         self._require(policy_version)
         parts = []
@@ -123,7 +126,10 @@ class _TrainerActor:
     def begin_sending(self, max_bucket_bytes: int, policy_version: int, in_pieces: bool, is_read: bool) -> None:
         """From now on `fill` writes the current weights, if `is_read` where an engine on this rank's GPU reads them.
 
-        `in_pieces`: see `Trainer.tensors`. Raises WeightsUnavailable when they are not of this version.
+        `in_pieces`: see `Trainer.tensors`.
+
+        Raises:
+            WeightsUnavailable: they are not of this version.
         """
         from longshore_runtime.backends.devices import compute_device
         from longshore_runtime.backends.weight_sender import WeightSender

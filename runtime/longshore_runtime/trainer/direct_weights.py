@@ -41,7 +41,8 @@ class SendingTrainers(Protocol):
     def begin_sending(self, readers: Collection[int], policy_version: int, *, in_pieces: bool = False) -> Sending:
         """Begin to write the weights of ranks; of the first one if no rank is read.
 
-        Raises WeightsUnavailable when they are of another version.
+        Raises:
+            WeightsUnavailable: they are of another version.
         """
 
     def begin_copies(self, policy_version: int) -> Callable[[], StoredWeights]:

@@ -75,7 +75,9 @@ class TrainerGroup:
     ) -> None:
         """Start one rank per place from a Hugging Face directory, `model`, relative to the storage.
 
-        Raises UserError for a model that cannot be trained so, and what `check` raises while pods are awaited.
+        Raises:
+            UserError: the model cannot be trained so.
+            Exception: what `check` raises while pods are awaited.
         """
         self._replicas = ReplicaPlaces(places, spec.sizes.ranks_per_replica)
         self._spec = spec
@@ -115,7 +117,8 @@ class TrainerGroup:
     def restart(self, timeout_s: float = PODS_LIMIT_S) -> None:
         """End all ranks and start them again in the same places, as `__init__` did; `load` has to follow.
 
-        Raises TrainerLost when the pods are not there (again) within `timeout_s`.
+        Raises:
+            TrainerLost: the pods are not there (again) within `timeout_s`.
         """
         self.num_given = 0
         self._world.restart(timeout_s)

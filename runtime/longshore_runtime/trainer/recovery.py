@@ -62,7 +62,8 @@ class Recovery:
     def guarded(self, work: Callable[[], T], on_restored: Callable[[], None] = lambda: None) -> T:
         """Do something with the trainers; if they are lost, bring them back, call `on_restored` and do it once more.
 
-        Raises TrainerLost when that is impossible.
+        Raises:
+            TrainerLost: that is impossible.
         """
         while True:
             try:

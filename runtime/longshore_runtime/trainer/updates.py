@@ -112,7 +112,8 @@ class StepWork(Protocol):
     def finish(self) -> StepTraining:
         """The round is over and all trainers are awake: do what is left, and wait for all updates.
 
-        Raises LogProbMismatch where the step is not trained on; then the trainers' gradients are to be discarded.
+        Raises:
+            LogProbMismatch: the step is not trained on; the trainers' gradients are to be discarded.
         """
 
     def progress(self) -> tuple[int, int]:

@@ -33,7 +33,9 @@ class TrainerWorld:
     ) -> None:
         """Start a rank in each place; `model` is a Hugging Face directory, relative to the storage.
 
-        Raises UserError for a model that cannot be trained so, and what `check` raises while pods are awaited.
+        Raises:
+            UserError: the model cannot be trained so.
+            Exception: what `check` raises while pods are awaited.
         """
         self._places = places
         self._spec = spec
@@ -62,7 +64,9 @@ class TrainerWorld:
     def restart(self, timeout_s: float) -> None:
         """End all ranks and start them again in the same places, with the initial model.
 
-        Raises TrainerLost when the pods are not there (again) within `timeout_s`, or what the check raises before.
+        Raises:
+            TrainerLost: the pods are not there (again) within `timeout_s`.
+            Exception: what the check raises before.
         """
         self.stop()
         self.generation += 1
@@ -85,7 +89,9 @@ class TrainerWorld:
     ) -> list[Any]:
         """Wait for answers of ranks; the first failure ends the wait.
 
-        Raises TrainerLost for a rank that is gone or `late`, and what a rank itself has raised.
+        Raises:
+            TrainerLost: a rank is gone or `late`.
+            Exception: what a rank itself has raised.
         """
         try:
             results: list[Any] = checked_get(list(references), timeout_s, check)

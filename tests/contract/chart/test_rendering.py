@@ -182,8 +182,8 @@ class TestMonitoring:
         assert selector == {"matchNames": ["team"]}
 
     def test_a_monitor_of_a_service_that_is_switched_off_is_refused(self) -> None:
-        told = refusal(monitoring={"serviceMonitor": {"enabled": True}}, metrics={"service": {"enabled": False}})
-        assert "needs metrics.service.enabled: set it to true" in told
+        reported = refusal(monitoring={"serviceMonitor": {"enabled": True}}, metrics={"service": {"enabled": False}})
+        assert "needs metrics.service.enabled: set it to true" in reported
 
     def test_alerts_hold_for_as_long_as_the_values_say(self) -> None:
         def rules(**value: Any) -> dict[str, str]:
@@ -194,9 +194,9 @@ class TestMonitoring:
         assert rules(**{"for": {"LongshoreJobStuck": "2h"}}) == changed != rules()
 
     def test_a_duration_for_an_alert_that_does_not_exist_names_those_that_do(self) -> None:
-        told = refusal(monitoring={"rules": {"enabled": True, "for": {"LongshoreJobStock": "2h"}}})
-        assert "monitoring.rules.for.LongshoreJobStock: there is no such alert; choose from" in told
-        assert "LongshoreJobStuck" in told
+        reported = refusal(monitoring={"rules": {"enabled": True, "for": {"LongshoreJobStock": "2h"}}})
+        assert "monitoring.rules.for.LongshoreJobStock: there is no such alert; choose from" in reported
+        assert "LongshoreJobStuck" in reported
 
     def test_placeholders_of_alerts_are_left_to_prometheus(self) -> None:
         rule = rendered(monitoring={"rules": {"enabled": True}})["PrometheusRule", "longshore-operator"]

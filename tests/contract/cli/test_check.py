@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from longshore.api.spec import RLJobSpec
 from longshore.checks.result import Check, CheckOutcome, CheckResult
 from longshore_cli.main import app
-from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.check import CheckRequest, results
 
 SPEC: dict[str, Any] = {
@@ -28,13 +27,6 @@ SPEC: dict[str, Any] = {
 }
 ROW = {"prompt": "1+1", "answer": "2"}
 MINE = {"reward": {"functions": [{"name": "mine", "kind": "Python", "importPath": "rewards_of_mine:score"}]}}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model") / "tiny"
-    build_tiny_model(directory, seed=0)
-    return directory
 
 
 def written(path: Path, *rows: Mapping[str, Any]) -> Path:
@@ -60,27 +52,27 @@ def found(model: Path | None, data: Path | None, **changes: Any) -> dict[Check, 
 
 def test_a_job_that_can_work_passes_every_check(model: Path, tmp_path: Path) -> None:
     job, data = manifest(tmp_path / "job.yaml"), written(tmp_path / "train.jsonl", ROW, ROW, ROW)
-    code, told = command(job, "--model", model, "--data", data)
+    code, reported = command(job, "--model", model, "--data", data)
     assert code == 0
     names = ["spec", "model-files", "model-limits", "gpu-memory", "data-rows", "tokenizer", "references", "prompts"]
-    assert [line.split()[:2] for line in told.splitlines()] == [["✓", name] for name in names]
+    assert [line.split()[:2] for line in reported.splitlines()] == [["✓", name] for name in names]
 
 
 def test_a_mistake_is_a_cross_for_people_and_an_entry_for_programs(tmp_path: Path) -> None:
     job = manifest(tmp_path / "job.yaml")
     data = written(tmp_path / "train.jsonl", ROW, {"prompt": 3, "answer": "1"}, {**ROW, "answer": "#### "}, ROW)
-    code, told = command(job, "--data", data, "--json", "--skip", "model-files")
+    code, reported = command(job, "--data", data, "--json", "--skip", "model-files")
     assert code == 1
-    answer = json.loads(told)
+    answer = json.loads(reported)
     outcomes = {one["name"]: one["outcome"] for one in answer["checks"]}
     assert outcomes == {"spec": "Passed", "data-rows": "Failed", "references": "Failed"}
     rows, reference = answer["mistakes"]
     assert rows == "data/train.jsonl, line 2: 'prompt' must be a text or a list of messages, not int"
     assert reference.startswith("data/train.jsonl, line 3: the reference answer '#### ' holds no answer")
-    code, told = command(job, "--data", data)
+    code, reported = command(job, "--data", data)
     assert code == 1
-    assert f"✗ data-rows    1 mistake\n  {rows}\n✗ references   1 mistake\n  {reference}\n" in told
-    assert "– model-files  not checked: name a copy of 'models/tiny' with --model\n" in told
+    assert f"✗ data-rows    1 mistake\n  {rows}\n✗ references   1 mistake\n  {reference}\n" in reported
+    assert "– model-files  not checked: name a copy of 'models/tiny' with --model\n" in reported
 
 
 def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_path: Path) -> None:
@@ -95,10 +87,10 @@ def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_pat
 
 def test_a_spec_that_the_api_server_refuses_is_a_cross(tmp_path: Path) -> None:
     data = {"path": "d", "promptTemplate": "Solve it."}
-    code, told = command(manifest(tmp_path / "job.yaml", data=data))
+    code, reported = command(manifest(tmp_path / "job.yaml", data=data))
     assert code == 1
-    assert told.startswith("✗ spec  1 mistake\n")
-    assert "spec.data.promptTemplate: promptTemplate must contain {prompt}" in told
+    assert reported.startswith("✗ spec  1 mistake\n")
+    assert "spec.data.promptTemplate: promptTemplate must contain {prompt}" in reported
 
 
 def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
@@ -110,8 +102,8 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
         ("--model", "no-such-model"),
         ("--data", "no-such-data.jsonl"),
     ):
-        code, told = command(job, option, value)
-        assert (code, told.startswith(f"error: {option}: ")) == (2, True), told
+        code, reported = command(job, option, value)
+        assert (code, reported.startswith(f"error: {option}: ")) == (2, True), reported
 
 
 def test_a_mistake_in_the_data_does_nothing_to_the_terminal(tmp_path: Path) -> None:
@@ -120,7 +112,7 @@ def test_a_mistake_in_the_data_does_nothing_to_the_terminal(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reported"),
     [
         (None, "'rewards_of_mine:score' cannot be imported (No module named 'rewards_of_mine')"),
         ("def other(): ...", "(module 'rewards_of_mine' has no attribute 'score')"),
@@ -130,17 +122,17 @@ def test_a_mistake_in_the_data_does_nothing_to_the_terminal(tmp_path: Path) -> N
     ],
 )
 def test_a_reward_is_imported_and_nothing_else_is_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, told: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, reported: str | None
 ) -> None:
     if source is not None:
         (tmp_path / "rewards_of_mine.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (result,) = found(None, None, **MINE).values()
     assert result.name is Check.REWARD_IMPORTS
-    if told is None:
+    if reported is None:
         assert result.outcome is CheckOutcome.PASSED
     else:
-        assert told in result.mistakes[0]
+        assert reported in result.mistakes[0]
         assert "add --skip reward-imports if only the image has it" in result.mistakes[0]
 
 
@@ -160,7 +152,7 @@ def knowing_fewer_tokens(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "row", "check", "told"),
+    ("damage", "row", "check", "reported"),
     [
         (without_vocabulary, ROW, Check.TOKENIZER, "has no usable tokenizer"),
         (without_chats, {**ROW, "prompt": [{"role": "user", "content": "hi"}]}, Check.PROMPTS,
@@ -170,12 +162,12 @@ def knowing_fewer_tokens(directory: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_model_that_does_not_take_the_prompts_is_found(
-    model: Path, tmp_path: Path, damage: Callable[[Path], None], row: Any, check: Check, told: str
+    model: Path, tmp_path: Path, damage: Callable[[Path], None], row: Any, check: Check, reported: str
 ) -> None:
     damaged = tmp_path / "model"
     shutil.copytree(model, damaged)
     damage(damaged)
-    assert told in found(damaged, written(tmp_path / "train.jsonl", row))[check].mistakes[0]
+    assert reported in found(damaged, written(tmp_path / "train.jsonl", row))[check].mistakes[0]
 
 
 def test_a_model_that_megatron_cannot_split_is_found(model: Path) -> None:

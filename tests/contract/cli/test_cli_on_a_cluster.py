@@ -72,8 +72,8 @@ def test_modules_of_rewards_are_submitted_with_their_job_and_go_with_it(
     assert kube.job("demo")["spec"]["reward"]["modules"] == {"configMap": name, "files": ["mine.py"]}
     assert longshore(kubeconfig, "submit", path, "--with", module).stdout == result.stdout
     kubectl = ["kubectl", "--kubeconfig", str(kubeconfig), "describe", "rljob", "demo"]
-    told = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout
-    assert name in told and "mine.py" in told
+    reported = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout
+    assert name in reported and "mine.py" in reported
 
 
 def test_modules_of_a_job_that_is_refused_do_not_stay(kubeconfig: Path, kube: Kube, tmp_path: Path, crd: None) -> None:
@@ -88,7 +88,7 @@ def test_modules_of_a_job_that_is_refused_do_not_stay(kubeconfig: Path, kube: Ku
     assert not [one for one in left if "modules" in one["metadata"]["name"]]
 
 
-def test_submit_tells_what_the_api_server_refuses(kubeconfig: Path, tmp_path: Path, crd: None) -> None:
+def test_submit_reports_what_the_api_server_refuses(kubeconfig: Path, tmp_path: Path, crd: None) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(yaml.safe_dump(job("wrong", rollout={"strategy": "PartialRollout"})))
     result = longshore(kubeconfig, "submit", path)
@@ -141,40 +141,40 @@ def test_a_finished_job_cannot_be_suspended(kubeconfig: Path, kube: Kube, manife
 
 def test_ctrl_c_ends_the_watch_and_not_the_job(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
     longshore(kubeconfig, "submit", manifest)
-    told = _watch_while(kubeconfig, kube, interrupt=True)
-    assert told.returncode == 130
-    assert "what runs in the cluster runs on" in told.stderr
-    assert "Traceback" not in told.stderr
+    reported = _watch_while(kubeconfig, kube, interrupt=True)
+    assert reported.returncode == 130
+    assert "what runs in the cluster runs on" in reported.stderr
+    assert "Traceback" not in reported.stderr
     assert kube.find_job("demo") is not None
 
 
-def test_watch_tells_every_step_until_the_job_succeeded(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+def test_watch_prints_every_step_until_the_job_succeeded(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
     longshore(kubeconfig, "submit", manifest)
     reports: list[Json] = [{"phase": "Running", "attempt": 1, "runtime": at_step(step)} for step in (1, 2, 3)]
     reports.append({"phase": "Succeeded", "runtime": {"activity": "Done"}})
     report(kube, "demo", {"phase": "Running", "attempt": 1, "runtime": at_step(0)})
-    told = _watch_while(kubeconfig, kube, reports)
-    assert told.returncode == 0, told.stderr
-    assert [line.split("  ")[0] for line in told.stdout.splitlines() if line.startswith("step")] == [
+    reported = _watch_while(kubeconfig, kube, reports)
+    assert reported.returncode == 0, reported.stderr
+    assert [line.split("  ")[0] for line in reported.stdout.splitlines() if line.startswith("step")] == [
         "step 1/3", "step 2/3", "step 3/3"
     ]  # fmt: skip
-    assert told.stdout.splitlines()[-1].startswith("Succeeded after 3 steps")
+    assert reported.stdout.splitlines()[-1].startswith("Succeeded after 3 steps")
 
 
 def test_watch_ends_with_one_and_the_sentence_when_the_job_failed(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
     longshore(kubeconfig, "submit", manifest)
     sentence = "data.path: there is no such file"
     report(kube, "demo", {"phase": "Failed", "conditions": [condition("Failed", "True", "UserError", sentence)]})
-    told = longshore(kubeconfig, "watch", "demo")
-    assert told.exit_code == 1
-    assert told.stdout.splitlines()[-1] == f"Failed: UserError: {sentence}"
+    reported = longshore(kubeconfig, "watch", "demo")
+    assert reported.exit_code == 1
+    assert reported.stdout.splitlines()[-1] == f"Failed: UserError: {sentence}"
 
 
 def test_watch_ends_when_the_job_is_deleted(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
     longshore(kubeconfig, "submit", manifest)
-    told = _watch_while(kubeconfig, kube, delete=True)
-    assert told.returncode == 1
-    assert "The RLJob 'demo' was deleted." in told.stderr
+    reported = _watch_while(kubeconfig, kube, delete=True)
+    assert reported.returncode == 1
+    assert "The RLJob 'demo' was deleted." in reported.stderr
 
 
 def _watch_while(
@@ -208,7 +208,7 @@ def _as_in_the_foreground() -> None:
 
 
 def _wait_until_it_looks(kube: Kube, watching: "subprocess.Popen[str]") -> str:
-    """New attempts are reported until the first of them is told."""
+    """New attempts are reported until the first of them is shown."""
     first: queue.SimpleQueue[str] = queue.SimpleQueue()
     assert watching.stdout is not None
     threading.Thread(target=lambda: first.put(watching.stdout.readline()), daemon=True).start()  # type: ignore[union-attr]
@@ -301,7 +301,7 @@ def test_a_deleted_job_is_gone_with_its_pods_when_delete_returns(kube: Kube, man
     assert kube.pods("longshore.dev/job=demo") == []
 
 
-def test_a_watch_tells_what_exists_and_then_what_changes(kube: Kube) -> None:
+def test_a_watch_reports_what_exists_and_then_what_changes(kube: Kube) -> None:
     path = "/api/v1/namespaces/default/configmaps"
     item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "seen"}, "data": {"a": "1"}}
     kube.apply(item)
@@ -383,8 +383,8 @@ def test_the_page_of_a_finished_job_is_a_file(kubeconfig: Path, kube: Kube, mani
     assert refused.exit_code == 1
     assert "longshore report demo" in refused.stderr
 
-    told = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
-    assert told.exit_code == 0, told.output
+    reported = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
+    assert reported.exit_code == 0, reported.output
     data = (tmp_path / "report.html").read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]
     view = JobPageView.model_validate_json(data)
     assert view.round_steps == view.sample_steps == (1, 2, 3)
@@ -399,9 +399,9 @@ def test_a_job_that_has_written_nothing_has_no_report(
     kubeconfig: Path, kube: Kube, manifest: Path, tmp_path: Path
 ) -> None:
     longshore(kubeconfig, "submit", manifest)
-    told = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
-    assert told.exit_code == 1
-    assert "the job has written nothing yet" in told.stderr
+    reported = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
+    assert reported.exit_code == 1
+    assert "the job has written nothing yet" in reported.stderr
     assert not (tmp_path / "report.html").exists()
 
 

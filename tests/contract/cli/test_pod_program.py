@@ -25,7 +25,7 @@ def model(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_program_of_the_pod_lists_and_tells_what_there_is_instead(tmp_path: Path) -> None:
+def test_the_program_of_the_pod_lists_and_names_what_there_is_instead(tmp_path: Path) -> None:
     for step in ("step-000001", "step-000002", ".unfinished-000003"):
         (tmp_path / "out" / "checkpoints" / step / "trainer").mkdir(parents=True)
         (tmp_path / "out" / "checkpoints" / step / "trainer" / "a").write_bytes(b"12345")

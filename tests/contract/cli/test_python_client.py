@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas
 import pytest
 
 from longshore.api.status import Phase
@@ -119,6 +118,8 @@ def _event(about: Json) -> Json:
 @pytest.fixture
 def trained(demo: Job, kube: Kube, tmp_path: Path) -> Iterator[Job]:
     """A job that has written metrics, samples and a model."""
+    import pandas
+
     folder = tmp_path / "output"
     (folder / "samples").mkdir(parents=True)
     steps = [{"step": 0, "val/reward/mean": 0.0}, {"step": 1, "actor/lr": 0.5}, {"step": 2, "actor/lr": 0.25},

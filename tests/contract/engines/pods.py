@@ -16,7 +16,7 @@ LIMIT_S = 120.0
 
 @dataclass
 class Job:
-    """A pool, the driver's events, and what people are told."""
+    """A pool, the driver's events, and what people are shown."""
 
     pool: EnginePool
     events: "queue.SimpleQueue[Event]"

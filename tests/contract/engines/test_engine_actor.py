@@ -97,7 +97,7 @@ async def test_calls_are_answered_while_the_engine_steps(storage: Path) -> None:
     await actor.abort(2, [wanted.request_id])
 
 
-async def test_lengths_of_unfinished_responses_are_told_while_the_engine_steps(storage: Path) -> None:
+async def test_lengths_of_unfinished_responses_are_reported_while_the_engine_steps(storage: Path) -> None:
     actor = await started(**NEVER_ENDS)
     await actor.publish(0, [WEIGHTS], 0)
     endless = [request(max_tokens=1 << 30), request(max_tokens=1 << 30)]
@@ -167,7 +167,7 @@ async def test_an_error_of_the_engine_ends_the_event_stream_and_every_call(
         await actor.publish(2, [WEIGHTS], 1)
 
 
-async def test_an_engine_without_news_tells_that_it_is_well(storage: Path) -> None:
+async def test_an_engine_without_news_reports_that_it_is_well(storage: Path) -> None:
     actor = await started()
     await actor.publish(0, [WEIGHTS], 3)
     async for completions, stats in actor.events(heartbeat_s=0.01):

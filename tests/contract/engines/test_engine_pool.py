@@ -4,6 +4,7 @@ The engines have no model. The GPUs are pretended, so that their number is free.
 """
 
 import json
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +87,7 @@ def start(pods: Pods) -> Iterator[Start]:
         job.pool.stop()
 
 
-def test_engines_serve_once_they_have_the_weights_and_tell_where_they_are(start: Start) -> None:
+def test_engines_serve_once_they_have_the_weights_and_report_where_they_are(start: Start) -> None:
     job = start(num_kv_blocks=4)
     assert job.pool.serving() == []
     job.pool.publish(weights(3))
@@ -97,6 +98,10 @@ def test_engines_serve_once_they_have_the_weights_and_tell_where_they_are(start:
     assert job.pool.engines_on([1]) == (2, 3)
     assert (job.pool.tp_size, job.pool.num_gpus_of(0)) == (1, 1)
     assert {stats.kv_capacity_tokens for stats in job.pool.stats().values()} == {4 * 16}
+
+
+def test_what_runs_in_a_pod_has_the_priority_of_any_other_program(pods: Pods) -> None:
+    assert ray.get(ray.remote(num_cpus=0)(lambda: os.nice(0)).remote()) == os.nice(0)
 
 
 def test_it_says_how_many_engines_have_started_and_what_the_others_wait_for(pods: Pods) -> None:
@@ -135,7 +140,7 @@ def test_of_engines_that_start_the_one_that_has_read_least_is_named(loading: dic
     assert FleetStart(1, 5, loading).detail == detail
 
 
-def test_lengths_of_running_responses_are_told_while_the_engines_step(start: Start) -> None:
+def test_lengths_of_running_responses_are_reported_while_the_engines_step(start: Start) -> None:
     job = start(TWO_BY_ONE, **NEVER_ENDS)
     job.pool.publish(weights(0))
     job.pool.add(0, [request(max_tokens=ENDLESS)])
@@ -208,7 +213,7 @@ def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Star
     job.lose(1)
     thread.join(LIMIT_S)
     assert not thread.is_alive()
-    assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")], "whoever saw it first"
+    assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")], "by the thread that saw it first"
     job.pool.wake()
     job.pool.publish(weights(1))
     wait_serving(job, [0, 1])
@@ -233,7 +238,7 @@ def test_an_engine_that_dies_asleep_is_nobodys_loss_and_comes_back_with_the_next
     job.lose(1)
     job.wait_lost(1)
     job.pool.replace(1)
-    assert job.pool._fleet[1].ended, "it is started anew when its GPU is free"
+    assert job.pool._fleet[1].ended, "it restarts when its GPU is free"
     job.pool.wake()
     job.pool.publish(weights(1))
     wait_serving(job, [0, 1])
@@ -270,7 +275,7 @@ def test_an_engine_that_starts_when_its_pod_leaves_the_rollout_is_stopped(start:
     assert len(job.notices) == 1, "what is stopped on purpose is not lost"
 
 
-def test_engines_that_end_with_the_job_are_not_told_as_lost(start: Start) -> None:
+def test_engines_that_end_with_the_job_are_not_reported_as_lost(start: Start) -> None:
     job = start(TWO_BY_ONE)
     job.pool.publish(weights(0))
     job.pool.stop()

@@ -67,7 +67,7 @@ def test_requests_beyond_the_limit_wait_and_are_served(harness: Harness) -> None
     assert len(ended) + len(harness.finish_rest()) == MAX_NUM_SEQS + 3
 
 
-def test_the_step_in_which_a_response_ended_is_told(harness: Harness) -> None:
+def test_the_step_in_which_a_response_ended_is_reported(harness: Harness) -> None:
     before = harness.engine.stats().num_steps
     short, long = request(max_tokens=2), request(max_tokens=9)
     ended = harness.finish([short, long])
@@ -99,7 +99,7 @@ def test_preemptions_are_counted_and_lose_no_token(harness: Harness) -> None:
         assert completion.finish_reason is FinishReason.STOP or len(completion.tokens) == 100
 
 
-def test_the_use_of_the_kv_cache_is_told(harness: Harness) -> None:
+def test_the_use_of_the_kv_cache_is_reported(harness: Harness) -> None:
     harness.engine.add([request(range(10, 74), max_tokens=20)])
     harness.engine.step()
     used = harness.engine.stats().kv_usage
@@ -113,7 +113,7 @@ def test_a_partial_response_without_room_for_more_is_refused(harness: Harness) -
         harness.engine.add([request(max_tokens=5, partial=whole.runs)])
 
 
-def test_the_lengths_of_what_runs_and_waits_are_told_with_partial_tokens(harness: Harness) -> None:
+def test_the_lengths_of_what_runs_and_waits_are_reported_with_partial_tokens(harness: Harness) -> None:
     kept = harness.abort_after(request(), 4).runs
     harness.engine.add(requests(MAX_NUM_SEQS - 1, max_tokens=2))
     harness.engine.add([request(partial=kept, max_tokens=60) for _ in range(2)])
@@ -125,5 +125,5 @@ def test_the_lengths_of_what_runs_and_waits_are_told_with_partial_tokens(harness
     assert harness.engine.live() == []
 
 
-def test_the_capacity_of_the_kv_cache_is_told(harness: Harness) -> None:
+def test_the_capacity_of_the_kv_cache_is_reported(harness: Harness) -> None:
     assert harness.engine.stats().kv_capacity_tokens == NUM_KV_BLOCKS * harness.kv_block_tokens

@@ -47,8 +47,8 @@ from tests.contract.engines.harness import Harness
 from tests.contract.trainers.replicas import OPTIONS
 from tests.unit.runtime.elastic_parts import AtOnce, Known
 from tests.unit.runtime.scripted import build, by_place
+from tests.unit.runtime.scripted_loop import Scorer
 from tests.unit.runtime.test_recorder import Reports
-from tests.unit.runtime.test_training_loop import Scorer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 

@@ -111,7 +111,7 @@ def test_no_request_is_taken_between_the_last_bucket_and_the_word_to_serve(harne
         harness.engine.serve(2)
 
 
-def test_weights_that_begin_anew_forget_those_that_did_not_end(harness: Harness) -> None:
+def test_weights_that_begin_again_forget_those_that_did_not_end(harness: Harness) -> None:
     first, *_ = buckets(harness.other_weights().items(), BUCKET_BYTES)
     harness.engine.begin_weights()
     harness.engine.load_bucket(first)

@@ -56,14 +56,18 @@ def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 class Job:
-    """What a job asks for, and what it is told."""
+    """What a job asks for, and what it is answered."""
 
     def __init__(self, storage: Path, server: HubServer | None, name: str = "job", **fields: Any) -> None:
         self.model = Model.model_validate({"hub": MODEL, **fields})
         self.progress: list[tuple[str, int, int]] = []
         settings = Hub(endpoint=server.url if server else None)
         self.downloads = Downloads(
-            storage, storage / name, settings, lambda *told: self.progress.append(told), retry_after_s=(0.01, 0.01)
+            storage,
+            storage / name,
+            settings,
+            lambda *reported: self.progress.append(reported),
+            retry_after_s=(0.01, 0.01),
         )
 
     def fetch(self) -> Downloaded:
@@ -144,14 +148,14 @@ def _clients() -> list[psutil.Process]:
     return [one for one in psutil.Process().children() if "longshore_runtime.hub.fetch" in one.cmdline()]
 
 
-def test_progress_is_told_while_files_come(hub: HubServer, tmp_path: Path) -> None:
+def test_progress_is_reported_while_files_come(hub: HubServer, tmp_path: Path) -> None:
     hub.before_file.clear()
     job = Job(tmp_path, hub)
-    told = threading.Event()
-    job.downloads._on_progress = lambda *progress: (job.progress.append(progress), told.set())  # type: ignore[assignment]
+    reported = threading.Event()
+    job.downloads._on_progress = lambda *progress: (job.progress.append(progress), reported.set())  # type: ignore[assignment]
     with ThreadPoolExecutor(1) as pool:
         fetching = pool.submit(job.fetch)
-        assert told.wait(60)
+        assert reported.wait(60)
         hub.before_file.set()
         fetching.result()
     assert job.progress == [(MODEL, 0, len(WEIGHTS) + 4)]
@@ -192,51 +196,53 @@ def test_the_token_comes_from_its_file_and_opens_gated_repositories(
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ({"hub": "acme/none"}, "model.hub: there is no model 'acme/none' at {url}, or it is private; correct the name, "
                                "or set hub.tokenSecret"),
         ({"revision": "v9"}, "model.revision: 'acme/tiny' has no 'v9'; name a branch, a tag or a commit of it"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_told_by_its_field(
-    hub: HubServer, tmp_path: Path, fields: dict[str, str], told: str
+def test_what_is_not_there_is_reported_by_its_field(
+    hub: HubServer, tmp_path: Path, fields: dict[str, str], reported: str
 ) -> None:
     num_before = len(hub.requests)
-    assert refused(Job(tmp_path, hub, **fields)) == told.format(url=hub.url)
+    assert refused(Job(tmp_path, hub, **fields)) == reported.format(url=hub.url)
     assert len(hub.requests) == num_before + 1, "it is not tried again"
 
 
 def test_a_model_that_has_no_room_is_refused_before_it_is_downloaded(hub: HubServer, tmp_path: Path) -> None:
     hub.claimed_bytes["model.safetensors"] = 10**17
-    told = refused(Job(tmp_path, hub))
-    assert told.startswith("model.hub: the volume has no room for 'acme/tiny': it needs 100,000,000,000,000,004 bytes")
-    assert told.endswith("are free; enlarge it or delete what it no longer needs")
+    reported = refused(Job(tmp_path, hub))
+    assert reported.startswith(
+        "model.hub: the volume has no room for 'acme/tiny': it needs 100,000,000,000,000,004 bytes"
+    )
+    assert reported.endswith("are free; enlarge it or delete what it no longer needs")
     assert not hub.downloads("model.safetensors")
 
 
 def test_what_is_in_the_way_in_the_storage_is_not_taken_for_the_network(hub: HubServer, tmp_path: Path) -> None:
     (tmp_path / "cache" / "hub").mkdir(parents=True)
     (tmp_path / "cache" / "hub" / "models--acme--tiny").write_text("a file")
-    told = refused(Job(tmp_path, hub))
-    assert told.startswith("storage: cache/hub cannot be used ([Errno ")
-    assert told.endswith("; correct or delete what is there")
+    reported = refused(Job(tmp_path, hub))
+    assert reported.startswith("storage: cache/hub cannot be used ([Errno ")
+    assert reported.endswith("; correct or delete what is there")
 
 
-def test_something_else_than_a_hub_is_told_as_such(hub: HubServer, tmp_path: Path) -> None:
+def test_something_else_than_a_hub_is_reported_as_such(hub: HubServer, tmp_path: Path) -> None:
     hub.status = 200
     assert refused(Job(tmp_path, hub)).startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (")
 
 
-def test_a_hub_that_stays_ill_is_told_after_some_attempts(hub: HubServer, tmp_path: Path) -> None:
+def test_a_hub_that_stays_ill_is_reported_after_some_attempts(hub: HubServer, tmp_path: Path) -> None:
     hub.status = 503
-    told = refused(Job(tmp_path, hub))
-    assert told.startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (")
-    assert told.endswith("or set HF_HUB_OFFLINE=1 there to use what the storage has")
+    reported = refused(Job(tmp_path, hub))
+    assert reported.startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (")
+    assert reported.endswith("or set HF_HUB_OFFLINE=1 there to use what the storage has")
     assert len({one.path for one in hub.requests}) == 1 < len(hub.requests)
 
 
-def test_an_endpoint_where_nobody_listens_is_told_with_the_field(tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_endpoint_where_nobody_listens_is_reported_with_the_field(tmp_path: Path, monkeypatch: Any) -> None:
     with hub_server() as gone:
         pass
     monkeypatch.setenv("HF_ENDPOINT", gone.url)
@@ -248,20 +254,20 @@ def test_credentials_in_the_address_of_a_mirror_are_not_shown(
 ) -> None:
     with hub_server() as gone:
         gone.url = gone.url.replace("http://", "http://user:s3cret@")
-    told = refused(Job(tmp_path, gone))
-    assert told.startswith("hub.endpoint: http://127.0.0.1:")
-    assert "s3cret" not in told + "".join(capfd.readouterr())
+    reported = refused(Job(tmp_path, gone))
+    assert reported.startswith("hub.endpoint: http://127.0.0.1:")
+    assert "s3cret" not in reported + "".join(capfd.readouterr())
 
 
 def test_signatures_in_addresses_of_files_are_not_shown(
     hub: HubServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     hub.cdn_status = 502
-    told = refused(Job(tmp_path, hub))
-    assert told.startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (")
+    reported = refused(Job(tmp_path, hub))
+    assert reported.startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (")
     hub.cdn_status, hub.cut_after_bytes = None, len(WEIGHTS) // 2
     Job(tmp_path, hub).fetch()
-    assert "s1gned" not in told + "".join(capfd.readouterr())
+    assert "s1gned" not in reported + "".join(capfd.readouterr())
 
 
 def test_offline_what_the_storage_has_is_used_and_nothing_else(
@@ -312,7 +318,7 @@ def test_of_a_data_set_the_files_of_its_configuration_and_split_are_downloaded(h
     assert found.files == (train,)
     assert parquet.read_table(found.directory / train).num_rows == 3
     assert not hub.downloads(test) and not hub.downloads(other)
-    for fields, told in (
+    for fields, reported in (
         ({"config": "hard"}, "data.config: 'hard' is not one of main, socratic"),
         ({}, "data.config: the data set has several: set it to one of main, socratic"),
         ({"config": "socratic", "split": "test"}, "data.split: 'test' is not one of train"),
@@ -320,4 +326,4 @@ def test_of_a_data_set_the_files_of_its_configuration_and_split_are_downloaded(h
         (one,) = wanted(Model(path="m"), Data.model_validate({"hub": DATA, **fields}))
         with pytest.raises(UserError) as caught:
             job.downloads.fetch(one)
-        assert str(caught.value) == told
+        assert str(caught.value) == reported

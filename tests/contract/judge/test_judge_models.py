@@ -173,7 +173,7 @@ def test_the_limit_of_a_call_grows_with_its_questions(
         (RuntimeError("shapes do not fit"), RuntimeError, "shapes do not fit"),
     ],
 )
-def test_an_error_of_the_gpu_tells_whether_this_process_can_go_on(
+def test_an_error_of_the_gpu_says_whether_this_process_can_go_on(
     streamed: StreamedJudge,
     monkeypatch: pytest.MonkeyPatch,
     call: str,
@@ -200,7 +200,7 @@ def test_a_closed_judge_gives_its_weights_up(checkpoints: Checkpoints) -> None:
         judge.complete(["x"], 1)
 
 
-def test_a_directory_without_a_model_is_told_by_its_field(tmp_path: Path) -> None:
+def test_a_directory_without_a_model_is_reported_by_its_field(tmp_path: Path) -> None:
     with pytest.raises(JudgeSetupError, match=r"^judge.modelPath: '.*' is no usable model \(") as refusal:
         create_judge_model(StreamedJudgeOptions(tmp_path, accelerator=False))
     assert "\n" not in str(refusal.value)

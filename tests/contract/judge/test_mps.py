@@ -12,8 +12,8 @@ from longshore_runtime.judge import mps
 from longshore_runtime.judge.mps import (
     MAX_FAILURES,
     ClientLimits,
+    GpuSharing,
     MpsDaemon,
-    Sharing,
     SharingMode,
     client_environment,
     share_gpus,
@@ -58,7 +58,7 @@ class Container:
         answer = "\n".join(lines)
         self.install("nvidia-smi", f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\nexit {status}\n")
 
-    def share(self) -> Sharing:
+    def share(self) -> GpuSharing:
         return share_gpus(self.directory, self.environment)
 
 
@@ -68,7 +68,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
 
 
 @pytest.fixture
-def sharing(container: Container) -> Iterator[Sharing]:
+def sharing(container: Container) -> Iterator[GpuSharing]:
     """MPS on two GPUs."""
     container.install_smi("0, 9.0, Default, Disabled", "1, 9.0, Exclusive_Process, [N/A]")
     container.install("nvidia-cuda-mps-control", CONTROL)
@@ -78,19 +78,19 @@ def sharing(container: Container) -> Iterator[Sharing]:
     running(sharing).stop()
 
 
-def running(sharing: Sharing) -> MpsDaemon:
+def running(sharing: GpuSharing) -> MpsDaemon:
     assert sharing.daemon is not None
     return sharing.daemon
 
 
-def test_a_daemon_runs_with_pipes_and_logs_of_its_own(sharing: Sharing, container: Container) -> None:
+def test_a_daemon_runs_with_pipes_and_logs_of_its_own(sharing: GpuSharing, container: Container) -> None:
     assert sharing.pipe_directory == container.directory / "pipe"
     assert (container.directory / "pipe" / "log_directory").read_text().strip() == str(container.directory / "log")
     assert (container.directory / "pipe").stat().st_mode & 0o777 == 0o700
     assert running(sharing).fault() is None
 
 
-def test_clients_find_it_through_their_environment(sharing: Sharing, container: Container) -> None:
+def test_clients_find_it_through_their_environment(sharing: GpuSharing, container: Container) -> None:
     limits = ClientLimits(active_thread_percentage=30, device_memory_bytes=6 * GIB)
     assert sharing.client_environment(limits) == {
         "CUDA_MPS_PIPE_DIRECTORY": str(container.directory / "pipe"),
@@ -112,7 +112,7 @@ def test_limits_out_of_range_are_refused(share: float | None, memory: int | None
         ClientLimits(share, memory)
 
 
-def test_a_client_that_faulted_the_server_is_seen(sharing: Sharing) -> None:
+def test_a_client_that_faulted_the_server_is_seen(sharing: GpuSharing) -> None:
     assert sharing.pipe_directory is not None
     (sharing.pipe_directory / "servers").write_text("4711\n")
     (sharing.pipe_directory / "status").write_text("ACTIVE\n")
@@ -139,7 +139,7 @@ def test_a_server_that_is_gone_when_it_is_asked_is_no_fault_until_it_is_so_time_
     assert moody.fault() is None
     (moody.pipe_directory / "1").unlink()
     assert [moody.fault() for _ in range(MAX_FAILURES - 1)] == [None] * (MAX_FAILURES - 1), (
-        "one answer, and it counts anew"
+        "one answer, and it counts from zero"
     )
     assert re.match(
         r"^the MPS daemon answered 'get_server_status 1' with status 1: .* \(5 times in a row\)$", str(moody.fault())
@@ -157,7 +157,7 @@ def test_a_daemon_that_does_not_answer_in_time_is_asked_again(
     *first, last = [moody.fault() for _ in range(MAX_FAILURES)]
     assert first == [None] * (MAX_FAILURES - 1)
     assert last == "the MPS daemon did not answer 'get_server_list' within 0.01 s (5 times in a row)"
-    os.close(os.open(servers, os.O_RDWR))  # Whoever waits for a writer goes on.
+    os.close(os.open(servers, os.O_RDWR))  # A process that waits for a writer goes on.
 
 
 def test_a_fatal_error_is_seen_at_once_also_where_another_server_does_not_answer(moody: MpsDaemon) -> None:
@@ -165,14 +165,14 @@ def test_a_fatal_error_is_seen_at_once_also_where_another_server_does_not_answer
     assert moody.fault() == "MPS server 2 is in state FAULT: a client caused a fatal GPU error"
 
 
-def test_a_daemon_that_died_is_seen(sharing: Sharing) -> None:
+def test_a_daemon_that_died_is_seen(sharing: GpuSharing) -> None:
     daemon = running(sharing)
     os.killpg(daemon.process_id, signal.SIGKILL)
     os.waitid(os.P_PID, daemon.process_id, os.WEXITED | os.WNOWAIT)
     assert daemon.fault() == "the MPS daemon ended with status -9"
 
 
-def test_a_stopped_daemon_has_ended(sharing: Sharing) -> None:
+def test_a_stopped_daemon_has_ended(sharing: GpuSharing) -> None:
     daemon = running(sharing)
     daemon.stop()
     assert daemon.fault() == "the MPS daemon ended with status 0"

@@ -21,7 +21,7 @@ def echo(prompts: Sequence[str], max_tokens: int) -> list[str]:
 
 
 class Pool:
-    """Servers that have told their addresses, and a judge that asks them."""
+    """Servers that have published their addresses, and a judge that asks them."""
 
     def __init__(self, directory: Path, num_servers: int) -> None:
         self.directory = directory
@@ -138,6 +138,6 @@ def test_the_address_of_an_earlier_attempt_is_void(pools: Callable[[int], Pool])
     assert pool.num_requests() == [0]
 
 
-def test_an_address_stays_told_for_those_who_come_later(pool: Pool) -> None:
+def test_an_address_stays_known_to_those_who_come_later(pool: Pool) -> None:
     assert was_published(pool.options.directory, 1)
     assert not was_published(pool.options.directory, 2)

@@ -91,7 +91,7 @@ def test_one_silence_does_not_cost_the_others_their_replies(server: JudgeServer)
     assert len(server.received) >= 4, "one was asked again"
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_a_server_that_is_not_there_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     gone = RemoteJudge(RemoteJudgeOptions(f"http://127.0.0.1:{port}/v1", "qwen", retry_wait_s=0.0))
@@ -125,7 +125,7 @@ def test_an_answer_that_is_no_completion_is_quoted_and_not_tried_again(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_token_is_told_by_its_field(server: JudgeServer, tmp_path: Path, status: int) -> None:
+def test_a_refused_token_is_reported_by_its_field(server: JudgeServer, tmp_path: Path, status: int) -> None:
     server.answers = [Answer(status), Answer(status)]
     with pytest.raises(JudgeSetupError, match=rf"^tokenSecret: .* answered {status}: it asks for a token, set this"):
         RemoteJudge(options(server)).complete(["Why?"], 7)
@@ -136,7 +136,7 @@ def test_a_refused_token_is_told_by_its_field(server: JudgeServer, tmp_path: Pat
     assert len(server.received) == 2
 
 
-def test_a_token_is_read_anew_for_every_call(server: JudgeServer, tmp_path: Path) -> None:
+def test_a_token_is_read_again_for_every_call(server: JudgeServer, tmp_path: Path) -> None:
     token = tmp_path / "token"
     judge = RemoteJudge(replace(options(server), token_file=token))
     for text in ("first\n", "second\n"):
@@ -159,8 +159,8 @@ def test_a_token_reaches_no_message_and_no_log(
             judge.complete(["Why?"], 7)
         failures.append(failure)
     assert [request.authorization for request in server.received] == ["Bearer s3cret-t0ken"] * len(server.received)
-    told = caplog.text + "".join(f"{failure.value!r} {failure.getrepr(style='short')}" for failure in failures)
-    assert "s3cret-t0ken" not in told
+    reported = caplog.text + "".join(f"{failure.value!r} {failure.getrepr(style='short')}" for failure in failures)
+    assert "s3cret-t0ken" not in reported
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_token_reaches_no_message_and_no_log(
         (b"\xff", r"^tokenSecret: '.*' cannot be read$"),
     ],
 )
-def test_a_file_without_a_token_is_told_by_its_field(
+def test_a_file_without_a_token_is_reported_by_its_field(
     server: JudgeServer, tmp_path: Path, content: bytes | None, sentence: str
 ) -> None:
     token = tmp_path / "token"
@@ -184,7 +184,7 @@ def test_a_file_without_a_token_is_told_by_its_field(
 
 
 @pytest.mark.parametrize("url", ["http://", "http://[::1/v1", "http://host:port/v1"])
-def test_what_is_no_address_is_told_by_its_field(url: str) -> None:
+def test_what_is_no_address_is_reported_by_its_field(url: str) -> None:
     with pytest.raises(JudgeSetupError, match=r"^judge.url: '.*' is no address$"):
         RemoteJudge(RemoteJudgeOptions(url, "qwen", retry_wait_s=0.0)).complete(["Why?"], 7)
 

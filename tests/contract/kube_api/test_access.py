@@ -28,13 +28,13 @@ def _token(api: Api, namespace: str, **spec: Any) -> str:
     return str(answer.json["status"]["token"])
 
 
-def _grant(api: Api, namespace: str, *rules: dict[str, Any], name: str = "r") -> None:
+def _grant(api: Api, namespace: str, *rules: dict[str, Any]) -> None:
     base = f"{RBAC}/namespaces/{namespace}"
-    assert api.post(f"{base}/roles", {"metadata": {"name": name}, "rules": list(rules)}).status == 201
+    assert api.post(f"{base}/roles", {"metadata": {"name": "r"}, "rules": list(rules)}).status == 201
     binding = {
-        "metadata": {"name": name},
+        "metadata": {"name": "r"},
         "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": namespace}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
     }
     assert api.post(f"{base}/rolebindings", binding).status == 201
 
@@ -44,10 +44,10 @@ def _until_allowed(api: Api, path: str) -> None:
     _eventually(lambda: api.get(path).status == 200)
 
 
-def _eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:
-    end_s = time.monotonic() + within_s
+def _eventually(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 30
     while not holds():
-        assert time.monotonic() < end_s, f"not within {within_s:g} s"
+        assert time.monotonic() < end_s, "not within 30 s"
         time.sleep(0.05)
 
 

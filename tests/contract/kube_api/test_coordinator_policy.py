@@ -89,9 +89,9 @@ def coordinator(api: Api, job: Job) -> Api:
     return who
 
 
-def _until_ruled(job: Job, who: Api, within_s: float = 30.0) -> None:
+def _until_ruled(job: Job, who: Api) -> None:
     """Rights and policies take effect within a moment on a real cluster."""
-    end_s = time.monotonic() + within_s
+    end_s = time.monotonic() + 30
     while "denied request" not in job.apply_status(who, {"phase": "Failed"}).text:
         assert time.monotonic() < end_s, job.apply_status(who, {"phase": "Failed"}).text
         time.sleep(0.1)

@@ -150,7 +150,8 @@ def test_a_failed_installation_leaves_nothing_and_can_be_repeated(installer: Ins
         with pytest.raises(CliError, match="Helm could not install the chart"):
             installer.install(broken)
         assert installer.objects() == set()
-        assert api.get(CRD).status == 404 or "deletionTimestamp" in api.get(CRD).json["metadata"]
+        definition = api.get(CRD)
+        assert definition.status == 404 or "deletionTimestamp" in definition.json["metadata"]
         assert not installer.namespace_exists()
     _until_deleted(api, f"/api/v1/namespaces/{installer.namespace}")
     assert installer.install() == "installed"

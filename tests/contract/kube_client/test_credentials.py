@@ -41,12 +41,12 @@ async def ask(client: Client) -> None:
 class Plugin:
     """A program that counts its runs and answers with a token of that number."""
 
-    def __init__(self, folder: Path, *, version: str = V1, lasts: timedelta | None = None, body: str = "") -> None:
+    def __init__(self, folder: Path, *, lasts: timedelta | None = None, body: str = "") -> None:
         self._runs, path = folder / "runs", folder / "plugin"
         status: dict[str, str] = {"token": "token-$n"}
         if lasts is not None:
             status["expirationTimestamp"] = (datetime.now(UTC) + lasts).isoformat()
-        answer = json.dumps({"apiVersion": version, "kind": "ExecCredential", "status": status})
+        answer = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status})
         path.write_text(
             f'#!/bin/sh\necho "$KUBERNETES_EXEC_INFO" >> {self._runs}\nn=$(wc -l < {self._runs})\n'
             + (body or f"cat <<END\n{answer}\nEND\n")
@@ -97,7 +97,7 @@ class TestTokenFiles:
 
 
 class TestPlugins:
-    async def test_it_runs_once_for_many_requests_and_is_told_about_the_cluster(self, tmp_path: Path) -> None:
+    async def test_it_runs_once_for_many_requests_and_gets_the_cluster(self, tmp_path: Path) -> None:
         issuer, script = Plugin(tmp_path, lasts=timedelta(hours=1)), Script(*[accepted()] * 8)
         async with access_to(script, plugin=issuer.plugin) as access, Client(access, "test") as client:
             await asyncio.gather(*(ask(client) for _ in range(8)))

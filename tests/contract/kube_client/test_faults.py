@@ -104,37 +104,24 @@ class TestSentences:
             with pytest.raises(ApiError, match="does not accept the credentials"):
                 await client.get(PODS, "demo", "team")
 
-    async def test_an_answer_of_a_proxy_is_quoted(self) -> None:
-        async def proxy_error(_: web.Request) -> web.Response:
-            return web.Response(status=403, text="<html>blocked by the proxy</html>")
+    @pytest.mark.parametrize(
+        ("answer", "error", "sentence"),
+        [
+            ({"status": 403, "text": "<html>blocked by the proxy</html>"}, ApiError, "blocked by the proxy"),
+            ({"status": 405}, ApiError, "the API server answers 405"),
+            *(({"text": text}, Unreadable, "is no object of Kubernetes") for text in ("<html>", "[]", "3", "")),
+            ({"text": '{"a":' * 50_000 + "1" + "}" * 50_000}, Unreadable, "nested too deeply"),
+        ],
+        ids=["of a proxy", "without a message", "html", "a list", "a number", "nothing", "nested too deeply"],
+    )
+    async def test_an_answer_that_is_none_of_kubernetes(
+        self, answer: dict[str, Any], error: type[KubeError], sentence: str
+    ) -> None:
+        async def answered(_: web.Request) -> web.Response:
+            return web.Response(**answer)
 
-        async with client_of(Script(proxy_error)) as client:
-            with pytest.raises(ApiError, match="blocked by the proxy"):
-                await client.get(PODS, "demo", "team")
-
-    async def test_an_answer_without_a_message(self) -> None:
-        async def bare(_: web.Request) -> web.Response:
-            return web.Response(status=405)
-
-        async with client_of(Script(bare)) as client:
-            with pytest.raises(ApiError, match="the API server answers 405"):
-                await client.get(PODS, "demo", "team")
-
-    @pytest.mark.parametrize("text", ["<html>", "[]", "3", ""])
-    async def test_a_server_that_is_none_of_kubernetes(self, text: str) -> None:
-        async def answer(_: web.Request) -> web.Response:
-            return web.Response(text=text)
-
-        async with client_of(Script(answer)) as client:
-            with pytest.raises(Unreadable, match="is no object of Kubernetes"):
-                await client.get(PODS, "demo", "team")
-
-    async def test_an_object_that_is_nested_too_deeply(self) -> None:
-        async def answer(_: web.Request) -> web.Response:
-            return web.Response(text='{"a":' * 50_000 + "1" + "}" * 50_000)
-
-        async with client_of(Script(answer)) as client:
-            with pytest.raises(Unreadable, match="nested too deeply"):
+        async with client_of(Script(answered)) as client:
+            with pytest.raises(error, match=sentence):
                 await client.get(PODS, "demo", "team")
 
 
@@ -276,7 +263,7 @@ class TestFollowing:
         async with followed(script) as news:
             await received(news, "listed", "ADDED a")
 
-    async def test_whoever_follows_may_give_up(self) -> None:
+    async def test_a_follower_may_give_up(self) -> None:
         def give_up(error: KubeError, silence_s: float) -> None:
             raise error
 

@@ -264,7 +264,7 @@ def test_taken_port_is_named(data_dir: Path) -> None:
             start_detached(data_dir, ClusterConfig(port=port))
 
 
-def test_command_line_starts_tells_and_stops(data_dir: Path) -> None:
+def test_command_line_starts_reports_and_stops(data_dir: Path) -> None:
     assert cli("status", "--data-dir", str(data_dir)).returncode == 1
 
     up = cli("up", "--data-dir", str(data_dir), "--nodes", "3", "--gpus-per-node", "8", "--detach")

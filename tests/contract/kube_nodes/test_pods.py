@@ -32,7 +32,7 @@ def test_pod_that_ends_well_succeeds(kubectl: Kubectl) -> None:
     assert conditions(pod)["Ready"] == "False"
 
 
-def test_pod_that_fails_tells_its_exit_code_and_last_words(kubectl: Kubectl) -> None:
+def test_pod_that_fails_reports_its_exit_code_and_last_words(kubectl: Kubectl) -> None:
     script = "printf 'out of data' > /dev/termination-log; exit 7"
     kubectl.apply(kubectl.pod("p", script, restartPolicy="Never"))
 
@@ -187,7 +187,7 @@ def test_pre_stop_hook_runs_before_sigterm(kubectl: Kubectl) -> None:
     assert follower.communicate(timeout=60)[0] == "hooked\n"
 
 
-def test_two_containers_share_the_pod_and_are_told_apart_by_name(kubectl: Kubectl) -> None:
+def test_two_containers_share_the_pod_and_are_distinguished_by_name(kubectl: Kubectl) -> None:
     pod = kubectl.pod("p", "echo one", restartPolicy="Never")
     pod["spec"]["containers"].append(kubectl.container("other", "echo two"))
     kubectl.apply(pod)

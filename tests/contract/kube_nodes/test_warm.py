@@ -140,7 +140,7 @@ async def test_the_exit_code_is_the_programs(containers: Containers, code: int) 
 
 
 @pytest.mark.asyncio
-async def test_an_exception_is_told_in_the_log(containers: Containers) -> None:
+async def test_an_exception_is_reported_in_the_log(containers: Containers) -> None:
     assert await containers.run("raise") == 1
     assert containers.output()[-1] == "ValueError: of the program"
 

@@ -4,8 +4,10 @@ The cluster is the embedded one, or that of $LONGSHORE_TEST_KUBECONFIG, where po
 """
 
 import itertools
+import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,11 +24,14 @@ from tests.contract.operator.harness import (
     Cluster,
     Jobs,
     Operator,
+    eventually,
 )
 
 helm = pytest.importorskip("helm_python", reason="the chart is installed with helm-python-sdk")
 
 OPTIONS = ("--all-namespaces", f"--allow-priority-class={ALLOWED_PRIORITY_CLASS}")
+GRACE_S = 180.0
+"""Longer than any pod of a job may take to end."""
 _numbers = itertools.count(1)
 
 
@@ -69,8 +74,31 @@ def operator(operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def jobs(cluster: Cluster, chart: None) -> Iterator[Jobs]:
-    """A namespace of its own."""
+    """A namespace of its own, which leaves the node to the next test."""
+    with namespace(cluster) as name:
+        yield Jobs(cluster, name)
+
+
+@pytest.fixture
+def teams(cluster: Cluster, chart: None) -> Iterator[tuple[Jobs, Jobs, Jobs]]:
+    """Three namespaces."""
+    with namespace(cluster) as first, namespace(cluster) as second, namespace(cluster) as third:
+        yield Jobs(cluster, first), Jobs(cluster, second), Jobs(cluster, third)
+
+
+@pytest.fixture(scope="session")
+def running_pods(cluster: Cluster) -> None:
+    """For tests whose pods have to run: nodes that are simulated run none."""
+    nodes = json.loads(cluster.core.list_node(_preload_content=False).data)["items"]
+    if not any(node["status"]["nodeInfo"].get("containerRuntimeVersion") for node in nodes):
+        pytest.skip("the nodes of the cluster are simulated, and its pods have to run")
+
+
+@contextmanager
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace, gone with all of its pods afterwards: another test may need their places."""
     name = f"team-{next(_numbers)}"
     cluster.core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
-    yield Jobs(cluster, name)
+    yield name
     cluster.core.delete_namespace(name)
+    eventually(f"no pod is left in {name}", lambda: not cluster.core.list_namespaced_pod(name).items, GRACE_S)

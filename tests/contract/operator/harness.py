@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,8 +12,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import yaml
+from benchmarks.measured_process import free_port
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import stream
 
 from longshore.api.scheduling import PodGroupKind
 
@@ -34,7 +35,7 @@ DEADLINE_S = 60.0
 T = TypeVar("T")
 ALLOWED_PRIORITY_CLASS = "allowed-by-the-chart"
 HOLD = "trap 'exit 143' TERM; sleep 1000 & wait"
-"""A command that ends at once when it is told to: the first process of a container ignores signals that it does not
+"""A command that ends at once when it is asked to: the first process of a container ignores signals that it does not
 handle."""
 ALWAYS_READY = {"exec": {"command": ["true"]}}
 
@@ -49,13 +50,6 @@ def eventually(what: str, look: Callable[[], T | None], deadline_s: float = DEAD
         if time.monotonic() > end_s:
             raise AssertionError(f"not within {deadline_s:g} s: {what}")
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -119,9 +113,34 @@ class Jobs:
         status: dict[str, Any] = job.get("status") or {}
         return status
 
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """Statuses of all jobs by name."""
+        found = self.cluster.custom.list_namespaced_custom_object("longshore.dev", "v1alpha1", self.namespace, "rljobs")
+        return {job["metadata"]["name"]: job.get("status") or {} for job in found["items"]}
+
     def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
         conditions = self.status(name).get("conditions", [])
         return next((c for c in conditions if c["type"] == kind), {})
+
+    def gpu_pods(self, name: str) -> dict[str, str]:
+        """uid by name of the pods of a job that hold GPUs, if they have any."""
+        return {
+            pod: found.metadata.uid
+            for pod, found in self.pods().items()
+            if pod.startswith(f"{name}-") and found.status.phase in ("Pending", "Running")
+        }
+
+    def wait_reported(self, name: str, reason: str, message: str) -> None:
+        """Wait until the status says why the job waits for its admission."""
+
+        def is_reported() -> bool:
+            condition = self.condition("Admitted", name)
+            return condition.get("reason") == reason and message in condition["message"]
+
+        try:
+            eventually(f"{name} waits because of {reason}: {message}", is_reported)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {self.condition('Admitted', name)}") from None
 
     def report(self, runtime: dict[str, Any], name: str = "demo") -> None:
         """What a coordinator does: server-side apply of its part of the status alone."""
@@ -172,6 +191,17 @@ class Jobs:
         pod = self.cluster.core.read_namespaced_pod(name, self.namespace)
         self.cluster.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=1)
         return str(pod.metadata.uid)
+
+    def execute(self, pod: str, command: str) -> None:
+        """Run a shell command in the first container of a pod.
+
+        With a client of its own: while it runs a command, other threads cannot use it for anything else.
+        """
+        core = Cluster(self.cluster.kubeconfig).core
+        stream(
+            core.connect_get_namespaced_pod_exec, pod, self.namespace,
+            command=["sh", "-c", command], stdout=True, stderr=True,
+        )  # fmt: skip
 
     def events(self) -> list[Any]:
         """Events about the jobs."""
@@ -250,3 +280,19 @@ class Operator:
         if self._process.poll() is None:
             self._process.send_signal(number)
         return self._process.wait(timeout=30)
+
+
+@contextmanager
+def operators(jobs: Jobs, kubeconfig: Path, folder: Path, *options: str) -> Iterator[Callable[[], Operator]]:
+    """Yield what starts an operator for the namespace of the jobs; all of them end with the block."""
+    started: list[Operator] = []
+
+    def start() -> Operator:
+        log = folder / f"operator-{len(started)}.log"
+        started.append(Operator(kubeconfig, log, f"--namespace={jobs.namespace}", "--no-leader-election", *options))
+        return started[-1]
+
+    yield start
+    for operator in started:
+        operator.stop()
+        print(operator.log())

@@ -1,18 +1,23 @@
 """Queues for tests: those of a real Kueue, or of a stand-in that follows its documented protocol.
 
 The stand-in plays Kueue's part for one resource: it admits by priority and age while the quota lasts, says why others
-wait, evicts for a higher priority, and frees quota only when the owner of an evicted Workload has released it.
+wait, evicts for a higher priority, and frees quota only when the owner of an evicted Workload has released it. Quota of
+a Workload that becomes inactive is free at once, as in the real one.
 """
 
+import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from tests.contract.operator.harness import GPU, Cluster, eventually
+from tests.contract.operator.harness import GPU, Cluster, Operator, eventually
 
 GROUP = "kueue.x-k8s.io"
 _KINDS = {
@@ -29,6 +34,31 @@ Json = dict[str, Any]
 def is_served(cluster: Cluster) -> bool:
     """Whether the cluster has Kueue."""
     return GROUP in {group.name for group in client.ApisApi(cluster.client).get_api_versions().groups}
+
+
+@contextmanager
+def operator_with_kueue(cluster: Cluster, kubeconfig: Path, log: Path) -> Iterator[Operator]:
+    """An operator that uses Kueue, and something that admits Workloads."""
+    with kueue_controller(cluster):
+        process = Operator(kubeconfig, log, "--all-namespaces", "--kueue")
+        process.wait_leading()
+        yield process
+        process.stop()
+        print(process.log())
+
+
+@contextmanager
+def kueue_controller(cluster: Cluster) -> Iterator[None]:
+    """Something that admits Workloads, for as long as the context lasts."""
+    if "LONGSHORE_TEST_KUBECONFIG" in os.environ:
+        if not is_served(cluster):
+            pytest.skip("the cluster of LONGSHORE_TEST_KUBECONFIG has no Kueue")
+        yield
+        return
+    if not is_served(cluster):
+        install_definitions(cluster)
+    with FakeKueue(cluster):
+        yield
 
 
 def install_definitions(cluster: Cluster) -> None:
@@ -70,7 +100,12 @@ class Kueue:
         """Of the ClusterQueue, the flavor and the priority class."""
 
     def create_queue(self, namespace: str, gpus: int, node_labels: dict[str, str]) -> None:
-        """A ClusterQueue with so many GPUs, in which higher priorities preempt, and its flavor."""
+        """A queue with so many GPUs for one namespace."""
+        self.create_cluster_queue(gpus, node_labels)
+        self.create_local_queue(namespace, "team")
+
+    def create_cluster_queue(self, gpus: int, node_labels: dict[str, str]) -> None:
+        """A ClusterQueue with so many GPUs, in which higher priorities preempt, with its flavor and priority class."""
         toleration = {"key": "team", "operator": "Exists"}
         self._create("ResourceFlavor", {"nodeLabels": node_labels, "tolerations": [toleration]})
         quotas = [{"name": GPU, "nominalQuota": gpus}, {"name": "cpu", "nominalQuota": 100}]
@@ -85,7 +120,6 @@ class Kueue:
         self.cluster.custom.create_cluster_custom_object(
             GROUP, "v1beta1", _KINDS["WorkloadPriorityClass"], body | self._type("WorkloadPriorityClass")
         )
-        self.create_local_queue(namespace, "team")
 
     def create_local_queue(self, namespace: str, name: str) -> None:
         body = {"metadata": {"name": name}, "spec": {"clusterQueue": self.name}} | self._type("LocalQueue")
@@ -164,10 +198,11 @@ class FakeKueue:
         local = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in self._list("LocalQueue")}
         workloads = [one for one in self._list("Workload") if not holds(one, "Finished")]
         workloads.sort(key=lambda one: (-one["spec"].get("priority", 0), one["metadata"]["creationTimestamp"]))
+        kept: set[str] = set()
+        """ClusterQueues whose quota is kept for a Workload that waits for those which it has evicted."""
         for one in workloads:
             if not one["spec"].get("active", True):
-                is_due = holds(one, "QuotaReserved") and not holds(one, "Evicted")
-                if is_due and self._evict(one, "Deactivated", "The workload is deactivated"):
+                if not holds(one, "Evicted") and self._evict(one, "Deactivated", "The workload is deactivated"):
                     return
                 continue
             if holds(one, "QuotaReserved"):
@@ -178,21 +213,26 @@ class FakeKueue:
                 if self._report(one, {"QuotaReserved": ("False", "Inadmissible", message)}):
                     return
                 continue
-            if self._admit_or_report(one, queues[queue["spec"]["clusterQueue"]], workloads, local):
+            cluster_queue = queue["spec"]["clusterQueue"]
+            if cluster_queue in kept:
+                continue
+            users = [
+                each
+                for each in workloads
+                if holds(each, "QuotaReserved")
+                and each["spec"].get("active", True)
+                and local[each["metadata"]["namespace"], each["spec"]["queueName"]]["spec"]["clusterQueue"]
+                == cluster_queue
+            ]
+            if self._admit_or_report(one, queues[cluster_queue], users):
                 return
+            if any(holds(user, "Evicted") and is_lower(user, one) for user in users):
+                kept.add(cluster_queue)
 
-    def _admit_or_report(
-        self, one: Json, queue: Json, workloads: list[Json], local: dict[tuple[str, str], Json]
-    ) -> bool:
+    def _admit_or_report(self, one: Json, queue: Json, users: list[Json]) -> bool:
         name = queue["metadata"]["name"]
         flavor = queue["spec"]["resourceGroups"][0]["flavors"][0]
         quota = int(next(each for each in flavor["resources"] if each["name"] == GPU)["nominalQuota"])
-        users = [
-            each
-            for each in workloads
-            if holds(each, "QuotaReserved")
-            and local[each["metadata"]["namespace"], each["spec"]["queueName"]]["spec"]["clusterQueue"] == name
-        ]
         free = quota - sum(gpus(each) for each in users)
         counts = next((counts for counts in possible_counts(one) if gpus(one, counts) <= free), None)
         if counts is not None:
@@ -201,9 +241,9 @@ class FakeKueue:
         message = f"couldn't assign flavors: insufficient unused quota for {GPU}, {missing} more needed"
         if self._report(one, {"QuotaReserved": ("False", "Pending", message)}):
             return True
+        missing -= sum(gpus(user) for user in users if holds(user, "Evicted"))
         for user in reversed(users):
-            is_lower = user["spec"].get("priority", 0) < one["spec"].get("priority", 0)
-            if is_lower and not holds(user, "Evicted"):
+            if missing > 0 and is_lower(user, one) and not holds(user, "Evicted"):
                 return self._evict(user, "Preempted", "Preempted to accommodate a workload of higher priority")
         return False
 
@@ -244,6 +284,11 @@ class FakeKueue:
             GROUP, "v1beta1", metadata["namespace"], "workloads", metadata["name"], body
         )
         return True
+
+
+def is_lower(workload: Json, than: Json) -> bool:
+    """Whether a Workload may be evicted for another one."""
+    return bool(workload["spec"].get("priority", 0) < than["spec"].get("priority", 0))
 
 
 def possible_counts(workload: Json) -> Iterator[dict[str, int]]:

@@ -60,7 +60,7 @@ async def test_a_leader_that_cannot_renew_its_lease_in_time_stops(monkeypatch: p
 
 def test_a_quota_that_the_capacity_never_grants_is_named_with_both_figures() -> None:
     limits = {"capacity": {GPU: 8}, "quotas": {"team-a": {GPU: 16}, "team-b": {GPU: 8, "amd.com/gpu": 4}}}
-    [told] = AdmissionConfig.model_validate(limits).contradictions()
-    assert told.startswith("admission.quotas.team-a: 16 nvidia.com/gpu are more than the 8 of admission.capacity")
-    assert told.endswith("lower the quota or raise the capacity")
+    [reported] = AdmissionConfig.model_validate(limits).contradictions()
+    assert reported.startswith("admission.quotas.team-a: 16 nvidia.com/gpu are more than the 8 of admission.capacity")
+    assert reported.endswith("lower the quota or raise the capacity")
     assert AdmissionConfig.model_validate({"quotas": {"team-a": {GPU: 16}}}).contradictions() == []

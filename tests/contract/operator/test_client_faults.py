@@ -87,20 +87,6 @@ class TestInformer:
         assert script.queries[2]["resourceVersion"] == "5"
         assert "app.kubernetes.io/managed-by=longshore" in script.queries[2]["labelSelector"]
 
-    @pytest.mark.parametrize("within_stream", [True, False])
-    async def test_an_expired_version_means_a_new_list(self, within_stream: bool) -> None:
-        gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}}
-        script = Script(
-            page([pod("a", 1)], 5),
-            stream(gone) if within_stream else failure(410, "Expired"),
-            page([pod("b", 8)], 9),
-            stream(stays_open=True),
-        )
-        async with informer_of(script) as (informer, changes):
-            await until_pods_are(informer, changes, "b")
-            await script.until_requested(4)
-        assert script.queries[3]["resourceVersion"] == "9"
-
     async def test_a_damaged_pod_does_not_stop_the_others(self) -> None:
         damaged = pod("bad", 6)
         damaged["metadata"]["labels"]["longshore.dev/attempt"] = "many"

@@ -77,14 +77,14 @@ def test_every_round_is_answered(jobs: Jobs, operator: Operator) -> None:
     assert jobs.status()["assignment"]["overlay"]["round"] == 20
 
 
-def test_a_rejection_is_told_by_one_event(jobs: Jobs, operator: Operator) -> None:
+def test_a_rejection_is_reported_by_one_event(jobs: Jobs, operator: Operator) -> None:
     jobs.create(**job_spec(), rollout=STREAMED)
     jobs.wait_phase("Running")
     await_epoch(jobs, at_milestone(1), 2)
     for fraction in (0.4, 0.5):
         refused = at_milestone(1, rejectedEpoch=2, rejectedReason="round 1 has its batch already")
         jobs.report(refused | {"round": refused["round"] | {"fractionFinished": fraction}})
-        eventually("the rejection is told", lambda: "AssignmentRejected" in jobs.event_reasons())
+        eventually("the rejection is reported", lambda: "AssignmentRejected" in jobs.event_reasons())
     await_epoch(jobs, at_milestone(2), 3)
     (event,) = [event for event in jobs.events() if event.reason == "AssignmentRejected"]
     assert (event.type, event.count) == ("Warning", 1)
@@ -93,15 +93,17 @@ def test_a_rejection_is_told_by_one_event(jobs: Jobs, operator: Operator) -> Non
     assert "longshore_operator_assignment_rejections_total 1.0" in metric_lines(operator)
 
 
-def test_lost_engines_are_told_by_one_event_each(jobs: Jobs, operator: Operator) -> None:
+def test_lost_engines_are_reported_by_one_event_each(jobs: Jobs, operator: Operator) -> None:
     jobs.create(**job_spec())
     jobs.wait_phase("Running")
     notices = [
         {"number": number, "reason": "EngineLost", "message": f"engine {number} was lost"} for number in range(1, 4)
     ]
-    for told in (notices[:2], notices):
-        jobs.report({"attempt": 1, "notices": told})
-        eventually("engines are told", lambda told=told: jobs.event_reasons().count("EngineLost") == len(told))
+    for reported in (notices[:2], notices):
+        jobs.report({"attempt": 1, "notices": reported})
+        eventually(
+            "engines are reported", lambda reported=reported: jobs.event_reasons().count("EngineLost") == len(reported)
+        )
     lost = [event for event in jobs.events() if event.reason == "EngineLost"]
     assert {event.message for event in lost} == {notice["message"] for notice in notices}
     assert {(event.type, event.count) for event in lost} == {("Warning", 1)}

@@ -20,7 +20,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SlowRoles:
-    """An API server that has every object at once, but knows a Role only when a binding has asked for it in vain."""
+    """An API server that has every object at once, but knows a Role only after a binding was refused for its lack."""
 
     def __init__(self, num_refusals: int) -> None:
         self._num_refusals = num_refusals

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from benchmarks.measured_process import free_port
 from benchmarks.pretend_kubelet import PretendKubelet
 
 from longshore_devcluster.apiserver import ApiServer
@@ -18,7 +19,7 @@ from longshore_operator import leader
 from longshore_operator.kube import KubeClient
 from longshore_operator.leader import Election, LeadershipLost
 from longshore_operator.main import parse, run
-from tests.contract.operator.harness import CHART, free_port
+from tests.contract.operator.harness import CHART
 from tests.contract.operator.test_controller import CountingKube, Operator
 from tests.unit.operator.model import SPEC
 

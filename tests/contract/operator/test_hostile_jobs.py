@@ -3,17 +3,11 @@
 from typing import Any
 
 import pytest
+from benchmarks.hostile_jobs import nested
 
 from tests.contract.operator.harness import Jobs, eventually, job_spec
 
 pytestmark = pytest.mark.usefixtures("operator")
-
-
-def nested(depth: int) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for _ in range(depth):
-        value = {"a": value}
-    return value
 
 
 HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
@@ -29,12 +23,12 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 def test_templates_that_the_api_server_takes_are_refused_with_a_sentence(jobs: Jobs) -> None:
     for name, (template, _) in HOSTILE.items():
         jobs.create(name, **job_spec() | {"workers": {"template": template}})
-    for name, (_, told) in HOSTILE.items():
+    for name, (_, reported) in HOSTILE.items():
         jobs.wait_phase("Failed", name)
         condition = jobs.condition("Failed", name)
         assert condition["reason"] == "TemplateRefused"
         assert condition["message"].startswith("spec.workers.template")
-        assert told in condition["message"]
+        assert reported in condition["message"]
     assert jobs.pods() == {}
 
 

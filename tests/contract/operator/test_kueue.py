@@ -1,7 +1,6 @@
 """Jobs in queues of Kueue: a stand-in on the embedded cluster, and the real Kueue where the cluster has it."""
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,36 +8,20 @@ from typing import Any
 import pytest
 
 from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import FakeKueue, Kueue, holds, install_definitions, is_served
+from tests.contract.operator.kueue import Kueue, holds, operator_with_kueue
 
-IS_EMBEDDED = "LONGSHORE_TEST_KUBECONFIG" not in os.environ
 ON_LINUX = {"kubernetes.io/os": "linux"}
 TEAM = {"kueue.x-k8s.io/queue-name": "team"}
+ENDS_WHEN_KILLED = "trap '' TERM; while :; do sleep 1; done"
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def controller(cluster: Cluster, chart: None) -> Iterator[None]:
-    """Something that admits Workloads."""
-    if is_served(cluster):
-        yield
-        return
-    if not IS_EMBEDDED:
-        pytest.skip("the cluster of LONGSHORE_TEST_KUBECONFIG has no Kueue")
-    install_definitions(cluster)
-    with FakeKueue(cluster):
-        yield
-
-
-@pytest.fixture(scope="module")
 def operator(
-    controller: None, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Operator]:
-    process = Operator(operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log", "--all-namespaces", "--kueue")
-    process.wait_leading()
-    yield process
-    process.stop()
-    print(process.log())
+    with operator_with_kueue(cluster, operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log") as process:
+        yield process
 
 
 @pytest.fixture
@@ -51,27 +34,6 @@ def kueue(cluster: Cluster, jobs: Jobs, operator: Operator) -> Iterator[Kueue]:
         if jobs.get(job) is not None:
             jobs.delete(job)
     made.delete_queue()
-
-
-def pods_of(jobs: Jobs, name: str) -> list[str]:
-    """Pods of a job that hold GPUs, if they have any."""
-    pods = jobs.pods().items()
-    return sorted(
-        pod for pod, found in pods if pod.startswith(f"{name}-") and found.status.phase in ("Pending", "Running")
-    )
-
-
-def wait_reported(jobs: Jobs, name: str, reason: str, message: str) -> None:
-    """Wait until the job is told why it waits."""
-
-    def is_reported() -> bool:
-        condition = jobs.condition("Admitted", name)
-        return condition.get("reason") == reason and message in condition["message"]
-
-    try:
-        eventually(f"{name} waits because of {reason}: {message}", is_reported)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; it is {jobs.condition('Admitted', name)}") from None
 
 
 def wait_admitted(jobs: Jobs, name: str) -> dict[str, Any]:
@@ -95,9 +57,9 @@ def test_a_job_that_waits_says_why_in_kueues_words_and_has_no_pods(jobs: Jobs, k
     jobs.create("first", labels=TEAM, **job_spec())
     wait_admitted(jobs, "first")
     jobs.create("second", labels=TEAM, **job_spec())
-    wait_reported(jobs, "second", "QuotaPending", f"insufficient unused quota for {GPU}")
+    jobs.wait_reported("second", "QuotaPending", f"insufficient unused quota for {GPU}")
     assert jobs.status("second")["phase"] == "Queued"
-    assert pods_of(jobs, "second") == []
+    assert jobs.gpu_pods("second") == {}
 
 
 def test_an_evicted_job_gives_its_quota_back_when_its_pods_are_gone_and_returns(jobs: Jobs, kueue: Kueue) -> None:
@@ -105,7 +67,7 @@ def test_an_evicted_job_gives_its_quota_back_when_its_pods_are_gone_and_returns(
     wait_admitted(jobs, "first")
     jobs.create("urgent", labels=TEAM | {"kueue.x-k8s.io/priority-class": kueue.name}, **job_spec())
     wait_admitted(jobs, "urgent")
-    assert pods_of(jobs, "first") == []
+    assert jobs.gpu_pods("first") == {}
     assert jobs.status("first")["phase"] == "Queued"
     assert "Evicted" in jobs.event_reasons()
     assert kueue.condition(jobs.namespace, "first", "Requeued")["status"] == "True"
@@ -119,11 +81,23 @@ def test_a_suspended_job_gives_its_quota_back(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("second", labels=TEAM, **job_spec())
     jobs.patch({"suspend": True}, "first")
     wait_admitted(jobs, "second")
-    assert pods_of(jobs, "first") == []
+    assert jobs.gpu_pods("first") == {}
     jobs.patch({"suspend": False, "workers": {"replicas": 1}}, "first")
-    wait_reported(jobs, "first", "QuotaPending", f"insufficient unused quota for {GPU}")
+    jobs.wait_reported("first", "QuotaPending", f"insufficient unused quota for {GPU}")
     jobs.delete("second")
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 1}
+
+
+@pytest.mark.usefixtures("running_pods")
+def test_the_quota_of_a_suspended_job_is_not_free_while_its_pods_end(jobs: Jobs, kueue: Kueue) -> None:
+    spec = job_spec(worker=ENDS_WHEN_KILLED)
+    spec["workers"]["template"]["spec"]["terminationGracePeriodSeconds"] = 4
+    jobs.create("first", labels=TEAM, **spec)
+    jobs.wait_phase("Running", "first")
+    jobs.create("second", labels=TEAM, **job_spec())
+    jobs.patch({"suspend": True}, "first")
+    jobs.wait_condition("Admitted", "Admitted", "second")
+    assert jobs.gpu_pods("first") == {}
 
 
 def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
@@ -135,15 +109,15 @@ def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
     with operator.paused():
         for change in ({"suspend": True}, {"workers": {"replicas": 2}}, {"suspend": False}):
             jobs.patch(change, "first")
-    wait_reported(jobs, "first", "QuotaPending", f"insufficient unused quota for {GPU}")
-    assert pods_of(jobs, "first") == []
+    jobs.wait_reported("first", "QuotaPending", f"insufficient unused quota for {GPU}")
+    assert jobs.gpu_pods("first") == {}
     jobs.delete("second")
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 2}
 
 
 def test_a_queue_that_does_not_exist_is_reported_and_corrected(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
-    wait_reported(jobs, "first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
+    jobs.wait_reported("first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
     kueue.create_local_queue(jobs.namespace, "later")
     wait_admitted(jobs, "first")
 
@@ -175,17 +149,17 @@ def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for
     eventually("it has two workers", lambda: jobs.status("second")["admission"].get("workers") == 2)
 
 
-@pytest.mark.skipif(not IS_EMBEDDED, reason="its pods have to run")
+@pytest.mark.usefixtures("running_pods")
 def test_a_partly_admitted_job_runs_with_its_part(jobs: Jobs, kueue: Kueue) -> None:
     spec = job_spec(replicas=4)
     spec["workers"] |= {"minReplicas": 1}
     jobs.create("first", labels=TEAM, **spec)
     status = jobs.wait_phase("Running", "first")
     assert status["workers"] == {"desired": 2, "ready": 2}
-    assert pods_of(jobs, "first") == ["first-coordinator", "first-worker-0", "first-worker-1"]
+    assert sorted(jobs.gpu_pods("first")) == ["first-coordinator", "first-worker-0", "first-worker-1"]
 
 
-@pytest.mark.skipif(not IS_EMBEDDED, reason="its pods have to run")
+@pytest.mark.usefixtures("running_pods")
 def test_kueue_learns_that_the_pods_are_ready(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels=TEAM, **job_spec())
     jobs.wait_phase("Running", "first")

@@ -36,7 +36,7 @@ async def test_jobs_are_listed_and_watched_without_what_they_hold() -> None:
     assert accepted == [METADATA_LIST_TYPE, METADATA_TYPE, "*/*"]
 
 
-async def test_all_jobs_are_listed_sixteen_at_a_time_and_changes_are_told_apart_from_them() -> None:
+async def test_all_jobs_are_listed_sixteen_at_a_time_and_changes_are_distinguished_from_them() -> None:
     """180 jobs of a megabyte each, in one answer, would be more memory than the operator has."""
     names = [f"job-{index}" for index in range(40)]
     change = event("MODIFIED", partial("job-7", version="8"))

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from kubernetes.stream import stream
 
 from tests.contract.operator.harness import (
     ALLOWED_PRIORITY_CLASS,
@@ -46,23 +45,12 @@ def test_a_job_runs_and_completes(jobs: Jobs) -> None:
     for name in ("demo-worker-0", "demo-worker-1"):
         assert address in [{"name": e.name, "value": e.value} for e in pods[name].spec.containers[0].env]
 
-    exec_in_pod(jobs, "demo-coordinator", 'touch "$LONGSHORE_STORAGE/stop"')
+    jobs.execute("demo-coordinator", 'touch "$LONGSHORE_STORAGE/stop"')
     status = jobs.wait_phase("Succeeded")
     assert jobs.condition("Complete")["message"] == "final model: done"
     assert status["completionTime"]
     eventually("only the ended coordinator is left", lambda: sorted(jobs.pods()) == ["demo-coordinator"])
     assert {"Started", "Finished"} <= set(jobs.event_reasons())
-
-
-def exec_in_pod(jobs: Jobs, pod: str, command: str) -> None:
-    stream(
-        jobs.cluster.core.connect_get_namespaced_pod_exec,
-        pod,
-        jobs.namespace,
-        command=["sh", "-c", command],
-        stdout=True,
-        stderr=True,
-    )
 
 
 def test_reward_pods_are_made_as_the_job_says_and_limited(jobs: Jobs) -> None:

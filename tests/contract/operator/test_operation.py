@@ -180,7 +180,7 @@ def answer(operator: Operator, path: str) -> str | None:
 
 
 class TestHealth:
-    def test_a_working_operator_is_healthy_and_tells_its_metrics(
+    def test_a_working_operator_is_healthy_and_serves_its_metrics(
         self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
     ) -> None:
         operator = start(operators, operator_kubeconfig, tmp_path)

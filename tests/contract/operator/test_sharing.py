@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from tests.contract.operator.harness import Jobs, Operator, eventually, job_spec
+from tests.contract.operator.harness import Jobs, Operator, eventually, job_spec, operators
 
 Start = Callable[[], Operator]
 OBJECT = "longshore-sharing-night"
@@ -18,18 +18,8 @@ OBJECT = "longshore-sharing-night"
 @pytest.fixture
 def start(jobs: Jobs, operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts an operator for the namespace of the test."""
-    started: list[Operator] = []
-
-    def make() -> Operator:
-        log = tmp_path / f"operator-{len(started)}.log"
-        options = (f"--namespace={jobs.namespace}", "--no-leader-election")
-        started.append(Operator(operator_kubeconfig, log, *options))
-        return started[-1]
-
-    yield make
-    for operator in started:
-        operator.stop()
-        print(operator.log())
+    with operators(jobs, operator_kubeconfig, tmp_path) as start:
+        yield start
 
 
 def create(jobs: Jobs, name: str, limit: float = 9.0, turn_limit_s: int = 3600) -> None:

@@ -39,9 +39,9 @@ def test_a_template_and_its_arguments_are_the_users(tokenizer: Any) -> None:
         ("{{ messages[9].content.x }}", "has no element 9"),
     ],
 )
-def test_a_template_that_does_not_take_the_messages_is_told_with_the_row(
+def test_a_template_that_does_not_take_the_messages_is_reported_with_the_row(
     tokenizer: Any, template: str, reason: str
 ) -> None:
-    told = rf"^row 1: data\.chat\.template does not take its messages \(.*{reason}"
-    with pytest.raises(UserError, match=told):
+    reported = rf"^row 1: data\.chat\.template does not take its messages \(.*{reason}"
+    with pytest.raises(UserError, match=reported):
         rendered(MESSAGES, Chat(template=template), tokenizer, "row 1")

@@ -74,19 +74,19 @@ def run_as_ordinary_user() -> int:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "reported"),
     [
         ('{"model": {"builtin": "Huge"}}', "spec.model.builtin: input should be 'Tiny', not \"Huge\""),
         ("{", "spec: invalid JSON: EOF while parsing"),
     ],
 )
 def test_a_coordinator_whose_spec_cannot_be_read_leaves_the_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, reported: str
 ) -> None:
     prepare(tmp_path, monkeypatch, config)
     with head_starter() as starter:
         assert run_coordinator(starter) == contract.ExitCode.USER_ERROR
-    assert (tmp_path / "why").read_text().startswith(told)
+    assert (tmp_path / "why").read_text().startswith(reported)
 
 
 HEAD: Final = """
@@ -157,7 +157,7 @@ def test_a_coordinator_reads_a_model_without_importing_torch(tmp_path: Path, mon
         ("runs/locked/count", 0o755, "directory 'runs/locked' belongs to"),
     ],
 )
-def test_storage_that_the_pods_may_not_write_is_a_mistake_of_the_job_told_at_once(
+def test_storage_that_the_pods_may_not_write_is_a_mistake_of_the_job_reported_at_once(
     open_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, mode: int, shown: str
 ) -> None:
     prepare(open_path, monkeypatch, json.dumps(SPEC | {"storage": {"claimName": "shared", "output": output}}))
@@ -170,7 +170,7 @@ def test_storage_that_the_pods_may_not_write_is_a_mistake_of_the_job_told_at_onc
         (storage / "runs/locked").mkdir(mode=0o000)
     storage.chmod(mode)
     assert run_as_ordinary_user() == contract.ExitCode.USER_ERROR
-    told = (open_path / "why").read_text()
-    assert told.startswith("storage: the volume cannot be written by user ")
-    assert shown in told
-    assert "template.spec.securityContext.fsGroup" in told
+    reported = (open_path / "why").read_text()
+    assert reported.startswith("storage: the volume cannot be written by user ")
+    assert shown in reported
+    assert "template.spec.securityContext.fsGroup" in reported

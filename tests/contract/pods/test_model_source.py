@@ -11,7 +11,6 @@ import pytest
 from longshore.api.model import Model
 from longshore.api.rollout import EngineSettings
 from longshore.api.training import TrainerBackend, TrainerSettings
-from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.errors import UserError
 from longshore_runtime.model_source import check_model
@@ -20,16 +19,9 @@ from longshore_runtime.storage import JobStorage
 TORCH = TrainerSettings()
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("built") / "tiny"
-    build_tiny_model(directory, seed=0)
-    return directory
-
-
 @pytest.fixture
-def storage(built: Path, tmp_path: Path) -> JobStorage:
-    shutil.copytree(built, tmp_path / "models" / "tiny")
+def storage(model: Path, tmp_path: Path) -> JobStorage:
+    shutil.copytree(model, tmp_path / "models" / "tiny")
     return JobStorage(tmp_path, "out")
 
 
@@ -68,21 +60,21 @@ def cut(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         (cut, "model.path: models/tiny/model.safetensors is cut off"),
         (edited(head_dim=24), "model.path: the attention heads have size 24"),
         (lambda d: [(d / f).unlink() for f in ("tokenizer.json",)], "model.path: 'models/tiny' has no tokenizer"),
     ],
 )
-def test_damage_is_told_with_its_file(storage: JobStorage, damage: Callable[[Path], object], told: str) -> None:
+def test_damage_is_reported_with_its_file(storage: JobStorage, damage: Callable[[Path], object], reported: str) -> None:
     damage(storage.resolve("models/tiny"))
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         check(storage)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reported"),
     [
         (None, "the tokenizer of 'tiny' has no vocabulary"),
         ("{", "has no usable tokenizer"),
@@ -90,12 +82,12 @@ def test_damage_is_told_with_its_file(storage: JobStorage, damage: Callable[[Pat
     ],
 )
 def test_a_tokenizer_that_is_none_is_not_taken_for_an_empty_one(
-    storage: JobStorage, content: str | None, told: str
+    storage: JobStorage, content: str | None, reported: str
 ) -> None:
     directory = storage.resolve("models/tiny")
     for path in directory.glob("tokenizer*"):
         path.unlink()
     if content is not None:
         (directory / "tokenizer.json").write_text(content)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_tokenizer(directory)

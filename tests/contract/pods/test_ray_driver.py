@@ -42,7 +42,7 @@ print("left when disconnected:", num_before)
 
 
 def test_a_driver_outlives_garbage_that_is_found_while_it_disconnects(tmp_path: Path) -> None:
-    """Another thread has references in cycles: whoever frees one while Ray disconnects ends the process."""
+    """Another thread has references in cycles: a thread that frees one while Ray disconnects ends the process."""
     ended = subprocess.run(
         [sys.executable, "-c", DRIVER, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=120
     )

@@ -16,7 +16,6 @@ from longshore.api.names import Component
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.policy.sharing_group import Grant
-from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.model_source import InitialModel
 from longshore_runtime.rollout.fleet import FleetStart
@@ -52,13 +51,6 @@ class NoAssignments:
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("built") / "tiny"
-    build_tiny_model(directory, seed=0)
-    return directory
 
 
 @pytest.fixture
@@ -103,7 +95,7 @@ def cut(storage: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "changes", "told"),
+    ("damage", "changes", "message"),
     [
         (cut, {}, r"^model\.path: models/tiny/model\.safetensors is cut off"),
         (
@@ -135,14 +127,14 @@ def cut(storage: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_file_ends_the_preparation_before_anything_starts(
-    storage: Path, damage: Callable[[Path], object], changes: dict[str, Any], told: str
+    storage: Path, damage: Callable[[Path], object], changes: dict[str, Any], message: str
 ) -> None:
     damage(storage)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         prepared(storage, **changes)
 
 
-def test_fewer_prompts_than_a_step_wants_are_told(storage: Path) -> None:
+def test_fewer_prompts_than_a_step_wants_are_reported(storage: Path) -> None:
     nowhere = {"name": "mine", "kind": "Python", "importPath": "nowhere:score"}
     steps = {"steps": 1, "promptsPerStep": 7, "responsesPerPrompt": 2, "maxResponseTokens": 64}
     with session(storage, Sink(), algorithm=steps, reward={"pods": 0, "functions": [nowhere]}) as one:
@@ -153,7 +145,7 @@ def test_fewer_prompts_than_a_step_wants_are_told(storage: Path) -> None:
     assert "6 prompts to train on are fewer than algorithm.promptsPerStep (7)" in message
 
 
-def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_are_told_by_their_names(
+def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_are_reported_by_their_names(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = b'{"prompt": "1+1", "answer": "2"}\n'

@@ -77,7 +77,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conta
     signal.signal(signal.SIGTERM, handler)
 
 
-def test_a_fatal_error_of_a_client_ends_the_pod_as_a_crash_that_is_told(
+def test_a_fatal_error_of_a_client_ends_the_pod_as_a_crash_that_is_reported(
     settings: Settings, container: Container, process: "subprocess.Popen[bytes]"
 ) -> None:
     control = CONTROL.replace(SERVER_LIST, "echo 4711").replace(SERVER_STATUS, "echo FAULT")
@@ -93,7 +93,7 @@ def test_a_fatal_error_of_a_client_ends_the_pod_as_a_crash_that_is_told(
 def test_a_pod_whose_mps_works_serves_until_its_node_ends(
     settings: Settings, container: Container, process: "subprocess.Popen[bytes]"
 ) -> None:
-    """The third time that it is asked for its servers, after the start and once in vain, the node has ended."""
+    """The third time that it is asked for its servers, after the start and once without success, the node has ended."""
     count = f'echo >> "{container.programs}/asked"; [ $(wc -l < "{container.programs}/asked") -lt 3 ] || kill'
     control = CONTROL.replace(SERVER_LIST, f"{count} {process.pid}; echo 4711").replace(SERVER_STATUS, "echo ACTIVE")
     container.install("nvidia-cuda-mps-control", control)

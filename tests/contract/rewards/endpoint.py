@@ -1,4 +1,4 @@
-"""A real HTTP server: a scoring service and a judge in one, which does what it is told by what it is sent."""
+"""A real HTTP server: a scoring service and a judge in one, which does what the request asks for."""
 
 import contextlib
 import http.server

@@ -38,9 +38,9 @@ def misbehaving(prompt: str, response: str, answer: str) -> object:
         case "die":
             os._exit(3)
         case "tell and hang":
-            told = Path(prompt)
-            told.with_suffix(".new").write_text(str(os.getpid()))
-            told.with_suffix(".new").replace(told)
+            reported = Path(prompt)
+            reported.with_suffix(".new").write_text(str(os.getpid()))
+            reported.with_suffix(".new").replace(reported)
             threading.Event().wait()
         case "print":
             print("noise that must not be taken for an answer")
@@ -131,7 +131,7 @@ def test_reward_code_sees_no_token_and_no_address(scorer: ChildScorer, monkeypat
     assert scorer.score(item("environment")).reward == 0.0
 
 
-def test_an_import_path_that_leads_nowhere_is_told_by_its_field_before_anything_is_scored() -> None:
+def test_an_import_path_that_leads_nowhere_is_reported_by_its_field_before_anything_is_scored() -> None:
     with pytest.raises(RewardError, match=r"reward.functions\[mine\].importPath: 'no_such_module:score' cannot be"):
         ChildScorer(function("no_such_module:score"))
 
@@ -173,7 +173,7 @@ def rehearsed(name: str, responses: list[str], prompt: str = "0", **options: Any
 
 
 @pytest.mark.parametrize(
-    ("name", "responses", "told"),
+    ("name", "responses", "reported"),
     [
         ("misbehaving", ["hang"] * 3, r"\.importPath: reward mine: line 0: .*:misbehaving does not return within 1 s"),
         ("misbehaving", ["die"] * 3, r"\.importPath: reward mine: line 0: .*:misbehaving ends its process"),
@@ -184,16 +184,16 @@ def rehearsed(name: str, responses: list[str], prompt: str = "0", **options: Any
     ],
 )
 def test_a_function_that_scores_nothing_is_refused_before_it_is_used(
-    monkeypatch: pytest.MonkeyPatch, name: str, responses: list[str], told: str
+    monkeypatch: pytest.MonkeyPatch, name: str, responses: list[str], reported: str
 ) -> None:
     monkeypatch.setattr(scorer_module, "_WARM_UP_TIMEOUT_S", 1.0)
-    with pytest.raises(RewardSetupError, match=rf"reward\.functions\[mine\]{told}"):
+    with pytest.raises(RewardSetupError, match=rf"reward\.functions\[mine\]{reported}"):
         rehearsed(name, responses, timeout_s=1.0)
 
 
 def test_a_function_that_is_slow_for_every_row_would_score_zero_for_ever() -> None:
-    told = r"reward\.functions\[mine\]\.timeoutSeconds: all 2 rows that were tried took longer than 0\.2 s"
-    with pytest.raises(RewardSetupError, match=told):
+    reported = r"reward\.functions\[mine\]\.timeoutSeconds: all 2 rows that were tried took longer than 0\.2 s"
+    with pytest.raises(RewardSetupError, match=reported):
         rehearsed("slow_always", ["1", "1"], prompt="0.6", timeout_s=0.2)
 
 
@@ -212,13 +212,13 @@ def test_one_odd_row_is_no_reason_to_refuse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reported"),
     [("def f(:", "SyntaxError"), ("raise ValueError('no key')", "ValueError: no key"), ("exit(3)", "SystemExit: 3")],
 )
-def test_a_module_that_cannot_be_imported_is_told_whatever_it_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+def test_a_module_that_cannot_be_imported_is_reported_whatever_it_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reported: str
 ) -> None:
     (tmp_path / "broken_reward.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(RewardSetupError, match=rf"importPath: 'broken_reward:f' cannot be imported \({told}"):
+    with pytest.raises(RewardSetupError, match=rf"importPath: 'broken_reward:f' cannot be imported \({reported}"):
         ChildScorer(function("broken_reward:f"))

@@ -91,13 +91,13 @@ def test_a_function_of_a_row_is_rehearsed_with_the_whole_row() -> None:
         ChildScorer(one, [item("#### 72", data_source="x")])
 
 
-def test_what_a_function_raises_about_a_row_is_told_with_the_row() -> None:
+def test_what_a_function_raises_about_a_row_is_reported_with_the_row() -> None:
     with pytest.raises(RewardError, match=r"^reward mine: row 7: raised NotImplementedError: "):
         reward(function("compute_score", "Verl"), item("#### 72", data_source="other"))
 
 
 @pytest.mark.parametrize(
-    ("path", "signature", "told"),
+    ("path", "signature", "reported"),
     [
         ("verl_reward:compute_score", "Longshore", "has the parameters of verl's compute_score; set signature to Verl"),
         ("trl_reward:accuracy_reward", "Longshore", "has the parameters of TRL's reward functions; set signature to"),
@@ -107,7 +107,7 @@ def test_what_a_function_raises_about_a_row_is_told_with_the_row() -> None:
     ],
 )
 def test_a_function_with_another_signature_is_refused_before_it_scores_nonsense(
-    path: str, signature: str, told: str
+    path: str, signature: str, reported: str
 ) -> None:
-    with pytest.raises(RewardSetupError, match=rf"^reward\.functions\[mine\]\.importPath: '{path}' {told}"):
+    with pytest.raises(RewardSetupError, match=rf"^reward\.functions\[mine\]\.importPath: '{path}' {reported}"):
         ChildScorer(function(path, signature))

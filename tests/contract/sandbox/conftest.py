@@ -22,10 +22,10 @@ REQUIRE_NAMESPACES: Final = "LONGSHORE_REQUIRE_NAMESPACES"
 def need(layers: AbstractSet[Layer], available: AbstractSet[Layer]) -> None:
     """Skip the test on a machine without these layers; fail it where namespaces are required and missing."""
     if missing := layers - available:
-        told = f"this machine lacks {', '.join(sorted(missing))}"
+        reported = f"this machine lacks {', '.join(sorted(missing))}"
         if Layer.NAMESPACES in missing and os.environ.get(REQUIRE_NAMESPACES):
-            pytest.fail(f"{told}, and {REQUIRE_NAMESPACES} is set")
-        pytest.skip(told)
+            pytest.fail(f"{reported}, and {REQUIRE_NAMESPACES} is set")
+        pytest.skip(reported)
 
 
 @pytest.fixture(scope="session")

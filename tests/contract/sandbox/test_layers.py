@@ -132,11 +132,11 @@ def _elsewhere(
             os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
-        told = json.loads(pipe.read())
+        reported = json.loads(pipe.read())
     os.waitpid(child, 0)
-    if isinstance(told, str):
-        pytest.skip(told)
-    return [CaseOutcome(outcome) for outcome in told]
+    if isinstance(reported, str):
+        pytest.skip(reported)
+    return [CaseOutcome(outcome) for outcome in reported]
 
 
 def _run_all(python: str, layers: frozenset[Layer], programs: list[tuple[str, float]]) -> list[str] | str:

@@ -77,7 +77,7 @@ def test_each_case_has_its_own_time_limit(sandbox: Sandbox) -> None:
     assert results[1].wall_s >= 0.2
 
 
-def test_cpu_time_is_told_apart_from_waiting(sandbox: Sandbox) -> None:
+def test_cpu_time_is_distinguished_from_waiting(sandbox: Sandbox) -> None:
     busy = "import time\nwhile time.process_time() < 0.3: pass"
     slept, worked = (sandbox.run(program, [StdioCase("", "")])[0] for program in ("import time; time.sleep(0.3)", busy))
     assert slept.cpu_s < 0.3 <= slept.wall_s
@@ -167,7 +167,7 @@ def test_cpu_time_has_a_limit_of_its_own(available: frozenset[Layer]) -> None:
         ("import sys; sys.stdout.buffer.write(b'\\xff')", CaseOutcome.FAILED),
     ],
 )
-def test_programs_fail_in_ways_that_are_told_apart(sandbox: Sandbox, program: str, outcome: CaseOutcome) -> None:
+def test_programs_fail_in_ways_that_are_distinguished(sandbox: Sandbox, program: str, outcome: CaseOutcome) -> None:
     assert _outcome(sandbox, program)[0] is outcome
 
 

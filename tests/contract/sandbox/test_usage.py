@@ -15,7 +15,7 @@ _FILLED_BYTES = 32 << 20
 @pytest.fixture
 def family() -> Iterator[tuple[int, int]]:
     """A child and its child, which has filled some memory."""
-    told, tell = os.pipe()
+    reported, tell = os.pipe()
     child = os.fork()
     if child == 0:
         grandchild = os.fork()
@@ -25,12 +25,12 @@ def family() -> Iterator[tuple[int, int]]:
             signal.pause()
     said: list[int] = []
     while len(said) < 2:
-        said += map(int, os.read(told, 64).split())
+        said += map(int, os.read(reported, 64).split())
     yield child, max(said)
     for process in (max(said), child):
         os.kill(process, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(told)
+    os.close(reported)
     os.close(tell)
 
 

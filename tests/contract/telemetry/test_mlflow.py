@@ -63,12 +63,12 @@ def wait_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
 
 def attempt(address: str, run: TrackedRun, steps: range, succeeded: bool | None) -> None:
     options = Mlflow(address=address)
-    told: list[str] = []
-    thread = TrackerThread("mlflow", lambda: tracker_of(options, None), run, told.append)
+    reported: list[str] = []
+    thread = TrackerThread("mlflow", lambda: tracker_of(options, None), run, reported.append)
     for step in steps:
         thread.log(step, {"actor/pg_loss": step / 10, "reward/domain/a&b/mean": 1.0})
     thread.close(succeeded, limit_s=120)
-    assert told == []
+    assert reported == []
 
 
 def tracker_of(options: Mlflow, token: str | None) -> Tracker:

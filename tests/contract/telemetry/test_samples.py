@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
-from datasets import load_dataset
 
 from tests.unit.runtime.telemetry.test_step_records import run, samples
 
@@ -17,6 +15,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_datasets_loads_all_steps_as_one_table(root: Path, tmp_path: Path) -> None:
+    from datasets import load_dataset
+
     files = str(root / "output" / "samples" / "*.parquet")
     loaded = load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path))
     expected = [row for rows in samples(root).values() for row in rows]
@@ -26,6 +26,8 @@ def test_datasets_loads_all_steps_as_one_table(root: Path, tmp_path: Path) -> No
 
 
 def test_pandas_loads_the_directory(root: Path) -> None:
-    frame = pd.read_parquet(root / "output" / "samples")
+    import pandas
+
+    frame = pandas.read_parquet(root / "output" / "samples")
     assert frame.groupby("step").size().to_dict() == {step: len(rows) for step, rows in samples(root).items()}
     assert frame["reward"].notna().all()

@@ -66,13 +66,13 @@ def collector(status: int = 200) -> Iterator[Collector]:
 
 
 def export(port: int, records: list[RoundRecord], token: str | None = None) -> tuple[TraceExport, list[str]]:
-    told: list[str] = []
+    reported: list[str] = []
     options = OpenTelemetry(endpoint=f"http://127.0.0.1:{port}/")
-    exporter = TraceExport(options, token, {"longshore.job": "demo"}, told.append)
+    exporter = TraceExport(options, token, {"longshore.job": "demo"}, reported.append)
     for record in records:
         exporter.give(record)
     exporter.close()
-    return exporter, told
+    return exporter, reported
 
 
 def attributes(one: Any) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def attributes(one: Any) -> dict[str, Any]:
 
 def test_every_step_is_a_trace_with_its_phases_and_responses() -> None:
     with collector() as found:
-        exporter, told = export(found.port, RECORDS, "key")
-    assert (told, exporter.num_lost) == ([], 0)
+        exporter, reported = export(found.port, RECORDS, "key")
+    assert (reported, exporter.num_lost) == ([], 0)
     assert set(found.paths) == {"/v1/traces"}
     assert set(found.headers) == {"Bearer key"}
     resource = attributes(found.requests[0].resource_spans[0].resource)
@@ -116,8 +116,8 @@ def test_a_large_step_goes_in_several_requests_and_no_span_is_dropped() -> None:
     assert sum(span.name == "response" for span in found.spans) == 1_500
 
 
-def test_a_collector_that_refuses_is_told_once_and_holds_nothing_up() -> None:
+def test_a_collector_that_refuses_is_reported_once_and_holds_nothing_up() -> None:
     with collector(status=403) as found:
-        exporter, told = export(found.port, RECORDS)
+        exporter, reported = export(found.port, RECORDS)
     assert exporter.num_lost == 2
-    assert told == ["tracking.openTelemetry: the collector does not take the spans; the job continues without it"]
+    assert reported == ["tracking.openTelemetry: the collector does not take the spans; the job continues without it"]

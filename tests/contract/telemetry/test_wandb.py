@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wandb.proto.wandb_internal_pb2 import Record
-
 from longshore.api.tracking import Wandb, WandbMode
 from longshore_runtime.telemetry.tracker import TrackedRun
 from longshore_runtime.telemetry.trackers import TrackerThread
-from longshore_runtime.telemetry.wandb_tracker import WandbTracker
 from tests.unit.runtime.telemetry.test_trackers import wait_for
 
 NAMES = ("actor/pg_loss", "val/reward/mean")
-"""Told one after the other."""
+"""Reported one after the other."""
 
 
 def records(path: Path) -> Iterator[Any]:
@@ -23,6 +20,8 @@ def records(path: Path) -> Iterator[Any]:
 
     The service of the package writes it a moment later than its client tells.
     """
+    from wandb.proto.wandb_internal_pb2 import Record
+
     content = path.read_bytes()
     assert content.startswith(b":W&B") and len(content) < 32 * 1024
     at = 7
@@ -42,15 +41,17 @@ def value(history: Any, name: str) -> str:
 
 
 def attempt(output: Path, steps: range, succeeded: bool | None) -> None:
+    from longshore_runtime.telemetry.wandb_tracker import WandbTracker
+
     run = TrackedRun("uid-1", "demo", "arithmetic", "seeds", {"algorithm": {"steps": 6}}, output)
-    told: list[str] = []
+    reported: list[str] = []
     options = Wandb(mode=WandbMode.OFFLINE)
-    thread = TrackerThread("wandb", lambda: WandbTracker(options, None), run, told.append)
+    thread = TrackerThread("wandb", lambda: WandbTracker(options, None), run, reported.append)
     for step in steps:
         thread.log(step, {"actor/pg_loss": step / 10})
         thread.log(step, {"val/reward/mean": 0.5})
     thread.close(succeeded, limit_s=240)
-    assert (told, thread.num_lost) == ([], 0)
+    assert (reported, thread.num_lost) == ([], 0)
 
 
 def test_the_attempts_of_a_job_are_written_as_one_run(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_python_that_is_named_must_run(machine: Machine) -> None:
     assert not machine.venv.exists()
 
 
-def test_debians_python_without_venv_is_told_apart(machine: Machine) -> None:
+def test_debians_python_without_venv_is_distinguished(machine: Machine) -> None:
     machine.add("python3.11", 'case "$2" in *ensurepip*) exit 1;; *version_info\\[*) echo 3.11;; esac')
     done = machine.make("setup")
     assert "error: python3.11 lacks the modules venv and ensurepip" in done.stderr
@@ -94,7 +94,7 @@ def test_names_that_do_not_run_are_passed_over(machine: Machine) -> None:
 
 
 def provision(machine: Machine, pip: str) -> str:
-    """What pip was told, by a Python whose venv has this pip."""
+    """What pip was asked for, by a Python whose venv has this pip."""
     asked = machine.bin / "asked"
     machine.add("pip", f'case "$1" in config) {pip};; install) echo "cert=$PIP_CERT $*" > {asked};; esac')
     create = f"mkdir -p {machine.venv}/bin && cp {machine.bin}/pip {machine.venv}/bin/pip"
@@ -110,8 +110,8 @@ def provision(machine: Machine, pip: str) -> str:
 
 
 def test_pip_trusts_the_certificates_that_the_system_trusts(machine: Machine) -> None:
-    told = provision(machine, pip="true")
-    assert told == f"cert={machine.bin}/bundle.pem install --quiet --disable-pip-version-check uv==1"
+    reported = provision(machine, pip="true")
+    assert reported == f"cert={machine.bin}/bundle.pem install --quiet --disable-pip-version-check uv==1"
 
 
 def test_uv_trusts_the_certificates_that_the_system_trusts(machine: Machine, tmp_path: Path) -> None:

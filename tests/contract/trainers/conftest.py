@@ -4,17 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from longshore_runtime.backends.tiny_model import build_tiny_model
 from tests.contract.trainers.ranks import stop_kept_ranks
 from tests.contract.trainers.replicas import Kind
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built-in tiny model, untrained."""
-    directory = tmp_path_factory.mktemp("model")
-    build_tiny_model(directory, seed=0)
-    return directory
 
 
 @pytest.fixture(params=["fake", "torch", "megatron"])

@@ -82,7 +82,7 @@ def _serve(pipe: Connection) -> None:
         function, world, arguments = pipe.recv()
         try:
             answer = (True, function(world, *arguments))
-        except Exception:  # noqa: BLE001 - it is told to the test
+        except Exception:  # noqa: BLE001 - it is reported to the test
             answer = (False, traceback.format_exc())
         pipe.send(answer)
         _leave_world()

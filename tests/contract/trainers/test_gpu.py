@@ -161,7 +161,7 @@ def test_a_sleeping_trainer_saves_and_loads(kind: Kind, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offload", [False, True])
-def test_rounding_is_told_from_a_lost_sample(kind: Kind, offload: bool) -> None:
+def test_rounding_is_distinguished_from_a_lost_sample(kind: Kind, offload: bool) -> None:
     trainer = kind.start(replace(SOME_CLIPPED, offload_gradients=offload))
     for part in PARTS:
         trainer.accumulate(part)

@@ -225,13 +225,13 @@ def test_a_checkpoint_of_another_backend_is_refused(storage: Path) -> None:
     torch.stop()
 
 
-def test_a_size_that_does_not_suit_the_model_is_told_by_its_field(storage: Path) -> None:
+def test_a_size_that_does_not_suit_the_model_is_reported_by_its_field(storage: Path) -> None:
     spec = TrainerSpec(TrainerBackend.MEGATRON, OPTIONS, ParallelSizes(tensor=4))
     with pytest.raises(UserError, match=r"^trainer\.tensorParallelSize: 4 does not divide the model's 2 key-value"):
         TrainerGroup(TWO_BY_TWO[:1], spec, "model", "output")
 
 
-def test_a_model_that_cannot_be_trained_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_trained_is_reported_by_its_name(tmp_path: Path) -> None:
     MistralConfig().save_pretrained(tmp_path)
     spec = TrainerSpec(TrainerBackend.MEGATRON, replace(OPTIONS, kl_coefficient=0.0))
     with pytest.raises(UserError, match=r"^model: 'models/mine' cannot be loaded .* set trainer\.backend to Torch"):

@@ -1,4 +1,4 @@
-"""A trainer rank is lost: nobody waits for it in vain, and a new world does the step again."""
+"""A trainer rank is lost: nobody waits for it forever, and a new world does the step again."""
 
 import queue
 from collections.abc import Iterator
@@ -94,7 +94,7 @@ def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
     with pytest.raises(TrainerLost):
         trainers.finish(update, timeout_s=LIMIT_S)
     assert generation_of(events) == 0
-    if backend is TrainerBackend.TORCH:  # Whoever waits for ranks that gave up themselves is ended by the restart.
+    if backend is TrainerBackend.TORCH:  # What waits for ranks that gave up themselves is ended by the restart.
         ray.get(trainers._world.actors[0].discard.remote(), timeout=LIMIT_S)
 
     trainers.restart()

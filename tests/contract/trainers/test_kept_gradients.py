@@ -53,7 +53,7 @@ def maybe_nap(trainer: Trainer, rng: random.Random) -> None:
             trainer.wake()
 
 
-def test_a_sleeping_trainer_tells_and_saves_its_weights(kind: Kind, tmp_path: Path) -> None:
+def test_a_sleeping_trainer_returns_and_saves_its_weights(kind: Kind, tmp_path: Path) -> None:
     trainer = kind.start()
     expected = step(trainer, PARTS).weights
     trainer.sleep()

@@ -49,5 +49,5 @@ def test_no_steps_leave_the_model_as_built(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(10, 1), (11, 0)])
-def test_the_fingerprint_tells_results_apart(arguments: tuple[int, int]) -> None:
+def test_the_fingerprint_distinguishes_results(arguments: tuple[int, int]) -> None:
     assert fingerprint(10, 0) == fingerprint(10, 0) != fingerprint(*arguments)

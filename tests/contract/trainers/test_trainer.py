@@ -112,7 +112,7 @@ def test_the_denominator_changes_the_update(kind: Kind) -> None:
     assert weights(400.0) != weights(4_000.0)
 
 
-def test_an_update_begins_anew(kind: Kind) -> None:
+def test_an_update_starts_from_zero(kind: Kind) -> None:
     trainer, other = kind.start(), kind.start()
     step(trainer, [SAMPLES[:4]])
     step(other, [SAMPLES[:4]])

@@ -81,23 +81,26 @@ class Reference(torch.nn.Module):
 
 
 def test_a_reference_beside_the_trainer_computes_where_it_is() -> None:
-    reference, told = Reference(), list[str]()
+    reference, reported = Reference(), list[str]()
     place = ReferencePlace(reference, DEVICE, offloads=False)
-    with place.computing(lambda: told.append("leave"), lambda: told.append("come back")):
-        assert (reference.places, told) == (["meta"], [])
-    assert (reference.places, told) == (["meta"], [])
+    with place.computing(lambda: reported.append("leave"), lambda: reported.append("come back")):
+        assert (reference.places, reported) == (["meta"], [])
+    assert (reference.places, reported) == (["meta"], [])
     place.sleep()
     place.wake()
     assert reference.places == ["meta", "cpu", "meta"]
 
 
 def test_a_reference_on_the_host_takes_the_place_of_the_model_while_it_computes() -> None:
-    reference, told = Reference(), list[str]()
+    reference, reported = Reference(), list[str]()
     place = ReferencePlace(reference, DEVICE, offloads=True)
     assert reference.places == ["cpu"]
-    with pytest.raises(RuntimeError), place.computing(lambda: told.append("leave"), lambda: told.append("come back")):
-        assert (reference.places, told) == (["cpu", "meta"], ["leave"])
+    with (
+        pytest.raises(RuntimeError),
+        place.computing(lambda: reported.append("leave"), lambda: reported.append("come back")),
+    ):
+        assert (reference.places, reported) == (["cpu", "meta"], ["leave"])
         raise RuntimeError
-    assert (reference.places, told) == (["cpu", "meta", "cpu"], ["leave", "come back"]), "also when a pass fails"
+    assert (reference.places, reported) == (["cpu", "meta", "cpu"], ["leave", "come back"]), "also when a pass fails"
     place.wake()
     assert reference.places[-1] == "cpu"

@@ -1,4 +1,4 @@
-"""Accumulated gradients against one pass over the batch: rounding is told from every mistake that a stream can make."""
+"""Accumulated gradients against one pass over the batch: every mistake that a stream can make differs from rounding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 ROUNDING, MISTAKE = 1e-4, 1e-2
 SAMPLES = with_masks(make_samples())
 PARTS = [SAMPLES[7:], SAMPLES[2:7], SAMPLES[:2]]
-TOLD = next(
+REPORTED = next(
     number
     for number, sample in enumerate(SAMPLES)
     if sample.advantage and 0 < sample.num_loss_tokens < len(sample.response_tokens)
@@ -31,22 +31,22 @@ DENOMINATOR = step_denominator(SAMPLES, OPTIONS)
 
 
 def dropped(samples: Sequence[Sample]) -> list[Sample]:
-    return [sample for number, sample in enumerate(samples) if number != TOLD]
+    return [sample for number, sample in enumerate(samples) if number != REPORTED]
 
 
 def doubled(samples: Sequence[Sample]) -> list[Sample]:
-    return [*samples, samples[TOLD]]
+    return [*samples, samples[REPORTED]]
 
 
 def wrong_advantage(samples: Sequence[Sample]) -> list[Sample]:
-    changed = replace(samples[TOLD], advantage=samples[TOLD].advantage + 0.5)
-    return [changed if number == TOLD else sample for number, sample in enumerate(samples)]
+    changed = replace(samples[REPORTED], advantage=samples[REPORTED].advantage + 0.5)
+    return [changed if number == REPORTED else sample for number, sample in enumerate(samples)]
 
 
 def wrong_mask(samples: Sequence[Sample]) -> list[Sample]:
-    changed = replace(samples[TOLD], loss_mask=None)
-    assert changed.num_loss_tokens > samples[TOLD].num_loss_tokens
-    return [changed if number == TOLD else sample for number, sample in enumerate(samples)]
+    changed = replace(samples[REPORTED], loss_mask=None)
+    assert changed.num_loss_tokens > samples[REPORTED].num_loss_tokens
+    return [changed if number == REPORTED else sample for number, sample in enumerate(samples)]
 
 
 @pytest.mark.parametrize("offload", [False, True])

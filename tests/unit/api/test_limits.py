@@ -1,4 +1,4 @@
-"""How large a job may be: what one job asks of the operator has bounds, and each is told with its field."""
+"""How large a job may be: what one job asks of the operator has bounds, and each is reported with its field."""
 
 import json
 from typing import Any
@@ -63,7 +63,7 @@ def test_the_hostile_spec_that_is_small_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("field", ["workers.template", "coordinator.template", "reward.template"])
-def test_a_template_that_is_too_large_is_told_with_its_field(field: str) -> None:
+def test_a_template_that_is_too_large_is_reported_with_its_field(field: str) -> None:
     assert refusal(spec({field: {"metadata": {"annotations": {"a": "x" * MAX_FREEFORM_BYTES}}}})) == (
         f"spec.{field}: the object is larger than 32 KiB"
     )
@@ -71,20 +71,20 @@ def test_a_template_that_is_too_large_is_told_with_its_field(field: str) -> None
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 255, 900])
 @pytest.mark.parametrize("field", ["workers.template", "rollout.engine.extraArgs"])
-def test_nesting_that_nothing_could_write_out_again_is_told_with_its_field(field: str, depth: int) -> None:
+def test_nesting_that_nothing_could_write_out_again_is_reported_with_its_field(field: str, depth: int) -> None:
     assert (
         refusal(spec({field: nested(depth)})) == f"spec.{field}: the object is nested more than {MAX_DEPTH} levels deep"
     )
 
 
-def test_a_spec_that_is_too_large_as_a_whole_is_told_with_its_largest_field() -> None:
+def test_a_spec_that_is_too_large_as_a_whole_is_reported_with_its_largest_field() -> None:
     function = {"name": "a", "kind": "Maths", "domains": ["d" * MAX_SPEC_BYTES]}
     assert (
         refusal(spec({"reward.functions": [function]})) == "spec: reward is too large: a whole spec has at most 256 KiB"
     )
 
 
-def test_what_is_nested_where_no_object_belongs_is_told_without_being_shown() -> None:
+def test_what_is_nested_where_no_object_belongs_is_reported_without_being_shown() -> None:
     deep: Any = 1
     for _ in range(10_000):
         deep = [deep]

@@ -1,4 +1,4 @@
-"""Whoever reads a spec, operator, coordinator or command line, tells of a mistake in the same sentence."""
+"""Operator, coordinator and command line report a mistake in a spec in the same sentence."""
 
 from typing import Any
 

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.repurpose import figures_of, manifests, percentile, rounds_of
 
 
-def test_rounds_without_a_hand_over_are_counted_and_give_no_times() -> None:
+def test_rounds_without_a_repurposing_are_counted_and_give_no_times() -> None:
     lines = [
         json.dumps({"step": 0, "val/reward/mean": 0.1}),
         json.dumps({"step": 1, "timing_s/gen": 2.0}),
@@ -15,7 +15,7 @@ def test_rounds_without_a_hand_over_are_counted_and_give_no_times() -> None:
                 "step": 2,
                 "timing_s/gen": 3.0,
                 "repurpose/control_path_s": 0.5,
-                "repurpose/hand_over_s": 0.2,
+                "repurpose/apply_s": 0.2,
                 "repurpose/num_moved": 4,
             }
         ),

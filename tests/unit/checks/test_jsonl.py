@@ -1,4 +1,4 @@
-"""Rows of a JSONL file: what is right is read, what is wrong is told on its own line."""
+"""Rows of a JSONL file: what is right is read, what is wrong is reported with its own line."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_files_of_other_systems_are_read(tmp_path: Path, content: bytes) -> None
         (b'{"a": ' + b"[" * 100_000, "line 1: not valid JSON (it is nested too deeply)"),
     ],
 )
-def test_a_line_that_is_no_row_is_told_with_its_number_and_no_other(
+def test_a_line_that_is_no_row_is_reported_with_its_number_and_no_other(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
     with pytest.raises(RowError) as caught:

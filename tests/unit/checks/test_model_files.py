@@ -62,7 +62,7 @@ SECOND = "model-00002-of-00002.safetensors"
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_the_file_and_what_to_do(
+def test_what_is_wrong_is_reported_with_the_file_and_what_to_do(
     model: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     damage(model)

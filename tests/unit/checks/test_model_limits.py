@@ -33,7 +33,7 @@ def test_quantised_weights_are_refused_and_plain_ones_are_not(quantization: obje
     assert mistakes(QWEN | {"quantization_config": None}) == []
 
 
-def test_a_context_that_the_model_cannot_have_is_told_with_what_it_can() -> None:
+def test_a_context_that_the_model_cannot_have_is_reported_with_what_it_can() -> None:
     mistake = "model.maxContextTokens: 32769 exceeds the 32768 tokens of the model; lower it"
     assert mistakes(QWEN, 32769) == [mistake]
 
@@ -71,11 +71,11 @@ def test_heads_that_have_no_kernel_on_the_cpu_are_refused_there_alone(config: di
     assert mistakes(config) == mistakes(config, gpus=False, backend="Fake") == []
 
 
-def test_a_model_that_does_not_split_is_told_with_the_field() -> None:
+def test_a_model_that_does_not_split_is_reported_with_the_field() -> None:
     (mistake,) = mistakes(QWEN, tensor_parallel_size=8)
     assert mistake.startswith("rollout.engine.tensorParallelSize: the model does not split into 8 parts")
 
 
 @pytest.mark.parametrize("config", [{}, {"text_config": 3}, {"num_attention_heads": 0, "hidden_size": "x"}])
-def test_nothing_is_said_where_the_configuration_does_not_tell(config: dict[str, Any]) -> None:
+def test_nothing_is_said_where_the_configuration_says_nothing(config: dict[str, Any]) -> None:
     assert mistakes(config, 10_000_000, gpus=False) == []

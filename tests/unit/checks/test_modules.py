@@ -41,6 +41,6 @@ def test_modules_may_support_one_another_and_functions_may_come_from_the_image()
          "no function of kind Python has an importPath into other.py; set importPath to other:FUNCTION"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_imported_is_told_with_the_fix(name: str, content: bytes, message: str) -> None:
+def test_what_cannot_be_imported_is_reported_with_the_fix(name: str, content: bytes, message: str) -> None:
     (mistake,) = module_mistakes({name: content}, [function("mine:score")])
     assert mistake.startswith(message)

@@ -247,6 +247,6 @@ def test_a_choice_of_files_arrives_and_nothing_else(
     assert contents(tmp_path / "copy").keys() == names | {"profile.json"}
 
 
-def test_a_choice_of_nothing_is_told(rounds: Path) -> None:
+def test_a_choice_of_nothing_is_reported(rounds: Path) -> None:
     with pytest.raises(ArchiveError, match=r"^output holds none of the files that were asked for$"):
         pack(rounds, io.BytesIO(), choices=[{"match": "samples/*"}])

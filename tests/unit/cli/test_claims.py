@@ -86,7 +86,7 @@ class Cluster:
         return next(self._classes) if path.endswith("/storageclasses") else []
 
 
-def test_it_is_told_once_for_each_reason_and_no_more_when_the_claim_is_bound() -> None:
+def test_it_is_reported_once_for_each_reason_and_no_more_when_the_claim_is_bound() -> None:
     fast = [storage_class("fast")]
     cluster: Any = Cluster([claim(), claim(), claim(), claim("Bound")], [[], [], fast])
     found = [trouble.message for trouble in claims.troubles(cluster, "shared")]

@@ -113,7 +113,7 @@ _ACTOR: Final = "actor_rollout_ref__actor__"
         ({"algorithm__norm_adv_by_std_in_grpo": False, f"{_ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "DrGRPO"),
     ],
 )  # fmt: skip
-def test_objectives_are_told_apart_by_several_keys(changed: dict[str, Any], name: str) -> None:
+def test_objectives_are_distinguished_by_several_keys(changed: dict[str, Any], name: str) -> None:
     found = verl(**changed)
     assert spec(found)["algorithm"]["name"] == name
     assert (f"{_ACTOR}loss_agg_mode".replace("__", ".") in found.left_out) == (name == "RLOO")
@@ -166,12 +166,12 @@ def test_what_is_left_out_has_a_reason_and_what_is_the_same_has_none() -> None:
     found = verl(actor_rollout_ref__actor__entropy_coeff=0.001, actor_rollout_ref__rollout__top_p=1.0)
     assert "no entropy bonus" in found.left_out["actor_rollout_ref.actor.entropy_coeff"]
     assert "actor_rollout_ref.rollout.top_p" in found.same
-    assert any("clip_ratio_c = 3.0 (by default)" in key for key in found.left_out), "a default that differs is told"
+    assert any("clip_ratio_c = 3.0 (by default)" in key for key in found.left_out), "a default that differs is reported"
     off = verl(actor_rollout_ref__rollout__top_p=0.9)
     assert "importance ratios would be wrong" in off.left_out["actor_rollout_ref.rollout.top_p"]
 
 
-def test_a_misspelt_key_is_told_with_what_it_may_mean() -> None:
+def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
     found = verl(actor_rollout_ref__actor__clip_ratio_hgh=0.28, foo=1)
     assert found.unknown == {
         "actor_rollout_ref.actor.clip_ratio_hgh": "did you mean actor_rollout_ref.actor.clip_ratio_high?", "foo": ""

@@ -22,7 +22,7 @@ def watched(*jobs: tuple[float, dict[str, Any]]) -> tuple[WatchHistory, list[Lin
     return history, lines
 
 
-def test_a_finished_step_is_told_once_with_the_kind_of_its_own_round() -> None:
+def test_a_finished_step_is_reported_once_with_the_kind_of_its_own_round() -> None:
     _, lines = watched(
         (0, rljob(at_step(3, "Long"))),
         (1, rljob(at_step(3, "Long", fraction=1.0, activity="Train"))),
@@ -60,7 +60,7 @@ def test_preparations_are_no_part_of_the_pace() -> None:
     assert history.step_s == pytest.approx(2.0)
 
 
-def test_a_step_for_deferred_draws_is_told_apart_from_those_that_were_asked_for() -> None:
+def test_a_step_for_deferred_draws_is_distinguished_from_those_that_were_asked_for() -> None:
     history, lines = watched((0, rljob(at_step(10), steps=10)), (1, rljob(at_step(11), steps=10)))
     assert (history.view.steps, history.remaining_s(now_s=1.0)) == (10, 0.0)
     assert line_text(lines[-1]).startswith("step 10/10 + 1  ")
@@ -101,7 +101,7 @@ def test_a_watch_that_begins_during_a_restart_takes_the_checkpoint_for_no_step()
     assert lines == [JobChange("continues from step 6")]
 
 
-def test_changes_of_phase_and_activity_are_told_but_not_those_of_every_round() -> None:
+def test_changes_of_phase_and_activity_are_reported_but_not_those_of_every_round() -> None:
     _, lines = watched(
         (0, rljob(phase=None)),
         (1, rljob(phase="Starting")),
@@ -133,7 +133,7 @@ def test_rewards_are_kept_by_step() -> None:
     assert history.rewards == ((1, 0.51), (2, 0.52), (3, 0.53))
 
 
-def test_a_log_tells_every_quarter_of_what_takes_long_once() -> None:
+def test_a_log_reports_every_quarter_of_what_takes_long_once() -> None:
     def warm_start(done: int) -> dict[str, Any]:
         return rljob({"activity": "PrepareModel", "progress": {"unit": "Steps", "done": done, "total": 300}})
 

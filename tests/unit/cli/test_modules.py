@@ -59,7 +59,7 @@ def test_other_files_are_another_config_map_so_that_a_running_job_keeps_its_own(
         ([JOB | {"spec": {}}], FILES, "spec.model: the field is required"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_submitted_is_told_before_anything_is_applied(
+def test_what_cannot_be_submitted_is_reported_before_anything_is_applied(
     documents: list[Any], files: dict[str, bytes], expected: str
 ) -> None:
     with pytest.raises(ClientError) as caught:

@@ -116,7 +116,7 @@ def test_who_may_not_list_events_sees_the_rest() -> None:
     assert cluster_view(rljob(at_step(3)), None).events is None
 
 
-def test_the_helper_pod_reads_what_it_is_told() -> None:
+def test_the_helper_pod_reads_what_it_is_asked_for() -> None:
     job = rljob(at_step(3), phase="Succeeded")
     job["spec"] = json.loads(spec().model_dump_json())
     line = request_line(job, [event("Done", 1)])

@@ -68,7 +68,7 @@ async def test_an_answer_of_something_else_is_a_sentence(data: bytes) -> None:
     assert "The API server cannot be understood: the " in explain(caught.value).message
 
 
-def test_an_address_that_does_not_answer_tells_no_password() -> None:
+def test_an_address_that_does_not_answer_shows_no_password() -> None:
     error = Unreachable("https://user:s3cret@server does not answer: it is away")
     assert explain(error).message == "The API server https://server does not answer: it is away."
 

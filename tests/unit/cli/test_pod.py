@@ -38,7 +38,7 @@ def test_its_program_is_no_variable_to_kubernetes() -> None:
     assert "$(" not in container["env"][0]["value"]
 
 
-def test_trouble_is_told_in_the_words_of_the_cluster() -> None:
+def test_trouble_is_reported_in_the_words_of_the_cluster() -> None:
     unschedulable = {"conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
     ]}  # fmt: skip

@@ -105,7 +105,7 @@ def saved(directory: Path, **changes: object) -> Path:
     return path
 
 
-def test_a_profile_tells_the_simulator_model_and_gpu(tmp_path: Path) -> None:
+def test_a_profile_gives_the_simulator_model_and_gpu(tmp_path: Path) -> None:
     from tests.unit.cli.simulated import run
 
     result = run(manifest(tmp_path), "--profile", saved(tmp_path), "--steps", "2")

@@ -231,7 +231,7 @@ def test_a_disaggregated_job_holds_the_gpus_of_its_trainers_too(tmp_path: Path) 
     assert "share the GPUs" in simulated(manifest(tmp_path), "--steps", "1").stdout
 
 
-def test_the_built_in_model_needs_no_name_and_assumptions_are_told(tmp_path: Path) -> None:
+def test_the_built_in_model_needs_no_name_and_assumptions_are_reported(tmp_path: Path) -> None:
     fields = {"model": {"builtin": "Tiny"}, "workers__gpuResourceName": "longshore.dev/pretend-gpu"}
     shown = run(manifest(tmp_path, **fields), "--steps", "1")
     assert shown.exit_code == 0

@@ -71,7 +71,7 @@ def test_the_file_is_json_that_perfetto_opens(tmp_path: Path, name: str) -> None
     assert line.startswith(f"The trace of rounds 1 to 3 is in {tmp_path / name}. Open it at https://ui.perfetto.dev")
 
 
-def test_gaps_and_what_is_left_out_are_told(tmp_path: Path) -> None:
+def test_gaps_and_what_is_left_out_are_reported(tmp_path: Path) -> None:
     found = [RECORDS[0], RECORDS[2]]
     made = trace.PerfettoTrace((), without_responses=(1,))
     assert trace.summary(found, made, tmp_path)[1:] == [

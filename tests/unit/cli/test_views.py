@@ -264,7 +264,7 @@ def test_the_ending_says_what_was_learned_or_why_not() -> None:
     assert text.ending_text(failed) == "Failed: UserError: no data"
 
 
-def test_the_summary_tells_the_figures_of_the_run() -> None:
+def test_the_summary_shows_the_figures_of_the_run() -> None:
     job = rljob(REPORT, phase="Succeeded", startTime="2026-01-01T00:04:00Z", completionTime="2026-01-01T00:05:12Z")
     job["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"  # It was suspended, and started again.
     history, _ = advance(run_of(at_step(2), at_step(3)), job_view(job), 4.0)

@@ -48,7 +48,7 @@ async def test_what_exists_comes_first_and_then_what_changes() -> None:
     assert await watched(script, after(3)) == ["ADDED a", "MODIFIED a", "DELETED a"]
 
 
-async def test_what_vanished_while_the_watch_was_broken_is_told() -> None:
+async def test_what_vanished_while_the_watch_was_broken_is_reported() -> None:
     script = Script(
         page([job("a", 1), job("b", 2)], 5), stream(GONE), page([job("b", 8), job("c", 9)], 9), stream(stays_open=True)
     )

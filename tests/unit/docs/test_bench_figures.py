@@ -5,19 +5,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pytest
 from benchmarks import paired
 from benchmarks.report import RESULTS, spreads
-from docs import bench_figures
 
-DOCS = Path(bench_figures.__file__).parent
+DOCS = Path(__file__).parents[3] / "docs"
 SEEDS = range(3)
 
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
     """A copy of the pages, with an empty folder for pictures."""
+    import matplotlib
+
     matplotlib.use("svg")
     shutil.copytree(DOCS / "explanation", tmp_path / "docs/explanation")
     (tmp_path / "docs/assets").mkdir()
@@ -27,6 +27,8 @@ def pages(tmp_path: Path) -> Path:
 
 def draw(pages: Path, name: str, result: dict[str, Any]) -> str:
     """Both pages, after a benchmark has this result."""
+    from docs import bench_figures
+
     (pages / "results" / f"{name}.json").write_text(json.dumps(result))
     bench_figures.bench_figures(pages / "results", pages / "docs")
     assert (pages / f"docs/assets/bench-{name}.svg").read_text().startswith("<?xml")
@@ -72,6 +74,8 @@ def test_a_table_of_ratios_has_the_baseline_first_and_medians_with_their_spread(
 
 def test_what_was_measured_can_be_drawn(pages: Path) -> None:
     """The files of this checkout still have what the pictures show."""
+    from docs import bench_figures
+
     for path in RESULTS.glob("*.json"):
         shutil.copy(path, pages / "results")
     before = {page.name for page in (pages / "docs/explanation").iterdir()}

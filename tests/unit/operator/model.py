@@ -9,7 +9,7 @@ from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
-from longshore.api.status import RLJobStatus
+from longshore.api.status import Phase, RLJobStatus
 from longshore_kube.times import rfc3339
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import Observed, PodView
@@ -40,6 +40,9 @@ SPEC: dict[str, Any] = {
     "workers": {"replicas": 2, "gpusPerPod": 1},
     "reward": {"pods": 1},
 }
+
+ALL_PODS = ["demo-coordinator", "demo-reward-0", "demo-worker-0", "demo-worker-1"]
+"""Of a job like SPEC."""
 
 
 def make_job(status: RLJobStatus | None = None, generation: int = 1, **spec: Any) -> RLJob:
@@ -219,3 +222,11 @@ class Cluster:
 
     def workers(self) -> list[PodView]:
         return [pod for pod in self.pods.values() if pod.component is Component.WORKER]
+
+
+def running_cluster(**spec: Any) -> Cluster:
+    """A job whose pods are all ready."""
+    cluster = Cluster(spec=spec)
+    cluster.reconcile_until_stable()
+    assert cluster.status.phase is Phase.RUNNING
+    return cluster

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.api.names import Component
-from longshore.api.status import Phase
-from tests.unit.operator.model import Cluster
+from tests.unit.operator.model import Cluster, running_cluster
 
 TRAINERS = {"replicas": 2, "gpusPerPod": 4, "gpuResourceName": "amd.com/gpu", "resources": {"memory": "64Gi"}}
 ALL_PODS = [
@@ -21,10 +20,7 @@ def apart(**trainers: Any) -> dict[str, Any]:
 @pytest.fixture
 def running() -> Cluster:
     """A job with two workers and two trainer pods, all ready."""
-    cluster = Cluster(spec=apart())
-    cluster.reconcile_until_stable()
-    assert cluster.status.phase is Phase.RUNNING
-    return cluster
+    return running_cluster(**apart())
 
 
 def test_trainer_pods_are_made_when_the_coordinator_has_an_address(running: Cluster) -> None:

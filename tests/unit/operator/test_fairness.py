@@ -11,8 +11,8 @@ from longshore_operator.fairness import Bucket, FairQueue
 VICTIM = ("quiet", "job")
 
 
-def noisy(count: int, namespace: str = "noisy") -> list[tuple[str, str]]:
-    return [(namespace, f"job-{index}") for index in range(count)]
+def noisy(count: int) -> list[tuple[str, str]]:
+    return [("noisy", f"job-{index}") for index in range(count)]
 
 
 def turn(queue: FairQueue, cost_s: float = 0.02) -> tuple[str, str] | None:

@@ -21,7 +21,7 @@ async def controller() -> AsyncIterator[Controller]:
     await controller.close()
 
 
-async def test_a_leader_that_hears_of_pods_and_owes_nothing_is_healthy(controller: Controller) -> None:
+async def test_a_leader_that_hears_of_pods_and_has_nothing_pending_is_healthy(controller: Controller) -> None:
     assert obstacle(controller, True, time.monotonic()) is None
 
 

@@ -11,7 +11,7 @@ from longshore.api.names import Component
 from longshore.api.status import Phase
 from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, worker_pod
 from longshore_operator.reconcile import reconcile
-from tests.unit.operator.model import CONFIG, START, Cluster, make_job
+from tests.unit.operator.model import CONFIG, START, Cluster, make_job, running_cluster
 
 Json = dict[str, Any]
 
@@ -35,10 +35,7 @@ def judged(*, reward_pods: int = 1, **pool: Any) -> Json:
 @pytest.fixture
 def running() -> Cluster:
     """A job with two workers and three judge pods, all ready."""
-    cluster = Cluster(spec=judged())
-    cluster.reconcile_until_stable()
-    assert cluster.status.phase is Phase.RUNNING
-    return cluster
+    return running_cluster(**judged())
 
 
 def environment(pod: Json) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Notices of the coordinator become events on the job: each once, whoever was away meanwhile."""
+"""Notices of the coordinator become events on the job: each once, even if the operator was away meanwhile."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from longshore.api.runtime_status import Alarm, Notice, RuntimeStatus
 from longshore.api.status import Phase, RLJobStatus
 from longshore_operator.notices import newest_notice, notice_events
 from longshore_operator.plan import Event
-from tests.unit.operator.model import Cluster
+from tests.unit.operator.model import Cluster, running_cluster
 
-UNTOLD = (0, 0)
+NONE_REPORTED = (0, 0)
 
 
 def runtime(*numbers: int, attempt: int = 1) -> RuntimeStatus:
@@ -23,53 +23,51 @@ def status(given: RuntimeStatus | None, phase: Phase = Phase.RUNNING, attempt: i
 
 
 def test_a_notice_becomes_a_warning_that_its_attempt_and_number_identify() -> None:
-    assert notice_events(status(runtime(3, attempt=2), attempt=2), UNTOLD) == (
+    assert notice_events(status(runtime(3, attempt=2), attempt=2), NONE_REPORTED) == (
         Event("Warning", "EngineLost", "engine 3 was lost", key="2-3"),
     )
 
 
 def test_other_factors_are_news_and_no_warning() -> None:
     notice = Notice(number=1, reason="FactorsChanged", message="promptFactor 1.25 -> 1.5")
-    (event,) = notice_events(status(RuntimeStatus(attempt=1, notices=[notice])), UNTOLD)
+    (event,) = notice_events(status(RuntimeStatus(attempt=1, notices=[notice])), NONE_REPORTED)
     assert (event.type, event.reason) == ("Normal", "FactorsChanged")
 
 
-def test_only_what_was_not_told_is_told() -> None:
+def test_only_what_was_not_reported_is_reported() -> None:
     assert [event.key for event in notice_events(status(runtime(4, 5, 6)), (1, 4))] == ["1-5", "1-6"]
     assert notice_events(status(runtime(4, 5, 6)), (1, 6)) == ()
 
 
-def test_numbers_begin_anew_with_an_attempt() -> None:
+def test_numbers_begin_again_with_an_attempt() -> None:
     assert [event.key for event in notice_events(status(runtime(1, attempt=2), attempt=2), (1, 6))] == ["2-1"]
 
 
 def test_those_of_an_attempt_that_is_over_are_no_news() -> None:
-    assert notice_events(status(runtime(1), attempt=2), UNTOLD) == ()
+    assert notice_events(status(runtime(1), attempt=2), NONE_REPORTED) == ()
 
 
 @pytest.mark.parametrize("phase", [Phase.SUSPENDED, Phase.SUCCEEDED, Phase.FAILED])
 def test_a_job_whose_pods_are_stopped_loses_its_engines_without_events(phase: Phase) -> None:
-    assert notice_events(status(runtime(1), phase), UNTOLD) == ()
+    assert notice_events(status(runtime(1), phase), NONE_REPORTED) == ()
 
 
-def test_a_coordinator_that_tells_nothing_makes_no_events() -> None:
-    assert notice_events(status(None), UNTOLD) == ()
+def test_a_coordinator_that_reports_nothing_makes_no_events() -> None:
+    assert notice_events(status(None), NONE_REPORTED) == ()
     assert newest_notice(None) == newest_notice(RuntimeStatus(attempt=3)) == (0, 0)
 
 
-def test_an_operator_tells_each_notice_once_and_catches_up() -> None:
-    cluster = Cluster()
-    cluster.reconcile_until_stable()
+def test_an_operator_reports_each_notice_once_and_catches_up() -> None:
+    cluster = running_cluster()
     for given in (runtime(1), runtime(1), runtime(1, 2, 3)):
         cluster.report(given)
     assert keys(cluster) == ["1-1", "1-2", "1-3"]
 
 
-def test_an_operator_that_forgot_what_it_told_gives_the_event_the_same_name() -> None:
-    cluster = Cluster()
-    cluster.reconcile_until_stable()
+def test_an_operator_that_forgot_what_it_reported_gives_the_event_the_same_name() -> None:
+    cluster = running_cluster()
     cluster.report(runtime(1))
-    cluster.reported_notice = UNTOLD
+    cluster.reported_notice = NONE_REPORTED
     assert cluster.plan().actions == (cluster.events[-1],)
 
 
@@ -92,15 +90,13 @@ def alarm_condition(cluster: Cluster) -> tuple[str, str, str] | None:
 
 
 def test_a_job_that_never_had_an_alarm_has_no_condition_of_it() -> None:
-    cluster = Cluster()
-    cluster.reconcile_until_stable()
+    cluster = running_cluster()
     cluster.report(alarmed())
     assert alarm_condition(cluster) is None
 
 
 def test_alarms_are_a_condition_for_as_long_as_they_last() -> None:
-    cluster = Cluster()
-    cluster.reconcile_until_stable()
+    cluster = running_cluster()
     cluster.report(alarmed(ZERO))
     assert alarm_condition(cluster) == ("True", "RewardsAllZero", "since step 3: every reward is 0")
     begun = transition(cluster)
@@ -117,8 +113,7 @@ def test_alarms_are_a_condition_for_as_long_as_they_last() -> None:
 
 
 def test_an_alarm_outlives_a_job_that_ends_with_it() -> None:
-    cluster = Cluster()
-    cluster.reconcile_until_stable()
+    cluster = running_cluster()
     cluster.report(alarmed(CUT))
     (coordinator,) = cluster.names(lambda pod: pod.component is Component.COORDINATOR)
     cluster.exit(coordinator, 0)

@@ -72,6 +72,14 @@ def test_pods_of_the_ray_cluster_have_its_token_and_reward_pods_have_only_one_of
     assert reward["spec"]["automountServiceAccountToken"] is False
 
 
+def test_a_job_without_reward_pods_has_no_token_for_them() -> None:
+    coordinator = coordinator_pod(make_job(reward={"pods": 0}), CONFIG, 1)
+    assert contract.ENV_REWARD_TOKEN not in environment(coordinator)
+    assert secrets(coordinator) == {("demo-ray-token-job-uid", contract.RAY_TOKEN_KEY)}
+    growing = coordinator_pod(make_job(reward={"pods": 0, "maxPods": 2}), CONFIG, 1)
+    assert contract.ENV_REWARD_TOKEN in environment(growing)
+
+
 def test_ray_nodes_are_asked_for_readiness_on_the_health_port() -> None:
     coordinator, worker, _ = all_pods()
     for pod in (coordinator, worker, disaggregated_trainer()):

@@ -7,7 +7,7 @@ from longshore.api.status import Phase
 from longshore_operator.plan import DeletePod
 from tests.unit.operator import test_disaggregated as disaggregated
 from tests.unit.operator import test_judge_pools as judge_pools
-from tests.unit.operator.model import Cluster
+from tests.unit.operator.model import Cluster, running_cluster
 
 
 @pytest.fixture(params=["trainer", "judge"])
@@ -19,10 +19,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def running(kind: str) -> Cluster:
     """A job with several pods of this kind, all ready."""
-    cluster = Cluster(spec=disaggregated.apart() if kind == "trainer" else judge_pools.judged())
-    cluster.reconcile_until_stable()
-    assert cluster.status.phase is Phase.RUNNING
-    return cluster
+    return running_cluster(**(disaggregated.apart() if kind == "trainer" else judge_pools.judged()))
 
 
 def test_a_deleted_pod_is_replaced_within_the_attempt_and_reported(running: Cluster, kind: str) -> None:

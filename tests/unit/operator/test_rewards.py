@@ -8,7 +8,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.runtime_status import RewardLoad, RuntimeStatus
 from longshore.api.status import Phase
 from longshore.policy.reward_pods import CALM_S, GROW_PAUSE_S
-from tests.unit.operator.model import Cluster
+from tests.unit.operator.model import Cluster, running_cluster
 
 REWARD = {"pods": 1, "maxPods": 4, "workersPerPod": 2}
 
@@ -16,8 +16,7 @@ REWARD = {"pods": 1, "maxPods": 4, "workersPerPod": 2}
 @pytest.fixture
 def running() -> Cluster:
     """A job with one reward pod that may have four, all pods ready."""
-    cluster = Cluster(spec={"reward": REWARD})
-    cluster.reconcile_until_stable()
+    cluster = running_cluster(reward=REWARD)
     cluster.pass_time(60)
     return cluster
 
@@ -44,7 +43,7 @@ def test_a_job_starts_with_the_fewest_reward_pods(running: Cluster) -> None:
     assert running.plan().actions == ()
 
 
-def test_the_status_tells_where_the_pods_are(running: Cluster) -> None:
+def test_the_status_says_where_the_pods_are(running: Cluster) -> None:
     """The coordinator connects to them, and to no pod that has ended."""
     address = running.pods["demo-reward-0"].ip
     assert running.status.rewards.addresses[0] == address is not None
@@ -114,7 +113,7 @@ def test_a_lost_extra_pod_is_replaced_and_reported(running: Cluster) -> None:
     assert running.events[-1].reason == "PodLost"
 
 
-def test_load_between_two_calm_times_starts_the_period_anew(running: Cluster) -> None:
+def test_load_between_two_calm_times_restarts_the_period(running: Cluster) -> None:
     report(running, behind(2))
     report(running, RewardLoad(workers=4))
     running.pass_time(CALM_S - 1)
@@ -126,7 +125,7 @@ def test_load_between_two_calm_times_starts_the_period_anew(running: Cluster) ->
     assert running.status.rewards.desired == 2
 
 
-def test_what_an_earlier_attempt_told_decides_nothing(running: Cluster) -> None:
+def test_what_an_earlier_attempt_reported_decides_nothing(running: Cluster) -> None:
     report(running, behind(2), attempt=0)
     assert running.status.rewards.desired == 1
 
@@ -155,16 +154,14 @@ def test_a_suspended_or_finished_job_has_none_and_a_resumed_one_starts_with_the_
 
 
 def test_without_a_maximum_the_number_is_fixed() -> None:
-    cluster = Cluster(spec={"reward": {"pods": 2}})
-    cluster.reconcile_until_stable()
+    cluster = running_cluster(reward={"pods": 2})
     report(cluster, behind(4))
     assert rewards(cluster) == ["demo-reward-0", "demo-reward-1"]
     assert cluster.plan().requeue_at is None
 
 
 def test_pods_are_added_where_the_coordinator_scored_alone() -> None:
-    cluster = Cluster(spec={"reward": {**REWARD, "pods": 0}})
-    cluster.reconcile_until_stable()
+    cluster = running_cluster(reward={**REWARD, "pods": 0})
     assert rewards(cluster) == []
     cluster.pass_time(60)
     report(cluster, behind(2))

@@ -23,14 +23,6 @@ from tests.unit.operator.model import CONFIG, Cluster, make_job
 CONFIG_MAP = ("ConfigMap", "demo-config")
 
 
-@pytest.fixture
-def running() -> Cluster:
-    cluster = Cluster()
-    cluster.reconcile_until_stable()
-    assert cluster.status.phase is Phase.RUNNING
-    return cluster
-
-
 def upgrade(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new operator, which remembers nothing, has another default and another image."""
     monkeypatch.setattr(settings, "_api_fingerprint", lambda: "newer")
@@ -143,7 +135,7 @@ class TestRunningJob:
 
 
 class TestFingerprint:
-    def test_it_tells_versions_apart_by_their_fields_and_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_distinguishes_versions_by_their_fields_and_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
         class Newer(ApiModel):
             novelty: int = Field(default=3)
             """A new field."""

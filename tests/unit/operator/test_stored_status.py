@@ -155,7 +155,7 @@ def test_no_runtime_changes_what_is_decided_about_suspension(stored: Any) -> Non
     ],
     ids=lambda runtime: str(runtime)[:30],
 )
-def test_an_unreadable_runtime_is_dropped_and_told_once(runtime: Any) -> None:
+def test_an_unreadable_runtime_is_dropped_and_reported_once(runtime: Any) -> None:
     cluster = Cluster()
     cluster.reconcile_until_stable()
     own = cluster.status.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -62,7 +62,7 @@ class Played:
 
     step_s: float
     benefit: Benefit | None
-    has_handed_over: bool
+    has_repurposed: bool
     saved_s: float | None
     """As the gate tells."""
 
@@ -83,7 +83,7 @@ def play(
         response = ResponseId(Draw(0, index), 0)
         engines[index % NUM_ENGINES].left[response] = length
         pace.placed(index % NUM_ENGINES, [response], 0.0)
-    benefit, handed_over_s, factor, num_finished, now_s = None, None, 1.0, 0, 0.0
+    benefit, repurposed_s, factor, num_finished, now_s = None, None, 1.0, 0, 0.0
     while any(engine.left for engine in engines.values()):
         busy = {number: engine for number, engine in engines.items() if engine.left}
         number = min(busy, key=lambda one: (busy[one].next_s(world, factor), one))
@@ -95,12 +95,12 @@ def play(
             pace.milestone(now_s)
             benefit = gate.expect(kind, LOAD, REPLICAS)
             if benefit is not None and benefit.is_wanted:
-                handed_over_s, factor = now_s, world.contention
-                _hand_over(pace, engines, world, now_s)
+                repurposed_s, factor = now_s, world.contention
+                _repurpose(pace, engines, world, now_s)
             benefit = benefit or Benefit(None, None, is_wanted=False)
     streamed = 0
-    if handed_over_s is not None:
-        awake_s = max(0.0, now_s - handed_over_s - world.wake_s)
+    if repurposed_s is not None:
+        awake_s = max(0.0, now_s - repurposed_s - world.wake_s)
         streamed = round(min(sum(lengths), len(LEAVING) * world.tokens_per_s * awake_s))
     train_s = (sum(lengths) - streamed) / (NUM_ENGINES * world.tokens_per_s)
     saved_s = gate.ended(
@@ -111,11 +111,11 @@ def play(
             streamed_tokens=streamed,
             num_replicas=NUM_ENGINES,
             tokens_per_s=world.tokens_per_s,
-            num_awake=len(LEAVING) if handed_over_s is not None else 0,
+            num_awake=len(LEAVING) if repurposed_s is not None else 0,
             wake_s=world.wake_s,
         )
     )
-    return Played(now_s + train_s, benefit, handed_over_s is not None, saved_s)
+    return Played(now_s + train_s, benefit, repurposed_s is not None, saved_s)
 
 
 def never_s(world: World, lengths: Sequence[int]) -> float:
@@ -133,7 +133,7 @@ def _finish(pace: RolloutPace, number: int, engine: Engine, now_s: float) -> int
     return len(done)
 
 
-def _hand_over(pace: RolloutPace, engines: dict[int, Engine], world: World, now_s: float) -> None:
+def _repurpose(pace: RolloutPace, engines: dict[int, Engine], world: World, now_s: float) -> None:
     """Every engine stops at its last whole step."""
     pace.engines_left(LEAVING, now_s)
     for engine in engines.values():

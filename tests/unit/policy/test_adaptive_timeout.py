@@ -169,10 +169,10 @@ def test_limits_keep_to_their_bounds_and_anchors_never_fall(
 @settings(deadline=None)
 @given(st.floats(0.1, 20.0), st.floats(1.0, MAX_CONTENTION), st.floats(1.0, MAX_CONTENTION))
 def test_a_program_that_was_correct_once_is_not_cut_off_however_busy_the_machine_is(
-    seconds: float, when_learnt: float, when_run: float
+    seconds: float, when_learned: float, when_run: float
 ) -> None:
     timeout = AdaptiveTimeout()
-    timeout.response_tested(7, [run(0, seconds, when_learnt)], passed_all=True)
+    timeout.response_tested(7, [run(0, seconds, when_learned)], passed_all=True)
     for number in range(100):
         timeout.response_tested(number % 3, [run(0, 1.0, when_run)], passed_all=False)
     assert run(0, seconds, when_run).wall_s < timeout.limit(7, 0).wall_s

@@ -22,9 +22,9 @@ def synchronous(rules: AdmissionRules, num_prompts: int = 3) -> Synchronous:
     return Synchronous(BatchShape(num_prompts, num_responses=2), cursor(), rules)
 
 
-def adaptive(max_num_seqs: int = 8) -> AdmissionRules:
-    """Starts with a quarter of `max_num_seqs` per engine, and grows one by one up to 31."""
-    return AdmissionRules(load_limit=ConcurrencyLimit(max_num_seqs))
+def adaptive() -> AdmissionRules:
+    """Starts with two requests per engine, a quarter of what it can run, and grows one by one up to 31."""
+    return AdmissionRules(load_limit=ConcurrencyLimit(8))
 
 
 def tail_batching(rules: AdmissionRules) -> TailBatching:

@@ -30,14 +30,14 @@ def played(world: World, lengths: list[list[int]], gate: BenefitGate | None = No
     return [play(world, gate, of) for of in lengths]
 
 
-def test_every_pod_samples_in_the_first_step_and_one_hand_over_is_tried_in_each_further_kind() -> None:
+def test_every_pod_samples_in_the_first_step_and_one_repurposing_is_tried_in_each_further_kind() -> None:
     gate = BenefitGate()
     gate.begin_round(1)
     assert gate.expect(RoundKind.LONG, LOAD, REPLICAS) is None
     kinds = (RoundKind.SHORT, RoundKind.LONG)
     first, second = (play(GPU, gate, of, kind) for of, kind in zip(rounds(2), kinds, strict=True))
-    assert not first.has_handed_over
-    assert second.has_handed_over
+    assert not first.has_repurposed
+    assert second.has_repurposed
     assert second.benefit is not None and second.benefit.is_trial and second.benefit.rollout_longer_s is None
 
 
@@ -52,19 +52,19 @@ def prior(world: World) -> GatePrior:
 @pytest.mark.parametrize(("world", "pays"), [(GPU, True), (CPU, False)])
 def test_with_a_profile_the_first_step_decides_too(world: World, pays: bool) -> None:
     steps = played(world, rounds(5), BenefitGate(prior(world)))
-    assert [step.has_handed_over for step in steps] == [pays] * 5
+    assert [step.has_repurposed for step in steps] == [pays] * 5
     assert steps[0].benefit is not None and steps[0].benefit.is_wanted is pays
 
 
 def test_a_profile_that_says_nothing_of_engines_of_this_size_is_as_none() -> None:
     gate = BenefitGate(GatePrior({2: prior(GPU).rates[1]}, GPU.tokens_per_s))
-    assert [step.has_handed_over for step in played(GPU, rounds(3), gate)] == [False, True, True]
+    assert [step.has_repurposed for step in played(GPU, rounds(3), gate)] == [False, True, True]
 
 
 def test_what_was_measured_prevails_over_a_profile_that_is_wrong() -> None:
     steps = played(CPU, rounds(10), BenefitGate(prior(GPU)))
-    assert steps[0].has_handed_over
-    assert not any(step.has_handed_over for step in steps[1:])
+    assert steps[0].has_repurposed
+    assert not any(step.has_repurposed for step in steps[1:])
 
 
 def test_where_every_gradient_is_done_in_time_more_replicas_gain_nothing() -> None:
@@ -73,40 +73,40 @@ def test_where_every_gradient_is_done_in_time_more_replicas_gain_nothing() -> No
     slow = World(base_s=0.01, per_request_s=1e-4, tokens_per_s=500.0)
     for world, pays in ((quick, False), (slow, True)):
         first, *_ = played(world, rounds(1), BenefitGate(prior(world)))
-        assert first.has_handed_over is pays
+        assert first.has_repurposed is pays
 
 
-def test_where_it_pays_every_later_round_hands_over() -> None:
+def test_where_it_pays_every_later_round_repurposes() -> None:
     lengths = rounds(20)
     steps = played(GPU, lengths)
-    assert [step.has_handed_over for step in steps] == [False, *[True] * 19]
+    assert [step.has_repurposed for step in steps] == [False, *[True] * 19]
     assert all(step.step_s < never_s(GPU, of) for step, of in zip(steps[1:], lengths[1:], strict=True))
 
 
 @settings(max_examples=examples(15), deadline=None)
 @given(st.builds(World, st.floats(1e-3, 0.05), st.floats(0.0, 0.01), st.just(1_000.0)), st.integers(0, 1_000))
-def test_what_a_hand_over_saved_is_told_by_a_replay_without_it(world: World, seed: int) -> None:
+def test_what_a_repurposing_saved_follows_from_a_replay_without_it(world: World, seed: int) -> None:
     """The truth is the same step played with all engines."""
     lengths = rounds(2, seed)
     _, step = played(world, lengths)
-    assert step.has_handed_over or (step.benefit is not None and not step.benefit.is_wanted)
-    if step.has_handed_over:
+    assert step.has_repurposed or (step.benefit is not None and not step.benefit.is_wanted)
+    if step.has_repurposed:
         truth_s = never_s(world, lengths[1]) - step.step_s
         assert step.saved_s == pytest.approx(truth_s, abs=0.03 * step.step_s)
 
 
 def test_where_it_costs_the_forecast_says_so_after_one_step_and_is_right() -> None:
     steps = played(CPU, rounds(10))
-    assert not any(step.has_handed_over for step in steps)
+    assert not any(step.has_repurposed for step in steps)
     benefit = steps[-1].benefit
     assert benefit is not None and benefit.rollout_longer_s is not None and benefit.training_shorter_s is not None
     assert benefit.rollout_longer_s > 5 * benefit.training_shorter_s > 0
 
 
-def test_a_price_that_only_a_hand_over_shows_is_learnt_from_one() -> None:
+def test_a_price_that_only_a_repurposing_shows_is_learned_from_one() -> None:
     """Trainers that slow the engines beside them down cannot be foreseen."""
     steps = played(World(0.01, 1e-5, 1_000.0, contention=1.5), rounds(12))
-    assert [step.has_handed_over for step in steps[:3]] == [False, True, False]
+    assert [step.has_repurposed for step in steps[:3]] == [False, True, False]
     benefit = steps[2].benefit
     assert benefit is not None and benefit.rollout_longer_s is not None and benefit.rollout_longer_s > 0.1
 
@@ -115,18 +115,18 @@ def test_it_is_tried_again_now_and_then_and_returns_when_it_pays() -> None:
     slowed, lengths = World(0.01, 1e-5, 500.0, contention=1.5), rounds(120)
     gate = BenefitGate()
     before = played(slowed, lengths[:60], gate)
-    assert 1 <= sum(step.has_handed_over for step in before[2:]) <= 6
+    assert 1 <= sum(step.has_repurposed for step in before[2:]) <= 6
     after = played(GPU, lengths[60:], gate)
-    assert sum(step.has_handed_over for step in after[-20:]) == 20
+    assert sum(step.has_repurposed for step in after[-20:]) == 20
 
 
-def test_a_hand_over_that_tells_nothing_is_not_tried_over_and_over() -> None:
+def test_a_repurposing_that_shows_nothing_is_not_tried_over_and_over() -> None:
     """Rounds that lose an engine cannot be compared with anything."""
     gate, lengths = BenefitGate(), rounds(6)
     play(GPU, gate, lengths[0], RoundKind.SHORT)
     disturbed = [play(GPU, gate, of, loses_engine=True) for of in lengths[1:4]]
-    assert [step.has_handed_over for step in disturbed] == [True, False, False]
-    assert [step.has_handed_over for step in played(GPU, lengths[4:], gate)] == [False, True]
+    assert [step.has_repurposed for step in disturbed] == [True, False, False]
+    assert [step.has_repurposed for step in played(GPU, lengths[4:], gate)] == [False, True]
 
 
 WORLDS = st.builds(
@@ -141,8 +141,8 @@ WORLDS = st.builds(
 
 @settings(max_examples=examples(25), deadline=None)
 @given(WORLDS, st.integers(0, 1_000))
-def test_what_hand_overs_cost_is_bounded_whatever_the_hardware(world: World, seed: int) -> None:
-    """They cost a share of the job's time at most, and one hand-over; earlier gains pay for a part of a step."""
+def test_what_repurposing_costs_is_bounded_whatever_the_hardware(world: World, seed: int) -> None:
+    """They cost a share of the job's time at most, and one repurposing; earlier gains pay for a part of a step."""
     lengths = rounds(40, seed)
     never = [never_s(world, of) for of in lengths]
     steps = [step.step_s for step in played(world, lengths)]

@@ -39,7 +39,7 @@ def test_a_step_never_takes_less_for_more_requests_whatever_was_measured() -> No
     assert steps[0] > 0
 
 
-def test_one_kind_of_batch_tells_its_own_time() -> None:
+def test_one_kind_of_batch_gives_its_own_time() -> None:
     rate = seen(0.01, 0.001, 0.0, [DecodeSteps(100, 20, 0.5)])
     assert rate.seconds(DecodeSteps(1, 20, 0.5)) == pytest.approx(0.03)
 

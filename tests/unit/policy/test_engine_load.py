@@ -21,7 +21,7 @@ loads = st.builds(
 def busy(
     num_running: int, kv_usage: float, num_preemptions: int = 0, num_waiting: int = 0, at_s: float | None = None
 ) -> EngineLoad:
-    """A second after the one before, unless told otherwise."""
+    """A second after the one before, unless stated otherwise."""
     return EngineLoad(num_running, num_waiting, kv_usage, num_preemptions, next(seconds) if at_s is None else at_s)
 
 
@@ -31,11 +31,11 @@ def test_an_engine_starts_with_a_quarter_and_grows_by_a_sixteenth_while_its_cach
     assert [limit.observed(0, busy(running, 0.1)) for running in (8, 10, 12)] == [10, 12, 14]
 
 
-def test_a_limit_grows_once_a_second_however_often_an_engine_tells_its_load() -> None:
+def test_a_limit_grows_once_a_second_however_often_an_engine_reports_its_load() -> None:
     limit = ConcurrencyLimit(max_num_seqs=32)
     times = (5.0, 5.0, 5.4, 5.9, 6.0, 6.5, 7.0)
     assert [limit.observed(0, busy(32, 0.1, at_s=at_s)) for at_s in times] == [10, 10, 10, 10, 12, 12, 14]
-    assert limit.observed(0, busy(32, 0.1, at_s=0.3)) == 16, "the clock of an engine that was started anew"
+    assert limit.observed(0, busy(32, 0.1, at_s=0.3)) == 16, "the clock of an engine that was restarted"
     assert limit.observed(1, busy(32, 0.1, at_s=0.3)) == 10, "another engine"
 
 
@@ -79,7 +79,7 @@ def test_only_preemptions_since_the_last_observation_count() -> None:
     assert limit.observed(0, busy(12, 0.5, num_preemptions=5)) == 16
 
 
-def test_a_restarted_engine_counts_its_preemptions_anew() -> None:
+def test_a_restarted_engine_counts_its_preemptions_from_zero() -> None:
     limit = ConcurrencyLimit(max_num_seqs=64)
     limit.observed(0, busy(16, 0.9, num_preemptions=5))
     assert limit.observed(0, busy(12, 0.9, num_preemptions=0)) == 12

@@ -42,20 +42,18 @@ def test_served_frees_the_slot_and_trainable_enters_the_queue_of_the_trainer() -
     assert handover.add(TrainableGroup(DRAWS["A"], 10)) == ()
 
 
-def pipeline(groups_per_update: int = 1, width: int | None = None, num_prompts: int = 6) -> GroupPipeline:
+def pipeline(groups_per_update: int = 1, width: int | None = None) -> GroupPipeline:
     rules = AdmissionRules(frontier_width=width)
-    return GroupPipeline(BatchShape(num_prompts, num_responses=2), cursor(), rules, groups_per_update)
+    return GroupPipeline(BatchShape(num_prompts=6, num_responses=2), cursor(), rules, groups_per_update)
 
 
-def played(
-    rounds: GroupPipeline, kv_capacity_tokens: int, engines: tuple[int, ...] = (0,), num_tokens: int = 10
-) -> int:
-    """A round whose responses all have this length; returns how many groups it starts with."""
+def played(rounds: GroupPipeline, kv_capacity_tokens: int, engines: tuple[int, ...] = (0,)) -> int:
+    """A round whose responses all have ten tokens; returns how many groups it starts with."""
     start = rounds.start_round(engines=engines, kv_capacity_tokens=kv_capacity_tokens)
     running = deque(start.decision.launch)
     while running:
         response = running.popleft()
-        running += rounds.responses_finished([ResponseFinished(response, 0, num_tokens)]).launch
+        running += rounds.responses_finished([ResponseFinished(response, 0, num_tokens=10)]).launch
     rounds.end_round()
     return len({response.draw for response in start.decision.launch})
 

@@ -36,7 +36,7 @@ def test_an_overlay_for_the_round_that_runs_is_carried_out() -> None:
         (overlay(0, round=6), {}, "it is for round 6, and this is round 7"),
         (overlay(0, round=8), {}, "it is for round 8, and this is round 7"),
         (overlay(0), {"has_batch": True}, "round 7 has its batch already"),
-        (overlay(0), {"trainer_pods": (1,)}, "round 7 has handed over pods 1 already"),
+        (overlay(0), {"trainer_pods": (1,)}, "round 7 has repurposed pods 1 already"),
         (overlay(3), {}, "no engine samples in pods 3"),
         (overlay(2), {}, "pods 2 hold no whole trainer replica"),
         (overlay(0, 1), {"rollout_pods": frozenset({0, 1})}, "no pod would be left to sample"),

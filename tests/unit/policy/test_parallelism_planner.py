@@ -139,7 +139,7 @@ def test_a_size_whose_engines_do_not_start_is_left_alone_for_cool_downs_that_dou
     assert tried_after == [4, 12, 28, 60]
 
 
-def test_engines_that_have_no_possible_size_tell_nothing() -> None:
+def test_engines_that_have_no_possible_size_say_nothing() -> None:
     plan = planner(short=2, long=2)
     assert plan.refused(2, actual=0) == ()
     assert plan.refused(8, actual=1) == ()

@@ -84,7 +84,7 @@ def test_it_is_the_fewest_that_keep_every_deadline(
 
 
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(1, 20), st.randoms(use_true_random=False), st.data())
-def test_whoever_else_is_quick_the_bound_is_kept_for_ever(
+def test_the_bound_is_kept_for_ever_however_quick_the_others_are(
     num_groups: int, max_postponements: int, num_rounds: int, rng: object, data: st.DataObject
 ) -> None:
     """Beside those that are due, an adversary chooses; every round is filled up with fresh draws."""

@@ -199,7 +199,7 @@ def test_the_last_rounds_train_what_waits_and_start_nothing() -> None:
     assert rounds.num_deferred == 0
 
 
-def test_what_was_learnt_about_lengths_survives_a_restart() -> None:
+def test_what_was_learned_about_lengths_survives_a_restart() -> None:
     rounds, restarted = policy(length_grouping=True), policy(length_grouping=True)
     table = Table(rounds)
     table.row("start")

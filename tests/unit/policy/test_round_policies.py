@@ -151,19 +151,19 @@ def test_no_pod_leaves_a_round_before_the_last_launch_that_its_batch_needs(
     policy = job.policy()
     fake = FakeRollout(policy, job, rng)
     for _ in range(4):
-        milestones, hand_overs = Milestones(fixed_share), list[int]()
+        milestones, repurposings = Milestones(fixed_share), list[int]()
 
-        def look(milestones: Milestones = milestones, hand_overs: list[int] = hand_overs) -> None:
+        def look(milestones: Milestones = milestones, repurposings: list[int] = repurposings) -> None:
             assert policy.progress.num_launched == len(fake.launched)
-            if not hand_overs and milestones.is_due(policy.progress):
-                hand_overs.append(len(fake.launched))
+            if not repurposings and milestones.is_due(policy.progress):
+                repurposings.append(len(fake.launched))
 
         fake.before_each_event = look
         accepted = {ResponseId(group.draw, index) for group in fake.round().accepted for index in group.responses}
-        assert all(accepted.isdisjoint(fake.launched[num_launched:]) for num_launched in hand_overs)
+        assert all(accepted.isdisjoint(fake.launched[num_launched:]) for num_launched in repurposings)
 
 
-def test_a_gated_round_hands_over_once_everything_is_launched() -> None:
+def test_a_gated_round_repurposes_once_everything_is_launched() -> None:
     job = Job(
         Rollout(strategy=Strategy.SYNCHRONOUS, admission=AdmissionSettings(max_active_per_engine=4)), BatchShape(6, 4)
     )

@@ -30,7 +30,7 @@ def test_the_least_loaded_engine_is_next() -> None:
     assert list(router.place([ResponseId(Draw(1, 0), 0)], RoundKind.SHORT)) == [1]
 
 
-def test_what_ran_on_a_lost_engine_is_placed_anew() -> None:
+def test_what_ran_on_a_lost_engine_is_placed_again() -> None:
     router = Router([0, 1])
     router.place(responses(4, 1), RoundKind.LONG)
     orphans = router.lost(1)

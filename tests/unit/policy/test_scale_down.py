@@ -107,12 +107,12 @@ def test_half_of_the_gpus_go_when_what_runs_fits_the_other_half() -> None:
         (
             Benefit(1.0, 20.0, is_wanted=False),
             "the step is expected to end 19 s sooner (rollout 1 s longer, training 20 s shorter), but earlier "
-            "hand-overs cost more than was expected",
+            "repurposing cost more than was expected",
         ),
     ],
     ids=["nothing is known", "it costs", "it has cost"],
 )
-def test_every_pod_stays_where_handing_over_is_not_wanted(benefit: Benefit | None, why: str) -> None:
+def test_every_pod_stays_where_repurposing_is_not_wanted(benefit: Benefit | None, why: str) -> None:
     unwanted = replace(policy(all_of(80)), rule=AdaptiveRule(MAX_KV_PEAK, benefit))
     assert look(unwanted, at(7, 20), pods(4, 4), on(0, 13)) == KeepSampling(why)
 
@@ -170,11 +170,11 @@ def test_a_fixed_share_is_one_of_the_groups_of_the_batch() -> None:
     assert [milestones.is_due(moment) for moment in moments] == [False, False, True, False]
 
 
-def test_a_round_hands_over_once() -> None:
+def test_a_round_repurposes_once() -> None:
     assert checks([at(number, 100) for number in (20, 25, 30)], on(0)) == [20]
 
 
-def test_it_hands_over_as_soon_as_enough_has_finished() -> None:
+def test_it_repurposes_as_soon_as_enough_has_finished() -> None:
     scale_down, engines = policy(all_of(80)), pods(2, 2)
     seen = [look(scale_down, at(20 + 5 * time, 100), engines, on(0, 30 - 8 * time)) for time in range(4)]
     assert [type(decision) for decision in seen] == [KeepSampling, KeepSampling, ScaleDown, type(None)]
@@ -182,7 +182,7 @@ def test_it_hands_over_as_soon_as_enough_has_finished() -> None:
 
 def test_a_single_pod_has_no_half() -> None:
     decision = look(policy(all_of(80), replicas((0,))), at(5, 20), pods(8), on(0))
-    assert decision == KeepSampling("one pod holds all GPUs, and pods are handed over whole")
+    assert decision == KeepSampling("one pod holds all GPUs, and pods are repurposed whole")
 
 
 def test_a_trainer_that_spans_more_than_half_stays_whole() -> None:

@@ -27,7 +27,7 @@ def test_the_first_of_more_responses_are_the_shorter_ones() -> None:
     assert bias.overall.length_ratio == 0.75
 
 
-def test_prompts_are_told_apart_by_the_reward_of_their_accepted_responses() -> None:
+def test_prompts_are_distinguished_by_the_reward_of_their_accepted_responses() -> None:
     hard, middle, easy = (
         StartedGroup([0.0, 0.2], [40], [60]),
         StartedGroup([0.5, 0.5], [20], [20]),

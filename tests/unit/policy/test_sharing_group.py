@@ -8,8 +8,8 @@ from longshore.policy.sharing_group import (
     Claim,
     Grant,
     Member,
+    MemberTurns,
     SharingGroup,
-    Turns,
     arbitrate,
     overdue,
     refusal,
@@ -130,7 +130,7 @@ def test_a_turn_that_nobody_waits_for_is_never_overdue() -> None:
 
 
 def test_a_member_uses_the_gpus_from_the_grant_until_it_returns_the_turn() -> None:
-    turns = Turns().asking()
+    turns = MemberTurns().asking()
     assert not turns.may_use and not turns.is_asleep
     turns = turns.read(Grant(1, 0))
     assert turns.may_use and not turns.is_recalled

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from longshore.policy.sharing_group import Claim, Member, SharingGroup, Turns, arbitrate
+from longshore.policy.sharing_group import Claim, Member, MemberTurns, SharingGroup, arbitrate
 from tests.properties import examples
 
 _SLOTS = ("s", "t", "u")
@@ -23,7 +23,7 @@ class Job:
     """One attempt of a job, in its pods."""
 
     member: Member
-    turns: Turns = field(default_factory=Turns)
+    turns: MemberTurns = field(default_factory=MemberTurns)
     is_dead: bool = False
     """It does nothing any more. Its pods still have what they have."""
     has_pods: bool = True
@@ -35,7 +35,7 @@ class Job:
     def uses(self) -> bool:
         return self.has_pods and self.turns.may_use
 
-    def changes(self, turns: Turns) -> None:
+    def changes(self, turns: MemberTurns) -> None:
         self.num_turns += turns.may_use and not self.turns.may_use
         self.turns = turns
         self.said.append(turns.claim)

@@ -14,9 +14,9 @@ from tests.unit.policy.tables import Did, Ended, Table, cursor
 DAPO = AdmissionRules(acceptance=Acceptance.TRAINABLE)
 
 
-def policy(num_prompts: int, num_responses: int, eta: float = 1.25, num_rows: int = 100) -> TailBatching:
+def policy(num_prompts: int, num_responses: int, eta: float = 1.25) -> TailBatching:
     settings = TailBatchingSettings(prompt_factor=eta, response_factor=eta)
-    return TailBatching(BatchShape(num_prompts, num_responses), DrawCursor(num_rows, seed=0), settings)
+    return TailBatching(BatchShape(num_prompts, num_responses), DrawCursor(100, seed=0), settings)
 
 
 def finish_in_order(rounds: TailBatching, launched: tuple[ResponseId, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Signs that a job does not learn: told once per episode, by the cause, and cleared when the episode ends."""
+"""Signs that a job does not learn: reported once per episode, by the cause, and cleared when the episode ends."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def test_a_job_that_learns_raises_nothing_however_long_it_runs() -> None:
 
 
 @pytest.mark.parametrize("reason", SIGNS)
-def test_a_sign_is_told_once_when_it_has_lasted(reason: AlarmReason) -> None:
+def test_a_sign_is_reported_once_when_it_has_lasted(reason: AlarmReason) -> None:
     patience = PATIENCE[reason]
     assert run([SIGNS[reason]] * (patience - 1))[1] == []
     state, new_alarms = run([SIGNS[reason]] * 10)
@@ -78,7 +78,7 @@ def test_a_sign_is_told_once_when_it_has_lasted(reason: AlarmReason) -> None:
 
 
 @pytest.mark.parametrize("reason", SIGNS)
-def test_one_good_step_ends_the_episode_and_another_episode_is_told_again(reason: AlarmReason) -> None:
+def test_one_good_step_ends_the_episode_and_another_episode_is_reported_again(reason: AlarmReason) -> None:
     episode = [SIGNS[reason]] * PATIENCE[reason]
     assert run([*episode, WELL])[0] == AlarmState()
     assert reasons(run([*episode, WELL, *episode])[1]) == [reason, reason]
@@ -93,7 +93,7 @@ def test_the_sentence_names_a_field_or_a_place_to_look(reason: AlarmReason) -> N
     assert len(alarm.message) < 400 and "\n" not in alarm.message
 
 
-def test_a_cause_that_changes_is_told() -> None:
+def test_a_cause_that_changes_is_reported() -> None:
     """Rewards are 0, and later it shows that scoring hangs."""
     zero, hangs = SIGNS[AlarmReason.REWARDS_ALL_ZERO], SIGNS[AlarmReason.REWARDS_TIME_OUT]
     state, new_alarms = run([zero] * 3 + [hangs])
@@ -101,7 +101,7 @@ def test_a_cause_that_changes_is_told() -> None:
     assert reasons(state.raised) == [AlarmReason.REWARDS_TIME_OUT]
 
 
-def test_a_mismatch_that_is_not_a_number_is_told_and_one_that_does_not_exist_is_not() -> None:
+def test_a_mismatch_that_is_not_a_number_is_reported_and_one_that_does_not_exist_is_not() -> None:
     assert reasons(run([replace(WELL, mismatch=math.nan)])[1]) == [AlarmReason.LOG_PROB_MISMATCH]
     assert run([replace(WELL, mismatch=None)])[1] == []
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_between_any_two_steps_changes_nothing(steps: list[StepSign
 
 
 @given(STEPS)
-def test_what_is_raised_has_been_told_and_has_its_sign_in_the_newest_steps(steps: list[StepSignals]) -> None:
+def test_what_is_raised_has_been_reported_and_has_its_sign_in_the_newest_steps(steps: list[StepSignals]) -> None:
     state, new_alarms = run(steps)
     assert set(reasons(state.raised)) <= set(reasons(new_alarms))
     assert len(set(reasons(state.raised))) == len(state.raised)
@@ -161,11 +161,11 @@ def evaluations(*scores: Sequence[float]) -> list[list[AlarmReason]]:
 FELL = [AlarmReason.HELD_OUT_REWARD_FELL]
 
 
-def test_a_fall_that_is_no_chance_is_told_once() -> None:
+def test_a_fall_that_is_no_chance_is_reported_once() -> None:
     assert evaluations(BEFORE, fallen(12), fallen(12)) == [[], FELL, []]
 
 
-def test_a_fall_that_may_be_chance_is_told_when_it_lasts() -> None:
+def test_a_fall_that_may_be_chance_is_reported_when_it_lasts() -> None:
     """Six of 64 prompts: two and a half standard errors."""
     assert 1.64 < fall_in_standard_errors(BEFORE, fallen(6)) < 3
     assert evaluations(fallen(6), fallen(6)) == [[], FELL]
@@ -178,7 +178,7 @@ def test_a_reward_that_recovers_ends_the_episode() -> None:
     assert evaluations(fallen(12), BEFORE, fallen(12)) == [FELL, [], FELL]
 
 
-def test_a_fall_by_a_tenth_is_told_at_the_second_evaluation_of_64_prompts() -> None:
+def test_a_fall_by_a_tenth_is_reported_at_the_second_evaluation_of_64_prompts() -> None:
     """From 0.67 to 0.58: nine answers lost and three won."""
     before = [1.0] * 43 + [0.0] * 21
     latest = [0.0] * 9 + [1.0] * 37 + [0.0] * 18

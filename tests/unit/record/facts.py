@@ -61,6 +61,6 @@ def facts(fake: FakeRollout, step: int, *, is_colocated: bool = True) -> RoundFa
         engines=places,
         trainers=places,
         updates=(UpdatePasses(passes, 2.0),),
-        handed_over_s=None,
+        repurposed_s=None,
         is_colocated=is_colocated,
     )

@@ -139,15 +139,15 @@ def test_an_engine_that_is_lost_samples_nothing_until_it_joins() -> None:
 
 def test_pods_that_are_repurposed_train_for_the_rest_of_the_round() -> None:
     found = RoundHistory(stays((0, 0.0, 2.5), (1, 0.0, 6.0)), retired_s={0: 2.0}, drained_s=2.5)
-    handed_over = replace(ONE, handed_over_s=4.0)
-    assert engine_spans(handed_over, found, 0)[2:] == [
+    repurposed = replace(ONE, repurposed_s=4.0)
+    assert engine_spans(repurposed, found, 0)[2:] == [
         (S.SAMPLING, 0.0, 2.5),
-        (S.HANDING_OVER, 2.5, 4.0),
+        (S.REPURPOSING, 2.5, 4.0),
         (S.ASLEEP, 4.0, TRAINED_S),
         (S.PUBLISHING, TRAINED_S, END_S),
     ]
-    here, elsewhere = (trainer_spans(handed_over, found, place, {0: [(4.5, 5.0)]}) for place in ONE.trainers)
-    assert here[:4] == [(S.ASLEEP, -2.0, 2.5), (S.HANDING_OVER, 2.5, 4.0), (S.IDLE, 4.0, 4.5), (S.TRAINING, 4.5, 5.0)]
+    here, elsewhere = (trainer_spans(repurposed, found, place, {0: [(4.5, 5.0)]}) for place in ONE.trainers)
+    assert here[:4] == [(S.ASLEEP, -2.0, 2.5), (S.REPURPOSING, 2.5, 4.0), (S.IDLE, 4.0, 4.5), (S.TRAINING, 4.5, 5.0)]
     assert elsewhere == [(S.ASLEEP, -2.0, SCORED_S), (S.IDLE, SCORED_S, TRAINED_S), (S.PUBLISHING, TRAINED_S, END_S)]
 
 

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.policy.engine_load import EngineLoad
 from longshore.record.history import Absence, EngineStay, Message, busy_spans, history
 from longshore.record.model import StayEnd
 from longshore.rounds import messages
@@ -19,8 +18,8 @@ from tests.unit.record.facts import played
 A, B = response("A0"), response("B0")
 
 
-def ended(engine: int, name: str, num_tokens: int, *, finished: bool = True, load: EngineLoad = QUIET) -> Message:
-    return messages.RequestsEnded(engine, [messages.EndedRequest(response(name), num_tokens, finished, 1)], load)
+def ended(engine: int, name: str, num_tokens: int, *, finished: bool = True) -> Message:
+    return messages.RequestsEnded(engine, [messages.EndedRequest(response(name), num_tokens, finished, 1)], QUIET)
 
 
 def test_a_response_that_migrates_has_a_stay_on_each_engine() -> None:

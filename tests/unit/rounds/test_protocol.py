@@ -31,7 +31,7 @@ def speculative(rules: AdmissionRules = NO_RULES) -> RoundPolicy:
 
 
 class Script:
-    """A round that is told what happens, and writes down what it asks for about engines and milestones."""
+    """A round that gets what happens, and writes down what it asks for about engines and milestones."""
 
     def __init__(self, policy: RoundPolicy, *engines: int, milestones: Milestones | None = None) -> None:
         self.protocol = RoundProtocol(policy, milestones)

@@ -13,7 +13,7 @@ from longshore.policy.sharing_group import Grant
 
 @dataclass
 class Report:
-    """Remembers what the outside was told."""
+    """Remembers what was reported."""
 
     reports: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -54,8 +54,8 @@ class Known:
 class AtOnce(Executor):
     """Does work when it is submitted, or when the test says so."""
 
-    def __init__(self, *, waits: bool = False) -> None:
-        self._waits = waits
+    def __init__(self) -> None:
+        self._waits = False
         self._work: list[Callable[[], None]] = []
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":

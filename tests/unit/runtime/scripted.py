@@ -113,7 +113,7 @@ class ScriptedEngines:
 
 @dataclass
 class ScriptedScorer:
-    """Rewards are the lengths of the responses, at once, unless it is told otherwise."""
+    """Rewards are the lengths of the responses, at once, unless stated otherwise."""
 
     engines: ScriptedEngines
     delay_steps: dict[Draw, int] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class ScriptedScorer:
 
 @dataclass
 class Observer:
-    """Remembers what a round told."""
+    """Remembers what a round reported."""
 
     groups: list[ScoredGroup] = field(default_factory=list)
     fractions: list[float] = field(default_factory=list)

@@ -16,8 +16,8 @@ from longshore.sim.search import SearchResult
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.elastic.auto_factors import AutoFactors, Search
 from longshore_runtime.elastic.spare_time import SearchFailed
+from tests.unit.runtime.scripted_loop import ALGORITHM, Outcome, run
 from tests.unit.runtime.test_gated_loop import Replicas, Timed
-from tests.unit.runtime.test_training_loop import ALGORITHM, Outcome, run
 
 STEPS = 12
 SPEC = RLJobSpec.model_validate(
@@ -92,7 +92,7 @@ def changes(outcome: Outcome) -> list[str]:
     return [message for reason, message in outcome.notices if reason == "FactorsChanged"]
 
 
-def test_a_change_is_made_between_rounds_and_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_a_change_is_made_between_rounds_and_is_reported_with_its_reason(tmp_path: Path) -> None:
     outcome = train(tmp_path)
     assert outcome.error == ""
     last = outcome.reports[-1].auto
@@ -110,7 +110,7 @@ def test_a_change_is_made_between_rounds_and_is_told_with_its_reason(tmp_path: P
     assert len(set(launched.values())) > 1, "rounds start as many prompts as before"
 
 
-def test_a_job_that_goes_on_has_what_was_learnt_and_chosen(tmp_path: Path) -> None:
+def test_a_job_that_goes_on_has_what_was_learned_and_chosen(tmp_path: Path) -> None:
     before = train(tmp_path).reports[-1].auto
     resumed = train(tmp_path, steps=STEPS + 3)  # Draining took steps of its own.
     first = next(report.auto for report in resumed.reports if report.auto is not None)

@@ -1,4 +1,4 @@
-"""Reading prompts: what is right is used, what is wrong is told with its line."""
+"""Reading prompts: what is right is used, what is wrong is reported with its line."""
 
 import json
 from collections import Counter
@@ -87,12 +87,12 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path) -> N
         (['{"prompt": "' + "x" * 2000 + '", "answer": ""}'], "none of the 1 prompts has at most 1000 tokens"),
     ],
 )
-def test_a_mistake_in_the_data_is_told_with_its_line(tmp_path: Path, lines: list[str], message: str) -> None:
+def test_a_mistake_in_the_data_is_reported_with_its_line(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         prompts(write(tmp_path, *lines), data())
 
 
-def test_a_missing_file_is_told_by_its_field(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_by_its_field(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data.path: 'prompts.jsonl' does not exist"):
         read_rows(tmp_path / "prompts.jsonl", data().each[0])
 
@@ -102,7 +102,7 @@ def test_prompts_leave_room_for_a_whole_response(tmp_path: Path) -> None:
     assert prompts(path, data(), 5).num_too_long == 1
 
 
-def test_messages_that_the_chat_template_refuses_are_told_with_their_line(tmp_path: Path) -> None:
+def test_messages_that_the_chat_template_refuses_are_reported_with_their_line(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": ["no message"], "answer": "a"}')
     with pytest.raises(UserError, match="line 1: 'prompt': message 1 is no object with role and content"):
         prompts(path, data())
@@ -156,7 +156,7 @@ def test_a_conversation_with_a_system_message_keeps_its_own(tmp_path: Path, role
     assert record.prompt == "mine|hi>"
 
 
-def test_a_model_without_chat_template_is_told_by_the_field_that_sets_one(tmp_path: Path) -> None:
+def test_a_model_without_chat_template_is_reported_by_the_field_that_sets_one(tmp_path: Path) -> None:
     tokenizer = Recording()
     tokenizer.chat_template = None  # type: ignore[attr-defined]
     path = write(tmp_path, '{"prompt": [{"role": "user", "content": "hi"}], "answer": "a"}')
@@ -190,7 +190,7 @@ def test_only_rows_that_are_asked_for_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"topic": 3}, {"topic": None}])
-def test_a_row_without_a_domain_is_told_by_its_line_and_the_field(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_a_row_without_a_domain_is_reported_by_its_line_and_the_field(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = write(tmp_path, json.dumps({"prompt": "a", "answer": "b", **fields}))
     with pytest.raises(UserError, match=r"line 1: 'topic' must be a text .* data.domainField$"):
         prompts(path, data(domain_field="topic"))
@@ -228,7 +228,7 @@ def test_columns_that_nobody_reads_are_left_in_their_file(tmp_path: Path) -> Non
     assert read(kind="HTTP", http={"url": "http://a"}) == row.keys()
 
 
-def test_a_column_that_is_missing_is_told_with_all_that_there_are(tmp_path: Path) -> None:
+def test_a_column_that_is_missing_is_reported_with_all_that_there_are(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist([{"question": "q", "other": "a"}]), tmp_path / "a.parquet")
     settings = Data(hub="a/b", prompt_field="question")
     files = [DataFile("a/b/a.parquet", tmp_path / "a.parquet")]
@@ -236,7 +236,7 @@ def test_a_column_that_is_missing_is_told_with_all_that_there_are(tmp_path: Path
         prompt_sets(read_files(files, settings.each[0], {"question", "answer"}), settings, Letters(), 1000)
 
 
-def test_a_damaged_parquet_file_is_told_by_its_name(tmp_path: Path) -> None:
+def test_a_damaged_parquet_file_is_reported_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(UserError, match=r"^a\.parquet is no Parquet file, or a damaged one \(.+\); copy it again$"):
         prompts(tmp_path / "a.parquet", Data(path="a.parquet", format=DataFormat.PARQUET))
@@ -275,12 +275,12 @@ def test_draws_of_a_mix_have_its_shares_and_those_of_one_data_set_are_what_they_
     assert PromptSets(sets.train, (), 0).draws(seed=1).take(50) == DrawCursor(40, seed=1).take(50)
 
 
-def test_a_data_set_of_a_mix_of_which_no_prompt_is_left_is_told_by_its_name() -> None:
+def test_a_data_set_of_a_mix_of_which_no_prompt_is_left_is_reported_by_its_name() -> None:
     with pytest.raises(UserError, match=r"^data\.sources\[code\]: no prompt of it is left to train on; add rows"):
         mixed(4, 3, maxPromptTokens=5, heldOutPrompts=0)
 
 
-def test_mistakes_in_a_mix_are_told_with_the_field_of_their_data_set() -> None:
+def test_mistakes_in_a_mix_are_reported_with_the_field_of_their_data_set() -> None:
     settings = Data.model_validate(MIX)
     with pytest.raises(UserError, match=r"set data\.sources\[maths\]\.promptField$"):
         prompt_sets([Row("maths, 0", {"prompt": "a"}, settings.each[0])], settings, Letters(), 1000)

@@ -198,7 +198,7 @@ def test_engines_elsewhere_count_as_members_after_the_trainer() -> None:
 
 
 @pytest.mark.parametrize("call", ["join", "broadcast"])
-def test_engines_that_a_broadcast_costs_are_told_why(call: str) -> None:
+def test_engines_that_a_broadcast_costs_are_reported_why(call: str) -> None:
     run = Run(ELSEWHERE, lost={call: LOST})
     for engine in run.engines:
         engine.fails = {"begin": EngineLate("late"), "load": EngineLate("late")}  # They wait for the others.

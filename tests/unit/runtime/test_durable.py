@@ -1,4 +1,4 @@
-"""A full disk is told with its path and figures, whoever meets it."""
+"""A full disk is reported with its path and figures, wherever it is found."""
 
 import errno
 import os

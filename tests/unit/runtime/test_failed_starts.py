@@ -10,7 +10,7 @@ def test_failures_at_one_place_are_counted_until_a_worker_is_ready() -> None:
     assert starts.failed(0, "node") == 1
 
 
-def test_a_place_that_moves_to_another_node_begins_anew() -> None:
+def test_a_place_that_moves_to_another_node_starts_from_zero() -> None:
     starts = FailedStarts(first_wait_s=5.0)
     assert [starts.failed(0, node) for node in ("a", "a", "b", "b", "a")] == [1, 2, 1, 2, 1]
 

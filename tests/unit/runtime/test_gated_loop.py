@@ -1,4 +1,4 @@
-"""A streamed job tells the benefit gate what its rounds were like, and keeps what that has learnt."""
+"""A streamed job reports its rounds to the benefit gate, and keeps what that has learned."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,7 +14,7 @@ from longshore_runtime.elastic.repurposing import RepurposingOptions
 from longshore_runtime.engine_protocol import EngineStats, LiveResponse
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer_protocol import Sample, TrainResult
-from tests.unit.runtime.test_training_loop import ALGORITHM, NUM_STEPS, Engines, Trainers, run
+from tests.unit.runtime.scripted_loop import ALGORITHM, NUM_STEPS, Engines, Trainers, run
 
 
 class Replicas(Trainers):
@@ -74,7 +74,7 @@ class Timed(Engines):
         )
 
 
-def test_forecasts_are_reported_from_the_second_step_on_and_what_was_learnt_belongs_to_checkpoints(
+def test_forecasts_are_reported_from_the_second_step_on_and_what_was_learned_belongs_to_checkpoints(
     tmp_path: Path,
 ) -> None:
     options: dict[str, Any] = {
@@ -94,7 +94,7 @@ def test_forecasts_are_reported_from_the_second_step_on_and_what_was_learnt_belo
     store = CheckpointStore(tmp_path / "output" / "checkpoints", keep=2)
     assert _num_rounds(store) == NUM_STEPS
     run(root=tmp_path, algorithm=ALGORITHM.model_copy(update={"steps": NUM_STEPS + 2}), **options)
-    assert _num_rounds(store) == NUM_STEPS + 2, "a run that goes on has what was learnt before"
+    assert _num_rounds(store) == NUM_STEPS + 2, "a run that goes on has what was learned before"
 
 
 def _num_rounds(store: CheckpointStore) -> int:

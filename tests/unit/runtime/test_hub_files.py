@@ -63,7 +63,7 @@ def test_the_files_of_a_configuration_and_split_are_found(
         (["README.md"], {}, None, "train", "hub: there are neither Parquet nor JSONL files; set revision to"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_told_with_what_there_is(
+def test_what_is_not_there_is_reported_with_what_there_is(
     names: list[str], described: dict[str, Any], config: str | None, split: str, message: str
 ) -> None:
     with pytest.raises(NoSuchFiles) as caught:

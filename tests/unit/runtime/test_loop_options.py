@@ -37,7 +37,7 @@ def test_the_field_sets_the_limit() -> None:
 
 
 @pytest.mark.parametrize("rollout", [{"strategy": "PartialRollout"}, {"strategy": "Synchronous"}])
-def test_a_job_that_need_not_be_strict_is_told_and_trains_on(rollout: dict[str, Any]) -> None:
+def test_a_job_that_need_not_be_strict_is_reported_and_trains_on(rollout: dict[str, Any]) -> None:
     relaxed = options(rollout | {"onPolicy": "Relaxed"})
     assert (relaxed.max_mismatch, relaxed.alarm_limits.max_mismatch) == (None, 1e-3)
 

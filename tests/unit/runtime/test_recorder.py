@@ -111,7 +111,7 @@ def test_it_stays_in_the_reports_that_follow(recorder: Recorder, reports: Report
     assert reports[-1].rewards == RewardLoad(workers=4)
 
 
-def test_notices_are_counted_and_the_newest_are_told(recorder: Recorder, reports: Reports) -> None:
+def test_notices_are_counted_and_the_newest_are_reported(recorder: Recorder, reports: Reports) -> None:
     for engine in range(20):
         recorder.notice("EngineLost", f"engine {engine} was lost")
     assert reports[0].notices == [Notice(number=1, reason="EngineLost", message="engine 0 was lost")]
@@ -155,7 +155,7 @@ def test_notices_come_from_any_thread_while_the_driver_reports(recorder: Recorde
     assert len(reports) == 500
 
 
-def test_a_load_is_told_until_the_next_one_or_the_next_round(recorder: Recorder, reports: Reports) -> None:
+def test_a_load_is_reported_until_the_next_one_or_the_next_round(recorder: Recorder, reports: Reports) -> None:
     """The newest report wins: one that left the load out would hide it from an operator that has not looked yet."""
     state, load = RunState(), RolloutLoad(projected_kv_peak_tokens=100, pods=[])
     for finished in (0, 20):

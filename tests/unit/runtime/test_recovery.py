@@ -102,7 +102,7 @@ def test_what_is_heard_of_an_older_world_is_no_loss(tmp_path: Path) -> None:
     assert restored.is_lost
 
 
-def test_a_loss_that_was_told_is_repaired_before_the_next_work(tmp_path: Path) -> None:
+def test_a_loss_that_was_reported_is_repaired_before_the_next_work(tmp_path: Path) -> None:
     world = World(tmp_path)
     restored = Recovery(world, world.load)  # type: ignore[arg-type]
     world.is_lost = True

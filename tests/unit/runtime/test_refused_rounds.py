@@ -16,8 +16,9 @@ from longshore_runtime.errors import LogProbMismatch, UserError
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
 from tests.properties import examples
-from tests.unit.runtime.test_training_loop import ALGORITHM, NUM_STEPS, UNDISTURBED, Outcome, run
+from tests.unit.runtime.scripted_loop import ALGORITHM, NUM_STEPS, Outcome, plain_run, run
 
+UNDISTURBED = plain_run()
 NUM_ROUNDS = len(UNDISTURBED.ledger)
 STRICT = [Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING, Strategy.REORDER_ROLLOUT, Strategy.GROUP_PIPELINE]
 
@@ -74,8 +75,8 @@ def test_engines_that_stay_stale_fail_the_job_before_anything_is_trained_on_thei
     state = json.loads((checkpoints[-1] / "trainer" / "trainer.json").read_text()) if checkpoints else {}
     assert state.get("policy_version", 0) == number - 1
 
-    mended = run(root=tmp_path, every=1)
-    assert trained_alike(mended, UNDISTURBED), "a job that goes on from there loses nothing"
+    fixed = run(root=tmp_path, every=1)
+    assert trained_alike(fixed, UNDISTURBED), "a job that goes on from there loses nothing"
 
 
 @settings(deadline=None, max_examples=examples(30))
@@ -96,7 +97,7 @@ def test_whatever_is_stale_and_lost_nothing_is_trained_twice_or_left_out(
         assert trained_alike(outcome, UNDISTURBED)
 
 
-def test_a_job_that_is_not_strict_trains_on_and_is_told_once_for_as_long_as_it_lasts() -> None:
+def test_a_job_that_is_not_strict_trains_on_and_is_reported_once_for_as_long_as_it_lasts() -> None:
     outcome = run(max_mismatch=None, stale=lambda publication: publication in (2, 3))
     assert outcome.sampled == UNDISTURBED.sampled
     assert len(outcome.ledger) == NUM_ROUNDS
@@ -112,7 +113,7 @@ def test_tokens_of_older_weights_are_not_compared() -> None:
     assert outcome.notices == []
 
 
-def test_alarms_reach_the_status_and_a_restart_does_not_tell_them_again(tmp_path: Path) -> None:
+def test_alarms_reach_the_status_and_a_restart_does_not_report_them_again(tmp_path: Path) -> None:
     def worthless(place: int, completion: Completion) -> float:
         return 0.0
 

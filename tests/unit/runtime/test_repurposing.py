@@ -18,7 +18,7 @@ from longshore_runtime.elastic.repurposing import Repurposing, RepurposingOption
 from longshore_runtime.engine_protocol import EngineStats, LiveResponse
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsHandedOver
+from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsRepurposed
 from tests.unit.runtime.elastic_parts import AtOnce, Report
 from tests.unit.runtime.scripted import Observer, ScriptedEngines, StillClock, build, runner
 
@@ -143,7 +143,7 @@ class Story:
 
     @property
     def answered(self) -> list[tuple[Any, ...]]:
-        """What the operator was told of its assignments."""
+        """What was reported to the operator about its assignments."""
         return [reports for reports in self.watched.report.reports if reports[0] != "milestone"]
 
     @property
@@ -156,7 +156,7 @@ def asks(epoch: int, *pods: int, round: int = ROUND, attempt: int = 1) -> Assign
     return Assignment(epoch=epoch, overlay=Overlay(round=round, attempt=attempt, trainer_pods=list(pods)), reason="so")
 
 
-def test_milestones_tell_what_the_engines_hold_and_will_hold() -> None:
+def test_milestones_report_what_the_engines_hold_and_will_hold() -> None:
     story = Story()
     story.run()
     fractions = [fraction for fraction, _ in story.loads]
@@ -179,7 +179,7 @@ def test_an_assignment_is_carried_out_and_acknowledged_and_its_replicas_are_put_
     assert story.repurposing.answered_epoch == 4
 
 
-def test_a_measurement_that_comes_after_the_assignment_is_not_told() -> None:
+def test_a_measurement_that_comes_after_the_assignment_is_not_reported() -> None:
     story = Story((asks(4, 1),))
     story.run()
     reports = list(story.watched.report.reports)
@@ -193,7 +193,7 @@ def test_what_the_first_sampling_of_a_round_left_behind_does_not_reach_the_secon
     refused.run()
     next_round = Story(answered_epoch=refused.repurposing.answered_epoch)
     next_round.repurposing.on_event(LoadMeasured(refused.repurposing, refused.loads[0][1]))
-    next_round.repurposing.on_event(PodsHandedOver(refused.repurposing, (1,), (1,)))
+    next_round.repurposing.on_event(PodsRepurposed(refused.repurposing, (1,), (1,)))
     assert (next_round.watched.report.reports, next_round.awake, next_round.repurposing.times) == ([], [], None)
     assert next_round.run().num_moved == 0
 
@@ -239,7 +239,7 @@ def test_a_second_overlay_in_a_round_is_refused() -> None:
     story = Story((asks(4, 1),))
     story.pool.script = deque([(12, AssignmentChanged(asks(5, 0)))])
     story.run()
-    assert story.answered == [("applied", 4, (1,)), ("rejected", 5, "round 5 has handed over pods 1 already")]
+    assert story.answered == [("applied", 4, (1,)), ("rejected", 5, "round 5 has repurposed pods 1 already")]
 
 
 def test_an_overlay_that_comes_again_with_another_size_of_the_job_is_answered_once() -> None:
@@ -257,7 +257,7 @@ def test_an_assignment_without_overlay_waits_for_the_end_of_the_round() -> None:
     assert (story.answered, story.repurposing.answered_epoch) == ([], 0)
 
 
-def test_a_replica_that_does_not_wake_is_told_and_gets_no_work() -> None:
+def test_a_replica_that_does_not_wake_is_reported_and_gets_no_work() -> None:
     story = Story((asks(4, 1),), trainers=Trainers(is_lost=True))
     result = story.run()
     assert story.answered == [("rejected", 4, "a trainer replica is gone (ActorDiedError)")]
@@ -265,13 +265,13 @@ def test_a_replica_that_does_not_wake_is_told_and_gets_no_work() -> None:
     assert len(result.groups) == NUM_PROMPTS
 
 
-def test_a_hand_over_that_outlasts_the_round_is_waited_for_and_its_replicas_start_with_the_others() -> None:
+def test_a_repurposing_that_outlasts_the_round_is_waited_for_and_its_replicas_start_with_the_others() -> None:
     class Late(AtOnce):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-            is_hand_over = fn.__name__ == "_carry_out"
-            self._waits = is_hand_over
+            is_repurposing = fn.__name__ == "_carry_out"
+            self._waits = is_repurposing
             future = super().submit(fn, *args, **kwargs)
-            if is_hand_over:
+            if is_repurposing:
                 future.result = lambda: (self.work(), type(future).result(future))[1]  # type: ignore[method-assign]
             return future
 

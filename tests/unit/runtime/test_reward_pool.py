@@ -223,9 +223,7 @@ def test_what_ran_on_a_lost_pod_is_scored_again_elsewhere(
     assert driver.pool.stats.num_faults == 1
 
 
-def test_the_pressure_tells_who_waits_and_for_how_long(
-    driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
-) -> None:
+def test_the_pressure_says_who_waits_and_for_how_long(driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]) -> None:
     driver.until_workers(1)
     driver.pool.use([record(0, "first"), *(record(index) for index in range(1, 6))])
     driver.serve(0, 1)
@@ -237,7 +235,7 @@ def test_the_pressure_tells_who_waits_and_for_how_long(
     driver.until(lambda: driver.pool.pressure(7.0) == RewardPressure(0, 0.0, 1, 0))
 
 
-def test_the_pressure_is_told_by_pulses_and_at_the_end_of_a_round(
+def test_the_pressure_is_reported_by_pulses_and_at_the_end_of_a_round(
     driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
 ) -> None:
     driver.until_workers(1)

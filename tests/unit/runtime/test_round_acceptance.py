@@ -56,7 +56,7 @@ def test_a_group_whose_rewards_fail_is_replaced_whether_or_not_it_was_accepted(d
     assert not any(engines.running.values())
 
 
-def test_groups_without_spread_are_replaced_and_told_apart_from_the_batch() -> None:
+def test_groups_without_spread_are_replaced_and_not_counted_in_the_batch() -> None:
     engines = ScriptedEngines()
     flat = first_draws(1)[0]
     policy = build(Strategy.SYNCHRONOUS, num_prompts=2, dynamic_sampling=True)
@@ -119,7 +119,7 @@ def test_the_limit_on_requests_follows_the_engines_that_are_there() -> None:
     assert (max(seen[10:39]), max(seen[40:])) == (2, 4)
 
 
-def test_what_engines_tell_about_themselves_reaches_the_policy() -> None:
+def test_what_engines_report_about_themselves_reaches_the_policy() -> None:
     """With adaptive admission a round starts with a quarter of maxNumSeqs, and more as the caches turn out roomy."""
 
     @dataclass

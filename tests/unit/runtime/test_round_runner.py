@@ -103,7 +103,7 @@ def test_a_stop_request_ends_the_round_at_once() -> None:
         runner(engines, build(Strategy.SYNCHRONOUS)).run(draining=False)
 
 
-def test_a_lost_trainer_is_told_and_the_round_goes_on() -> None:
+def test_a_lost_trainer_is_reported_and_the_round_goes_on() -> None:
     lost = ReplicaLost("a trainer replica is gone")
     observer = Observer()
     engines = ScriptedEngines(script=deque([(3, lost)]))

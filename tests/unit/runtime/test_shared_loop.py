@@ -15,7 +15,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import Interrupted
 from tests.properties import examples
 from tests.unit.runtime.scripted import by_place
-from tests.unit.runtime.test_training_loop import Engines, Outcome, Scorer, Trainers, run
+from tests.unit.runtime.scripted_loop import Engines, Outcome, Scorer, Trainers, run
 from tests.unit.runtime.test_updates import TickingClock
 
 HELD_OUT = (PromptRecord(0, "held out", (1, 2, 3), "answer"),)

@@ -87,7 +87,7 @@ def test_a_replica_gets_the_next_group_when_it_has_computed_one() -> None:
     assert handed(replicas) == [3]
 
 
-def test_a_step_tells_what_was_computed_when_its_round_ended() -> None:
+def test_a_step_reports_what_was_computed_when_its_round_ended() -> None:
     replicas = Replicas(1)
     update, events = begun(replicas, awake=(0,))
     for draw in DRAWS:
@@ -113,7 +113,7 @@ def test_what_is_left_at_the_end_is_spread_over_all_replicas() -> None:
     assert Counter(trained.replica_of.values()) == {replica: len(replicas.parts[replica][0]) for replica in range(4)}
 
 
-def test_a_part_of_a_lost_world_tells_nothing_about_the_next() -> None:
+def test_a_part_of_a_lost_world_says_nothing_about_the_next() -> None:
     replicas = Replicas(1)
     update, events = begun(replicas, awake=(0,))
     update.train_on(DRAWS[0])  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_a_part_of_a_lost_world_tells_nothing_about_the_next() -> None:
     assert update.finish().first_gradient_s is None
 
 
-def test_a_part_that_failed_is_not_told_as_done() -> None:
+def test_a_part_that_failed_is_not_reported_as_done() -> None:
     replicas = Replicas(1)
     update, events = begun(replicas, awake=(0,))
     update.train_on(DRAWS[0])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Prompts that do not suit the model are told before anything is sampled."""
+"""Prompts that do not suit the model are reported before anything is sampled."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.errors import UserError
 
 
-def test_a_token_without_an_embedding_is_told_with_its_row() -> None:
+def test_a_token_without_an_embedding_is_reported_with_its_row() -> None:
     records = [PromptRecord(n, "", (1, token), "", source=f"a.jsonl, line {n}") for n, token in enumerate((5, 9), 1)]
     sets = PromptSets((records[0],), (records[1],), 0)
     require_known_tokens(sets, 10)

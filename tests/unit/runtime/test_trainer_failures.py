@@ -38,7 +38,7 @@ def raised(error: Exception) -> RayTaskError:
         (DistBackendError(NCCL), "NCCL error in: .*; Duplicate GPU detected : rank 0 and rank 1"),
     ],
 )
-def test_errors_of_communication_tell_in_one_line_of_a_lost_peer(error: Exception, reason: str) -> None:
+def test_errors_of_communication_name_a_lost_peer_in_one_line(error: Exception, reason: str) -> None:
     with pytest.raises(TrainerLost, match=rf"lost its peers \({reason.replace('[', chr(92) + '[')}"):
         raise cause(raised(error))
     message = lost_peer(raised(error))
@@ -85,7 +85,7 @@ def sending(error: Exception | None) -> Sending:
     return Sending({0: Rank(error and raised(error))}, {0}, list)
 
 
-def test_a_broadcast_tells_how_its_peers_were_lost_and_raises_everything_else() -> None:
+def test_a_broadcast_says_how_its_peers_were_lost_and_raises_everything_else() -> None:
     assert sending(None).broadcast()() is None
     assert sending(RuntimeError("Connection reset")).broadcast()() == "Connection reset"
     assert sending(RuntimeError("Connection reset")).join(None) == "Connection reset"  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a trainer is told of its job."""
+"""What a trainer gets of its job."""
 
 from dataclasses import fields
 

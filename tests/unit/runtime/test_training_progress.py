@@ -14,7 +14,7 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.group import OldLogProbs
 from longshore_runtime.trainer.step_progress import StepProgress
 from longshore_runtime.trainer_protocol import Sample, TrainResult
-from tests.unit.runtime.test_training_loop import ALGORITHM, DECOUPLED, Engines, Outcome, Sent, Trainers, run
+from tests.unit.runtime.scripted_loop import ALGORITHM, DECOUPLED, Engines, Outcome, Sent, Trainers, run
 
 BATCH = ALGORITHM.prompts_per_step * ALGORITHM.responses_per_prompt
 REPORTED = threading.Semaphore(0)
@@ -74,7 +74,7 @@ def _reports_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "progress", reported)
 
 
-def told(outcome: Outcome) -> list[list[Progress]]:
+def reported_trainings(outcome: Outcome) -> list[list[Progress]]:
     """What was reported of each training, in order."""
     trainings: list[list[Progress]] = []
     for before, report in zip(outcome.reports, outcome.reports[1:], strict=False):
@@ -87,13 +87,13 @@ def told(outcome: Outcome) -> list[list[Progress]]:
 
 
 def counts(outcome: Outcome) -> list[list[int]]:
-    return [[progress.done for progress in training] for training in told(outcome)]
+    return [[progress.done for progress in training] for training in reported_trainings(outcome)]
 
 
 def test_the_responses_that_are_computed_are_counted_of_all_of_the_step() -> None:
     outcome = run(kinds=(Slow, Engines), strategy=Strategy.SYNCHRONOUS)
     assert len(outcome.ledger) >= ALGORITHM.steps
-    assert {(one.unit, one.total) for training in told(outcome) for one in training} == {
+    assert {(one.unit, one.total) for training in reported_trainings(outcome) for one in training} == {
         (ProgressUnit.RESPONSES, BATCH)
     }
     for done in counts(outcome):
@@ -104,7 +104,7 @@ def test_the_responses_that_are_computed_are_counted_of_all_of_the_step() -> Non
 def test_every_epoch_and_the_old_log_probabilities_count() -> None:
     outcome = run(kinds=(Slow, Engines), algorithm=DECOUPLED, strategy=Strategy.SYNCHRONOUS)
     total = 3 * BATCH
-    assert {one.total for training in told(outcome) for one in training} == {total}
+    assert {one.total for training in reported_trainings(outcome) for one in training} == {total}
     for done in counts(outcome):
         assert done == sorted(done)
         assert {BATCH // 2, BATCH, BATCH + BATCH // 4, total} <= set(done)

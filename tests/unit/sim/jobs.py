@@ -22,13 +22,13 @@ MATHS = Rewards()
 HALF_RIGHT = Accuracy()
 
 
-def rollout(strategy: Strategy, eta: float = 1.25, group_factor: float = 2.0) -> Rollout:
+def rollout(strategy: Strategy, eta: float = 1.25) -> Rollout:
     relaxed = strategy is Strategy.PARTIAL_ROLLOUT
     return Rollout(
         on_policy=OnPolicy.RELAXED if relaxed else OnPolicy.STRICT,
         strategy=strategy,
         tail_batching=TailBatchingSettings(prompt_factor=eta, response_factor=eta),
-        partial_rollout=PartialRolloutSettings(group_factor=group_factor),
+        partial_rollout=PartialRolloutSettings(group_factor=2.0),
         engine=EngineSettings(tensor_parallel_size=1, max_num_seqs=16),
     )
 

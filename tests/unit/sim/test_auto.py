@@ -67,10 +67,10 @@ def period(tokens: int, longest: int) -> Iterator[StepFacts]:
 
 
 def tuner(longest: int, *, begin: Any = None) -> AutoTuner:
-    learnt = AutoTuner(begin or spec())
+    learned = AutoTuner(begin or spec())
     for one in period(100, longest):
-        learnt.observe(one)
-    return learnt
+        learned.observe(one)
+    return learned
 
 
 def question(longest: int, factors: RoundChoice = BEGIN, **rollout: Any) -> Question:
@@ -80,27 +80,27 @@ def question(longest: int, factors: RoundChoice = BEGIN, **rollout: Any) -> Ques
 
 
 def test_it_asks_when_a_period_has_ended_and_once() -> None:
-    learnt = AutoTuner(spec())
+    learned = AutoTuner(spec())
     for one in period(100, 900):
-        assert learnt.question(BEGIN) is None, "long draws still wait: their lengths are not known"
-        learnt.observe(one)
-    assert learnt.question(BEGIN) is not None
-    assert learnt.question(BEGIN) is None
+        assert learned.question(BEGIN) is None, "long draws still wait: their lengths are not known"
+        learned.observe(one)
+    assert learned.question(BEGIN) is not None
+    assert learned.question(BEGIN) is None
 
 
 def test_without_speculation_every_round_is_a_period_and_some_are_needed() -> None:
-    learnt, asked = AutoTuner(spec()), []
+    learned, asked = AutoTuner(spec()), []
     for _ in range(6):
-        learnt.observe(facts(RoundKind.SHORT, [(100, 900)] * P0))
-        asked.append(learnt.question(SYNCHRONOUS) is not None)
+        learned.observe(facts(RoundKind.SHORT, [(100, 900)] * P0))
+        asked.append(learned.question(SYNCHRONOUS) is not None)
     assert asked == [False, False, False, True, True, True]
 
 
 def test_nothing_is_asked_before_the_engines_are_known() -> None:
-    learnt = AutoTuner(spec())
+    learned = AutoTuner(spec())
     for one in period(100, 900):
-        learnt.observe(facts(one.kind, list(one.groups), one.num_deferred, timed=()))
-    assert learnt.question(BEGIN) is None
+        learned.observe(facts(one.kind, list(one.groups), one.num_deferred, timed=()))
+    assert learned.question(BEGIN) is None
 
 
 def test_the_question_has_the_lengths_and_the_costs_that_were_seen() -> None:
@@ -120,10 +120,10 @@ def test_the_question_has_the_lengths_and_the_costs_that_were_seen() -> None:
 
 def test_prompts_fill_caches_and_are_trained_on_with_each_response_as_long_as_they_were() -> None:
     """Their mean over the newest steps."""
-    learnt = AutoTuner(spec())
+    learned = AutoTuner(spec())
     for one, prompt_tokens in zip(period(100, 900), (100.0, 100.0, 100.0, 0.0, 500.0), strict=True):
-        learnt.observe(replace(one, prompt_tokens=prompt_tokens, tokens_per_s=1_000.0))
-    asked = learnt.question(SYNCHRONOUS)
+        learned.observe(replace(one, prompt_tokens=prompt_tokens, tokens_per_s=1_000.0))
+    asked = learned.question(SYNCHRONOUS)
     assert asked is not None
     assert asked.job.lengths.prompt_tokens(Draw(0, 3)) == 200, "where none was trained on, nothing is known"
     for step in simulate(asked.job, 3).steps:
@@ -140,13 +140,13 @@ def test_a_search_simulates_about_as_many_responses_whatever_the_step(prompts_pe
 
 
 def test_a_tail_of_few_long_prompts_is_worth_speculation_and_alike_ones_are_not() -> None:
-    learnt = tuner(2_000)
-    change = learnt.decide(question(2_000, SYNCHRONOUS).answer(), SYNCHRONOUS)
+    learned = tuner(2_000)
+    change = learned.decide(question(2_000, SYNCHRONOUS).answer(), SYNCHRONOUS)
     assert change is not None and change.before == SYNCHRONOUS
     assert change.after.prompt_factor > 1
     assert change.predicted_share < 0.9
     assert str(change).startswith(f"promptFactor 1 -> {change.after.prompt_factor:g}: predicted step 0.")
-    assert learnt.decide(question(100, SYNCHRONOUS).answer(), SYNCHRONOUS) is None
+    assert learned.decide(question(100, SYNCHRONOUS).answer(), SYNCHRONOUS) is None
 
 
 def test_a_gain_below_the_margin_changes_nothing() -> None:
@@ -178,17 +178,17 @@ AFTER_ROUND = RoundChoice(prompt_factor=1.0)
 
 def with_slow_trainers(longest: int, **rollout: Any) -> AutoTuner:
     """Trainers on GPUs of their own, which take about as long as the rollout."""
-    learnt = AutoTuner(spec(others=SEPARATE, **rollout))
+    learned = AutoTuner(spec(others=SEPARATE, **rollout))
     for one in period(100, longest):
-        learnt.observe(facts(one.kind, list(one.groups), one.num_deferred, tokens_per_s=100.0))
-    return learnt
+        learned.observe(facts(one.kind, list(one.groups), one.num_deferred, tokens_per_s=100.0))
+    return learned
 
 
 def test_trainers_with_gpus_of_their_own_that_are_slow_begin_while_the_round_runs() -> None:
-    learnt = with_slow_trainers(900)
-    asked = learnt.question(AFTER_ROUND)
+    learned = with_slow_trainers(900)
+    asked = learned.question(AFTER_ROUND)
     assert asked is not None and asked.job.trainer.training is Training.AFTER_ROUND
-    change = learnt.decide(asked.answer(), AFTER_ROUND)
+    change = learned.decide(asked.answer(), AFTER_ROUND)
     assert change is not None and change.after.handover is Handover.PIPELINED
     assert change.predicted_share < 0.9
     assert "handover AfterRound -> Pipelined" in str(change)
@@ -203,46 +203,46 @@ def test_trainers_with_gpus_of_their_own_are_as_slow_as_was_measured() -> None:
 
 def test_what_the_job_does_now_is_what_others_are_compared_with() -> None:
     narrow = RoundChoice(prompt_factor=1.0, handover=Handover.PIPELINED, frontier_width=1)
-    learnt = with_slow_trainers(900)
-    asked = learnt.question(narrow)
+    learned = with_slow_trainers(900)
+    asked = learned.question(narrow)
     assert asked is not None and asked.job.trainer.training is Training.PIPELINED
     assert asked.job.rollout.admission.frontier_width == 1
-    change = learnt.decide(asked.answer(), narrow)
+    change = learned.decide(asked.answer(), narrow)
     assert change is not None and change.after.frontier_width != 1, "one group at a time keeps the engines idle"
     assert "frontierWidth 1 -> " in str(change)
 
 
 @pytest.mark.parametrize("rollout", [{"handover": "AfterRound"}, {"handover": "Pipelined"}])
 def test_a_handover_that_the_job_names_stays(rollout: dict[str, Any]) -> None:
-    learnt = with_slow_trainers(900, **rollout)
+    learned = with_slow_trainers(900, **rollout)
     present = RoundChoice(prompt_factor=1.0, handover=Handover(rollout["handover"]))
-    asked = learnt.question(present)
+    asked = learned.question(present)
     assert asked is not None
     assert {one.choice.handover for one in asked.answer().ranking} == {present.handover}
     assert asked.bounds.is_frontier_open is False
 
 
 def test_a_frontier_that_the_job_names_stays() -> None:
-    learnt = with_slow_trainers(900, admission={"frontierWidth": 4})
-    asked = learnt.question(RoundChoice(prompt_factor=1.0, frontier_width=4))
+    learned = with_slow_trainers(900, admission={"frontierWidth": 4})
+    asked = learned.question(RoundChoice(prompt_factor=1.0, frontier_width=4))
     assert asked is not None
     assert {one.choice.frontier_width for one in asked.answer().ranking} == {4}
 
 
-def test_engines_of_another_size_are_learnt_anew() -> None:
-    learnt = tuner(900)
+def test_engines_of_another_size_are_measured_again() -> None:
+    learned = tuner(900)
     slower = tuple(TimedSteps(one.steps, 2 * one.seconds) for one in TIMED)
     for one in period(100, 900):
-        learnt.observe(facts(one.kind, list(one.groups), one.num_deferred, tp_size=2, timed=slower))
-    found = learnt.question(BEGIN)
+        learned.observe(facts(one.kind, list(one.groups), one.num_deferred, tp_size=2, timed=slower))
+    found = learned.question(BEGIN)
     assert found is not None and found.job.rollout.engine.tensor_parallel_size == 2
     assert found.job.engine_costs.decode_step(4, 2).step_s(0.0) == pytest.approx(2 * step_s(4, 0.0), rel=0.01)
 
 
-def test_what_was_learnt_survives_a_checkpoint() -> None:
-    learnt, resumed = tuner(900), AutoTuner(spec())
-    resumed.load_state(json.loads(json.dumps(learnt.export_state())))
-    assert resumed.question(BEGIN) == learnt.question(BEGIN)
+def test_what_was_learned_survives_a_checkpoint() -> None:
+    learned, resumed = tuner(900), AutoTuner(spec())
+    resumed.load_state(json.loads(json.dumps(learned.export_state())))
+    assert resumed.question(BEGIN) == learned.question(BEGIN)
 
 
 def test_another_process_can_answer() -> None:
@@ -251,9 +251,9 @@ def test_another_process_can_answer() -> None:
 
 
 def test_old_lengths_are_forgotten() -> None:
-    learnt = tuner(2_000)
+    learned = tuner(2_000)
     for _ in range(10):
         for one in period(100, 120):
-            learnt.observe(one)
-    found = learnt.question(BEGIN)
+            learned.observe(one)
+    found = learned.question(BEGIN)
     assert found is not None and found.job.lengths.max_tokens == 120

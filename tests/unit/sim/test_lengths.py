@@ -73,10 +73,10 @@ def test_a_trace_without_lengths_is_refused(responses: list[list[int]]) -> None:
         TraceLengths(responses)
 
 
-def outcomes(accuracy: Accuracy, num_prompts: int = 1500) -> list[list[bool]]:
+def outcomes(accuracy: Accuracy) -> list[list[bool]]:
     return [
         [accuracy.is_correct(ResponseId(Draw(0, prompt), index), MODEL.hardness(Draw(0, prompt))) for index in range(4)]
-        for prompt in range(num_prompts)
+        for prompt in range(1500)
     ]
 
 

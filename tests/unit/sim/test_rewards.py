@@ -52,8 +52,8 @@ def test_a_hanging_program_is_cut_off_early_once_a_correct_one_has_shown_what_it
     code = CodeRewards(hanging_share=1.0, timeout_s=30)
     stage = RewardStage(code, num_workers=4, adaptive_timeout=TimeoutSettings())
     assert stage.submit([scoring(0, correct=False)], 0.0) == 30.0
-    learnt_s = stage.submit([scoring(0, 1, correct=True)], 0.0)
-    assert stage.submit([scoring(0, 2, correct=False)], 100.0) == 100 + max(2.0, 1.5 * learnt_s)
+    learned_s = stage.submit([scoring(0, 1, correct=True)], 0.0)
+    assert stage.submit([scoring(0, 2, correct=False)], 100.0) == 100 + max(2.0, 1.5 * learned_s)
     assert stage.submit([scoring(1, 2, correct=False)], 200.0) == 230.0
 
 

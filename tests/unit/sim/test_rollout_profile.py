@@ -39,7 +39,7 @@ def test_preemptions_cost_more_where_they_happen_than_what_one_recomputation_is_
     assert roomy.round_s == crowded.round_s, "round times are those without preemptions"
 
 
-def test_it_tells_what_each_size_preempts() -> None:
+def test_it_says_what_each_size_preempts() -> None:
     found = rollout_profile(profile(1, 2, kv_capacity_tokens=4_000), spec(strategy="Synchronous"))
     assert found is not None
     assert found.num_preemptions[FULL].keys() == {1, 2}

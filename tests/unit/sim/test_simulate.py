@@ -209,23 +209,23 @@ def cpu(per_request_s: float, train_tokens_per_s: float) -> Profile:
         (cpu(1e-3, 20_000), False),
         (cpu(1e-2, 20_000), False),
     ],
-    ids=["H800", "slow training", "slow hand-over", "it hardly matters", "slow batches", "slower batches"],
+    ids=["H800", "slow training", "slow repurposing", "it hardly matters", "slow batches", "slower batches"],
 )
 @pytest.mark.parametrize("strategy", [Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING])
-def test_the_benefit_gate_hands_over_where_that_pays_and_loses_little_elsewhere(
+def test_the_benefit_gate_repurposes_where_that_pays_and_loses_little_elsewhere(
     strategy: Strategy, profile: Profile, pays: bool | None
 ) -> None:
     streamed, plain = (
         simulate(job(strategy, trainer=trainer, profile=profile), 15, keeps_spans=False)
         for trainer in (STREAMED, IN_TURNS)
     )
-    num_handed_over = sum(bool(step.scale_downs) for step in streamed.steps)
+    num_repurposed = sum(bool(step.scale_downs) for step in streamed.steps)
     assert streamed.mean_step_s <= 1.03 * plain.mean_step_s
     if pays:
         assert streamed.mean_step_s < plain.mean_step_s
-        assert num_handed_over >= 12
+        assert num_repurposed >= 12
     elif pays is False:
-        assert num_handed_over <= 5
+        assert num_repurposed <= 5
 
 
 def test_migrated_requests_lose_no_token_and_finish_elsewhere() -> None:
@@ -341,7 +341,7 @@ def test_adaptive_admission_ends_preemption() -> None:
     assert sum(step.num_preemptions for step in limited.steps) < sum(step.num_preemptions for step in plain.steps)
 
 
-def test_engines_tell_their_load_with_the_responses_that_leave_them_as_in_a_job(
+def test_engines_report_their_load_with_the_responses_that_leave_them_as_in_a_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reported_s: list[float] = []

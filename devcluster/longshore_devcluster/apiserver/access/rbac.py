@@ -132,7 +132,8 @@ class Rbac:
     def check_binding(self, user: User, group: str, plural: str, binding: Object) -> None:
         """Nobody may hand out a role with more rights than their own, unless they may ``bind`` it.
 
-        Raises 403, and 404 for a role that does not exist, as nobody knows its rights.
+        Raises:
+            ApiError: 403, and 404 for a role that does not exist, as nobody knows its rights.
         """
         metadata, role = binding["metadata"], binding["roleRef"]
         namespace = metadata.get("namespace", "")

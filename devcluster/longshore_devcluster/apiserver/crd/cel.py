@@ -15,6 +15,7 @@ from lark import Token, Tree
 
 from longshore_devcluster.apiserver.crd.cel_check import BadRule, Scope, check, from_parse_error
 from longshore_devcluster.apiserver.crd.cel_library import FUNCTIONS, MaybeValue, to_cel
+from longshore_devcluster.apiserver.crd.cel_reads import Path, only, reads
 from longshore_devcluster.apiserver.crd.openapi_checks import type_name
 from longshore_devcluster.apiserver.errors import (
     FieldError,
@@ -145,12 +146,15 @@ def _shown(rule: Rule) -> str:
 class Kept:
     """Rules that have passed, by the values that they saw: a rule depends on nothing else.
 
-    Most writes change the status, and rules about ``oldSelf`` would convert and compare the whole spec each time.
+    Most writes change the status: rules about ``oldSelf``, and those of the whole object, see the same as before.
     """
 
     def __init__(self) -> None:
         self._passed: set[tuple[int, Rule, bytes]] = set()
         """The schema is part of it, as the types of values come from there; it lives for as long as the rules."""
+
+    def __len__(self) -> int:
+        return len(self._passed)
 
     def has_passed(self, schema: Schema, rule: Rule, seen: bytes) -> bool:
         return (id(schema), rule, seen) in self._passed
@@ -218,13 +222,16 @@ def _check_rules(
 ) -> Iterator[FieldError]:
     # A value that stays as it was is not judged again (CRD validation ratcheting); a transition always is.
     unchanged = new == old
-    due = [rule for rule in schema.rules if not (unchanged and ratcheting) or _OLD.search(rule.rule)]
-    seen = _digest(new, old) if due else b""
+    due = tuple(rule for rule in schema.rules if not (unchanged and ratcheting) or _OLD.search(rule.rule))
+    if not due:
+        return
+    shown, before = _read_by(due, new, schema, "self"), _read_by(due, old, schema, "oldSelf")
+    seen = _digest(shown, before)
     rules = [rule for rule in due if not kept.has_passed(schema, rule, seen)]
     if not rules:
         return
-    current = to_cel(new, schema)
-    previous = current if unchanged else None if old is _MISSING else to_cel(old, schema)
+    current = to_cel(shown, schema)
+    previous = None if old is _MISSING else to_cel(before, schema)
     for rule in rules:
         variables = {"self": current}
         if _OLD.search(rule.rule):
@@ -244,6 +251,17 @@ def _check_rules(
             kept.keep(schema, rule, seen)
         else:
             yield _failure(rule, new, variables, path)
+
+
+def _read_by(rules: tuple[Rule, ...], value: Json, schema: Schema, variable: str) -> Json:
+    """Return what these rules and their messages read of a value."""
+    return value if value is _MISSING else only(value, schema, _paths(rules, variable))
+
+
+@cache
+def _paths(rules: tuple[Rule, ...], variable: str) -> frozenset[Path]:
+    expressions = [text for rule in rules for text in (rule.rule, rule.message_expression) if text]
+    return frozenset().union(*(reads(parse(expression), variable) for expression in expressions))
 
 
 def _reason_of(error: Exception) -> str:

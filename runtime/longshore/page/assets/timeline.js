@@ -2,7 +2,7 @@
 /* The timeline of a round: a lane for each GPU with what it does, and below it the responses on its engine. */
 
 const BAND_PX = 16, LABEL_PX = 17, GAP_PX = 9, AXIS_PX = 24, PHASE_PX = 20, MAX_ROWS_PX = 130, MARGIN_PX = 2;
-const STATES = ["sampling", "training", "publishing", "regrouping", "handing_over", "asleep", "idle", "lost"];
+const STATES = ["sampling", "training", "publishing", "regrouping", "repurposing", "asleep", "idle", "lost"];
 const STAYS = [
   ["accepted", "trained on"], ["zero_variance", "all rewards of its group equal"], ["deferred", "waits for a later round"],
   ["aborted", "aborted or not used"], ["moved", "moves to another engine here"], ["lost", "lost with its engine, or its reward failed"],

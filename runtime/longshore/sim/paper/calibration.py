@@ -19,12 +19,12 @@ class Constant:
 CONVENTION: Final = "convention: the paper does not say"
 _MAX_ROUNDS: Final = 64
 """Of the solver: half of them halve the bracket."""
+_TOLERANCE: Final = 0.005
+"""Relative to the target."""
 
 
-def solve(
-    function: Callable[[float], float], target: float, low: float, high: float, *, tolerance: float = 0.005
-) -> float:
-    """Where a rising function meets a target, to a relative error; the nearer end where it does not in [low, high].
+def solve(function: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """Where a rising function meets a target, within _TOLERANCE; the nearer end where it does not in [low, high].
 
     False position, which meets nearly straight lines at once, in turn with bisection, which always ends.
     """
@@ -36,7 +36,7 @@ def solve(
         straight = (low * at_high - high * at_low) / (at_high - at_low)
         middle = (low + high) / 2 if number % 2 else straight
         at_middle = function(middle) - target
-        if abs(at_middle) <= tolerance * abs(target):
+        if abs(at_middle) <= _TOLERANCE * abs(target):
             break
         if at_middle < 0:
             low, at_low = middle, at_middle

@@ -84,9 +84,9 @@ class _Runs:
         """Of one seed, over fewer steps where the batch is so many times as large."""
         return self._run(setting, variant, task, 0, batches)
 
-    def step_s(self, setting: Setting, variant: ExperimentVariant, task: Task = Task.MIXED) -> float:
+    def step_s(self, setting: Setting, variant: ExperimentVariant) -> float:
         """Mean time of a step."""
-        return _mean(self.steps(setting, variant, task), lambda step: step.step_s)
+        return _mean(self.steps(setting, variant, Task.MIXED), lambda step: step.step_s)
 
     def _run(
         self, setting: Setting, variant: ExperimentVariant, task: Task, seed: int, batches: int = 1

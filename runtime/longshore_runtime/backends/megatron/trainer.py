@@ -58,8 +58,10 @@ class MegatronTrainer:
     ) -> None:
         """Join `world` and load this rank's part of a Hugging Face directory.
 
-        `dtype` is for checks in double precision. Raises OSError or ValueError for a model that is unusable or does not
-        split into `sizes`.
+        `dtype` is for checks in double precision.
+
+        Raises:
+            OSError, ValueError: the model is unusable, or does not split into `sizes`.
         """
         self._directory = directory
         self._options = options

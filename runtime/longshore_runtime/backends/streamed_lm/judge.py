@@ -51,7 +51,8 @@ class StreamedJudge:
     def measure(self, question_tokens: int, reply_tokens: int) -> tuple[float, int | None]:
         """Measure the seconds of a question and a reply of such lengths, and the peak of GPU memory in bytes.
 
-        Raises NoReply or NoReplyYet as `complete` does.
+        Raises:
+            NoReply, NoReplyYet: as `complete` does.
         """
         assert self._model is not None, "it was closed"
         if (obstacle := self._obstacle(question_tokens, reply_tokens)) is not None:

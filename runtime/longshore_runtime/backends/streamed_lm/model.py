@@ -102,8 +102,9 @@ class StreamedLM:
     ) -> list[list[int]]:
         """Return greedy replies of up to `max_tokens`, without the token of `stop` that ends each.
 
-        Raises DoesNotFit for a prompt that does not fit into the reserved memory, or into what is free of it now, and
-        TimeoutError when the first token after `limit_s` is due.
+        Raises:
+            DoesNotFit: a prompt does not fit into the reserved memory, or into what is free of it now.
+            TimeoutError: the first token after `limit_s` is due.
         """
         deadline_s = time.monotonic() + limit_s
         replies: dict[int, list[int]] = {}

@@ -52,8 +52,11 @@ def resident_layers(
 ) -> int:
     """Decoder layers that stay on the device while `batch` sequences of `seq_tokens` (prompt and reply) run.
 
-    What activations, KV cache and the weights outside the layers leave of `reserved_bytes` holds layers. If all fit,
-    all stay; otherwise the ring takes its buffers first. Raises DoesNotFit when not even the ring fits.
+    What activations, KV cache and the weights outside the layers leave of `reserved_bytes` holds layers. If all
+    fit, all stay; otherwise the ring takes its buffers first.
+
+    Raises:
+        DoesNotFit: not even the ring fits.
     """
     needed = shape.base_bytes + working_bytes(seq_tokens, batch, shape) + margin_bytes
     room = (reserved_bytes - needed) // shape.layer_bytes
@@ -84,22 +87,23 @@ def batches(
     reserved_bytes: int,
     *,
     ring_buffers: int = RING_BUFFERS,
-    margin_bytes: int = MARGIN_BYTES,
 ) -> list[list[int]]:
     """Return indices of `lengths_tokens` (prompt and reply) by batch, the longest first.
 
-    A batch takes as many sequences as fit with every layer streamed. That is best wherever copies are the bottleneck:
-    with B bytes for layers and sequences, w per sequence, L per layer and N layers, a pass over b sequences copies
-    N - (B - b w) / L layers, which is (N - B / L) / b + w / L for each: the more sequences, the less.
+    A batch takes as many sequences as fit with every layer streamed. That is best wherever copies are the
+    bottleneck: with B bytes for layers and sequences, w per sequence, L per layer and N layers, a pass over b
+    sequences copies N - (B - b w) / L layers, which is (N - B / L) / b + w / L for each: the more sequences, the
+    less.
 
-    Raises DoesNotFit when a sequence does not fit alone.
+    Raises:
+        DoesNotFit: a sequence does not fit alone.
     """
-    room = reserved_bytes - shape.base_bytes - margin_bytes - ring_buffers * shape.layer_bytes
+    room = reserved_bytes - shape.base_bytes - MARGIN_BYTES - ring_buffers * shape.layer_bytes
     waiting = sorted(range(len(lengths_tokens)), key=lambda index: -lengths_tokens[index])
     result: list[list[int]] = []
     while waiting:
         longest = lengths_tokens[waiting[0]]
-        resident_layers(longest, 1, shape, reserved_bytes, ring_buffers=ring_buffers, margin_bytes=margin_bytes)
+        resident_layers(longest, 1, shape, reserved_bytes, ring_buffers=ring_buffers)
         size = 1
         while size < min(max_batch, len(waiting)) and working_bytes(longest, size + 1, shape) <= room:
             size += 1

@@ -48,15 +48,15 @@ FILLING: Final = [
         def down(depth):
             if depth == 24:
                 os.write(1, b"ESCAPED 24 generations ")
-                os.write(told, b"x")
+                os.write(ready, b"x")
             try:
                 if os.fork() == 0:
                     down(depth + 1)
             except OSError:
-                os.write(told, b"x")
+                os.write(ready, b"x")
             while True:
                 signal.pause()
-        ended, told = os.pipe()
+        ended, ready = os.pipe()
         try:
             if os.fork() == 0:
                 down(1)
@@ -123,10 +123,10 @@ FILLING: Final = [
         "memory",
         "many children",
         """
-        filled, told = os.pipe()
+        filled, ready = os.pipe()
         def fill():
             kept = bytearray(b"x") * (NUM_BYTES // 4)
-            os.write(told, kept[:1])
+            os.write(ready, kept[:1])
             while True:
                 signal.pause()
         try:

@@ -128,12 +128,12 @@ DAEMONS: Final = [
         "every signal ignored",
         """
         def detach():
-            ready, told = os.pipe()
+            ready, signal_end = os.pipe()
             if os.fork() == 0:
                 os.setsid()
                 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
                     signal.signal(number, signal.SIG_IGN)
-                os.write(told, b"x")
+                os.write(signal_end, b"x")
                 while True: signal.pause()
             os.read(ready, 1)
             return False
@@ -146,18 +146,18 @@ DAEMONS: Final = [
         "another program",
         """
         def detach():
-            ready, told = os.pipe()
+            ready, signal_end = os.pipe()
             if os.fork() == 0:
                 try:
                     os.setsid()
                     if os.fork() == 0:
-                        os.set_inheritable(told, True)
-                        source = f"import os, time; os.write({told}, b'x'); time.sleep(60)"
+                        os.set_inheritable(signal_end, True)
+                        source = f"import os, time; os.write({signal_end}, b'x'); time.sleep(60)"
                         os.execve(sys.executable, [sys.executable, "-S", "-c", source, MARK], {})
                 finally:
                     os._exit(0)
             os.wait()
-            os.close(told)
+            os.close(signal_end)
             os.read(ready, 1)
             return False
         attempt("fork", detach)

@@ -204,7 +204,7 @@ class AnyFleet(RuleBasedStateMachine):
         return _least(self.members[key]) <= (4 if key[0] == "b" else CAPACITY)
 
     def teardown(self) -> None:
-        """Whoever fits runs in the end, when those that run come to their ends."""
+        """Every job that fits runs in the end, when those that run come to their ends."""
         for key in self.members:
             self.members[key].spec = self.members[key].spec | {"suspend": False}
         for _ in range(40 * (len(self.members) + 1)):

@@ -22,8 +22,8 @@ def leaving(name: str, gpus: int) -> GpuRequest:
     return job(name, gpus, age=50, stage=Stage.LEAVING)
 
 
-def why(decision: QueueDecision, name: str, team: str = "a") -> Wait:
-    return decision.waiting[team, name]
+def why(decision: QueueDecision, name: str) -> Wait:
+    return decision.waiting["a", name]
 
 
 def names(keys: "tuple[Key, ...] | dict[Key, Key]") -> list[str]:
@@ -92,7 +92,7 @@ class TestOrder:
         decision = decide([job("early", 8, age=2), job("urgent", 8, age=1, priority=1)], EIGHT)
         assert names(decision.admitted) == ["urgent"]
 
-    def test_those_who_wait_are_told_how_many_are_ahead(self) -> None:
+    def test_those_who_wait_are_reported_how_many_are_ahead(self) -> None:
         waiting = [job(name, 8, age=age) for name, age in (("first", 3), ("second", 2), ("third", 1))]
         decision = decide([running("old", 8), *waiting], EIGHT)
         assert [why(decision, name).num_ahead for name in ("first", "second", "third")] == [0, 1, 2]
@@ -128,7 +128,7 @@ class TestPreemption:
     def test_an_equal_priority_is_never_preempted(self) -> None:
         assert decide([running("old", 8, priority=1), job("new", 8, priority=1)], EIGHT).preempted == {}
 
-    def test_nobody_is_preempted_in_vain(self) -> None:
+    def test_nobody_is_preempted_for_nothing(self) -> None:
         jobs = [running("low", 4), running("high", 4, priority=2), job("urgent", 8, priority=1)]
         assert decide(jobs, EIGHT).preempted == {}
 
@@ -169,7 +169,7 @@ class TestQuotas:
         jobs = [running("mine", 4), running("theirs", 4, team="b"), job("urgent", 4, priority=1)]
         assert names(decide(jobs, self.LIMITS).preempted) == ["mine"]
 
-    def test_a_job_larger_than_the_quota_is_told(self) -> None:
+    def test_a_job_larger_than_the_quota_is_reported(self) -> None:
         assert why(decide([job("huge", 5)], self.LIMITS), "huge").why is Why.TOO_LARGE
 
     def test_quotas_do_without_a_capacity(self) -> None:
@@ -234,7 +234,7 @@ class TestElasticJobs:
         decision = decide([elastic("low", 2, 8), elastic("high", 2, 6, priority=1)], EIGHT)
         assert decision.sizes == {("a", "high"): 4}
 
-    def test_what_it_does_not_need_goes_to_whoever_waits(self) -> None:
+    def test_what_it_does_not_need_goes_to_those_who_wait(self) -> None:
         decision = decide([elastic("one", 2, 8, 8, priority=9), job("new", 3)], EIGHT)
         assert decision.sizes == {("a", "one"): 3}
         assert decision.preempted == {}
@@ -265,7 +265,7 @@ class TestElasticJobs:
         assert names(dict(decision.preempted)) == ["low"]
         assert decision.sizes == {("a", "high"): 1}
 
-    def test_nobody_shrinks_in_vain(self) -> None:
+    def test_nobody_shrinks_for_nothing(self) -> None:
         decision = decide([elastic("one", 2, 4, 4), running("old", 4), job("new", 5)], EIGHT)
         assert decision.sizes == {}
 

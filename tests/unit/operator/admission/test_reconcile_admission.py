@@ -115,7 +115,7 @@ def test_waiting_does_not_count_towards_the_deadline() -> None:
     assert cluster.status.phase is Phase.PENDING
 
 
-def test_an_operator_that_has_not_decided_yet_leaves_what_was_told() -> None:
+def test_an_operator_that_has_not_decided_yet_leaves_what_was_reported() -> None:
     cluster = Cluster()
     look(cluster, WAITS)
     before = cluster.status

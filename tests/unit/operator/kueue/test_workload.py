@@ -46,6 +46,12 @@ def stored(view: KueueView, **by_type: str) -> KueueView:
     return replace(view, workload=made | conditions(**by_type))
 
 
+def inactive(view: KueueView) -> KueueView:
+    """A view in which the Workload takes no part."""
+    assert view.workload is not None
+    return replace(view, workload={**view.workload, "spec": {**view.workload["spec"], "active": False}})
+
+
 ELASTIC = {"replicas": 8, "minReplicas": 2, "gpusPerPod": 4}
 
 
@@ -115,7 +121,7 @@ class TestWorkload:
             ),
         ],
     )
-    def test_a_priority_class_is_told_as_the_version_wants_it(
+    def test_a_priority_class_is_written_as_the_version_wants_it(
         self, version: str, is_kueues: bool, fields: dict[str, Any]
     ) -> None:
         view = KueueView("team", version, priority=Priority("p", 5, is_kueues))
@@ -182,7 +188,7 @@ class TestStanding:
         made = standing(make_job(running, workers=ELASTIC), KueueView("team", mistake="gone"))
         assert (made.num_extra_workers, made.gpus) == (3, {GPU: 20})
 
-    def test_a_mistake_is_told(self) -> None:
+    def test_a_mistake_is_reported(self) -> None:
         made = standing(make_job(), KueueView("team", mistake="Kueue is not installed in this cluster"))
         assert (made.admitted, made.reason) == (False, AdmittedReason.QUEUE_UNAVAILABLE)
 
@@ -300,10 +306,28 @@ class TestSteps:
         evicted = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", Evicted="True/Deactivated/")
         assert self.patched(self.look(Cluster(), evicted))["Requeued"]["status"] == "False"
 
-    def test_a_suspension_deactivates_the_workload(self) -> None:
+    def test_a_suspension_deactivates_the_workload_only_when_no_pod_is_left(self) -> None:
+        """Kueue gives the quota of an inactive Workload to others at once."""
         cluster, view = self.running()
         cluster.spec = {"suspend": True}
+        while cluster.pods:
+            assert self.look(cluster, view) == []
+            cluster.kubelet()
         assert self.look(cluster, view) == [PatchWorkload("demo-rljob", "v1beta2", {"spec": {"active": False}})]
+
+    def test_a_preemption_of_a_suspended_job_does_not_queue_it_again(self) -> None:
+        evicted = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", Evicted="True/Preempted/")
+        suspended = Cluster(spec={"suspend": True})
+        assert self.look(suspended, evicted) == [PatchWorkload("demo-rljob", "v1beta2", {"spec": {"active": False}})]
+        assert self.patched(self.look(suspended, inactive(evicted)))["QuotaReserved"]["status"] == "False"
+
+    def test_a_job_that_resumes_before_kueue_has_evicted_it_waits_for_that(self) -> None:
+        cluster, admitted = Cluster(), inactive(stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/"))
+        assert self.look(cluster, admitted) == []
+        assert cluster.pods == {}
+        assert cluster.condition("Admitted")[1] == "Evicted"
+        released = inactive(stored(VIEW, QuotaReserved="False/Pending/", Evicted="True/Deactivated/"))
+        assert self.look(cluster, released) == [PatchWorkload("demo-rljob", "v1beta2", {"spec": {"active": True}})]
 
     def test_another_size_makes_another_workload_while_no_quota_is_held(self) -> None:
         cluster = Cluster(spec={"workers": {"replicas": 5}}, generation=2)

@@ -12,17 +12,14 @@ from longshore_operator.observed import Standing
 from longshore_operator.plan import CreatePod, CreatePodGroup, DeletePodGroup
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import assigned
-from tests.unit.operator.model import Cluster
+from tests.unit.operator.model import Cluster, running_cluster
 
 VOLCANO = {"scheduling": {"podGroup": "Volcano"}}
 MISTAKE = "the cluster serves no PodGroups: install Volcano"
 
 
 def running(**spec: Any) -> Cluster:
-    cluster = Cluster(spec=VOLCANO | spec)
-    cluster.reconcile_until_stable()
-    assert cluster.status.phase is Phase.RUNNING
-    return cluster
+    return running_cluster(**VOLCANO | spec)
 
 
 def min_member(cluster: Cluster) -> int:
@@ -155,7 +152,7 @@ class TestSizeOfTheGang:
 
 
 class TestMistakes:
-    def test_a_job_waits_without_pods_until_the_mistake_is_mended(self) -> None:
+    def test_a_job_waits_without_pods_until_the_mistake_is_fixed(self) -> None:
         cluster = Cluster(spec=VOLCANO, pod_group_mistake=MISTAKE)
         plan = cluster.step()
         assert (cluster.pods, cluster.status.phase) == ({}, Phase.QUEUED)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from longshore.api.reasons import AdmittedReason
-from longshore.api.sharing import SharingStatus
+from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.sharing import RuntimeSharing, SharingStatus
 from longshore.api.status import Phase
 from longshore_operator.admission.config import AdmissionConfig
 from longshore_operator.admission.desk import AdmissionDesk
@@ -14,7 +15,7 @@ from longshore_operator.observed import Standing
 from longshore_operator.plan import DeletePod, Plan
 from longshore_operator.sharing.placement import sharing_worker
 from longshore_operator.sharing.view import SharingView
-from tests.unit.operator.model import Cluster, make_job
+from tests.unit.operator.model import Cluster, make_job, running_cluster
 
 SPEC: dict[str, Any] = {
     "sharing": {"group": "night"},
@@ -29,10 +30,7 @@ TURNS = SharingStatus(attempt=1, granted=2, recalled=1)
 
 
 def running() -> Cluster:
-    cluster = Cluster(spec=SPEC)
-    cluster.reconcile_until_stable()
-    assert cluster.status.phase is Phase.RUNNING
-    return cluster
+    return running_cluster(**SPEC)
 
 
 def seen(cluster: Cluster, **found: Any) -> Plan:
@@ -59,6 +57,24 @@ def test_a_job_on_trial_says_so() -> None:
     cluster = running()
     seen(cluster, turns=TURNS, is_on_trial=True)
     assert cluster.condition("Sharing")[:2] == ("True", "OnTrial")
+
+
+def test_a_member_that_becomes_slower_than_its_limit_says_so_and_stays() -> None:
+    cluster = running()
+
+    def measured(num_steps: int, wait_s: float) -> tuple[str, ...]:
+        report = RuntimeSharing(asked=2, returned=1, num_steps=num_steps, step_s=10.0, wait_s=wait_s)
+        cluster.status = cluster.status.model_copy(update={"runtime": RuntimeStatus(attempt=1, sharing=report)})
+        seen(cluster, turns=TURNS)
+        return cluster.condition("Sharing")[:2]
+
+    slow = ("True", "SlowerThanAllowed")
+    assert measured(2, 6.0) == ("True", "Member"), "the first steps say little"
+    assert measured(3, 5.0) == ("True", "Member"), "exactly its limit of 1.5"
+    assert [measured(4, 5.5), measured(5, 6.0)] == [slow, slow]
+    assert [event.reason for event in cluster.events].count("SlowerThanAllowed") == 1
+    assert cluster.status.phase is Phase.RUNNING
+    assert measured(6, 4.0) == ("True", "Member")
 
 
 def test_a_job_that_cannot_join_stops_and_says_why() -> None:

@@ -11,22 +11,20 @@ from pydantic import TypeAdapter
 from longshore.api.limits import MAX_COUNT
 from longshore.api.names import Component
 from longshore.api.sharing import RuntimeSharing, Sharing, SharingStatus
-from longshore.policy.sharing_group import Claim, Grant, SharingGroup, Stage, Turns
+from longshore.policy.sharing_group import Claim, Grant, MemberStage, MemberTurns, SharingGroup
 from longshore_operator.observed import PodView
-from longshore_operator.sharing.membership import EMPTY, NUM_TRIAL_STEPS, JobFacts, advanced, obstacle, refused, view
+from longshore_operator.sharing.membership import EMPTY, NUM_TRIAL_STEPS, MemberFacts, advanced, obstacle, refused, view
 from tests.properties import examples
 from tests.unit.operator.model import START, Cluster
 from tests.unit.operator.sharing.test_concern import SPEC
 
 
-def facts(name: str, attempt: int = 1, *, limit: float = 1.5, report: RuntimeSharing | None = None) -> JobFacts:
-    return JobFacts(name, f"{name}-uid", attempt, Sharing(group="g", max_slowdown=limit), report, True, None)
+def facts(name: str, attempt: int = 1, *, report: RuntimeSharing | None = None) -> MemberFacts:
+    return MemberFacts(name, f"{name}-uid", attempt, Sharing(group="g", max_slowdown=1.5), report, True, None)
 
 
-def measured(step_s: float, turn_s: float, asked: int = 1, returned: int = 0) -> RuntimeSharing:
-    return RuntimeSharing(
-        asked=asked, returned=returned, num_steps=NUM_TRIAL_STEPS, step_s=step_s, turn_s=turn_s, switch_s=0.0
-    )
+def measured(step_s: float, turn_s: float) -> RuntimeSharing:
+    return RuntimeSharing(asked=1, returned=0, num_steps=NUM_TRIAL_STEPS, step_s=step_s, turn_s=turn_s, switch_s=0.0)
 
 
 def pod(name: str, attempt: int = 1, phase: str = "Running") -> PodView:
@@ -36,32 +34,32 @@ def pod(name: str, attempt: int = 1, phase: str = "Running") -> PodView:
     )  # fmt: skip
 
 
-def look(group: SharingGroup, job: JobFacts, claims: dict[str, Claim] | None = None, *pods: PodView) -> SharingGroup:
+def look(group: SharingGroup, job: MemberFacts, claims: dict[str, Claim] | None = None, *pods: PodView) -> SharingGroup:
     """All pods of the job are those of the group."""
     return advanced(group, job, {job.member_name: job.claim} if claims is None else claims, pods, pods, 0.0)
 
 
-def stages(group: SharingGroup) -> dict[str, Stage]:
+def stages(group: SharingGroup) -> dict[str, MemberStage]:
     return {one.member.job: one.stage for one in group.standings}
 
 
 def test_a_job_with_pods_joins_on_trial_and_one_without_pods_does_not() -> None:
-    assert stages(look(EMPTY, facts("a"))) == {"a": Stage.ON_TRIAL}
+    assert stages(look(EMPTY, facts("a"))) == {"a": MemberStage.ON_TRIAL}
     assert stages(look(EMPTY, facts("a", attempt=0))) == {}
 
 
 def test_a_member_is_judged_by_its_first_measured_steps() -> None:
     group = look(EMPTY, facts("a", report=measured(10.0, 4.0)))
-    assert stages(group) == {"a": Stage.ADMITTED}
+    assert stages(group) == {"a": MemberStage.ADMITTED}
     group = look(group, facts("b"))
     early = measured(10.0, 4.0).model_copy(update={"num_steps": 1})
-    assert stages(look(group, facts("b", report=early)))["b"] is Stage.ON_TRIAL
-    assert stages(look(group, facts("b", report=measured(10.0, 4.0))))["b"] is Stage.ADMITTED
+    assert stages(look(group, facts("b", report=early)))["b"] is MemberStage.ON_TRIAL
+    assert stages(look(group, facts("b", report=measured(10.0, 4.0))))["b"] is MemberStage.ADMITTED
     slow = look(group, facts("b", report=measured(10.0, 6.0)))
-    assert stages(slow) == {"a": Stage.ADMITTED, "b": Stage.LEAVING}
+    assert stages(slow) == {"a": MemberStage.ADMITTED, "b": MemberStage.LEAVING}
 
 
-def test_a_member_that_takes_another_past_its_limit_is_asked_to_stop_and_told_why() -> None:
+def test_a_member_that_takes_another_past_its_limit_is_asked_to_stop_with_the_reason() -> None:
     group = look(look(EMPTY, facts("a", report=measured(10.0, 4.0))), facts("b"))
     job = facts("b", report=measured(10.0, 6.0))
     found = view(look(group, job), "g", job, {})
@@ -76,16 +74,16 @@ def test_a_job_that_was_measured_before_waits_until_there_is_room() -> None:
     group = look(EMPTY, facts("a", report=measured(10.0, 6.0)))
     waiting = facts("b", attempt=0, report=measured(10.0, 6.0))
     assert refused(group, waiting) is not None
-    assert stages(look(group, replace(waiting, attempt=2))) == {"a": Stage.ADMITTED}
+    assert stages(look(group, replace(waiting, attempt=2))) == {"a": MemberStage.ADMITTED}
     alone = look(group, facts("a", attempt=0))
     assert (stages(alone), refused(alone, waiting)) == ({}, None)
 
 
 def test_the_first_report_of_another_attempt_does_not_put_it_on_trial_again() -> None:
     """It carries the measurements, and counts its turns from 0."""
-    before = measured(10.0, 4.0, asked=9, returned=9)
+    before = measured(10.0, 4.0).model_copy(update={"asked": 9, "returned": 9})
     group = look(EMPTY, replace(facts("a", attempt=2, report=before), is_current=False))
-    assert stages(group) == {"a": Stage.ADMITTED}
+    assert stages(group) == {"a": MemberStage.ADMITTED}
     again = look(group, facts("a", attempt=2, report=before.model_copy(update={"asked": 0, "returned": 0})))
     assert again == group
 
@@ -172,7 +170,7 @@ def test_nothing_that_a_coordinator_can_report_stops_a_pass(
 ) -> None:
     group, claims, now = EMPTY, dict[str, Claim](), START
     for name, attempt, report, sharing, is_current in looks:
-        job = JobFacts(name, f"{name}-uid", attempt, sharing, report, is_current, None)
+        job = MemberFacts(name, f"{name}-uid", attempt, sharing, report, is_current, None)
         before = claims.get(job.member_name, Claim())
         claims |= {job.member_name: before.merged(job.claim)} if attempt else {}
         group = advanced(group, job, claims, [], [pod(name, max(attempt, 1))], now.timestamp())
@@ -190,8 +188,8 @@ class Job:
 
     name: str
     attempt: int = 0
-    turns: Turns = field(default_factory=Turns)
-    pods: dict[int, Turns] = field(default_factory=dict)
+    turns: MemberTurns = field(default_factory=MemberTurns)
+    pods: dict[int, MemberTurns] = field(default_factory=dict)
     """Turns of attempts whose pods are there; those of earlier attempts change no more."""
 
     @property
@@ -221,7 +219,7 @@ class AnyFleet(RuleBasedStateMachine):
         if not self.jobs:
             return
         job = self.jobs[pick % len(self.jobs)]
-        job.attempt, job.turns = job.attempt + 1, Turns()
+        job.attempt, job.turns = job.attempt + 1, MemberTurns()
         self.pass_over(job)
         job.pods[job.attempt] = job.turns
 
@@ -287,16 +285,16 @@ class AnyFleet(RuleBasedStateMachine):
                         self.change(job, job.turns.asking())
         assert not waiting, f"these never got a turn: {waiting}"
 
-    def change(self, job: Job, turns: Turns) -> None:
+    def change(self, job: Job, turns: MemberTurns) -> None:
         job.turns = turns
         if job.attempt in job.pods:
             job.pods[job.attempt] = turns
 
-    def facts(self, job: Job) -> JobFacts:
+    def facts(self, job: Job) -> MemberFacts:
         grant = job.turns.grant
         turns = SharingStatus(attempt=job.attempt, granted=grant.granted, recalled=grant.recalled)
         sharing = Sharing(group="g", max_slowdown=50)
-        return JobFacts(job.name, f"{job.name}-uid", job.attempt, sharing, job.report, True, turns)
+        return MemberFacts(job.name, f"{job.name}-uid", job.attempt, sharing, job.report, True, turns)
 
     def pass_over(self, job: Job) -> None:
         found = self.facts(job)

@@ -117,7 +117,7 @@ def test_any_difference_shows(other: Weights) -> None:
     assert checksums(other) != checksums(WEIGHTS)
 
 
-def test_the_combined_checksum_tells_the_parameters_and_not_how_they_came() -> None:
+def test_the_combined_checksum_depends_on_the_parameters_and_not_on_how_they_came() -> None:
     one, other = (checksums({name: WEIGHTS[name]}) for name in ("a", "b"))
     assert combined_checksum([one, other]) == combined_checksum([other, one]) == combined_checksum([one | other])
     others = [[one], [{"a": other["b"]}, {"b": one["a"]}], [{"a": other["b"]}, other], []]
@@ -135,7 +135,7 @@ def test_one_other_value_shows_and_so_do_two_that_changed_places(values: list[fl
     assert (checksums({"a": swapped}) == checksums({"a": before})) == (swapped.tobytes() == before.tobytes())
 
 
-def test_a_receipt_tells_what_trainer_and_engine_compare() -> None:
+def test_a_receipt_holds_what_trainer_and_engine_compare() -> None:
     receipt = Receipt(expected=["a", "b"])
     receipt.take(checksums({"a": WEIGHTS["a"]}))
     receipt.take(checksums({"b": WEIGHTS["b"]}))

@@ -180,14 +180,14 @@ def test_a_template_without_words_of_its_own_has_nothing_to_ask_about_an_empty_r
         (replace(OPTIONS, score_max=-1.0), r"^reward.functions\[taste\].judge.maxScore: "),
     ],
 )
-def test_a_judge_that_cannot_score_anything_is_told_by_its_field(options: JudgeOptions, sentence: str) -> None:
+def test_a_judge_that_cannot_score_anything_is_reported_by_its_field(options: JudgeOptions, sentence: str) -> None:
     with pytest.raises(JudgeSetupError, match=sentence) as refusal:
         JudgeReward(options)
     assert isinstance(refusal.value, RewardSetupError)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_setup_error_of_the_model_is_told_by_its_field() -> None:
+def test_a_setup_error_of_the_model_is_reported_by_its_field() -> None:
     model = Fails(JudgeSetupError("tokenSecret: refused"))
     with pytest.raises(JudgeSetupError, match=r"^reward.functions\[taste\].tokenSecret: refused$"):
         JudgeReward(OPTIONS, model).score_many([item(1)])

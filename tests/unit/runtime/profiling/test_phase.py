@@ -19,7 +19,7 @@ CONFIG = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, 
 
 
 class Notices(list[tuple[str, str]]):
-    """What people are told."""
+    """What people are shown."""
 
     def notice(self, reason: str, message: str) -> None:
         self.append((reason, message))

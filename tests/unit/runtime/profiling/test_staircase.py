@@ -61,7 +61,7 @@ def test_every_size_is_measured_at_the_time_of_its_steps() -> None:
     assert stairs.sizes == (63, 32, 16, 8, 4, 2, 1)
     found = windows(stairs, ends_on(FakeEngine(FakeEngineOptions(), clock=CountingClock()), stairs))
     assert [window.num_running for window in found] == list(stairs.sizes)
-    # The clock is looked at twice in a step, and when it is told what ended.
+    # The clock is looked at twice in a step, and when it gets what ended.
     assert all(window.step_s == pytest.approx(2.0, rel=0.05) for window in found)
     contexts = [window.context_tokens / window.num_running for window in found]
     assert contexts == sorted(contexts)

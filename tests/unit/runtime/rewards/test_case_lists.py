@@ -40,6 +40,6 @@ def test_cases_become_a_list(raw: Any, cases: list[Any]) -> None:
         ({"inputs": [1], "outputs": ["1"]}, r"^row 1, tests\[0\]: stdin: must be a string, not int"),
     ],
 )
-def test_what_is_no_test_case_is_told_with_row_and_field(raw: Any, message: str) -> None:
+def test_what_is_no_test_case_is_reported_with_row_and_field(raw: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cases_of({"tests": raw}, "tests", "row 1")

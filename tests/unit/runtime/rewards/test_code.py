@@ -46,6 +46,6 @@ def test_cases_are_read_from_the_field_that_the_job_names() -> None:
         ([{"entry": "f", "arguments": 1, "expected": 1}], r"^d, line 3, tests\[0\]: arguments: must be a list, not"),
     ],
 )
-def test_malformed_cases_are_told_with_row_and_field(tests: Any, sentence: str) -> None:
+def test_malformed_cases_are_reported_with_row_and_field(tests: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         cases_of({"tests": tests}, "tests", "d, line 3")

@@ -1,4 +1,4 @@
-"""A scoring service is asked once; what is wrong with it is told apart from what is wrong with the response."""
+"""A scoring service is asked once; what is wrong with it is distinguished from what is wrong with the response."""
 
 import datetime
 from collections.abc import Callable, Iterator
@@ -90,7 +90,7 @@ def test_an_answer_that_holds_no_reward_is_an_error(
         make(endpoint.address).score(item(response))
 
 
-def test_a_wrong_address_or_token_is_told_by_its_field(endpoint: Endpoint, make: Scorers, tmp_path: Path) -> None:
+def test_a_wrong_address_or_token_is_reported_by_its_field(endpoint: Endpoint, make: Scorers, tmp_path: Path) -> None:
     with pytest.raises(RewardSetupError, match=r"^reward.functions\[service\].http.url: .* answered 404 to a POST$"):
         make(endpoint.address).score(item("status 404"))
     with pytest.raises(RewardSetupError, match=r"^reward.functions\[service\].tokenSecret: .* answered 401: it asks"):

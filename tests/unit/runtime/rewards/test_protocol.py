@@ -85,7 +85,7 @@ def test_a_row_may_hold_what_json_does_not_know() -> None:
     ],
     ids=["large", "wide"],
 )
-def test_a_row_that_cannot_be_sent_is_told_with_its_name(value: object, sentence: str) -> None:
+def test_a_row_that_cannot_be_sent_is_reported_with_its_name(value: object, sentence: str) -> None:
     with pytest.raises(RewardError, match=f"^{sentence}$"):
         protocol.encode_request(1, SERVICE, [ScoreItem("d", "", "", "", {"value": value})])
 

@@ -1,4 +1,4 @@
-"""Rows go to the reward functions of their domain, and a row that none takes is told by its line."""
+"""Rows go to the reward functions of their domain, and a row that none takes is reported with its line."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ def test_without_a_domain_field_every_function_scores_every_row() -> None:
     assert (one.domain, one.rewards) == ("", ("style",))
 
 
-def test_a_row_that_nothing_scores_is_told_by_its_line_and_domain() -> None:
+def test_a_row_that_nothing_scores_is_reported_by_its_line_and_domain() -> None:
     with pytest.raises(
         UserError, match=r"^data.jsonl, line 5: no reward function scores domain 'poetry'; add it to reward.functions"
     ):

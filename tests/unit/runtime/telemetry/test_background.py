@@ -1,4 +1,4 @@
-"""Work in a thread of its own: whoever hands it over never waits, and what is lost is counted and told once."""
+"""Work in a thread of its own: who submits it never waits, and what is lost is counted and reported once."""
 
 import threading
 
@@ -15,7 +15,7 @@ def test_items_are_handled_in_their_order_and_all_of_them_before_it_closes() -> 
     assert worker.num_lost == 0
 
 
-def test_what_finds_the_queue_full_is_dropped_and_told_once_and_nobody_waits() -> None:
+def test_what_finds_the_queue_full_is_dropped_and_reported_once_and_nobody_waits() -> None:
     has_begun, may_end = threading.Event(), threading.Event()
     handled: list[int] = []
     reported: list[str] = []

@@ -29,7 +29,7 @@ def test_programs_that_broke_their_sandbox_and_faults_are_counted(result: RoundR
     assert metrics(result)["reward/broke_sandbox"] == 0
 
 
-def test_how_scoring_kept_up_is_told(result: RoundResult) -> None:
+def test_how_scoring_kept_up_is_reported(result: RoundResult) -> None:
     stats = RewardStats(max_depth=5, max_wait_s=1.5, seconds={"code": 6.0}, num_scored={"code": 4})
     found = metrics(replace(result, rewards=stats))
     assert (found["reward/max_queue_depth"], found["reward/max_wait_s"], found["reward/code/seconds"]) == (5, 1.5, 1.5)

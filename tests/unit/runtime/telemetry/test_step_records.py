@@ -18,7 +18,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.telemetry.samples import SCHEMA, is_kept
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
-from tests.unit.runtime import test_training_loop as loop
+from tests.unit.runtime import scripted_loop as loop
 
 Json = dict[str, Any]
 PLACES = Places(
@@ -36,8 +36,8 @@ class Decoder:
         return [" ".join(map(str, tokens)) for tokens in sequences]
 
 
-def recorded(output: Path, options: Records | None = None, told: list[str] | None = None) -> StepRecords:
-    on_trouble = (told if told is not None else []).append
+def recorded(output: Path, options: Records | None = None, reported: list[str] | None = None) -> StepRecords:
+    on_trouble = (reported if reported is not None else []).append
     return StepRecords(output, options or Records(), JOB, Decoder(), lambda: PLACES, on_trouble, max_waiting=100)
 
 
@@ -128,7 +128,7 @@ def test_the_record_of_a_round_says_what_became_of_its_responses(tmp_path: Path)
         assert all(row.accepted_s is not None for row in record.groups if row.outcome is RecordOutcome.ACCEPTED)
 
 
-def test_tokens_of_several_weights_are_told_apart(tmp_path: Path) -> None:
+def test_tokens_of_several_weights_are_distinguished(tmp_path: Path) -> None:
     run(tmp_path, strategy=Strategy.PARTIAL_ROLLOUT)
     versions = [row["versions"] for rows in samples(tmp_path).values() for row in rows]
     assert any(len(runs) > 1 for runs in versions)
@@ -175,10 +175,12 @@ def test_nothing_is_written_where_nothing_is_wanted(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_costs_records_and_no_step(tmp_path: Path) -> None:
     (tmp_path / "output").mkdir()
     (tmp_path / "output" / "samples").write_text("in the way")
-    told: list[str] = []
-    records = StepRecords(tmp_path / "output", Records(), JOB, Decoder(), lambda: PLACES, told.append, max_waiting=100)
+    reported: list[str] = []
+    records = StepRecords(
+        tmp_path / "output", Records(), JOB, Decoder(), lambda: PLACES, reported.append, max_waiting=100
+    )
     outcome = loop.run(root=tmp_path, records=records)
     records.close()
     assert outcome.ledger == loop.UNDISTURBED.ledger
     assert records.num_lost == len(outcome.ledger)
-    assert len(told) == 1 and "samples" in told[0]
+    assert len(reported) == 1 and "samples" in reported[0]

@@ -82,7 +82,7 @@ def test_steps_that_another_attempt_repeats_keep_their_first_values() -> None:
     assert service.steps == {1: {"a": 1}, 2: {"a": 2}, 3: {"a": 3}, 4: {"a": -4}, 5: {"a": -5}}
 
 
-def test_a_service_that_comes_back_has_missed_nothing_and_trouble_is_told_once() -> None:
+def test_a_service_that_comes_back_has_missed_nothing_and_trouble_is_reported_once() -> None:
     failures = iter(["down\nsince noon", "down", "http://me:secret@host is down", "", "down", ""])
     service = Service(lambda call: next(failures, ""))
     reported: list[str] = []
@@ -96,7 +96,7 @@ def test_a_service_that_comes_back_has_missed_nothing_and_trouble_is_told_once()
     assert reported == ["tracking.mlflow: down; the job continues without it"]
 
 
-def test_credentials_of_an_address_are_not_told() -> None:
+def test_credentials_of_an_address_are_not_shown() -> None:
     reported: list[str] = []
     tracked(Service(lambda call: "http://me:secret@host is down"), reported).close(None)
     assert reported == ["tracking.mlflow: http://host is down; the job continues without it"]

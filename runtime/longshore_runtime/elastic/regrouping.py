@@ -13,7 +13,7 @@ from longshore_runtime.rollout.engine_pool import EnginePool
 log = structlog.get_logger()
 
 
-class BaselineReport(Protocol):
+class RegroupingReport(Protocol):
     """Receiver of reports about assignments."""
 
     def engines(self, tp_size: int) -> None:
@@ -26,10 +26,10 @@ class BaselineReport(Protocol):
         """Report that an assignment was refused, possibly because engines do not start with this size."""
 
 
-class AppliedBaseline:
+class Regrouping:
     """Actual sizes of the engines, and those of the assignment."""
 
-    def __init__(self, assignments: Assignments, engines: EnginePool, report: BaselineReport, attempt: int) -> None:
+    def __init__(self, assignments: Assignments, engines: EnginePool, report: RegroupingReport, attempt: int) -> None:
         self._assignments = assignments
         self._engines = engines
         self._report = report

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from longshore.api.round_status import RoundKind
 from longshore.api.status import Assignment, Baseline, Overlay
 from longshore_runtime.backends.engine_spec import EngineStartError
-from longshore_runtime.elastic.baseline import AppliedBaseline
+from longshore_runtime.elastic.regrouping import Regrouping
 from tests.unit.runtime.elastic_parts import Known, Report
 
 
@@ -27,9 +27,9 @@ def assignment(epoch: int, tp_size: int = 1, overlay: Overlay | None = None, **s
     return Assignment(epoch=epoch, baseline=Baseline(tp_size=tp_size, tp_sizes=by_kind), overlay=overlay)
 
 
-def parts(first: Assignment, engines: Engines | None = None) -> tuple[AppliedBaseline, Known, Engines, Report]:
+def parts(first: Assignment, engines: Engines | None = None) -> tuple[Regrouping, Known, Engines, Report]:
     known, engines, report = Known(first), engines or Engines(), Report()
-    return AppliedBaseline(known, engines, report, attempt=1), known, engines, report  # type: ignore[arg-type]
+    return Regrouping(known, engines, report, attempt=1), known, engines, report  # type: ignore[arg-type]
 
 
 def test_without_an_operator_the_engines_stay_as_they_are() -> None:

@@ -1,0 +1,260 @@
+"""Pods that end, crash or vanish: what starts again, what counts as a failure, and what ends the job."""
+
+from datetime import timedelta
+
+import pytest
+
+from longshore.api.contract import ExitCode
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
+from longshore.api.status import Phase
+from longshore_operator.lifecycle import backoff
+from longshore_operator.plan import DeletePod, Event
+from tests.unit.operator.model import ALL_PODS, START, Cluster
+
+
+class TestCoordinatorEnds:
+    def test_exit_0_completes_the_job_and_stops_the_pods_that_still_run(self, running: Cluster) -> None:
+        running.exit("demo-coordinator", ExitCode.SUCCEEDED, "reward 0.8")
+        running.reconcile_until_stable()
+        assert running.status.phase is Phase.SUCCEEDED
+        assert running.condition("Complete") == ("True", "Finished", "reward 0.8")
+        assert running.status.completion_time is not None
+        assert running.names() == ["demo-coordinator"]
+        assert running.status.gpus.rollout == 0
+
+    def test_clean_pod_policy_all_deletes_ended_pods_too(self, running: Cluster) -> None:
+        running.spec = {"cleanPodPolicy": "All"}
+        running.exit("demo-coordinator", ExitCode.SUCCEEDED)
+        running.reconcile_until_stable()
+        assert running.names() == []
+
+    @pytest.mark.parametrize("pod", ["demo-coordinator", "demo-worker-1", "demo-reward-0"])
+    def test_a_users_mistake_fails_the_job_at_once_with_its_sentence(self, running: Cluster, pod: str) -> None:
+        running.exit(pod, ExitCode.USER_ERROR, "data.path: no such file; check storage.claimName")
+        running.reconcile_until_stable()
+        assert running.status.phase is Phase.FAILED
+        assert running.condition("Failed") == (
+            "True", "UserError", "data.path: no such file; check storage.claimName"
+        )  # fmt: skip
+        assert running.status.failures == 0
+
+    @pytest.mark.parametrize("leaves_first", ["demo-worker-0", "demo-coordinator"])
+    @pytest.mark.parametrize(
+        ("activity", "worker_exit", "coordinator_exit", "phase"),
+        [
+            (RuntimeActivity.DONE, 0, 0, Phase.SUCCEEDED),
+            ("Failing", ExitCode.INTERRUPTED, ExitCode.USER_ERROR, Phase.FAILED),
+        ],
+        ids=["done", "a user's mistake"],
+    )
+    def test_a_job_that_ends_shows_no_restart_while_its_pods_leave(
+        self, running: Cluster, leaves_first: str, activity: str, worker_exit: int, coordinator_exit: int, phase: Phase
+    ) -> None:
+        running.report(RuntimeStatus(attempt=1, activity=activity))
+        running.change(leaves_first, ready=False)
+        running.step()
+        assert running.status.phase is Phase.RUNNING
+        running.exit("demo-worker-0", worker_exit)
+        running.step()
+        assert running.status.phase is Phase.RUNNING
+        running.exit("demo-coordinator", coordinator_exit)
+        running.step()
+        assert running.status.phase is phase
+
+    def test_a_coordinator_that_is_lost_although_it_was_done_shows_a_restart(self, running: Cluster) -> None:
+        running.report(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
+        running.exit("demo-coordinator", 1)
+        running.step()
+        assert (running.status.phase, running.status.attempt) == (Phase.RESTARTING, 2)
+
+    def test_a_crash_is_counted_and_the_next_attempt_waits(self, running: Cluster) -> None:
+        running.exit("demo-coordinator", 1, "CUDA error")
+        plan = running.step()
+        assert (running.status.attempt, running.status.failures) == (2, 1)
+        assert running.status.phase is Phase.RESTARTING
+        assert running.status.restart_time == "2026-01-01T00:00:10Z"
+        reason, message = running.condition("Ready")[1:]
+        assert reason == "CoordinatorFailed"
+        assert "demo-coordinator exited with code 1: CUDA error" in message
+        assert [event.reason for event in plan.actions if isinstance(event, Event)] == ["CoordinatorFailed"]
+
+        running.kubelet()
+        plan = running.step()
+        assert running.names() == []
+        assert plan.requeue_at == START + timedelta(seconds=10)
+        assert running.status.phase is Phase.RESTARTING
+        assert running.condition("Ready")[1:] == (reason, message), "the reason stays while the back-off lasts"
+        running.pass_time(9.5)
+        running.step()
+        assert running.names() == []
+        running.pass_time(0.5)
+        running.reconcile_until_stable()
+        assert running.names() == ALL_PODS
+        assert running.status.phase is Phase.RUNNING
+        assert running.status.failures == 1
+
+    def test_all_pods_of_the_old_attempt_are_gone_before_the_new_one_starts(self, running: Cluster) -> None:
+        running.exit("demo-coordinator", ExitCode.INTERRUPTED)
+        running.step()
+        running.pass_time(3600)
+        for name in list(running.pods):
+            running.step()
+            assert {pod.attempt for pod in running.pods.values()} == {1}
+            del running.pods[name]
+        running.step()
+        assert {pod.attempt for pod in running.pods.values()} == {2}
+
+    @pytest.mark.parametrize(
+        "what",
+        [
+            {"phase": "Failed", "exit_code": int(ExitCode.INTERRUPTED)},
+            {"phase": "Failed", "exit_code": 137, "disruption": "EvictionByEvictionAPI"},
+            {"phase": "Failed", "exit_code": None, "reason": "Evicted"},
+            {"phase": "Failed", "exit_code": 143, "reason": "NodeShutdown"},
+            {"deleting": True},
+            {"deleting": True, "phase": "Failed", "exit_code": 143},
+        ],
+        ids=str,
+    )
+    def test_interruptions_start_a_new_attempt_and_are_not_counted(
+        self, running: Cluster, what: dict[str, object]
+    ) -> None:
+        running.change("demo-coordinator", ready=False, **what)
+        running.reconcile_until_stable()
+        assert (running.status.attempt, running.status.failures) == (2, 0)
+        assert running.status.phase is Phase.RUNNING
+
+    def test_a_vanished_coordinator_starts_a_new_attempt(self, running: Cluster) -> None:
+        del running.pods["demo-coordinator"]
+        running.reconcile_until_stable()
+        assert (running.status.attempt, running.status.failures) == (2, 0)
+        assert running.names() == ALL_PODS
+
+    def test_more_failures_than_the_limit_fail_the_job(self) -> None:
+        cluster = Cluster(spec={"backoffLimit": 2})
+        for _ in range(3):
+            cluster.reconcile_until_stable()
+            cluster.exit("demo-coordinator", 139, "segmentation fault")
+            cluster.step()
+            cluster.pass_time(3600)
+        cluster.reconcile_until_stable()
+        assert cluster.status.phase is Phase.FAILED
+        assert cluster.condition("Failed")[1:] == (
+            "BackoffLimitExceeded",
+            "3 failures are more than backoffLimit (2) allows; "
+            "the last: demo-coordinator exited with code 139: segmentation fault",
+        )
+        assert cluster.status.failures == 3
+        assert cluster.names() == ["demo-coordinator"]
+
+    def test_back_off_doubles_from_ten_seconds_up_to_six_minutes(self) -> None:
+        waits = [backoff(failures).total_seconds() for failures in (1, 2, 3, 4, 5, 6, 7, 1000)]
+        assert waits == [10, 20, 40, 80, 160, 320, 360, 360]
+
+
+class TestPeersEnd:
+    def test_a_deleted_worker_is_replaced_within_the_attempt(self, running: Cluster) -> None:
+        running.delete("demo-worker-1")
+        plan = running.step()
+        assert [event.reason for event in plan.actions if isinstance(event, Event)] == ["PodLost"]
+        assert running.plan().actions == ()
+        assert running.condition("Ready")[0] == "False"
+        running.reconcile_until_stable()
+        assert running.names() == ALL_PODS
+        assert (running.status.attempt, running.status.failures) == (1, 0)
+        assert running.status.phase is Phase.RUNNING
+
+    def test_an_evicted_reward_pod_is_replaced_at_once(self, running: Cluster) -> None:
+        running.change("demo-reward-0", phase="Failed", ready=False, reason="Evicted")
+        plan = running.step()
+        assert [action.name for action in plan.actions if isinstance(action, DeletePod)] == ["demo-reward-0"]
+        running.reconcile_until_stable()
+        assert running.names() == ALL_PODS
+        assert running.status.failures == 0
+
+    def test_a_crashed_worker_is_counted_once_and_replaced_after_the_back_off(self, running: Cluster) -> None:
+        running.exit("demo-worker-0", 1, "out of memory")
+        running.reconcile_until_stable()
+        assert (running.status.attempt, running.status.failures) == (1, 1)
+        assert running.status.restart_time == "2026-01-01T00:00:10Z"
+        assert running.pods["demo-worker-0"].terminal, "it stays for its log until it is replaced"
+        assert "demo-worker-0 exited with code 1: out of memory" in running.condition("Ready")[2]
+        running.pass_time(10)
+        running.reconcile_until_stable()
+        assert (running.status.attempt, running.status.failures) == (1, 1)
+        assert running.status.phase is Phase.RUNNING
+        assert not running.pods["demo-worker-0"].terminal
+
+    def test_workers_that_crash_together_are_one_failure(self, running: Cluster) -> None:
+        running.exit("demo-worker-0", 1)
+        running.step()
+        running.exit("demo-worker-1", 1)
+        running.reconcile_until_stable()
+        running.pass_time(10)
+        running.reconcile_until_stable()
+        assert running.status.failures == 1
+        assert running.status.phase is Phase.RUNNING
+
+    def test_a_worker_that_keeps_crashing_fails_the_job(self) -> None:
+        cluster = Cluster(spec={"backoffLimit": 1})
+        for _ in range(2):
+            cluster.reconcile_until_stable()
+            cluster.exit("demo-worker-0", 1)
+            cluster.step()
+            cluster.pass_time(3600)
+        cluster.reconcile_until_stable()
+        assert cluster.condition("Failed")[1] == "BackoffLimitExceeded"
+
+    def test_a_worker_that_left_of_itself_is_replaced_slowly_and_not_counted(self, running: Cluster) -> None:
+        running.exit("demo-worker-0", 0)
+        running.reconcile_until_stable()
+        assert running.pods["demo-worker-0"].terminal
+        running.pass_time(10)
+        running.reconcile_until_stable()
+        assert not running.pods["demo-worker-0"].terminal
+        assert running.status.failures == 0
+
+    def test_a_stale_view_does_not_count_a_failure_twice(self, running: Cluster) -> None:
+        running.exit("demo-worker-0", 1)
+        stale = tuple(running.pods.values())
+        running.step()
+        running.pass_time(10)
+        running.step()
+        running.step(stale)
+        assert running.status.failures == 1
+
+
+class TestLostNode:
+    """Its pods stay `Terminating` until the node is back or removed: nobody knows whether they still run."""
+
+    def test_no_second_coordinator_starts_and_the_job_names_the_pod_that_it_waits_for(self, running: Cluster) -> None:
+        running.change("demo-coordinator", deleting=True, ready=False)
+        for worker in running.workers():
+            running.exit(worker.name, 0)  # without the coordinator's Ray head they end
+        for _ in range(3):
+            running.step()
+            for name in running.names(lambda pod: pod.deleting and pod.name != "demo-coordinator"):
+                del running.pods[name]
+        assert running.names() == ["demo-coordinator"]
+        assert running.status.attempt == 2
+        assert "demo-coordinator" in running.condition("Ready")[2]
+
+        del running.pods["demo-coordinator"]
+        running.reconcile_until_stable()
+        assert (running.status.phase, running.status.attempt, running.status.failures) == (Phase.RUNNING, 2, 0)
+
+    def test_a_worker_is_replaced_when_it_is_gone_and_the_others_stay(self, running: Cluster) -> None:
+        others = [name for name in ALL_PODS if name != "demo-worker-0"]
+        before = {name: running.pods[name].uid for name in others}
+        running.change("demo-worker-0", deleting=True, ready=False)
+        lost = running.pods["demo-worker-0"].uid
+        running.step()
+        running.step()
+        assert running.pods["demo-worker-0"].uid == lost
+        assert "PodLost" in [event.reason for event in running.events]
+
+        del running.pods["demo-worker-0"]
+        running.reconcile_until_stable()
+        assert running.pods["demo-worker-0"].ready
+        assert {name: running.pods[name].uid for name in others} == before
+        assert (running.status.attempt, running.status.failures) == (1, 0)

@@ -1,17 +1,16 @@
 """Active partial rollout (APRIL, section 2.2): start more groups than needed, keep the tokens of those that lag."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longshore.api.rollout import PartialRolloutSettings
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.postponement import can_keep, num_due
-from longshore.policy.round import Leftover, ResponseId
 from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.tail_batching import ceil_factor
-from longshore.policy.waiting import WaitingDraw, WaitingDraws
+from longshore.policy.waiting import WaitingDraw
 
 
 class PartialRollout(RoundPolicy):
@@ -29,23 +28,18 @@ class PartialRollout(RoundPolicy):
         settings: PartialRolloutSettings,
         rules: AdmissionRules = NO_RULES,
     ) -> None:
-        super().__init__(shape, cursor, rules)
+        super().__init__(shape, cursor, rules, keeps_tokens=True)
         self._num_admitted = ceil_factor(settings.group_factor, shape.num_prompts)
         self._max_postponements = settings.max_policy_versions - 1
         assert self._num_admitted <= shape.num_prompts * settings.max_policy_versions, "validation refuses it"
-        self._buffer = WaitingDraws(keeps_tokens=True)
-
-    @property
-    def num_deferred(self) -> int:
-        return len(self._buffer)
 
     def _plan(self) -> RoundPlan:
-        resumed = self._buffer.take(self._num_admitted)
+        resumed = self._waiting.take(self._num_admitted)
         return self._continue(resumed, self._shape.num_prompts, num_fresh=self._num_admitted - len(resumed))
 
     def _plan_drain(self) -> RoundPlan:
-        num_groups = min(len(self._buffer), self._shape.num_prompts)
-        return self._continue(self._buffer.take(len(self._buffer)), num_groups, num_fresh=0)
+        num_groups = min(len(self._waiting), self._shape.num_prompts)
+        return self._continue(self._waiting.take(len(self._waiting)), num_groups, num_fresh=0)
 
     def _continue(self, resumed: Sequence[WaitingDraw], num_groups: int, *, num_fresh: int) -> RoundPlan:
         admissions = tuple(waiting.admission(self._shape.num_responses) for waiting in resumed)
@@ -59,16 +53,9 @@ class PartialRollout(RoundPolicy):
             due=frozenset(waiting.draw for waiting in oldest[:count]),
         )
 
-    def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
-        self._buffer.left_over(leftovers)
-        return self._buffer.kept
-
-    def _export_leftovers(self) -> list[Any]:
-        return self._buffer.export_state()
-
-    def _load_leftovers(self, state: Sequence[Any]) -> None:
-        self._buffer.load_state(state, num_responses=self._shape.num_responses)
-        postponements = [waiting.num_postponed for waiting in self._buffer.all]
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        postponements = [waiting.num_postponed for waiting in self._waiting.all]
         if not can_keep(postponements, self._shape.num_prompts, self._max_postponements):
             raise ValueError(
                 f"rollout.partialRollout.maxPolicyVersions: {self._max_postponements + 1} is too few for the "

@@ -12,7 +12,7 @@ from longshore.policy.round import Decision, Leftover, ResponseFinished, Respons
 from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
 from longshore.policy.tail_batching import ceil_factor
-from longshore.policy.waiting import WaitingDraw, WaitingDraws
+from longshore.policy.waiting import WaitingDraw
 
 
 class ReorderRollout(RoundPolicy):
@@ -37,19 +37,14 @@ class ReorderRollout(RoundPolicy):
         keeps_tokens: bool = False,
     ) -> None:
         """`max_num_seqs`: requests that one engine runs at once."""
-        super().__init__(shape, cursor, rules)
+        super().__init__(shape, cursor, rules, keeps_tokens=keeps_tokens)
         self._settings = settings
         factor = min(settings.group_factor, settings.max_postponements + 1)
         self._max_groups = ceil_factor(factor, shape.num_prompts)
         """In play: with more of them than the next X + 1 rounds accept, some would be put off too often."""
         self._max_num_seqs = rules.max_active_per_engine or max_num_seqs
-        self._pool = WaitingDraws(keeps_tokens=keeps_tokens)
         self._lengths = LengthHistory()
         self._longest_finished = 0
-
-    @property
-    def num_deferred(self) -> int:
-        return len(self._pool)
 
     def next_kind(self, *, draining: bool = False) -> RoundKind:
         """Long when a draw is due."""
@@ -72,16 +67,16 @@ class ReorderRollout(RoundPolicy):
         return self._take(RoundKind.FULL, num_groups, num_admitted)
 
     def _plan_drain(self) -> RoundPlan:
-        num_groups = min(len(self._pool), self._shape.num_prompts)
+        num_groups = min(len(self._waiting), self._shape.num_prompts)
         return self._take(RoundKind.LONG, num_groups, num_groups, self._due(num_groups))
 
     def _look_ahead(self, num_draws: int) -> None:
-        self._pool.add(self._cursor.take(max(0, num_draws - len(self._pool))))
+        self._waiting.add(self._cursor.take(max(0, num_draws - len(self._waiting))))
 
     def _take(self, kind: RoundKind, num_groups: int, num_admitted: int, due: Sequence[WaitingDraw] = ()) -> RoundPlan:
         self._look_ahead(num_admitted)
-        chosen = self._pool.pick([*due, *self._nearest(due, self._oldest())[: num_admitted - len(due)]])
-        self._pool.postpone()
+        chosen = self._waiting.pick([*due, *self._nearest(due, self._oldest())[: num_admitted - len(due)]])
+        self._waiting.postpone()
         self._longest_finished = 0
         return RoundPlan(
             kind,
@@ -99,7 +94,7 @@ class ReorderRollout(RoundPolicy):
         return postponed[: num_due(counts, num_groups, self._settings.max_postponements)]
 
     def _oldest(self) -> list[WaitingDraw]:
-        return sorted(self._pool.all, key=lambda waiting: -waiting.num_postponed)
+        return sorted(self._waiting.all, key=lambda waiting: -waiting.num_postponed)
 
     def _nearest(self, due: Sequence[WaitingDraw], others: Sequence[WaitingDraw]) -> list[WaitingDraw]:
         """Return those that are not due, in the order in which they go with those that are."""
@@ -116,15 +111,11 @@ class ReorderRollout(RoundPolicy):
     def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
         unfinished = [left.draw.index for left in leftovers if not left.finished]
         self._lengths.at_least(unfinished, self._longest_finished)
-        self._pool.left_over(leftovers)
-        return self._pool.kept
+        return super()._take_leftovers(leftovers)
 
-    def _export_leftovers(self) -> list[Any]:
-        return self._pool.export_state()
-
-    def _load_leftovers(self, state: Sequence[Any]) -> None:
-        self._pool.load_state(state, num_responses=self._shape.num_responses)
-        postponements, most = [waiting.num_postponed for waiting in self._pool.all], self._settings.max_postponements
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        postponements, most = [waiting.num_postponed for waiting in self._waiting.all], self._settings.max_postponements
         if not can_keep(postponements, self._shape.num_prompts, most):
             raise ValueError(
                 f"rollout.reorderRollout.maxPostponements: {most} is too few for the {len(postponements)} groups that "

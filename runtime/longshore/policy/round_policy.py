@@ -16,6 +16,7 @@ from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, Decision, Leftover, ResponseFinished, ResponseId, Round
 from longshore.policy.round_plan import Acceptance, AdmittedDraw, Gates, RoundPlan
+from longshore.policy.waiting import WaitingDraws
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,12 @@ class RoundPolicy(ABC):
     restart begins the round again.
     """
 
-    def __init__(self, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules = NO_RULES) -> None:
+    def __init__(
+        self, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules = NO_RULES, *, keeps_tokens: bool = False
+    ) -> None:
+        """`keeps_tokens`: responses of a draw that was left over go on where they were."""
         self._shape = shape
+        self._waiting = WaitingDraws(keeps_tokens=keeps_tokens)
         self._cursor = cursor
         self._rules = rules
         self._round: Round | None = None
@@ -156,9 +161,9 @@ class RoundPolicy(ABC):
         return RoundEnd(self._kind, running.accepted, deferred, kept, running.zero_variance)
 
     @property
-    @abstractmethod
     def num_deferred(self) -> int:
         """Draws that wait for a later round."""
+        return len(self._waiting)
 
     def export_state(self) -> dict[str, Any]:
         """State between two rounds, as JSON values."""
@@ -166,7 +171,7 @@ class RoundPolicy(ABC):
         return {
             "strategy": type(self).__name__,
             "cursor": self._cursor.export_state(),
-            "leftovers": self._export_leftovers(),
+            "leftovers": self._waiting.export_state(),
             "history": self._export_history(),
             "limits": self._rules.load_limit.export_state() if self._rules.load_limit is not None else [],
         }
@@ -179,7 +184,7 @@ class RoundPolicy(ABC):
                 f"{type(self).__name__} cannot continue; restore the strategy or start a new job"
             )
         self._cursor.load_state(state["cursor"])
-        self._load_leftovers(state["leftovers"])
+        self._waiting.load_state(state["leftovers"], num_responses=self._shape.num_responses)
         if state["strategy"] == type(self).__name__:
             self._load_history(state["history"])
         if self._rules.load_limit is not None:
@@ -191,14 +196,10 @@ class RoundPolicy(ABC):
     @abstractmethod
     def _plan_drain(self) -> RoundPlan: ...
 
-    @abstractmethod
-    def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]: ...
-
-    @abstractmethod
-    def _export_leftovers(self) -> list[Any]: ...
-
-    @abstractmethod
-    def _load_leftovers(self, state: Sequence[Any]) -> None: ...
+    def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
+        """Put away what the round did not accept; return the responses whose tokens are kept."""
+        self._waiting.left_over(leftovers)
+        return self._waiting.kept
 
     def _export_history(self) -> dict[str, Any]:
         """Return what a policy has learned, besides the draws that wait."""

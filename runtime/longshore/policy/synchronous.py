@@ -1,7 +1,6 @@
 """The baseline: every round samples P0 x R0 responses and waits for all of them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from longshore.api.round_status import RoundKind
 from longshore.policy.round import Leftover, ResponseId
@@ -11,10 +10,6 @@ from longshore.policy.round_policy import RoundPolicy
 
 class Synchronous(RoundPolicy):
     """Admission: all. Acceptance: all. Leftovers: none."""
-
-    @property
-    def num_deferred(self) -> int:
-        return 0
 
     def _plan(self) -> RoundPlan:
         num_prompts = self._shape.num_prompts
@@ -26,9 +21,3 @@ class Synchronous(RoundPolicy):
     def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
         assert not leftovers
         return ()
-
-    def _export_leftovers(self) -> list[Any]:
-        return []
-
-    def _load_leftovers(self, state: Sequence[Any]) -> None:
-        assert not state

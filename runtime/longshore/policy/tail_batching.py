@@ -1,16 +1,12 @@
 """Tail batching (RollPacker, section 3): short speculative rounds, and a long one when enough draws were deferred."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from longshore.api.rollout import TailBatchingSettings
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
-from longshore.policy.round import Leftover, ResponseId
 from longshore.policy.round_plan import RoundPlan
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
-from longshore.policy.waiting import WaitingDraws
 
 
 class TailBatching(RoundPolicy):
@@ -33,17 +29,12 @@ class TailBatching(RoundPolicy):
         *,
         keeps_tokens: bool = False,
     ) -> None:
-        super().__init__(shape, cursor, rules)
+        super().__init__(shape, cursor, rules, keeps_tokens=keeps_tokens)
         self._use_factors(settings)
-        self._queue = WaitingDraws(keeps_tokens=keeps_tokens)
-
-    @property
-    def num_deferred(self) -> int:
-        return len(self._queue)
 
     def next_kind(self, *, draining: bool = False) -> RoundKind:
         """Long as soon as the queue holds P0 draws."""
-        return RoundKind.LONG if draining or len(self._queue) >= self._shape.num_prompts else RoundKind.SHORT
+        return RoundKind.LONG if draining or len(self._waiting) >= self._shape.num_prompts else RoundKind.SHORT
 
     def _use_factors(self, settings: TailBatchingSettings) -> None:
         self._num_speculative_prompts = ceil_factor(settings.prompt_factor, self._shape.num_prompts)
@@ -57,24 +48,14 @@ class TailBatching(RoundPolicy):
         return RoundPlan(RoundKind.SHORT, num_prompts, admissions, self._num_speculative_prompts)
 
     def _plan_drain(self) -> RoundPlan:
-        return self._long(min(len(self._queue), self._shape.num_prompts))
+        return self._long(min(len(self._waiting), self._shape.num_prompts))
 
     def _long(self, num_groups: int) -> RoundPlan:
         num_responses = self._shape.num_responses
         admissions = tuple(
-            waiting.admission(num_responses, limit=num_responses) for waiting in self._queue.take(num_groups)
+            waiting.admission(num_responses, limit=num_responses) for waiting in self._waiting.take(num_groups)
         )
         return RoundPlan(RoundKind.LONG, num_groups, admissions, num_groups)
-
-    def _take_leftovers(self, leftovers: Sequence[Leftover]) -> tuple[ResponseId, ...]:
-        self._queue.left_over(leftovers)
-        return self._queue.kept
-
-    def _export_leftovers(self) -> list[Any]:
-        return self._queue.export_state()
-
-    def _load_leftovers(self, state: Sequence[Any]) -> None:
-        self._queue.load_state(state, num_responses=self._shape.num_responses)
 
 
 def ceil_factor(factor: float, count: int) -> int:

@@ -2,6 +2,7 @@
 cannot work."""
 
 import errno
+import itertools
 import queue
 import shutil
 from collections.abc import Callable, Iterator
@@ -160,7 +161,8 @@ def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_a
             session(storage, sink, **changes) as one,
         ):
             one.build()
-        assert sink.activities == ["Download", "PrepareModel", "Failing"]
+        reported = [activity for activity, _ in itertools.groupby(sink.activities)]  # Its progress too, if it is slow.
+        assert reported == ["Download", "PrepareModel", "Failing"]
         hub.models["acme/tiny"].files["model.safetensors"] = b"cut"
         shutil.rmtree(storage / "rljobs")
         with pytest.raises(UserError, match=r"^model\.hub: acme/tiny/model\.safetensors is cut off"):

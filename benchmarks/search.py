@@ -23,8 +23,10 @@ from longshore.sim.simulate import simulate
 
 _UNSEEN: Final = (11, 12)
 """Seeds of draws that no search has seen."""
-_ROLLPACKER: Final = replace(rollpacker.ROLLPACKER, response_factor=1.0, plans_parallelism=False)
-"""All that the paper adds, with Longshore's default of factors."""
+_ROLLPACKER: Final = replace(
+    rollpacker.ROLLPACKER, response_factor=1.0, plans_parallelism=False, scores_decide_races=False
+)
+"""All that the paper adds, with Longshore's default of factors and its races, which end when responses do."""
 
 
 @dataclass(frozen=True)

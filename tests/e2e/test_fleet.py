@@ -235,7 +235,7 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
         twin = training(c, "twin", tmp_path)
         wait_queued(twin, "left of the quota of namespace team-c; 2 jobs are ahead")
 
-        num_trained = exact.wait_step(2)["runtime"]["step"]
+        num_trained = exact.wait_step(1)["runtime"]["step"]
         assert checkpoints(exact) == {0}
         urgent = held(b, tmp_path / "urgent", 1, priority="urgent")
         urgent.wait_running()

@@ -64,6 +64,9 @@ class Rewards:
     """Time limits learned from correct responses (RollPacker, section 4.3); None: those of `times`."""
     knows_reference_times: bool = False
     """The time limits begin with what the data's own solutions take, as those of RollPacker's published code do."""
+    decide_races: bool = False
+    """A response takes part in a race once it is scored, as in RollPacker's published code, and not when it ends: what
+    a slow verifier holds up is left behind. Longshore's own policies never do so."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ class SimRound:
         """When the workers are done with a response."""
         self._correct: dict[ResponseId, bool] = {}
         self._on_emptied: Callable[[], None] | None = None
+        self._awaited: dict[ResponseId, int] = {}
+        """Responses that have ended and count only when they are scored, with the engines that sampled them."""
         self.resumed: set[ResponseId] = set()
         """Responses of earlier rounds that went on in this one."""
         self._num_preemptions_before = fleet.num_preemptions
@@ -130,9 +132,10 @@ class SimRound:
                 case messages.AddRequests(engine, responses):
                     self._fleet.add(engine, map(self._request, responses))
                 case messages.AbortRequests(engine, responses):
-                    self._fleet.abort(engine, responses)
+                    self._abort(engine, responses)
                 case messages.OfferResponse(response) if self._job.rewards.while_rolling_out:
-                    self._submit(response)
+                    if response not in self._scored_s:
+                        self._submit(response)
                 case messages.ScoreGroup(group):
                     self._unscored.append(group)
                 case messages.TrainOnGroup(group):
@@ -156,8 +159,35 @@ class SimRound:
             self.resumed.add(response)
         return SimRequest(response, lengths.prompt_tokens(response.draw), total, self._tokens.get(response, 0))
 
+    def _abort(self, number: int, responses: Sequence[ResponseId]) -> None:
+        """Stop requests. Nobody waits any longer for the scores of those that have ended."""
+        sampled = [response for response in responses if response in self._awaited]
+        self._fleet.abort(number, [response for response in responses if response not in self._awaited])
+        for response in sampled:
+            self._queue.at(self._queue.now_s, partial(self._counts, response))
+
     def _ended(self, number: int, requests: Sequence[messages.EndedRequest]) -> None:
         self._tokens.update((request.response, request.num_tokens) for request in requests)
+        if not self._job.rewards.decide_races:
+            self._report(number, requests)
+            return
+        stopped = [request for request in requests if not request.finished]
+        if stopped:
+            self._report(number, stopped)
+        for request in requests:
+            if request.finished:
+                self._submit(request.response)
+                self._awaited[request.response] = number
+                self._queue.at(self._scored_s[request.response], partial(self._counts, request.response))
+
+    def _counts(self, response: ResponseId) -> None:
+        """A response that ended earlier counts from now on."""
+        number = self._awaited.pop(response, None)
+        if number is not None:
+            step = self._fleet.engine(number).step
+            self._report(number, [messages.EndedRequest(response, self._tokens[response], True, step)])
+
+    def _report(self, number: int, requests: Sequence[messages.EndedRequest]) -> None:
         now_s, engine = self._queue.now_s, self._fleet.engine(number)
         usage = engine.kv_tokens_at(now_s) / engine.kv_capacity_tokens
         load = EngineLoad(engine.num_running, engine.num_waiting, usage, engine.num_preemptions, now_s)

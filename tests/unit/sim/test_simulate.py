@@ -16,7 +16,7 @@ from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import Accuracy, LognormalLengths, TraceLengths
 from longshore.sim.profile import DecodePoint, Profile
 from longshore.sim.result import GpuSpan, SimResult, Work
-from longshore.sim.rewards import CodeRewards, MathsRewards
+from longshore.sim.rewards import CodeRewards, MathsRewards, Scoring
 from longshore.sim.simulate import simulate
 from tests.properties import examples
 from tests.unit.sim.jobs import IN_TURNS, LENGTHS, POOL, SHAPE, job, rollout
@@ -301,6 +301,34 @@ def test_rewards_that_wait_for_the_round_make_the_step_longer() -> None:
     afterwards = simulate(job(rewards=replace(code, while_rolling_out=False)), 2)
     assert [step.rollout_s for step in at_once.steps] == pytest.approx([step.rollout_s for step in afterwards.steps])
     assert at_once.mean_step_s < afterwards.mean_step_s
+
+
+class _ShortestHangs:
+    """A verifier that hangs over the response of each prompt that ends first."""
+
+    def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
+        return 300.0 if scoring.num_tokens < 100 else 0.001
+
+
+@pytest.mark.parametrize("trainer", [IN_TURNS, STREAMED])
+def test_a_response_whose_verifier_hangs_loses_a_race_that_scores_decide(trainer: TrainerLayout) -> None:
+    lengths = TraceLengths([[60, 200, 200, 200, 200]])
+    racing = job(Strategy.TAIL_BATCHING, lengths=lengths, trainer=trainer, rewards=Rewards(_ShortestHangs()))
+    decided = replace(racing, rewards=replace(racing.rewards, decide_races=True))
+    by_end, by_score = (simulate(one, 1).steps[0] for one in (racing, decided))
+    assert by_end.reward_wait_s > 200
+    assert by_score.step_s < 100
+    assert by_score.num_trained_samples == by_end.num_trained_samples == SHAPE.num_prompts * SHAPE.num_responses
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(jobs)
+def test_scores_that_come_at_once_decide_races_as_ends_do(sim_job: SimJob) -> None:
+    at_once = replace(sim_job, rewards=Rewards(MathsRewards(0.0)))
+    decided = replace(at_once, rewards=replace(at_once.rewards, decide_races=True))
+    ends, scores = (simulate(one, 3).steps for one in (at_once, decided))
+    assert [step.rollout_s for step in scores] == pytest.approx([step.rollout_s for step in ends], rel=0.05)
+    assert [step.num_trained_samples for step in scores] == [step.num_trained_samples for step in ends]
 
 
 def test_dynamic_sampling_leaves_no_group_without_variance_in_a_batch() -> None:

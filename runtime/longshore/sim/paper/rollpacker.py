@@ -156,15 +156,23 @@ class ExperimentVariant:
     streams: bool = False
     scale_down_at: float | None = None
     fetched_once_share: float | None = None
+    hides_reference: bool = False
+    """Reference log-probabilities are computed while the round runs."""
+    scores_decide_races: bool = False
+    """Of RollPacker, whose published code counts a response when it is scored; Longshore counts it when it ends."""
+    has_controller: bool = True
+    """The batch passes one process, padded to the limit, as in veRL and ROLL. Longshore's trainer replicas get each
+    response as it is, some while the round runs."""
 
 
 VERL: Final = ExperimentVariant()
 TAIL_BATCHING: Final = ExperimentVariant(Strategy.TAIL_BATCHING)
-ASYNCHRONOUS: Final = replace(TAIL_BATCHING, asynchronous_rewards=True)
+ASYNCHRONOUS: Final = replace(TAIL_BATCHING, asynchronous_rewards=True, scores_decide_races=True)
 REWARD: Final = replace(ASYNCHRONOUS, adaptive_timeout=True)
 PARALLELISM: Final = replace(REWARD, plans_parallelism=True)
 ROLLPACKER: Final = replace(PARALLELISM, streams=True)
-RLHFUSE: Final = ExperimentVariant(asynchronous_rewards=True, streams=True)
+RLHFUSE: Final = ExperimentVariant(asynchronous_rewards=True, streams=True, hides_reference=True)
+"""Strengthened as in section 6.1, which also says what is pipelined with its rollout."""
 
 
 def job(
@@ -198,7 +206,7 @@ def job(
         trainer=TrainerLayout(
             Training.STREAMED if variant.streams else Training.AFTER_ROUND,
             gpus_per_replica=setting.gpus_per_replica,
-            num_extra_forwards=_NUM_EXTRA_FORWARDS,
+            num_extra_forwards=_NUM_EXTRA_FORWARDS - variant.hides_reference,
             scale_down_at=variant.scale_down_at,
             fetched_once_share=variant.fetched_once_share,
         ),
@@ -208,18 +216,19 @@ def job(
             variant.asynchronous_rewards,
             TimeoutSettings() if variant.adaptive_timeout else None,
             knows_reference_times=variant.adaptive_timeout,
+            decide_races=variant.scores_decide_races,
         ),
         accuracy=Accuracy(seed=seed),
-        profile=_profile(constants, setting, shape),
+        profile=_profile(constants, setting, shape, has_controller=variant.has_controller),
         plans_parallelism=variant.plans_parallelism,
         seed=seed,
     )
 
 
-def _profile(constants: RollPackerConstants, setting: Setting, shape: BatchShape) -> Profile:
+def _profile(constants: RollPackerConstants, setting: Setting, shape: BatchShape, *, has_controller: bool) -> Profile:
     """The controller's part comes last, with the update: it overlaps with nothing."""
     costs, num_replicas = Costs(_GPU, MODELS[setting.model]), setting.num_gpus // setting.gpus_per_replica
-    num_padded_tokens = shape.num_prompts * shape.num_responses * setting.max_tokens
+    num_padded_tokens = shape.num_prompts * shape.num_responses * setting.max_tokens if has_controller else 0
     return Profile(
         step_overhead_s=constants.step_overhead_s,
         optimizer_s=costs.optimizer_s(setting.gpus_per_replica, num_replicas)

@@ -23,7 +23,7 @@ OWN_SHARE: Final = 1 / 4
 _NUM_STEPS: Final = 10
 """After half as many, a period of tail batching, in which lengths become known."""
 _SYNCHRONOUS: Final = replace(rollpacker.VERL, asynchronous_rewards=True)
-_TAIL_BATCHING: Final = replace(rollpacker.ASYNCHRONOUS, response_factor=1.0)
+_TAIL_BATCHING: Final = replace(rollpacker.ASYNCHRONOUS, response_factor=1.0, scores_decide_races=False)
 _TASKS: Final = (Task.MATHS, Task.CODE, Task.JUDGE)
 _FEWER: Final = (1 / 2, 1 / 4)
 """Shares of a job's GPUs that could do without sharing."""

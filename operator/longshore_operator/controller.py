@@ -137,6 +137,7 @@ class Controller:
         if stored is None:
             found = await self._found(key)
             if found is None:
+                self._forget(key)  # First: others get its GPUs even if its sharing group cannot be written.
                 await self._sharing.leave(key, pods, now)
                 return PassResult(exists=False)
             began_s = time.perf_counter()
@@ -197,7 +198,7 @@ class Controller:
         elif (around.pod_group is not None and around.pod_group.keeps_waiting(status)) or (
             around.sharing is not None and around.sharing.refusal
         ):
-            self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in pods))
+            self._desk.stop(key, parsed, pods, now)
         else:
             observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
         return reconcile(parsed, observed, now, self._config)
@@ -217,7 +218,9 @@ class Controller:
             queue = status.admission.queue if status.admission is not None else ""
             return await self._kueue.of_unreadable(key, queue) if queue else None
         view = await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
-        if view is not None and pod_group is not None and pod_group.keeps_waiting(status):
+        if view is not None and stored.spec.sharing is not None:
+            view = replace(view, mistake=KUEUE_REFUSAL)
+        elif view is not None and pod_group is not None and pod_group.keeps_waiting(status):
             view = replace(view, mistake=view.mistake or pod_group.mistake)
         return view
 

@@ -24,7 +24,7 @@ from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Eve
 from longshore_operator.pod_group.api import joined
 from longshore_operator.pod_group.concern import may_create_members
 from longshore_operator.pod_sets import pod_set
-from longshore_operator.sharing.placement import sharing_worker
+from longshore_operator.sharing.placement import placed_by_shares
 from longshore_operator.size import num_granted, num_needed, num_wanted
 
 _Build = Callable[[RLJob, OperatorConfig, int, int, str], dict[str, Any]]
@@ -145,8 +145,7 @@ def _creation(context: Context, manifest: dict[str, Any], component: Component, 
     if standing is not None and standing.placements:
         placement = standing.placements.get(pod_set(context.job, component, index), PodPlacement())
         manifest = placed(manifest, placement)
-    if component is Component.WORKER:
-        manifest = sharing_worker(manifest, context.job)
+    manifest = placed_by_shares(manifest, component, context.job)
     kind = context.job.spec.scheduling.pod_group
     if kind is not None and component is not Component.COORDINATOR:
         group = names.pod_group(Identity.of(context.job).name)

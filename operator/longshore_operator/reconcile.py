@@ -73,9 +73,13 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     if observed.kueue is not None:
         observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
     if observed.pod_group is not None and observed.pod_group.keeps_waiting(before):
-        observed = replace(observed, standing=_without_pod_group(observed.standing, observed.pod_group.mistake))
+        observed = replace(
+            observed, standing=_stopped(job, observed, AdmittedReason.POD_GROUP_UNAVAILABLE, observed.pod_group.mistake)
+        )
     if observed.sharing is not None and observed.sharing.refusal:
-        observed = replace(observed, standing=_without_turns(observed.standing, observed.sharing.refusal))
+        observed = replace(
+            observed, standing=_stopped(job, observed, AdmittedReason.SHARING_REFUSED, observed.sharing.refusal)
+        )
     changed = settings_changed(before.settings, identity.generation, observed.spec_hash)
     if changed and _is_of_other_settings(job, observed, config):
         observed = replace(observed, standing=_to_be_admitted_again(observed.standing))
@@ -155,16 +159,11 @@ def _to_be_admitted_again(standing: Standing | None) -> Standing:
     return Standing(False, AdmittedReason.QUOTA_PENDING, message, standing.gpus, standing.queue)
 
 
-def _without_pod_group(standing: Standing | None, mistake: str) -> Standing:
-    """Return that the job waits, whatever else it was granted: its pods would hold GPUs one by one."""
-    queue = standing.queue if standing is not None else ""
-    return Standing(False, AdmittedReason.POD_GROUP_UNAVAILABLE, mistake, queue=queue)
-
-
-def _without_turns(standing: Standing | None, refusal: str) -> Standing:
-    """Return that the job waits, whatever else it was granted: its pods would use GPUs that others use."""
-    queue = standing.queue if standing is not None else ""
-    return Standing(False, AdmittedReason.SHARING_REFUSED, refusal, queue=queue)
+def _stopped(job: RLJob, observed: Observed, reason: AdmittedReason, message: str) -> Standing:
+    """Return that the job waits, whatever else it was granted. It holds its GPUs until its pods are gone."""
+    queue = observed.standing.queue if observed.standing is not None else ""
+    recorded = job.status.admission
+    return Standing(False, reason, message, recorded.gpus if recorded is not None else {}, queue)
 
 
 def _without_namesakes(pods: tuple[PodView, ...], uid: str) -> tuple[PodView, ...]:

@@ -37,6 +37,9 @@ class TrainedRound:
     started_s: float
     rolled_out_s: float
     trained_s: float
+    rollout_wait_s: float
+    training_wait_s: float
+    """Waits for GPUs that other jobs had."""
     pace: RolloutPace | None
     """How fast the engines were, where somebody learns from it."""
 
@@ -88,7 +91,7 @@ class RoundTraining:
     def _attempt(self, state: RunState, request_of: RequestOf, draining: bool) -> TrainedRound:
         """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
         parts, clock = self._parts, self._parts.clock
-        started_s = clock.now_s()
+        started_s, started_wait_s = clock.now_s(), parts.gpus.waited_s
         self._step = step = self._start.begin(state, self._regrouping.epoch)
         pace = step.repurposing.pace if step.repurposing is not None else None
         if pace is None and parts.auto is not None:
@@ -104,9 +107,19 @@ class RoundTraining:
             pace=pace,
             pause=RoundPause(parts, self._recovery, self._turns, state.policy_version),
         )
-        rolled_out_s = clock.now_s()
+        rolled_out_s, rolled_out_wait_s = clock.now_s(), parts.gpus.waited_s
         trained = self._train(step, state)
-        return TrainedRound(step, result, trained, started_s, rolled_out_s, clock.now_s(), pace)
+        return TrainedRound(
+            step,
+            result,
+            trained,
+            started_s,
+            rolled_out_s,
+            trained_s=clock.now_s(),
+            rollout_wait_s=rolled_out_wait_s - started_wait_s,
+            training_wait_s=parts.gpus.waited_s - rolled_out_wait_s,
+            pace=pace,
+        )
 
     def _train(self, step: RunningStep, state: RunState) -> StepTraining:
         self._parts.gpus.idle(self._turns.to_training)

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from longshore.api.reasons import NoticeReason
@@ -17,7 +16,7 @@ from longshore.sim.gate_prior import gate_prior
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.durable import is_no_room, no_room
 from longshore_runtime.elastic.job_watch import Assignments
-from longshore_runtime.errors import TrainerLost, UserError
+from longshore_runtime.errors import UserError
 from longshore_runtime.job_rewards import judge_processes
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -34,8 +33,6 @@ from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.tracker import TrackedRun
 from longshore_runtime.telemetry.trackers import trackers
 from longshore_runtime.training import TrainingLoop
-
-log = structlog.get_logger()
 
 _SAVE_TIMEOUT_S: Final = 60.0
 
@@ -135,13 +132,9 @@ class Session:
         return self._recorder.turns
 
     def save_if_possible(self) -> None:
-        """Checkpoint the last finished step before the pod stops; the trainers may be stopping as well."""
-        if self._loop is None:
-            return
-        try:
-            self._loop.save(timeout_s=_SAVE_TIMEOUT_S)
-        except (TrainerLost, UserError, OSError) as error:
-            log.warning("no checkpoint at the end", reason=str(error))
+        """Checkpoint the last finished step before the pod stops."""
+        if self._loop is not None:
+            self._loop.save_if_possible(timeout_s=_SAVE_TIMEOUT_S)
 
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)

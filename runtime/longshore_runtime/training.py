@@ -25,6 +25,8 @@ Who waits for whom, in the driver's thread: it alone calls policy, engines and t
 
 from collections import defaultdict
 
+import structlog
+
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import OnFinish
 from longshore.api.round_status import RoundKind
@@ -33,7 +35,7 @@ from longshore.policy.length_distribution import LengthDistribution
 from longshore.record.facts import StepMarks
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.elastic.size import AppliedSize
-from longshore_runtime.errors import SizeChanged, TrainerLost
+from longshore_runtime.errors import SizeChanged, TrainerLost, UserError
 from longshore_runtime.evaluator import Evaluator
 from longshore_runtime.job_rounds import JobRounds
 from longshore_runtime.loop_options import LoopOptions
@@ -46,6 +48,8 @@ from longshore_runtime.step_report import StepReport
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.turns import Turns
+
+log = structlog.get_logger()
 
 
 class TrainingLoop:
@@ -130,6 +134,8 @@ class TrainingLoop:
             scored_s=done.rolled_out_s,
             trained_s=done.trained_s,
             published_s=clock.now_s(),
+            rollout_wait_s=done.rollout_wait_s,
+            training_wait_s=done.training_wait_s,
         )
         self._state = self._state.after_step(
             done.result, done.trained.samples, policy.export_state(), done.trained.policy_version
@@ -151,12 +157,21 @@ class TrainingLoop:
             self._recovery.guarded(self._save)
             self._turns.to_rollout(self._state.policy_version)
 
-    def save(self, *, timeout_s: float) -> None:
-        """Save the last finished step when the pod must stop; raises TrainerLost if its weights are gone."""
+    def save_if_possible(self, *, timeout_s: float) -> None:
+        """Save the last finished step when the pod must stop; the trainers may be stopping as well."""
+        try:
+            self._save_at_end(timeout_s)
+        except (TrainerLost, UserError, OSError, RuntimeError) as error:  # Errors of GPUs are RuntimeErrors.
+            log.warning("no checkpoint at the end", reason=str(error))
+
+    def _save_at_end(self, timeout_s: float) -> None:
+        """Raise TrainerLost if there is nothing to save, or not by this job."""
         if self._training.may_have_updated:
             raise TrainerLost("the trainers have begun the next update")
         if self._recovery.is_lost:
             raise TrainerLost("a trainer replica is gone")
+        if self._parts.gpus.are_away and self._parts.trainers.saves_on_gpus:
+            raise TrainerLost("another job has the GPUs, on which the trainers would put their shards together")
         if self._state.policy:
             self._save(timeout_s=timeout_s)
 

@@ -24,7 +24,7 @@ def reconcile_admission(context: Context) -> Outcome:
         admitted=progress.active,
         gpus=dict(standing.gpus) if holds else {},
         position=standing.position if progress.queued else 0,
-        queue=standing.queue,
+        queue=_queue(context, standing),
         workers=num_granted(context) if is_elastic else None,
         shrinking_since=(since or rfc3339(context.now)) if is_elastic and standing.is_shrinking else None,
     )
@@ -41,6 +41,17 @@ def reconcile_admission(context: Context) -> Outcome:
         status=status,
         requeue_at=_shrink_deadline(held, context),
     )
+
+
+def _queue(context: Context, standing: Standing) -> str:
+    """Return the queue of Kueue in which something of the job may be, also when its label is gone.
+
+    A job that only names a queue can leave it by its label.
+    """
+    view, before = context.observed.kueue, context.job.status.admission
+    if view is None or view.workload is not None or not view.mistake:
+        return standing.queue
+    return before.queue if before is not None and view.version is None else ""
 
 
 def _shrink_deadline(held: AdmissionStatus, context: Context) -> datetime | None:

@@ -57,6 +57,13 @@ class AdmissionDesk:
         self._seen(key)
         return self._ledger.standing(key)
 
+    def stop(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
+        """This job must not have pods, and asks for nothing until it may: it holds GPUs as long as it has pods."""
+        has_pods = any(pod.holds_resources for pod in pods)
+        if self._ledger is not None and has_pods and self._ledger.note(key, application(job, pods, self._config, now)):
+            self._is_due = True
+        self.withdraw(key, has_pods=has_pods)
+
     def withdraw(self, key: Key, *, has_pods: bool) -> None:
         """This job asks for nothing: it is deleted, unreadable or in a queue of Kueue. Its pods may hold GPUs."""
         if self._ledger is None:

@@ -47,6 +47,9 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
             if view.mistake or progress.suspended
             else CreateWorkload(workload(context.job, context.config, view), version)
         )
+    if context.job.spec.sharing is not None:
+        # Kueue starts and stops jobs, and so does their sharing group: the job waits without quota.
+        return next(iter(abandon(view, context.observed.pods)), None)
     if progress.suspended and view.is_active:
         # Kueue gives the quota of an inactive Workload to others at once, without waiting for its eviction.
         return None if has_pods else _activate(found, version, active=False)

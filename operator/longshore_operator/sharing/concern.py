@@ -50,9 +50,10 @@ def _fact(context: Context, found: SharingView) -> Fact | None:
         return Fact(False, SharingReason.REFUSED, found.refusal or found.mistake)
     if not context.progress.active:
         return None
+    message = f"the job takes turns in sharing group {found.group}"
+    waits = f"; {found.waits_for}" if found.waits_for else ""
     if found.turns is None or found.is_on_trial:
-        message = f"the job takes turns in sharing group {found.group} while its first steps are measured"
-        return Fact(True, SharingReason.ON_TRIAL, message)
+        return Fact(True, SharingReason.ON_TRIAL, f"{message} while its first steps are measured{waits}")
     if _is_too_slow(context):
         # No figures: every step has others, and each would be a write. They are in status.runtime.sharing.
         return Fact(
@@ -60,9 +61,9 @@ def _fact(context: Context, found: SharingView) -> Fact | None:
             SharingReason.TOO_SLOW,
             "a mean step of the job takes longer than its sharing.maxSlowdown allows, because members of sharing "
             f"group {found.group} need the GPUs for longer than in their first steps: raise it, or choose another "
-            "sharing.group for one of them",
+            f"sharing.group for one of them{waits}",
         )
-    return Fact(True, SharingReason.MEMBER, f"the job takes turns in sharing group {found.group}")
+    return Fact(True, SharingReason.MEMBER, f"{message}{waits}")
 
 
 def _is_too_slow(context: Context) -> bool:

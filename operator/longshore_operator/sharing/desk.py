@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from longshore.api import names
@@ -15,7 +17,7 @@ from longshore.policy.sharing_group import Claim, SharingGroup
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
 from longshore_operator.observed import PodView
-from longshore_operator.sharing.membership import EMPTY, MemberFacts, advanced, view
+from longshore_operator.sharing.membership import EMPTY, MemberFacts, advanced, left, obstacle, view
 from longshore_operator.sharing.view import SharingView
 
 _DATA_KEY: Final = "group.json"
@@ -23,6 +25,8 @@ _MAX_TRIES: Final = 5
 _GROUPS: Final = TypeAdapter(SharingGroup)
 GroupKey = tuple[str, str]
 """(namespace, name) of a sharing group."""
+
+log = structlog.get_logger(__name__)
 
 
 class GroupUnreadable(Exception):
@@ -41,6 +45,12 @@ class _Group:
     """Newest claims of members, as far as their jobs were looked at."""
     waiting: set[Key] = field(default_factory=set)
     """Jobs that cannot join."""
+    obstacle: str = ""
+    """What keeps it from its next turn, as its members were shown."""
+    jobs: frozenset[Key] = frozenset()
+    """Jobs of its members, and those that wait."""
+    num_users: int = 0
+    """Passes that are looking at it, or about to."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -60,59 +70,99 @@ class SharingDesk:
         self._kube = kube
         self._pods_of_group = pods_of_group
         self._wake = wake
-        self._groups: defaultdict[GroupKey, _Group] = defaultdict(_Group)
+        self._groups: dict[GroupKey, _Group] = {}
+        """Those with members or jobs that wait."""
+        self._groups_of: defaultdict[Key, set[GroupKey]] = defaultdict(set)
+        """Groups that a job is a member of, or waits to join."""
 
     async def look(self, job: RLJob, pods: Sequence[PodView], now: datetime) -> SharingView | None:
         """A pass looks at a job; None: it shares nothing."""
         key: Key = (job.metadata["namespace"], job.metadata["name"])
         sharing = job.spec.sharing
         wanted = (key[0], sharing.group) if sharing is not None else None
-        for other in self._groups_of(key) - {wanted}:
-            await self._advance(other, MemberFacts.of(job, other[1]), pods, now)
+        for other in self._known_of(key) - {wanted}:
+            await self._leave(other, key, MemberFacts.of(job, other[1]), pods, now)
         if wanted is None:
             return None
         facts = MemberFacts.of(job, wanted[1])
-        try:
-            group = await self._advance(wanted, facts, pods, now)
-        except GroupUnreadable as error:
-            # Jobs that run go on as they are; none starts.
-            return SharingView(wanted[1], facts.turns, refusal="" if facts.attempt else str(error), mistake=str(error))
-        found = view(group.content, wanted[1], facts, group.claims)
-        (group.waiting.add if found.refusal else group.waiting.discard)(key)
-        return found
+        async with self._using(wanted) as group:
+            try:
+                await self._advance(wanted, group, facts, pods, now)
+            except GroupUnreadable as error:
+                # Jobs that run go on as they are; none starts.
+                why = str(error)
+                return SharingView(wanted[1], facts.turns, refusal="" if facts.attempt else why, mistake=why)
+            found = view(group.content, wanted[1], facts, group.claims, group.obstacle)
+            (group.waiting.add if found.refusal else group.waiting.discard)(key)
+            return found
 
     async def leave(self, key: Key, pods: Sequence[PodView], now: datetime) -> None:
         """The job is deleted or cannot be read; it stays a member until its pods are gone."""
-        for group in self._groups_of(key):
-            self._groups[group].waiting.discard(key)
-            facts = MemberFacts(key[1], "", 0, None, None, is_current=False, turns=None)
-            await self._advance(group, facts, pods, now)
+        facts = MemberFacts(key[1], "", 0, None, None, is_current=False, turns=None)
+        for group in self._known_of(key):
+            await self._leave(group, key, facts, pods, now)
 
-    def _groups_of(self, key: Key) -> set[GroupKey]:
-        """Groups that this job is a member of, or waits to join."""
-        namespace, job = key
-        return {
-            name
-            for name, group in self._groups.items()
-            if name[0] == namespace
-            and (key in group.waiting or any(member.job == job for member in group.content.members))
-        }
+    def _known_of(self, key: Key) -> frozenset[GroupKey]:
+        return frozenset(self._groups_of.get(key, ()))
 
-    async def _advance(self, name: GroupKey, job: MemberFacts, pods: Sequence[PodView], now: datetime) -> _Group:
-        group = self._groups[name]
-        async with group.lock:
-            for _ in range(_MAX_TRIES):
-                if not group.is_read:
-                    await self._read(name, group)
-                if job.attempt:
-                    before = group.claims.get(job.member_name, Claim())
-                    group.claims[job.member_name] = before.merged(job.claim)
-                token = names.sharing_token(*name)
-                in_group = self._pods_of_group(name[0], token)
-                after = advanced(group.content, job, group.claims, pods, in_group, now.timestamp())
-                if after == group.content or await self._write(name, group, after):
-                    return group
+    async def _leave(self, name: GroupKey, key: Key, job: MemberFacts, pods: Sequence[PodView], now: datetime) -> None:
+        async with self._using(name) as group:
+            group.waiting.discard(key)
+            try:
+                await self._advance(name, group, job, pods, now)
+            except GroupUnreadable as error:
+                # Nothing is left to look at the job again once its pods are gone, so it is forgotten here already. If
+                # the object can be read one day and names the job, the job is woken.
+                log.warning("a job leaves a sharing group that cannot be read", job=key, error=str(error))
+                self._set(name, group, left(group.content, job, pods))
+
+    @asynccontextmanager
+    async def _using(self, name: GroupKey) -> AsyncIterator[_Group]:
+        """One pass at a time; a group without members and jobs that wait is forgotten afterwards."""
+        group = self._groups.setdefault(name, _Group())
+        group.num_users += 1
+        try:
+            async with group.lock:
+                yield group
+        finally:
+            group.num_users -= 1
+            self._index(name, group)
+            if not (group.num_users or group.jobs):
+                del self._groups[name]
+
+    def _index(self, name: GroupKey, group: _Group) -> None:
+        """Note which jobs the group has to do with."""
+        jobs = frozenset((name[0], member.job) for member in group.content.members) | group.waiting
+        for key in jobs - group.jobs:
+            self._groups_of[key].add(name)
+        for key in group.jobs - jobs:
+            self._groups_of[key].discard(name)
+            if not self._groups_of[key]:
+                del self._groups_of[key]
+        group.jobs = jobs
+
+    async def _advance(
+        self, name: GroupKey, group: _Group, job: MemberFacts, pods: Sequence[PodView], now: datetime
+    ) -> None:
+        for _ in range(_MAX_TRIES):
+            if not group.is_read:
+                await self._read(name, group)
+            if job.attempt:
+                before = group.claims.get(job.member_name, Claim())
+                group.claims[job.member_name] = before.merged(job.claim)
+            in_group = tuple(self._pods_of_group(name[0], names.sharing_token(*name)))
+            after = advanced(group.content, job, group.claims, pods, in_group, now.timestamp())
+            if after == group.content or await self._write(name, group, after):
+                self._show_obstacle(name, group, in_group)
+                return
         raise TimeoutError(f"sharing group {name[1]} in {name[0]}: somebody else writes {names.sharing_group(name[1])}")
+
+    def _show_obstacle(self, name: GroupKey, group: _Group, in_group: Sequence[PodView]) -> None:
+        """Wake the members if what they wait for has changed: their statuses say so."""
+        found = obstacle(group.content, group.claims, in_group)
+        if found != group.obstacle:
+            group.obstacle = found
+            self._wake_jobs(name, {member.job for member in group.content.members})
 
     async def _read(self, name: GroupKey, group: _Group) -> None:
         found = await self._kube.get("ConfigMap", name[0], names.sharing_group(name[1]))
@@ -125,27 +175,36 @@ class SharingDesk:
         except ValidationError as error:
             what = f"ConfigMap {names.sharing_group(name[1])} does not hold a sharing group"
             raise GroupUnreadable(f"{what}, so no turn is granted: delete it") from error
-        group.content, group.version, group.is_read = content, found["metadata"]["resourceVersion"], True
+        group.version, group.is_read = found["metadata"]["resourceVersion"], True
+        self._set(name, group, content)
         # Claims and ends of members are known once their jobs have been looked at, also of those that were deleted.
         self._wake_jobs(name, {member.job for member in content.members})
 
     async def _write(self, name: GroupKey, group: _Group, after: SharingGroup) -> bool:
-        """Write the group if nobody else has; return whether it was written."""
-        body = manifest(name, after)
-        if group.version:
-            body["metadata"]["resourceVersion"] = group.version
-            written = await self._kube.merge("ConfigMap", name[0], body["metadata"]["name"], body)
-        else:
-            written = await self._kube.create(body)
-        if written is None:
-            group.is_read = False
-            return False
-        before, group.content = group.content, after
-        group.version = written["metadata"]["resourceVersion"]
-        known = {member.name for member in after.members}
-        group.claims = {member: claim for member, claim in group.claims.items() if member in known}
+        """Write the group if nobody else has; return whether it was written. A group of nobody needs no object."""
+        if group.version or after.members:
+            written = await self._written(name, group.version, manifest(name, after))
+            if written is None:
+                group.is_read = False
+                return False
+            group.version = written["metadata"]["resourceVersion"]
+        before = group.content
+        self._set(name, group, after)
         self._wake_changed(name, before, after)
         return True
+
+    async def _written(self, name: GroupKey, version: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """Write the object in the version that was read; None: it is another."""
+        if not version:
+            return await self._kube.create(body)
+        body["metadata"]["resourceVersion"] = version
+        return await self._kube.merge("ConfigMap", name[0], body["metadata"]["name"], body)
+
+    def _set(self, name: GroupKey, group: _Group, content: SharingGroup) -> None:
+        group.content = content
+        known = {member.name for member in content.members}
+        group.claims = {member: claim for member, claim in group.claims.items() if member in known}
+        self._index(name, group)
 
     def _wake_changed(self, name: GroupKey, before: SharingGroup, after: SharingGroup) -> None:
         """Wake jobs whose turns changed, and those that wait to join if there is another chance."""

@@ -73,8 +73,8 @@ class MemberFacts:
         """What the coordinator of this attempt says of its turns."""
         if self.report is None or not self.is_current:
             return Claim()
-        asked = self.report.asked
-        return Claim(asked, min(asked, max(self.report.returned, asked - 1)))
+        returned = min(self.report.returned, self.report.asked)
+        return Claim(min(self.report.asked, returned + 1), returned)
 
     @property
     def member_name(self) -> str:
@@ -84,13 +84,13 @@ class MemberFacts:
     @property
     def is_measured(self) -> bool:
         """Whether enough steps were measured to judge it."""
-        return self.report is not None and self.report.num_steps >= NUM_TRIAL_STEPS and self.report.step_s > 0
+        return self.report is not None and self.report.num_steps >= NUM_TRIAL_STEPS and _step_s(self.report) > 0
 
     def member(self) -> Member:
         """What is known of it; of one that was not measured, only its limits."""
         assert self.sharing is not None, "it shares GPUs"
         report = self.report if self.report is not None and self.is_measured else RuntimeSharing()
-        step_s = round(report.step_s + report.switch_s, 3)
+        step_s = _step_s(report)
         return Member(
             self.member_name,
             _SLOTS,
@@ -98,7 +98,7 @@ class MemberFacts:
             # Engines and trainers of colocated jobs take turns in any case, so a switch costs no more than alone.
             alone_s=step_s,
             step_s=step_s,
-            turn_s=round(report.turn_s + report.switch_s, 3),
+            turn_s=report.turn_s + report.switch_s,
             max_slowdown=self.sharing.max_slowdown,
             return_limit_s=self.sharing.turn_limit_s,
         )
@@ -123,19 +123,56 @@ def advanced(
     that were. Nor is one while a pod of the group, which are `group_pods`, is of no member: somebody has removed the
     object of the group, and nobody knows which turns that pod has.
     """
-    holding = {_member_of(pod) for pod in job_pods if pod.holds_resources}
-    mine = [member.name for member in group.members if member.name.startswith(f"{job.name}/")]
-    gone = {name for name in mine if name not in holding and name != job.member_name}
+    after = left(group, job, job_pods)
     if job.attempt and job.sharing is not None:
-        group = _with_job(group, job)
-    group = group.without(gone)
+        after = _with_job(after, job)
+    return after if _unknown(after, claims, group_pods) else arbitrate(after, claims, (), now_s)
+
+
+def left(group: SharingGroup, job: MemberFacts, job_pods: Iterable[PodView]) -> SharingGroup:
+    """Return the group without the attempts of the job that have ended."""
+    holding = {_member_of(pod) for pod in job_pods if pod.holds_resources}
+    mine = {member.name for member in group.members if member.job == job.name}
+    return group.without(mine - holding - {job.member_name})
+
+
+def obstacle(group: SharingGroup, claims: Mapping[str, Claim], group_pods: Iterable[PodView]) -> str:
+    """Return what keeps the group from its next turn that its jobs cannot mend, for people; empty: nothing does."""
+    pods = [pod for pod in group_pods if pod.holds_resources]
+    if unknown := _unknown(group, claims, pods):
+        return f"no turn is granted, since {unknown}"
+    for standing in group.standings:
+        mine = [pod for pod in pods if _member_of(pod) == standing.member.name]
+        if standing.holds(claims[standing.member.name]) and mine and all(pod.deleting for pod in mine):
+            return f"the next turn begins when {_described(mine[0])} is gone, which is being deleted and has the GPUs"
+    return ""
+
+
+def _unknown(group: SharingGroup, claims: Mapping[str, Claim], group_pods: Iterable[PodView]) -> str:
+    """Return why it is not known who has the GPUs; empty: it is."""
     known = {member.name for member in group.members}
-    has_strangers = any(pod.holds_resources and _member_of(pod) not in known for pod in group_pods)
-    return group if has_strangers or not known <= claims.keys() else arbitrate(group, claims, (), now_s)
+    holding = [pod for pod in group_pods if pod.holds_resources]
+    strangers = sorted(pod.name for pod in holding if _member_of(pod) not in known)
+    if strangers:
+        pod = next(pod for pod in holding if pod.name == strangers[0])
+        return f"{_described(pod)} has the label of the group and is of no member: wait for its end, or delete it"
+    unseen = sorted(known - claims.keys())
+    if not unseen:
+        return ""
+    left = sorted((pod for pod in holding if _member_of(pod) == unseen[0]), key=lambda pod: pod.name)
+    job, attempt = unseen[0].split("/")[0], unseen[0].rpartition("/")[2]
+    pods = f", of which {_described(left[0])} is left" if left else ""
+    return f"the operator has not looked at attempt {attempt} of job {job} since it started{pods}"
 
 
-def view(group: SharingGroup, name: str, job: MemberFacts, claims: Mapping[str, Claim]) -> SharingView:
-    """Return what a decision about the job sees."""
+def _described(pod: PodView) -> str:
+    return f"pod {pod.name}" + (f" on node {pod.node}" if pod.node else "")
+
+
+def view(
+    group: SharingGroup, name: str, job: MemberFacts, claims: Mapping[str, Claim], waits_for: str = ""
+) -> SharingView:
+    """Return what a decision about the job sees; `waits_for`: the obstacle of its group."""
     standing = _standing(group, job)
     if standing is None:
         return SharingView(name, refusal=refused(group, job) or "")
@@ -150,6 +187,7 @@ def view(group: SharingGroup, name: str, job: MemberFacts, claims: Mapping[str, 
         SharingStatus(attempt=job.attempt, granted=grant.granted, recalled=grant.recalled),
         is_on_trial=standing.stage is MemberStage.ON_TRIAL,
         overdue_at=recalled_at + limit if standing.is_recalled(claim) else None,
+        waits_for=waits_for,
     )
 
 
@@ -169,11 +207,22 @@ def _with_job(group: SharingGroup, job: MemberFacts) -> SharingGroup:
             return group
         turns = job.turns
         grant = Grant(turns.granted, turns.recalled) if turns is not None else Grant()
-        trial = group.on_trial(job.member(), grant)
+        trial = group.on_trial(job.member(), grant.merged(_counted(job)))
         return trial.measured(job.member()) if job.is_measured else trial
+    if job.claim.returned > standing.grant.granted:
+        group = group.granting(job.member_name, standing.grant.merged(_counted(job)))
     if job.is_measured and job.is_current and standing.member != job.member():
         return group.measured(job.member())
     return group
+
+
+def _counted(job: MemberFacts) -> Grant:
+    """Turns that the job has had, by its own account: the group's object may have been lost since."""
+    return Grant(job.claim.returned, job.claim.returned)
+
+
+def _step_s(report: RuntimeSharing) -> float:
+    return report.step_s + report.switch_s
 
 
 def _standing(group: SharingGroup, job: MemberFacts) -> MemberStanding | None:

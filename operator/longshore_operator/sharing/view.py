@@ -21,3 +21,5 @@ class SharingView:
     """Why the job must not have pods; empty: it may."""
     mistake: str = ""
     """Why turns are neither granted nor recalled; empty: they are."""
+    waits_for: str = ""
+    """What keeps the whole group from its next turn, for people; empty: nothing but the turns of its jobs."""

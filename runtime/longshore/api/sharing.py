@@ -1,5 +1,6 @@
 """RLJob.spec.sharing and its part of the status: jobs that take turns on the same GPUs."""
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -28,7 +29,7 @@ class Sharing(ApiModel):
     max_slowdown: float = Field(default=1.5, ge=1, le=100)
     """How many times as long the mean step may become, compared with one that waits for no other job. A job that would
     take a member past its limit waits in the phase Queued."""
-    turn_limit_s: int = Field(default=3600, ge=1, le=MAX_COUNT, alias="turnLimitSeconds")
+    turn_limit_s: int = Field(default=3600, ge=1, le=2**31 - 1, alias="turnLimitSeconds")
     """How long the job may keep the GPUs when another job waits for them. After that, its pods are deleted and its next
     attempt continues from the newest checkpoint."""
 
@@ -114,16 +115,22 @@ def sharing_rules() -> "tuple[Rule[RLJobSpec], ...]":
         _rule(
             "workers.resources",
             f"self.workers.gpusPerPod == 0 || self.workers.gpuResourceName.startsWith('{names.GROUP}/') || "
-            "(has(self.workers.resources) && 'memory' in self.workers.resources)",
-            lambda spec: not spec.workers.has_accelerator or "memory" in spec.workers.resources,
-            "sharing needs memory of the host for pods that sleep: set resources.memory to what such a pod holds, or "
-            "remove sharing",
+            "(has(self.workers.resources) && 'memory' in self.workers.resources && "
+            "string(self.workers.resources['memory']).matches('[1-9]'))",
+            lambda spec: not spec.workers.has_accelerator or _is_some(spec.workers.resources.get("memory", 0)),
+            "sharing needs memory of the host for pods that sleep: set resources.memory to what such a pod holds, "
+            "more than 0, or remove sharing",
         ),
     )
 
 
 def _rule(field: str, cel: str, holds: Callable[["RLJobSpec"], bool], message: str) -> "Rule[RLJobSpec]":
     return Rule(field, f"!has(self.sharing) || ({cel})", lambda spec: spec.sharing is None or holds(spec), message)
+
+
+def _is_some(quantity: str | int) -> bool:
+    """Return whether it is more than 0: then it has a digit that is."""
+    return re.search("[1-9]", str(quantity)) is not None
 
 
 def _trains_after_the_round(spec: "RLJobSpec") -> bool:

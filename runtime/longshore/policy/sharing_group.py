@@ -187,6 +187,11 @@ class SharingGroup:
         standings[index] = replace(standing, member=member, stage=stage)
         return replace(self, standings=tuple(standings))
 
+    def granting(self, name: str, grant: Grant) -> "SharingGroup":
+        """With other counters of a member, whose turns are no longer known."""
+        changed = (replace(one, grant=grant) if one.member.name == name else one for one in self.standings)
+        return replace(self, standings=tuple(changed))
+
     def without(self, names: Collection[str]) -> "SharingGroup":
         """The group after the pods of these members are known to be gone."""
         return replace(self, standings=tuple(one for one in self.standings if one.member.name not in names))
@@ -259,7 +264,7 @@ def _stays_within_limit(member: Member, others: Iterable[Member]) -> bool:
     concave in x: if it is within the limit for x at the limit, no greater x is possible.
     """
     limit_s = member.max_slowdown * member.alone_s
-    waits_s = sum(other.turn_s * min(1.0, limit_s / other.step_s) for other in others)
+    waits_s = sum(other.turn_s * (1.0 if other.step_s <= limit_s else limit_s / other.step_s) for other in others)
     return member.step_s + waits_s <= limit_s
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.mistakes import sentence
-from longshore.api.sharing import SharingStatus
+from longshore.api.sharing import RuntimeSharing, SharingStatus
 from longshore.api.status import Assignment, RewardPodCounts
 from longshore.policy.sharing_group import Grant
 from longshore_kube.access import Access
@@ -70,6 +70,7 @@ class JobWatch:
         """There is an assignment."""
         self._rewards: Sequence[str] = ()
         self._turns: SharingStatus | None = None
+        self._measured: RuntimeSharing | None = None
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
 
     def newest(self) -> Assignment:
@@ -83,6 +84,12 @@ class JobWatch:
         """
         self._is_known.wait(limit_s)
         return self.newest()
+
+    def measured(self, limit_s: float) -> RuntimeSharing | None:
+        """Return what the status said of the job's turns when it was first read; None: nothing within the limit."""
+        self._is_known.wait(limit_s)
+        with self._lock:
+            return self._measured
 
     def reward_address(self, index: int) -> str | None:
         with self._lock:
@@ -105,6 +112,7 @@ class JobWatch:
             for status in news.items if isinstance(news, Listed) else [news.item]:
                 self._take_addresses(status.get("rewards") or {})
                 self._take_turns(status.get("sharing"))
+                self._take_measured((status.get("runtime") or {}).get("sharing"))
                 self._take(status.get("assignment") or {})
 
     def _take_addresses(self, written: dict[str, Any]) -> None:
@@ -127,6 +135,16 @@ class JobWatch:
                 return
             self._turns = turns
         self._events.put(TurnChanged())
+
+    def _take_measured(self, written: dict[str, Any] | None) -> None:
+        try:
+            measured = RuntimeSharing.model_validate(written) if written is not None else None
+        except ValidationError as error:
+            log.warning("measurements of another version of the runtime", error=sentence(error))
+            return
+        with self._lock:
+            if not self._is_known.is_set():
+                self._measured = measured
 
     def _take(self, written: dict[str, Any]) -> None:
         try:

@@ -35,6 +35,10 @@ class Gpus(Protocol):
     def are_away(self) -> bool:
         """Whether others may use them now."""
 
+    @property
+    def waited_s(self) -> float:
+        """How long the job has waited for them since the last step ended."""
+
     def step_done(self) -> None:
         """A step has ended."""
 
@@ -43,6 +47,7 @@ class OwnGpus:
     """Implements `Gpus` for a job that shares none."""
 
     are_away = False
+    waited_s = 0.0
 
     def need(self) -> None:
         """They are there."""
@@ -56,6 +61,10 @@ class OwnGpus:
 
 class TurnReport(Protocol):
     """Where the coordinator reports its turns."""
+
+    @property
+    def current_activity(self) -> RuntimeActivity | None:
+        """What was reported last."""
 
     def activity(self, activity: RuntimeActivity) -> None:
         """Report what the coordinator does now."""
@@ -123,6 +132,10 @@ class SharedGpus:
     def are_away(self) -> bool:
         return not self._turns.may_use
 
+    @property
+    def waited_s(self) -> float:
+        return self._waited_s
+
     def step_done(self) -> None:
         now_s, used_s, waited_s = self._clock.now_s(), self._used_s, self._waited_s
         if self._step_ended_at_s is not None:
@@ -144,6 +157,7 @@ class SharedGpus:
 
     def _wait(self) -> None:
         """Wait for the turn; events about anything else stay in the queue."""
+        before = self._report.current_activity
         self._report.activity(RuntimeActivity.WAIT_FOR_TURN)
         log.info("waiting for the GPUs", turn=self._turns.claim.asked)
         others: list[Event] = []
@@ -157,6 +171,8 @@ class SharedGpus:
         finally:
             for event in others:
                 self._events.put(event)
+        if before is not None:
+            self._report.activity(before)
         log.info("GPUs granted", turn=self._turns.claim.asked, unix_s=_unix_s())
 
     def _say(self) -> None:
@@ -168,6 +184,11 @@ class SharedGpus:
 def _unix_s() -> float:
     """Return the time of day, by which logs of several jobs can be compared."""
     return round(time.time(), 3)
+
+
+def carried_over(earlier: RuntimeSharing | None) -> RuntimeSharing | None:
+    """Return the first report of an attempt: an earlier one has measured the job, and had turns of its own."""
+    return None if earlier is None else earlier.model_copy(update={"asked": 0, "returned": 0})
 
 
 def with_step(before: RuntimeSharing, step_s: float, turn_s: float, wait_s: float) -> RuntimeSharing:

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, Final
 
 from longshore_runtime.sandbox import literals
+from longshore_runtime.sandbox.constants import Constants
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     function.__name__: function
@@ -28,10 +29,9 @@ _NODES: Final = (
 )  # fmt: skip
 _ON_RESULTS: Final = (ast.Add, ast.Sub, ast.Div)
 """What conditions may do with a value of the program: no operation of these makes a large one of small ones."""
-_POWERS: Final = (ast.Pow, ast.LShift)
-_MAX_EXPONENT: Final = 1_000
 _MATHS_PREFIX: Final = "_math_"
 _RESULT: Final = "_result"
+_FOLDED: Final = "_folded"
 _HOW: Final = "a test program may have assertions about calls of the tested function, with literals as arguments"
 
 
@@ -51,6 +51,8 @@ class Assertion:
     code: CodeType
     calls: tuple[int, ...]
     """Of the test program: those whose values it is about."""
+    folded: Mapping[str, Any]
+    """Values of the names that stand for parts without such values."""
 
     def holds(self, values: Sequence[Any]) -> bool:
         """Return whether the condition is true for the values of all calls; one that cannot be evaluated is not.
@@ -59,7 +61,7 @@ class Assertion:
         """
         names = {f"{_RESULT}{number}": values[number] for number in self.calls}
         try:
-            return bool(eval(self.code, {"__builtins__": {}}, {**_names(), **names}))
+            return bool(eval(self.code, {"__builtins__": {}}, {**_names(), **self.folded, **names}))
         except Exception:  # noqa: BLE001 - as an assertion that raises: sorting what has no order, and so on
             return False
 
@@ -103,7 +105,7 @@ def read_test_program(text: str, entry: str) -> AssertionProgram:
 class _Reader:
     def __init__(self, entry: str) -> None:
         self._entry = entry
-        self._constants: dict[str, Any] = {}
+        self._constants = Constants(_names())
         self.calls: list[Call] = []
         self.assertions: list[Assertion] = []
 
@@ -115,7 +117,7 @@ class _Reader:
                 case ast.FunctionDef(args=ast.arguments(args=[ast.arg(arg=name)]), decorator_list=[]):
                     self.read(statement.body, name)
                 case ast.Assign(targets=[ast.Name(id=name)]):
-                    self._constants[name] = self._constant(statement.value)
+                    self._constants.define(name, self._constant(statement.value))
                 case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr(value=ast.Constant()):
                     continue
                 case ast.Expr(value=ast.Call(args=[ast.Name(id=name)], keywords=[])) if name == self._entry:
@@ -125,9 +127,15 @@ class _Reader:
 
     def _assertion(self, condition: ast.expr, tested: str) -> None:
         text, first = ast.unparse(condition), len(self.calls)
-        replaced = _Calls(tested, self._take).visit(condition)
-        code = self._compiled(replaced)
-        self.assertions.append(Assertion(text, code, tuple(range(first, len(self.calls)))))
+        prepared = _prepared(_Calls(tested, self._take).visit(condition))
+        _checked(prepared, self._constants.knows)
+        folded: dict[str, Any] = {}
+        try:
+            prepared = _Folding(self._constants, folded).visit(prepared)
+        except Exception as error:
+            raise _not_evaluated(condition.lineno, text, error) from error
+        code = compile(ast.fix_missing_locations(ast.Expression(prepared)), "<assertion>", "eval")
+        self.assertions.append(Assertion(text, code, tuple(range(first, len(self.calls))), folded))
 
     def _take(self, call: ast.Call) -> ast.Name:
         if any(isinstance(argument, ast.Starred) for argument in call.args) or None in {k.arg for k in call.keywords}:
@@ -139,21 +147,14 @@ class _Reader:
         return ast.copy_location(name, call)
 
     def _constant(self, expression: ast.expr) -> Any:
+        prepared = _prepared(expression)
+        _checked(prepared, self._constants.knows)
         try:
-            value = eval(self._compiled(expression), {"__builtins__": {}}, _names())
+            value = self._constants.value(prepared)
             literals.dumps(value)
-        except ValueError:
-            raise
         except Exception as error:
-            raise ValueError(
-                f"line {expression.lineno}: {ast.unparse(expression)[:80]!r} is no literal ({error})"
-            ) from error
+            raise _not_evaluated(expression.lineno, ast.unparse(expression), error) from error
         return value
-
-    def _compiled(self, expression: ast.expr) -> CodeType:
-        prepared = ast.fix_missing_locations(ast.Expression(_ConstantReplacer(self._constants).visit(expression)))
-        _checked(prepared.body)
-        return compile(prepared, "<assertion>", "eval")
 
 
 class _Calls(ast.NodeTransformer):
@@ -168,16 +169,8 @@ class _Calls(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-class _ConstantReplacer(ast.NodeTransformer):
-    """Replaces constants of the test program by their values, and `math.isclose` by a name."""
-
-    def __init__(self, constants: Mapping[str, Any]) -> None:
-        self._constants = constants
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id in self._constants:
-            return ast.copy_location(ast.parse(repr(self._constants[node.id]), mode="eval").body, node)
-        return node
+class _MathNames(ast.NodeTransformer):
+    """Replaces `math.isclose` by a name."""
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if isinstance(node.value, ast.Name) and node.value.id == "math" and node.attr in _MATHS:
@@ -185,33 +178,51 @@ class _ConstantReplacer(ast.NodeTransformer):
         return node
 
 
+class _Folding(ast.NodeTransformer):
+    """Replaces all that does not depend on values of the program by names of its own values."""
+
+    def __init__(self, constants: Constants, folded: dict[str, Any]) -> None:
+        self._constants, self._folded = constants, folded
+
+    def visit(self, node: ast.AST) -> Any:
+        if not isinstance(node, ast.expr) or isinstance(node, ast.Constant | ast.Slice) or _has_result(node):
+            return super().visit(node)
+        value = self._constants.value(node)
+        if callable(value):
+            return node
+        self._constants.charge(value)  # It is gone through once more where it meets a value of the program.
+        if hasattr(value, "__next__"):  # It can be gone through only once, and assertions are judged again and again.
+            value = list(value)
+        name = f"{_FOLDED}{len(self._folded)}"
+        self._folded[name] = value
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+
+def _prepared(expression: ast.expr) -> ast.expr:
+    replaced: ast.expr = _MathNames().visit(expression)
+    return ast.fix_missing_locations(replaced)
+
+
+def _not_evaluated(line: int, text: str, error: Exception) -> ValueError:
+    return ValueError(f"line {line}: {text[:80]!r} is no literal ({error})")
+
+
 def _names() -> dict[str, Any]:
     return {**_FUNCTIONS, **{_MATHS_PREFIX + name: value for name, value in _MATHS.items()}}
 
 
-def _checked(expression: ast.expr) -> None:
-    """Raises ValueError for anything but literals, comparisons and the functions named above."""
+def _checked(expression: ast.expr, is_constant: Callable[[str], bool]) -> None:
+    """Raises ValueError for anything but literals, constants, comparisons and the functions named above."""
     for node in ast.walk(expression):
         known = isinstance(node, _NODES)
         if isinstance(node, ast.Name):
-            known = node.id in _names() or node.id.startswith(_RESULT)
+            known = is_constant(node.id) or node.id.startswith(_RESULT)
         elif isinstance(node, ast.Call):
             known = isinstance(node.func, ast.Name) and not (node.func.id == "range" and _has_result(node))
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, _POWERS):
-            known = not _has_result(node) and _is_small_power(node)
         elif isinstance(node, ast.BinOp) and not isinstance(node.op, _ON_RESULTS):
             known = not _has_result(node)
         if not known:
             raise ValueError(f"line {expression.lineno}: {_HOW}, not {ast.unparse(node)[:80]!r}")
-
-
-def _is_small_power(node: ast.BinOp) -> bool:
-    """Whether it takes no time: 10**9 and 2**100, but no power of powers."""
-    exponent = node.right
-    if not isinstance(exponent, ast.Constant) or not isinstance(exponent.value, int | float):
-        return False
-    is_nested = any(isinstance(part, ast.BinOp) and isinstance(part.op, _POWERS) for part in ast.walk(node.left))
-    return not is_nested and exponent.value <= _MAX_EXPONENT
 
 
 def _has_result(node: ast.AST) -> bool:

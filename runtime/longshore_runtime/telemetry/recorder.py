@@ -70,6 +70,11 @@ class Recorder:
         """Report what the coordinator does now."""
         self._update(activity=activity, progress=None)
 
+    @property
+    def current_activity(self) -> RuntimeActivity | None:
+        """What was reported last."""
+        return self._status.activity
+
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
         """Report the progress of the activity; a `total` of 0 means that it is not known."""
         self._update(progress=Progress(unit=unit, done=done, total=total, detail=detail))

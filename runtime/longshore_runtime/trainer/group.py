@@ -84,6 +84,7 @@ class TrainerGroup:
         self._delivery = delivery or Delivery()
         self._clock = SystemClock()
         self._world = TrainerWorld(places, spec, model, output, check)
+        self._has_gpus = any(place.gpus for place in places)
         self.num_given = 0
         """Samples that these ranks were asked to compute gradients or log-probabilities of; one counts each time."""
 
@@ -288,6 +289,11 @@ class TrainerGroup:
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
         """See `ParallelSizes.is_cut_alike`."""
         return self._spec.sizes.is_cut_alike(ranks)
+
+    @property
+    def saves_on_gpus(self) -> bool:
+        """Whether `save` needs GPUs, also of sleeping trainers."""
+        return self._spec.saves_together and self._has_gpus
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""

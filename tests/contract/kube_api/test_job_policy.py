@@ -74,6 +74,9 @@ HARMLESS: list[Json] = [
     templated(volumes=[{"name": "all", "projected": {"sources": None}}, {"name": "none", "projected": None}]),
     with_container(securityContext={"runAsUser": 1001}, ports=[{"containerPort": 9000}]),
     {"workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}},
+    {"coordinator": {"resources": {"cpu": 1, "rdma/hca": 1}}},
+    with_container(resources={"requests": {"cpu": 1}, "limits": None}),
+    with_container(resources=None),
 ]
 REFUSED: list[tuple[str, Json]] = [
     ("has a field that is not for templates", templated(hostNetwork=True)),
@@ -94,6 +97,20 @@ REFUSED: list[tuple[str, Json]] = [
     ("only urgent may be named here", templated(priorityClassName="system-node-critical")),
     ("only gvisor, kata may be named here", {"reward": {"runtimeClassName": "runc"}}),
     ("more than 8 GPUs", {"workers": {"replicas": 3, "gpusPerPod": 4}}),
+    ("are not counted against the limit of 8 GPUs", {"coordinator": {"resources": {"nvidia.com/gpu": 8}}}),
+    ("are not counted against the limit of 8 GPUs", {"reward": {"resources": {"nvidia.com/gpu.shared": 8}}}),
+    ("are not counted against the limit of 8 GPUs", {"workers": {"resources": {"nvidia.com/mig-1g.5gb": 8}}}),
+    (
+        "are not counted against the limit of 8 GPUs",
+        {"workers": {"gpuResourceName": "habana.ai/gaudi", "resources": {"habana.ai/gaudi": 8}}},
+    ),
+    (
+        "are not counted against the limit of 8 GPUs",
+        {"coordinator": {"template": {"spec": {"containers": [
+            {"name": OWN},
+            {"name": "more", "image": "registry.example.com/rl/i", "resources": {"limits": {"amd.com/gpu": 8}}},
+        ]}}}},
+    ),
     ("more than 6 pods", {"workers": {"replicas": 2, "gpusPerPod": 1}, "reward": {"pods": 1, "maxPods": 9}}),
     ("images of jobs must begin with registry.example.com/rl/", {"image": "docker.io/anybody/anything"}),
     ("images of jobs must begin with", with_container(image="docker.io/anybody/anything")),

@@ -80,6 +80,10 @@ def test_turns_go_round_and_an_operator_that_restarts_goes_on(jobs: Jobs, start:
     assert members(jobs) == {"two": "OnTrial"}
     jobs.delete("two")
     eventually("the object of the group is gone with its jobs", lambda: group(jobs) is None)
+    eventually("their pods are gone", lambda: not jobs.pods())
+    jobs.create("later", **job_spec(replicas=1))
+    jobs.wait_phase("Running", "later")  # So the operator has heard of the end of those pods.
+    assert group(jobs) is None
 
 
 def test_a_dead_member_holds_the_gpus_until_its_pods_are_gone(jobs: Jobs, start: Start) -> None:

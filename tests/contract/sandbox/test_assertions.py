@@ -100,11 +100,49 @@ def test_the_program_sees_the_calls_and_not_what_is_expected() -> None:
         "assert f(10**9**9) == 1",
         "assert f((10**1000)**1000) == 1",
         "assert f(1 << 10**9) == 1",
+        "assert f(sum(range(10**10))) == 1",
+        "assert f(1) == sum(range(10**10))",
+        "assert sum(range(10**10), f(1)) == 1",
+        "assert f(1) in range(10**10)",
+        "assert f(1) == [0] * 10**3 * 10**9",
+        "assert f(1) == 'a' * 10**9",
+        "assert f(1) == '%999999999d' % 1",
+        "assert f(1) == '%*d' % (10**9, 1)",
+        "a = [0] * 1000\nb = [a] * 1000\nassert f([b] * 1000) == 1",
+        "a = 10**3000\nassert f(a * a) == 1",
+        "assert f(1) == sum([[0]] * 10**5, [])",
+        "assert f(1) == sum(zip(range(10**5), range(10**5)), ())",
+        "a = list(range(10**6))\n" + "assert f(1) == sum(a)\n" * 100,
     ],
 )
 def test_a_test_program_that_is_more_than_assertions_about_literals_is_refused_with_its_row(test: str) -> None:
     with pytest.raises(ValueError, match=r"^row 7: test: "):
         parse_case({"entry": "f", "test": test}, "row 7")
+
+
+@pytest.mark.parametrize(
+    ("condition", "right", "wrong"),
+    [
+        ("abs(f(1) - 0.1) < 10**-6", 0.1, 0.2),
+        ("f(1) == 2**(3 + 1)", 16, 15),
+        ("f(1) == 2**31 - 1", 2**31 - 1, 2**31),
+        ("f(1) < 10**N", 1e-4, 1e-2),
+        ("f(1) == sum(range(1001))", 500500, 0),
+        ("f(1) == [0] * 10**3", [0] * 1000, [0]),
+        ("f(1) == list(zip([1, 2], 'ab'))", [(1, "a"), (2, "b")], []),
+        ("list(zip(f(1), reversed([1, 2]))) == [(3, 2)]", [3], [4]),
+        ("f(1) == {1: (2, {3})}[1]", (2, {3}), (2, 3)),
+        ("f(1) in range(0, 10, 2)", 4, 5),
+        ("f(1) == '%.2f' % math.pi", "3.14", "3.1"),
+        ("not f(1) and 1 < 2 <= 2 and (0 or [1][:1])", 0, 1),
+        ("max(f(1), key=len) == 'abc'[:N]", ["", ""], ["a"]),
+    ],
+)
+def test_constants_of_a_test_program_are_evaluated(condition: str, right: Any, wrong: Any) -> None:
+    program = read_test_program(f"N = -3\nassert {condition}", "f")
+    for _ in range(2):
+        assert program.broken([right]) is None
+        assert program.broken([wrong]) is not None
 
 
 def test_calls_of_a_test_program_follow_one_another_in_one_program(sandbox: Sandbox) -> None:

@@ -277,6 +277,8 @@ def test_an_address_that_can_be_asked_is_taken(url: str) -> None:
         SHARING,
         SHARING | {"sharing.maxSlowdown": 1, "workers.gpuResourceName": "longshore.dev/pretend-gpu"},
         SHARING | {"workers.gpusPerPod": 0, "workers.gpuResourceName": "nvidia.com/gpu"},
+        SHARING | {"workers.resources": {"memory": "0.5Ti"}},
+        SHARING | {"workers.resources": {"memory": 10}},
         SHARING | strategy("GroupPipeline", handover="AfterRound"),
         SHARING | strategy("Auto", handover="AfterRound"),
         megatron(gpus=8, tensorParallelSize=2, pipelineParallelSize=2, contextParallelSize=2, dataParallelSize=1),

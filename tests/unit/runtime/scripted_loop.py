@@ -27,7 +27,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus
 from longshore_runtime.engine_protocol import Completion, FinishReason, Request
-from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError
+from longshore_runtime.errors import Interrupted, LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.published import Delivered
@@ -59,6 +59,7 @@ class Trainers:
     """A world of one replica that is lost at the calls that the test names, counted over all worlds."""
 
     num_replicas = 1
+    saves_on_gpus = False
 
     def __init__(self, storage: Path, losses: Iterable[int] = ()) -> None:
         self._storage = storage
@@ -283,6 +284,7 @@ def run(
     auto: Callable[[RoundPolicy], AutoFactors | None] = lambda policy: None,
     gpus: "Callable[[Engines, Trainers], Gpus]" = lambda engines, trainers: OwnGpus(),
     scorer: "Callable[[Engines], Scorer] | None" = None,
+    clock: TickingClock | None = None,
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
@@ -312,7 +314,7 @@ def run(
             assignments=assignments or Known(Assignment(epoch=1, baseline=sizes) if regroups else Assignment()),
             elastic=elastic,
             events=engines,  # type: ignore[arg-type]
-            clock=TickingClock(),
+            clock=clock or TickingClock(),
             records=records or NoRecords(),
             gpus=gpus(engines, trainers),
             auto=auto(policy),
@@ -324,6 +326,9 @@ def run(
             loop.run()
         except UserError as mistake:
             error = str(mistake)
+        except Interrupted as interruption:
+            error = str(interruption)
+            loop.save_if_possible(timeout_s=60.0)
         finally:
             metrics.close()
         ledger = [json.loads(line) for line in (storage.output_dir / "ledger.jsonl").read_text().splitlines()]

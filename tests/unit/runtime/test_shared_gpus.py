@@ -29,6 +29,10 @@ class World:
     def now_s(self) -> float:
         return self.now
 
+    @property
+    def current_activity(self) -> RuntimeActivity | None:
+        return self.activities[-1] if self.activities else None
+
     def activity(self, activity: RuntimeActivity) -> None:
         self.activities.append(activity)
 
@@ -73,10 +77,12 @@ def test_it_asks_once_and_waits_until_the_turn_is_granted() -> None:
     world.events.put(other)
     gpus = world.gpus()
     assert gpus.are_away
+    world.activity(RuntimeActivity.PREPARE_MODEL)
     gpus.need()
     assert not gpus.are_away
     assert [(one.asked, one.returned) for one in world.reports] == [(1, 0)]
-    assert world.activities == [RuntimeActivity.WAIT_FOR_TURN]
+    preparing = RuntimeActivity.PREPARE_MODEL
+    assert world.activities == [preparing, RuntimeActivity.WAIT_FOR_TURN, preparing], "a warm start follows"
     assert world.events.get() is other, "events about something else are kept"
 
 
@@ -137,6 +143,7 @@ def test_waits_are_no_part_of_the_measured_step_and_the_first_step_is_left_out()
     for _ in range(3):
         gpus.need()  # Waits for 5 s.
         world.now += 10.0
+        assert gpus.waited_s == 5.0
         gpus.idle(world.sleep)  # Takes 2 s.
         world.now += 30.0
         gpus.step_done()

@@ -1,7 +1,9 @@
 """A job that shares its GPUs learns what it learns alone, whenever others use them, and touches none meanwhile."""
 
+import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw
 from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.errors import Interrupted
 from tests.properties import examples
 from tests.unit.runtime.scripted import by_place
 from tests.unit.runtime.scripted_loop import Engines, Outcome, Scorer, Trainers, run
+from tests.unit.runtime.test_updates import TickingClock
 
 HELD_OUT = (PromptRecord(0, "held out", (1, 2, 3), "answer"),)
 
@@ -25,6 +29,7 @@ class RecalledGpus:
         self._trainers = trainers
         self._recalls = recalls
         self.are_away = False
+        self.waited_s = 0.0
         self.num_returned = 0
         self.num_steps = 0
 
@@ -85,6 +90,83 @@ def test_a_draw_in_place_of_one_without_rewards_brings_the_gpus_back_within_the_
     same = alone(failing, Strategy.SYNCHRONOUS)
     assert (outcome.model, outcome.ledger) == (same.model, same.ledger)
     assert gpus.num_returned > gpus.num_steps + 1, "it had to sample again after it had returned the GPUs"
+
+
+class SlowTurns(RecalledGpus):
+    """Others keep the GPUs for so many seconds whenever they get them."""
+
+    def __init__(self, engines: Engines, trainers: Trainers, clock: TickingClock, keeps_s: float) -> None:
+        super().__init__(engines, trainers, lambda: True)
+        self._clock = clock
+        self._keeps_s = keeps_s
+
+    def need(self) -> None:
+        if self.are_away:
+            self._clock.seconds += self._keeps_s
+            self.waited_s += self._keeps_s
+        super().need()
+
+    def step_done(self) -> None:
+        self.waited_s = 0.0
+        super().step_done()
+
+
+def test_waits_for_other_jobs_are_part_of_no_work(tmp_path: Path) -> None:
+    def times(keeps_s: float) -> list[list[float]]:
+        clock, root = TickingClock(), tmp_path / str(keeps_s)
+        root.mkdir()
+        run(
+            root=root,
+            clock=clock,
+            gpus=lambda engines, trainers: SlowTurns(engines, trainers, clock, keeps_s),
+            scorer=lambda engines: scorer(engines, frozenset({Draw(0, 1), Draw(0, 6)})),
+            strategy=Strategy.SYNCHRONOUS,
+        )
+        rows = [json.loads(line) for line in (root / "output" / "metrics.jsonl").read_text().splitlines()]
+        steps = [row for row in rows if "timing_s/step" in row]
+        assert all(row["timing_s/step"] > keeps_s for row in steps)
+        names = (
+            "timing_s/gen",
+            "timing_s/reward",
+            "timing_s/update_actor",
+            "timing_s/regroup",
+            "trainer/waiting_ratio",
+        )
+        return [[row[name] for name in names] for row in steps]
+
+    assert times(1e6) == times(0.0)
+
+
+class StoppedWhileAway(RecalledGpus):
+    """The pod has to stop while others have the GPUs."""
+
+    def need(self) -> None:
+        if self.are_away and self.num_steps:
+            raise Interrupted("the pod was asked to stop")
+        super().need()
+
+
+class Sharded(Trainers):
+    saves_on_gpus = True
+
+
+class WithoutMemory(Trainers):
+    def save(self, directory: str, *, timeout_s: float | None = None) -> None:
+        if timeout_s is not None:
+            raise RuntimeError("CUDA out of memory")
+        super().save(directory, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(("kind", "step"), [(Trainers, 1), (Sharded, 0), (WithoutMemory, 0)])
+def test_a_job_that_stops_while_others_have_the_gpus_saves_only_what_needs_none(
+    kind: type[Trainers], step: int
+) -> None:
+    def gpus(engines: Engines, trainers: Trainers) -> StoppedWhileAway:
+        return StoppedWhileAway(engines, trainers, lambda: True)
+
+    outcome = run(gpus=gpus, scorer=scorer, held_out=HELD_OUT, every=100, kinds=(kind, Engines))
+    assert outcome.error == "the pod was asked to stop"
+    assert (len(outcome.ledger), outcome.reports[-1].checkpoint_step) == (1, step)
 
 
 @settings(max_examples=examples(25), deadline=None)

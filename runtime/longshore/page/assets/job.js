@@ -179,7 +179,8 @@ class Page {
     charts.lengths.show(steps, metrics(["mean", "response_length/mean"], ["third quartile", "response_length/p75"], ["longest", "response_length/max"]));
     charts.cut.show(steps, metrics(["cut at the limit", "response_length/clip_ratio"], ["aborted", "response/aborted_ratio"]));
     charts.time.show(steps, metrics(["step", "timing_s/step"], ["rollout", "timing_s/gen"], ["rewards", "timing_s/reward"],
-      ["training", "timing_s/update_actor"], ["weights", "timing_s/update_weights"], ["regroup", "timing_s/regroup"]));
+      ["training", "timing_s/update_actor"], ["weights", "timing_s/update_weights"], ["regroup", "timing_s/regroup"],
+      ["other jobs", "sharing/wait_s"]));
     charts.bubble.show(steps, metrics(["rollout", "perf/bubble_share"], ["trainers wait", "trainer/waiting_ratio"]));
     charts.throughput.show(steps, metrics(["tokens", "perf/throughput"]));
     charts.queue.show(steps, metrics(["prompts", "round/queue_length"]));

@@ -3,10 +3,15 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from longshore.api.reasons import AdmittedReason
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.sharing import RuntimeSharing, SharingStatus
 from longshore.api.status import Phase
+from longshore_operator.admission.config import AdmissionConfig
+from longshore_operator.admission.desk import AdmissionDesk
+from longshore_operator.observed import Standing
 from longshore_operator.plan import DeletePod, Plan
 from longshore_operator.sharing.placement import sharing_worker
 from longshore_operator.sharing.view import SharingView
@@ -86,6 +91,36 @@ def test_a_job_that_cannot_join_stops_and_says_why() -> None:
     assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 2)
 
 
+def test_a_job_that_cannot_join_holds_its_gpus_until_its_pods_are_gone() -> None:
+    """Also for an operator that starts, which knows only what the status says."""
+    gpus = {"nvidia.com/gpu.shared": 2}
+    cluster = running()
+    admitted = Standing(True, AdmittedReason.ADMITTED, "", gpus)
+    cluster.apply(cluster.plan(standing=admitted))
+    seen(cluster, refusal="a step of other could take more than 1.5 times as long as alone")
+    pods = tuple(cluster.pods.values())
+    assert pods
+    assert cluster.status.admission is not None
+    assert (cluster.status.admission.admitted, cluster.status.admission.gpus) == (False, gpus)
+    config = AdmissionConfig(capacity=gpus)
+    desk = AdmissionDesk(config, lambda _: None)
+    desk.stop(("team", "demo"), cluster.job, pods, cluster.now)
+    assert desk._ledger is not None
+    assert [dict(one.gpus) for one in desk._ledger._requests.values()] == [gpus]
+    desk.stop(("team", "demo"), cluster.job, (), cluster.now)
+    assert not desk._ledger._requests
+
+
+def test_members_are_shown_what_their_group_waits_for() -> None:
+    cluster = running()
+    seen(cluster, turns=TURNS, waits_for="no turn is granted, since pod x is of no member")
+    assert cluster.condition("Sharing") == (
+        "True",
+        "Member",
+        "the job takes turns in sharing group night; no turn is granted, since pod x is of no member",
+    )
+
+
 def test_a_group_that_cannot_be_read_stops_no_job_that_runs() -> None:
     cluster = running()
     seen(cluster, turns=TURNS, mistake="ConfigMap x does not hold a sharing group: delete it")
@@ -134,6 +169,42 @@ def test_workers_are_on_nodes_with_workers_of_their_group_only_and_one_of_each_j
         },
     ]
     assert "longshore.dev/sharing" not in cluster.manifests["Pod", "demo-coordinator"]["metadata"]["labels"]
+
+
+SHARES = {"nvidia.com/gpu.shared": "1"}
+
+
+@pytest.mark.parametrize(
+    ("component", "spec"),
+    [
+        ("worker-0", {"workers": SPEC["workers"]}),
+        ("coordinator", SPEC | {"coordinator": {"resources": SHARES}}),
+        ("reward-0", {"reward": {"pods": 1, "resources": SHARES}}),
+        (
+            "coordinator",
+            {
+                "coordinator": {
+                    "template": {"spec": {"initContainers": [{"name": "i", "resources": {"limits": SHARES}}]}}
+                }
+            },
+        ),
+    ],
+)
+def test_a_pod_with_shares_that_takes_no_turns_stays_off_nodes_of_members(component: str, spec: dict[str, Any]) -> None:
+    cluster = Cluster(spec=spec)
+    cluster.reconcile_until_stable()
+    pod = cluster.manifests["Pod", f"demo-{component}"]
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchExpressions": [{"key": "longshore.dev/sharing", "operator": "Exists"}]},
+        "namespaceSelector": {},
+    }
+    apart = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart == [term]
+    others = [one for (kind, name), one in cluster.manifests.items() if kind == "Pod" and name != f"demo-{component}"]
+    others = [one for one in others if "worker" not in one["metadata"]["name"]]
+    assert others
+    assert not [one for one in others if "podAntiAffinity" in one["spec"].get("affinity", {})]
 
 
 def test_a_template_does_not_undo_it() -> None:

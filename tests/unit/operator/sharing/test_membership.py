@@ -3,16 +3,20 @@
 from dataclasses import dataclass, field, replace
 from itertools import combinations, count
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from pydantic import TypeAdapter
 
+from longshore.api.limits import MAX_COUNT
 from longshore.api.names import Component
 from longshore.api.sharing import RuntimeSharing, Sharing, SharingStatus
 from longshore.policy.sharing_group import Claim, Grant, MemberStage, MemberTurns, SharingGroup
 from longshore_operator.observed import PodView
-from longshore_operator.sharing.membership import EMPTY, NUM_TRIAL_STEPS, MemberFacts, advanced, refused, view
+from longshore_operator.sharing.membership import EMPTY, NUM_TRIAL_STEPS, MemberFacts, advanced, obstacle, refused, view
 from tests.properties import examples
+from tests.unit.operator.model import START, Cluster
+from tests.unit.operator.sharing.test_concern import SPEC
 
 
 def facts(name: str, attempt: int = 1, *, report: RuntimeSharing | None = None) -> MemberFacts:
@@ -75,6 +79,15 @@ def test_a_job_that_was_measured_before_waits_until_there_is_room() -> None:
     assert (stages(alone), refused(alone, waiting)) == ({}, None)
 
 
+def test_the_first_report_of_another_attempt_does_not_put_it_on_trial_again() -> None:
+    """It carries the measurements, and counts its turns from 0."""
+    before = measured(10.0, 4.0).model_copy(update={"asked": 9, "returned": 9})
+    group = look(EMPTY, replace(facts("a", attempt=2, report=before), is_current=False))
+    assert stages(group) == {"a": MemberStage.ADMITTED}
+    again = look(group, facts("a", attempt=2, report=before.model_copy(update={"asked": 0, "returned": 0})))
+    assert again == group
+
+
 def test_an_attempt_is_a_member_until_its_last_pod_is_gone() -> None:
     group = look(EMPTY, facts("a"), None, pod("a"))
     again = facts("a", attempt=2)
@@ -117,7 +130,56 @@ def test_no_turn_is_granted_while_pods_of_no_member_have_the_gpus() -> None:
 
 def test_what_a_coordinator_says_of_its_turns_is_made_plausible() -> None:
     assert facts("a", report=RuntimeSharing(asked=2, returned=7)).claim == Claim(2, 2)
-    assert facts("a", report=RuntimeSharing(asked=9, returned=0)).claim == Claim(9, 8)
+    assert facts("a", report=RuntimeSharing(asked=9, returned=0)).claim == Claim(1, 0)
+
+
+def test_a_member_whose_turns_were_lost_goes_on_counting_where_it_is() -> None:
+    """Neither its status nor the object of the group says what it was granted."""
+    job = facts("a", report=RuntimeSharing(asked=1000, returned=999))
+    group = look(EMPTY, job, {job.member_name: job.claim})
+    assert [one.grant for one in group.standings] == [Grant(1000, 999)]
+    group = look(group, facts("a", report=RuntimeSharing(asked=7000, returned=7000)))
+    assert [one.grant for one in group.standings] == [Grant(7000, 7000)]
+
+
+ANY_TIME = st.one_of(st.just(0.0), st.floats(0, MAX_COUNT), st.floats(0, 1e-3), st.just(5e-324))
+ANY_COUNT = st.one_of(st.integers(0, 5), st.integers(0, MAX_COUNT))
+ANY_REPORT = st.builds(
+    RuntimeSharing,
+    asked=ANY_COUNT,
+    returned=ANY_COUNT,
+    num_steps=ANY_COUNT,
+    step_s=ANY_TIME,
+    turn_s=ANY_TIME,
+    wait_s=ANY_TIME,
+    switch_s=ANY_TIME,
+)
+ANY_JOB = st.tuples(
+    st.sampled_from(("a", "b", "c")),
+    st.integers(0, 2),
+    ANY_REPORT,
+    st.builds(Sharing, group=st.just("g"), max_slowdown=st.floats(1, 100), turn_limit_s=st.integers(1, 2**31 - 1)),
+    st.booleans(),
+)
+
+
+@given(st.lists(ANY_JOB, max_size=12))
+@settings(max_examples=examples(100), deadline=None)
+def test_nothing_that_a_coordinator_can_report_stops_a_pass(
+    looks: list[tuple[str, int, RuntimeSharing, Sharing, bool]],
+) -> None:
+    group, claims, now = EMPTY, dict[str, Claim](), START
+    for name, attempt, report, sharing, is_current in looks:
+        job = MemberFacts(name, f"{name}-uid", attempt, sharing, report, is_current, None)
+        before = claims.get(job.member_name, Claim())
+        claims |= {job.member_name: before.merged(job.claim)} if attempt else {}
+        group = advanced(group, job, claims, [], [pod(name, max(attempt, 1))], now.timestamp())
+        group = TypeAdapter(SharingGroup).validate_json(TypeAdapter(SharingGroup).dump_json(group))
+        found = view(group, "g", job, claims, obstacle(group, claims, []))
+    if looks:
+        cluster = Cluster(spec=SPEC)
+        cluster.apply(cluster.plan(sharing=found))
+        cluster.apply(cluster.plan(sharing=found))
 
 
 @dataclass

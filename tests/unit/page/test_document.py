@@ -17,7 +17,9 @@ from longshore.page.view import JobPageView
 from longshore.record.model import LaneState
 from tests.page_job import HOSTILE, cluster, spec, status
 
-TELEMETRY = Path(__file__).parents[3] / "runtime" / "longshore_runtime" / "telemetry"
+RUNTIME = Path(__file__).parents[3] / "runtime" / "longshore_runtime"
+WRITERS = (*(RUNTIME / "telemetry").glob("*.py"), RUNTIME / "elastic" / "shared_gpus.py")
+"""Modules that name metrics of a step."""
 OWN_SCRIPTS = ("dom.js", "charts.js", "timeline.js", "samples.js", "source.js", "job.js", "fleet.js")
 
 
@@ -97,7 +99,7 @@ def asset(name: str) -> str:
 
 def test_metrics_that_the_page_draws_are_written_by_the_runtime() -> None:
     """A chart of a metric that does not exist is not there, and nobody would miss it."""
-    written = set(re.findall(r'"([a-z_]+/[a-z0-9_/]+)"', "".join(path.read_text() for path in TELEMETRY.glob("*.py"))))
+    written = set(re.findall(r'"([a-z_]+/[a-z0-9_/]+)"', "".join(path.read_text() for path in WRITERS)))
     drawn = set(re.findall(r'"([a-z_]+/[a-z0-9_/]+)"', asset("job.js")))
     assert len(drawn) > 30
     assert drawn <= written

@@ -7,21 +7,40 @@ their arguments, the values come out as data, and the conditions are evaluated h
 
 import ast
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import CodeType
 from typing import Any, Final
 
 from longshore_runtime.sandbox import literals
 from longshore_runtime.sandbox.constants import Constants
 
+
+def _round(number: Any, ndigits: Any = None) -> Any:
+    """Round as Python does, which computes the power of ten of an integer even where the result is 0."""
+    if isinstance(number, int) and isinstance(ndigits, int) and -ndigits > number.bit_length():
+        return 0
+    return round(number, ndigits)
+
+
+def _sum(values: Iterable[Any], start: Any = 0) -> Any:
+    """Add as Python does, which copies a sequence for each that it adds to it."""
+    if type(start) not in (list, tuple):
+        return sum(values, start)
+    parts = list(values)
+    if any(type(part) is not type(start) for part in parts):
+        raise TypeError("sequences of different types cannot be added")
+    return type(start)(chain(start, *parts))
+
+
 _FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     function.__name__: function
     for function in (
-        abs, all, any, bool, dict, float, frozenset, int, isinstance, len, list, max, min, range, reversed, round, set,
-        sorted, str, sum, tuple, zip, complex, enumerate,
+        abs, all, any, bool, dict, float, frozenset, int, isinstance, len, list, max, min, range, reversed, set, sorted,
+        str, tuple, zip, complex, enumerate,
     )
-}  # fmt: skip
+} | {"round": _round, "sum": _sum}  # fmt: skip
 _MATHS: Final = {"isclose": math.isclose, "pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
 _NODES: Final = (
     ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.BoolOp,

@@ -158,7 +158,7 @@ class Constants:
         named = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
         if function is range:
             return function(*values, **named)
-        if function is sum and values and len(values) + len(named) > 1:
+        if getattr(node.func, "id", "") == "sum" and values and len(values) + len(named) > 1:
             values[0] = list(values[0])
             self._spend(len(values[0]) * sum(map(self._size, (*values, *named.values()))))  # A copy for each item.
         return function(*values, **named)

@@ -178,3 +178,27 @@ def test_a_test_program_is_read_once() -> None:
         ([], {"text": "x"}),
     ]
     assert len(program.assertions) == 5
+
+
+@pytest.mark.parametrize(
+    ("condition", "value"),
+    [
+        ("round(f(1), -10**9) == 0", 123),
+        ("round(155, f(1)) == 0", -(10**9)),
+        ("round(155, f(1)) == 200", -2),
+        ("round(f(1), 1) == 1.3", 1.26),
+        ("sum(f(1), []) == [1, 2, 3]", [[1], [2, 3]]),
+        ("sum(f(1), (0,)) == (0, 1)", [(1,)]),
+        ("len(sum(f(1), [])) == 200_000", [[1]] * 200_000),
+        ("sum(f(1), 1) == 7", [1, 2, 3]),
+    ],
+)
+def test_no_value_of_a_program_makes_a_condition_take_long(condition: str, value: Any) -> None:
+    (assertion,) = read_test_program(f"assert {condition}", "f").assertions
+    assert assertion.holds([value])
+
+
+def test_what_python_does_not_add_is_not_added() -> None:
+    (assertion,) = read_test_program("assert sum(f(1), []) == [1]", "f").assertions
+    assert not assertion.holds([["ab"]])
+    assert not assertion.holds([[(1,)]])

@@ -12,7 +12,7 @@ import yaml
 
 from longshore.api.reasons import AlarmReason
 from longshore.api.runtime_status import Alarm, RuntimeStatus
-from longshore.api.status import Assignment, Phase, RLJobStatus
+from longshore.api.status import Phase, RLJobStatus
 from longshore_cli.dashboards import STEP_METRIC, STEP_PANELS
 from longshore_operator.metrics import OperatorMetrics
 
@@ -29,7 +29,6 @@ def metrics() -> dict[str, set[str]]:
     operator = OperatorMetrics()
     alarm = Alarm(reason="Example", message="", step=0)
     operator.show(("team", "demo"), RLJobStatus(phase=Phase.RUNNING, runtime=RuntimeStatus(alarms=[alarm])))
-    operator.count_assignment(Assignment(), Assignment(epoch=1))
     found: dict[str, set[str]] = {STEP_METRIC: {"name", *TARGET_LABELS}}
     for family in operator.registry.collect():
         for sample in family.samples:

@@ -1,26 +1,22 @@
 """Draws the chart's dashboards with what a Prometheus answers: `python -m docs.dashboard_pictures ADDRESS MINUTES`.
 
-Grafana is not needed: panels, queries, legends and units are those of the dashboards, the drawing is that of the documentation.
+Grafana is not needed: panels, queries, legends and units are those of the dashboards; only the drawing is not.
 """
 
 import io
 import json
-import re
 import sys
 import time
-import urllib.parse
-import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib
 from matplotlib import dates, pyplot
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FuncFormatter, PercentFormatter
 from PIL import Image
-
-Json = dict[str, Any]
+from tests.prometheus import Json, Prometheus, Values
 
 _ROOT: Final = Path(__file__).parents[1]
 _UNITS: Final = {
@@ -35,16 +31,7 @@ _NUM_LEGENDS: Final = 9
 _STEP_S: Final = 5.0
 
 
-def series(address: str, target: Json, start_s: float, end_s: float) -> list[tuple[str, Json]]:
-    """Legend and values of what a panel asks for, all jobs selected."""
-    query = {"query": re.sub(r"\$\w+", ".+", target["expr"]), "start": start_s, "end": end_s, "step": _STEP_S}
-    with urllib.request.urlopen(f"{address}/api/v1/query_range?{urllib.parse.urlencode(query)}") as response:
-        found = json.load(response)["data"]["result"]
-    legend = target["legendFormat"]
-    return [(re.sub(r"{{(\w+)}}", lambda name: one["metric"][name[1]], legend), one["values"]) for one in found]
-
-
-def draw(axes: Axes, panel: Json, lines: list[tuple[str, Json]]) -> None:
+def draw(axes: Axes, panel: Json, lines: list[tuple[str, Values]]) -> None:
     """Draw one panel."""
     for row, (legend, values) in enumerate(lines):
         times = [datetime.fromtimestamp(at_s, UTC) for at_s, _ in values]
@@ -52,7 +39,7 @@ def draw(axes: Axes, panel: Json, lines: list[tuple[str, Json]]) -> None:
             axes.plot(times, [legend] * len(times), "s", markersize=3.5)
         else:
             shown = legend if row < _NUM_LEGENDS else None
-            axes.plot(times, [float(value) for _, value in values], label=shown, linewidth=1.1)
+            axes.plot(times, [value for _, value in values], label=shown, linewidth=1.1)
     axes.set_title(panel["title"], loc="left", fontsize=9, fontweight="bold")
     axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))
     axes.tick_params(labelsize=7)
@@ -65,14 +52,14 @@ def draw(axes: Axes, panel: Json, lines: list[tuple[str, Json]]) -> None:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), fontsize=6, frameon=False, handlelength=1.0)
 
 
-def picture(board: Json, address: str, start_s: float, end_s: float) -> None:
+def picture(board: Json, shown: Prometheus, start_s: float, end_s: float) -> None:
     """`dashboard-NAME.png` of a dashboard."""
     panels = board["panels"]
     num_rows = -(-len(panels) // _NUM_COLUMNS)
     figure, axes = pyplot.subplots(num_rows, _NUM_COLUMNS, figsize=(12.8, 1.75 * num_rows), sharex=True)
     figure.suptitle(board["title"], x=0.01, ha="left", fontsize=12)
     for one, panel in zip(axes.flat, panels, strict=False):
-        lines = [line for target in panel["targets"] for line in series(address, target, start_s, end_s)]
+        lines = [line for target in panel["targets"] for line in shown.series(target, start_s, end_s, _STEP_S)]
         draw(one, panel, lines)
     for one in axes.flat[len(panels) :]:
         one.remove()
@@ -88,7 +75,7 @@ def main(address: str, minutes: str) -> None:
     matplotlib.use("agg")
     end_s = time.time()
     for path in sorted((_ROOT / "charts" / "longshore" / "files" / "dashboards").glob("*.json")):
-        picture(json.loads(path.read_text()), address, end_s - 60 * float(minutes), end_s)
+        picture(json.loads(path.read_text()), Prometheus(address), end_s - 60 * float(minutes), end_s)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from longshore_cli.dashboards import STEP_METRIC, STEP_PANELS
+from longshore_cli.dashboards import STEP_PANELS
 from longshore_client.installed import NAMESPACE
 from tests.contract.chart.test_rendering import CHART, rendered
 from tests.e2e.jobs import Cluster, Json, fake_job
-from tests.prometheus import Prometheus, needs_prometheus, prometheus
+from tests.prometheus import Prometheus, needs_prometheus, prometheus, with_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), needs_prometheus]
 
@@ -21,32 +21,18 @@ SHARING = {"sharing/wait_s"}
 """Metrics of jobs that share GPUs."""
 
 
-def targets(path: Path) -> list[tuple[str, str, str]]:
-    """Panel, expression and legend of all series of a dashboard; variables have their value `All`."""
-    return [
-        (panel["title"], re.sub(r"\$\w+", ".+", target["expr"]), target["legendFormat"])
-        for panel in json.loads(path.read_text())["panels"]
-        for target in panel["targets"]
-    ]
+def board(name: str) -> Json:
+    found: Json = json.loads((CHART / "files" / "dashboards" / f"longshore-{name}.json").read_text())
+    return found
 
 
-def legends(series: list[Json], legend: str) -> set[str]:
-    """Legends of the series that have a value, as Grafana writes them."""
-    return {
-        re.sub(r"{{(\w+)}}", lambda label: one["metric"][label[1]], legend)
-        for one in series
-        if any(math.isfinite(float(value)) for _, value in one["values"])
-    }
-
-
-def variables(path: Path, shown: Prometheus) -> dict[str, list[str]]:
-    """Values of each variable of a dashboard, as Grafana finds them."""
+def choices(board: Json, shown: Prometheus) -> dict[str, list[str]]:
+    """What each variable of a dashboard offers, as Grafana finds it."""
     found = {}
-    for variable in json.loads(path.read_text())["templating"]["list"]:
+    for variable in board["templating"]["list"]:
         if variable["type"] == "query":
-            query = re.sub(r"\$\w+", ".+", variable["query"]["query"])
-            match = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
-            assert match, query
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", with_all(variable["query"]["query"]))
+            assert match, variable
             found[variable["name"]] = shown.ask(f"label/{match[2]}/values", **{"match[]": match[1]})
     return found
 
@@ -64,18 +50,21 @@ def test_every_panel_shows_a_job_and_no_alert_fails(cluster: Cluster, tmp_path: 
         assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}
         assert {rule["state"] for rule in rules} <= {"inactive", "pending"}
 
-        fleet, of_jobs = (CHART / "files" / "dashboards" / f"longshore-{name}.json" for name in ("fleet", "job"))
-        pod = "shown-coordinator"
-        assert variables(fleet, shown) == {"namespace": ["default"]}
-        assert variables(of_jobs, shown) == {"namespace": ["default"], "pod": [pod]}
-        for title, expression, legend in targets(fleet):
-            found = legends(shown.series(expression, start_s, end_s), legend)
-            assert found, f"{title}: {expression}"
-        for (title, expression, legend), (_, _, names) in zip(targets(of_jobs), STEP_PANELS, strict=True):
-            found = legends(shown.series(expression, start_s, end_s), legend)
-            assert found == {f"{pod} {name}" for name in {*names} - SHARING}, title
-        newest = shown.series(f'{STEP_METRIC}{{name="critic/rewards/mean"}}', start_s, end_s)
-        written = [json.loads(line) for line in (job.output() / "metrics.jsonl").read_text().splitlines()]
-        assert {float(value) for one in newest for _, value in one["values"]} <= {
-            row["critic/rewards/mean"] for row in written if "critic/rewards/mean" in row
+        fleet, of_jobs = board("fleet"), board("job")
+        assert choices(fleet, shown) == {"namespace": ["default"]}
+        assert choices(of_jobs, shown) == {"namespace": ["default"], "pod": ["shown-coordinator"]}
+        found = {
+            (panel["title"], target["refId"]): {
+                legend: {value for _, value in values if math.isfinite(value)}
+                for legend, values in shown.series(target, start_s, end_s)
+            }
+            for panel in (*fleet["panels"], *of_jobs["panels"])
+            for target in panel["targets"]
         }
+    assert {panel for panel, lines in found.items() if not any(lines.values())} == set()
+    for title, _, names in STEP_PANELS:
+        assert found[title, "A"].keys() == {f"shown-coordinator {name}" for name in {*names} - SHARING}
+    steps = [json.loads(line) for line in (job.output() / "metrics.jsonl").read_text().splitlines()]
+    trained = {step["response_length/mean"] for step in steps if "response_length/mean" in step}
+    assert found["Tokens of a response", "A"]["shown-coordinator response_length/mean"] <= trained
+    assert max(found["Job step", "A"]["default/shown"]) == steps[-1]["step"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ from longshore.api.runtime_status import Alarm, RuntimeStatus
 from longshore.api.status import Phase, RLJobStatus
 from longshore_operator.metrics import OperatorMetrics
 from tests.contract.chart.test_rendering import rendered
+from tests.prometheus import needs_prometheus
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="there is no promtool: it comes with Debian's package prometheus"
-)
+pytestmark = needs_prometheus
 
 JOB = ("team", "demo")
 OF_JOB = {"job_namespace": "team", "job_name": "demo"}
@@ -103,7 +101,9 @@ def waits(late: int, until: int) -> Callable[[Fleet, int], None]:
     return happens
 
 
-def phases(*parts: tuple[Phase, int], step: Callable[[int], int | None] = lambda _: None) -> Callable[[Fleet, int], None]:
+def phases(
+    *parts: tuple[Phase, int], step: Callable[[int], int | None] = lambda _: None
+) -> Callable[[Fleet, int], None]:
     """Phases of the job, each for some minutes, again and again."""
     every = [phase for phase, num_minutes in parts for _ in range(num_minutes)]
     return lambda fleet, minute: fleet.show(every[minute % len(every)], step(minute))
@@ -118,7 +118,8 @@ P = Phase
 STORIES = {
     "the leader dies and nobody follows": Story("LongshoreOperatorDown", leader_dies(99), 30, 15, ()),
     "the leader dies and another follows": Story("LongshoreOperatorDown", leader_dies(14), 30),
-    "12 failures a minute": Story("LongshoreReconcileErrors", errors(lambda _: 12), 40, 20, (("pod", "operator-0"),), "120"),
+    "12 failures a minute":
+        Story("LongshoreReconcileErrors", errors(lambda _: 12), 40, 20, (("pod", "operator-0"),), "120"),
     "200 failures in one minute": Story("LongshoreReconcileErrors", errors(lambda minute: 200 * (minute == 5)), 40),
     "2 % wait": Story("LongshoreReconcileLag", waits(20, 40), 40, 16, ()),
     "0.5 % wait": Story("LongshoreReconcileLag", waits(5, 40), 40),

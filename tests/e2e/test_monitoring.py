@@ -11,6 +11,7 @@ import pytest
 from longshore_cli.dashboards import STEP_PANELS
 from longshore_client.installed import NAMESPACE
 from tests.contract.chart.test_rendering import CHART, rendered
+from tests.contract.operator.harness import eventually
 from tests.e2e.jobs import Cluster, Json, fake_job
 from tests.prometheus import Prometheus, needs_prometheus, prometheus, with_all
 
@@ -45,6 +46,8 @@ def test_every_panel_shows_a_job_and_no_alert_fails(cluster: Cluster, tmp_path: 
     with prometheus(tmp_path, monitors, cluster.kubeconfig, by_kind["PrometheusRule"]["spec"]) as shown:
         job = cluster.apply(fake_job("shown"))
         assert job.wait_finished()["phase"] == "Succeeded", job.story()
+        ended = 'longshore_operator_job_phase{job_name="shown", phase="Succeeded"}'
+        eventually("its end is scraped", lambda: shown.ask("query", query=ended)["result"])
         end_s = time.time()
         rules = [rule for group in shown.ask("rules")["groups"] for rule in group["rules"]]
         assert {(rule["health"], rule.get("lastError", "")) for rule in rules} == {("ok", "")}

@@ -1,4 +1,7 @@
-"""A real Prometheus that finds and scrapes what monitors of the chart select, and answers questions about it."""
+"""A real Prometheus that scrapes what monitors of the chart select, and answers questions about it.
+
+Debian's has no discovery for Kubernetes, so `Prometheus.discover` finds what the monitors select.
+"""
 
 import json
 import os
@@ -9,7 +12,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +31,8 @@ needs_prometheus = pytest.mark.skipif(
 Json = dict[str, Any]
 Values = list[tuple[float, float]]
 """Times and values."""
-_KINDS: Final = {
-    "PodMonitor": ("pod", "podMetricsEndpoints", "pod", "pod_container_port_name"),
-    "ServiceMonitor": ("endpoints", "endpoints", "service", "endpoint_port_name"),
-}
-"""What Prometheus discovers for a monitor, its list of ports, whose labels it selects, and where the port is named."""
+Get = Callable[..., list[Json]]
+"""Arguments of `kubectl get`, and the objects that it finds."""
 ALL: Final = ".+"
 """What Grafana writes in place of a variable of which everything is selected."""
 
@@ -42,6 +42,20 @@ class Prometheus:
     """Its HTTP API."""
 
     address: str
+    folder: Path = Path()
+
+    def discover(self, monitors: Sequence[Json], kubectl: Callable[..., str]) -> None:
+        """Have it scrape what the monitors select now, with the labels that the Prometheus operator adds."""
+
+        def get(*arguments: str) -> list[Json]:
+            found: list[Json] = json.loads(kubectl("get", *arguments, "--output=json"))["items"]
+            return found
+
+        kinds = {"PodMonitor": _pods, "ServiceMonitor": _backends}
+        targets = [target for monitor in monitors for target in kinds[monitor["kind"]](monitor, get)]
+        new = self.folder / "targets.new"
+        new.write_text(json.dumps(targets))
+        new.rename(self.folder / "targets.json")
 
     def is_ready(self) -> bool:
         """Whether it answers."""
@@ -75,13 +89,13 @@ def with_all(query: str) -> str:
 
 
 @contextmanager
-def prometheus(folder: Path, monitors: Sequence[Json], kubeconfig: Path, rules: Json) -> Iterator[Prometheus]:
-    """Run one with what the Prometheus operator makes of its objects; `rules`: spec of a PrometheusRule."""
+def prometheus(folder: Path, rules: Json) -> Iterator[Prometheus]:
+    """Run one that scrapes every second what `discover` finds; `rules`: spec of a PrometheusRule."""
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["rules.yaml"],
-        "scrape_configs": [_scrape_config(one, kubeconfig) for one in monitors],
+        "scrape_configs": [{"job_name": "found", "file_sd_configs": [{"files": ["targets.json"]}]}],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     port, log = free_port(), folder / "prometheus.log"
@@ -90,7 +104,7 @@ def prometheus(folder: Path, monitors: Sequence[Json], kubeconfig: Path, rules: 
         process = subprocess.Popen(
             [*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"], stdout=output, stderr=output
         )
-    shown = Prometheus(f"http://127.0.0.1:{port}")
+    shown = Prometheus(f"http://127.0.0.1:{port}", folder)
     try:
         while not shown.is_ready():
             assert process.poll() is None, log.read_text()
@@ -101,36 +115,35 @@ def prometheus(folder: Path, monitors: Sequence[Json], kubeconfig: Path, rules: 
         process.wait(timeout=60)
 
 
-def _scrape_config(monitor: Json, kubeconfig: Path) -> Json:
-    """Return what the Prometheus operator makes of a monitor with one endpoint."""
-    role, endpoints, selected, port_name = _KINDS[monitor["kind"]]
-    spec, meta = monitor["spec"], monitor["metadata"]
-    [endpoint] = spec[endpoints]
-    namespaces = spec.get("namespaceSelector", {"matchNames": [meta["namespace"]]})
-    prefix = "__meta_kubernetes"
-    keep = {f"{selected}_label_{_label(name)}": value for name, value in spec["selector"]["matchLabels"].items()}
-    shown = {"namespace": "namespace", "pod": "pod_name", "container": "pod_container_name", "service": "service_name"}
-    return {
-        "job_name": f"{monitor['kind']}/{meta['namespace']}/{meta['name']}/0",
-        "kubernetes_sd_configs": [
-            {
-                "role": role,
-                "kubeconfig_file": str(kubeconfig),
-                "namespaces": {"names": namespaces.get("matchNames", [])},
-            }
-        ],
-        "relabel_configs": [
-            {"source_labels": [f"{prefix}_pod_phase"], "regex": "Failed|Succeeded", "action": "drop"},
-            *(
-                {"source_labels": [f"{prefix}_{name}"], "regex": value, "action": "keep"}
-                for name, value in {**keep, port_name: endpoint["port"]}.items()
-            ),
-            *({"source_labels": [f"{prefix}_{name}"], "target_label": label} for label, name in shown.items()),
-            {"target_label": "endpoint", "replacement": endpoint["port"]},
-        ],
-    }
+def _pods(monitor: Json, get: Get) -> Iterator[Json]:
+    """What a PodMonitor for all namespaces selects."""
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    for pod in get("pods", "--all-namespaces", _selector(monitor), "--field-selector=status.phase=Running"):
+        for container in pod["spec"]["containers"]:
+            for port in container.get("ports", []):
+                if port["name"] == endpoint["port"]:
+                    meta, address = pod["metadata"], f"{pod['status']['podIP']}:{port['containerPort']}"
+                    yield _target(address, namespace=meta["namespace"], pod=meta["name"], container=container["name"])
 
 
-def _label(name: str) -> str:
-    """Return the name of a label as Prometheus spells it."""
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
+def _backends(monitor: Json, get: Get) -> Iterator[Json]:
+    """What a ServiceMonitor for its own namespace selects."""
+    [endpoint] = monitor["spec"]["endpoints"]
+    namespace = monitor["metadata"]["namespace"]
+    for found in get("endpoints", f"--namespace={namespace}", _selector(monitor)):
+        for subset in found["subsets"]:
+            for port in subset["ports"]:
+                if port["name"] == endpoint["port"]:
+                    for one in subset["addresses"]:
+                        labels = {"pod": one["targetRef"]["name"], "service": found["metadata"]["name"]}
+                        yield _target(f"{one['ip']}:{port['port']}", namespace=namespace, **labels)
+
+
+def _selector(monitor: Json) -> str:
+    return "--selector=" + ",".join(
+        f"{name}={value}" for name, value in monitor["spec"]["selector"]["matchLabels"].items()
+    )
+
+
+def _target(address: str, **labels: str) -> Json:
+    return {"targets": [address], "labels": labels}

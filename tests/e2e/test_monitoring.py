@@ -43,8 +43,11 @@ def test_every_panel_shows_a_job_and_no_alert_fails(cluster: Cluster, tmp_path: 
     by_kind = {kind: one for (kind, _), one in objects.items()}
     monitors = [by_kind["ServiceMonitor"], by_kind["PodMonitor"]]
     start_s = time.time()
-    with prometheus(tmp_path, monitors, cluster.kubeconfig, by_kind["PrometheusRule"]["spec"]) as shown:
+    with prometheus(tmp_path, by_kind["PrometheusRule"]["spec"]) as shown:
+        shown.discover(monitors, cluster.kubectl)
         job = cluster.apply(fake_job("shown"))
+        job.wait_step(1)
+        shown.discover(monitors, cluster.kubectl)
         assert job.wait_finished()["phase"] == "Succeeded", job.story()
         ended = 'longshore_operator_job_phase{job_name="shown", phase="Succeeded"}'
         eventually("its end is scraped", lambda: shown.ask("query", query=ended)["result"])

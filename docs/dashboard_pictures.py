@@ -20,7 +20,7 @@ from tests.prometheus import Json, Prometheus, Values
 
 _ROOT: Final = Path(__file__).parents[1]
 _UNITS: Final = {
-    "none": EngFormatter(sep=""),
+    "none": FuncFormatter(lambda value, _: f"{value:g}"),
     "s": EngFormatter("s"),
     "cps": FuncFormatter(lambda value, _: f"{value:g} c/s"),
     "percentunit": PercentFormatter(1, symbol=" %"),

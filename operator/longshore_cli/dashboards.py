@@ -96,7 +96,7 @@ def _step_panels() -> Iterator[Panel]:
     where = 'namespace=~"$namespace", pod=~"$pod"'
     for title, unit, names in STEP_PANELS:
         expression = f'{STEP_METRIC}{{{where}, name=~"{"|".join(names)}"}}'
-        yield Panel(title, ((expression, "{{pod}} {{name}}"),), unit=unit)
+        yield Panel(title, ((expression, "{{namespace}}/{{pod}} {{name}}"),), unit=unit)
 
 
 def _dashboard(uid: str, title: str, panels: Iterable[Panel], variables: list[Json]) -> Json:

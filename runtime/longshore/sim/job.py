@@ -87,6 +87,9 @@ class TrainerLayout:
     scale_down_at: float | None = None
     """Streamed: GPUs are freed when the batch has this share of its groups, whatever the KV caches hold (the fixed
     triggers of RollPacker, section 6.6); None: the scale-down policy decides."""
+    weighs_benefit: bool = True
+    """Streamed: GPUs are freed only where that is expected to pay (`BenefitGate`); False: whenever the KV caches of the
+    others hold what runs, which is all that RollPacker's Algorithm 1 asks for."""
     fetched_once_share: float | None = None
     """Streamed: freed GPUs take the groups that are there when they wake, up to this share of the batch, and no later
     ones (RollPacker, section 6.6); None: they take groups as these become trainable."""

@@ -115,6 +115,8 @@ class SimJob:
     """The parallelism planner chooses the tensor-parallel size of the engines, round kind by round kind."""
     num_prompts: int = 16_384
     """Rows of the data."""
+    samples_with_sglang: bool = False
+    """Its engines keep room for what requests may still add, as systems do that Longshore is compared with."""
     num_own_gpus: int | None = None
     """The first GPUs, which are not shared with other jobs, and where the rest of a round moves. None: all of them."""
     seed: int = 0

@@ -29,7 +29,7 @@ from tests.unit.runtime.reward_driver import (
     UNGRADABLE,
     Characters,
     Driver,
-    Hands,
+    ManualClock,
     judges,
     pods_in,
     record,
@@ -114,7 +114,7 @@ def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_
     monkeypatch.setattr(SandboxWorker, "run", killed)
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1, on_error=OnRewardError.REPLACE)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock, found = Hands(), list[Surroundings]()
+    clock, found = ManualClock(), list[Surroundings]()
     lane = RewardLane((function,), LocalWorkers(1))
     pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, on_worker=found.append)
     driver = Driver(pool, events, clock, [])

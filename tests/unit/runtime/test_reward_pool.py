@@ -25,7 +25,16 @@ from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.rollout.worker_hosts import WorkerDied
-from tests.unit.runtime.reward_driver import LIMIT_S, Characters, Driver, Hands, judges, pods_in, record, users_function
+from tests.unit.runtime.reward_driver import (
+    LIMIT_S,
+    Characters,
+    Driver,
+    ManualClock,
+    judges,
+    pods_in,
+    record,
+    users_function,
+)
 from tests.unit.runtime.reward_servers import Pods
 
 
@@ -377,7 +386,7 @@ def scored_by(host: Mortal) -> tuple[GroupScored, RewardPool]:
     """A program, by workers of this kind."""
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock = Hands()
+    clock = ManualClock()
     pool = RewardPool([RewardLane((function,), host)], ScorerFactory((), "output"), Characters(), events, clock)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])

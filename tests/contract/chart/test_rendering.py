@@ -139,7 +139,7 @@ class TestOperator:
         kinds, by_default = ({kind for kind, _ in objects} for objects in (rendered(**values), rendered()))
         assert kinds - by_default == {"PodDisruptionBudget", "NetworkPolicy"}
         assert by_default - kinds == {"CustomResourceDefinition"}
-        assert options(jobNetworkPolicies={"enabled": False}) != options()
+        assert not options(jobNetworkPolicies={"enabled": False}).network_policies and options().network_policies
 
 
 class TestPodGroups:

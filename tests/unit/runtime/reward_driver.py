@@ -144,7 +144,7 @@ def pods_in(directory: Path) -> Iterator[Pods]:
 @contextlib.contextmanager
 def users_function(pods: Pods, factory: ScorerFactory, **options: Any) -> Iterator[Driver]:
     """A pool with a function of the user whose workers wait for pods."""
-    options = {"import_path": "tests.contract.rewards.gate:gate", "timeout_s": LIMIT_S, **options}
+    options = {"import_path": "somewhere:gate", "timeout_s": LIMIT_S, **options}
     function = RewardFunction(name="gate", kind=RewardKind.PYTHON, **options)
     pods.factory = replace(factory, functions=(function,))
     lane = RewardLane((function,), pods.host(NUM_PODS), is_sized=True)

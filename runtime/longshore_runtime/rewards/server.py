@@ -22,7 +22,7 @@ from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.rewards import protocol
-from longshore_runtime.rewards.protocol import Begin, Hello, ScoreRequest
+from longshore_runtime.rewards.protocol import BadMessage, Begin, Hello, ScoreRequest
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.worker import ScoringThread
 from longshore_runtime.settings import Settings
@@ -159,7 +159,12 @@ class RewardServer:
             await socket.send_bytes(protocol.encode(protocol.started(found)))
 
     async def _answer(self, socket: web.WebSocketResponse, thread: ScoringThread, data: bytes) -> None:
-        request = protocol.decode(ScoreRequest, data)
+        try:
+            request = protocol.decode(ScoreRequest, data)
+        except BadMessage as error:
+            log.error("a request cannot be read", reason=str(error))
+            await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+            return
         try:
             outcomes = await asyncio.wrap_future(thread.score(request.function, request.items))
             answer = protocol.encode_outcomes(request.number, outcomes)

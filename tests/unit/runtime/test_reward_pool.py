@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction, RewardKind, Signature
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.errors import UserError
@@ -230,6 +230,18 @@ def test_what_ran_on_a_lost_pod_is_scored_again_elsewhere(
     gates["second"].open()
     assert [group.draw.index for group in driver.until_scored(2)] == [0, 1]
     assert driver.pool.stats.num_faults == 1
+
+
+def test_a_request_that_a_pod_cannot_read_fails_at_once(pods: Pods) -> None:
+    deep: Any = "nested more deeply than readers allow"
+    for _ in range(220):
+        deep = [deep]
+    with users_function(pods, Gates((), "output"), signature=Signature.VERL, retries=0) as driver:
+        pods.join(0)
+        driver.pool.use([replace(record(0), fields={"deep": deep})])
+        driver.serve(0)
+        (group,) = driver.until_scored(1)
+    assert group.is_fatal and "(its pod closed the connection)" in str(group.error)
 
 
 def test_the_pressure_says_who_waits_and_for_how_long(driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]) -> None:

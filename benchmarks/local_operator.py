@@ -1,5 +1,5 @@
-"""Stands for the operator where there is no API server: what the coordinator tells goes to the operator's own decision,
-and what that asks goes into the driver's events. Nothing is decided here.
+"""Replaces the operator where there is no API server: calls its decision code with the reports of the coordinator, and
+puts the assignments into the driver's events.
 """
 
 import queue

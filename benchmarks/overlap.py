@@ -47,7 +47,7 @@ class Known:
 
 
 _LATE_S: Final = 60.0
-"""An update that was waited for has all its gradients; its news take no longer."""
+"""Time limit for the last callbacks of an update to arrive, all of whose gradients are there."""
 
 
 @dataclass(frozen=True)

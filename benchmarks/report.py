@@ -54,8 +54,15 @@ def report(
         "settings": {**settings, **machine()},
         "raw": f"benchmarks/results/{path.name}",
     }
-    path.write_text(json.dumps({**summary, "runs": list(raw)}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(_document(summary, raw), encoding="utf-8")
     print(json.dumps(summary))
+
+
+def _document(summary: Mapping[str, Any], raw: Sequence[Mapping[str, Any]]) -> str:
+    """Return JSON with a line for each part of the summary and for each run."""
+    parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in summary.items()]
+    runs = ",\n".join(map(json.dumps, raw))
+    return "{" + ",\n".join([*parts, f'"runs": [\n{runs}\n]']) + "}\n"
 
 
 def spreads(columns: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:

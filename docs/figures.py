@@ -58,17 +58,27 @@ def _after(running: dict[ResponseId, int], decision: Decision) -> dict[ResponseI
     return kept | {response: response_tokens(response) for response in decision.launch}
 
 
-def _draw(axes: Axes, rounds: list[tuple[RoundKind, Curve]], title: str) -> int:
-    offset = 0
+def _draw(axes: Axes, rounds: list[tuple[RoundKind, Curve]], title: str) -> None:
+    offset, num_steps = 0, sum(curve[-1][0] for _, curve in rounds)
     for kind, curve in rounds:
-        steps = [offset + step for step, _ in curve]
-        axes.fill_between(steps, [count for _, count in curve], step="post", color=_COLOURS[kind], linewidth=0)
+        shown = _thinned(curve, num_steps)
+        steps = [offset + step for step, _ in shown]
+        counts = [count for _, count in shown]
+        axes.fill([offset, *steps, steps[-1]], [0, *counts, 0], color=_COLOURS[kind], linewidth=0)
         offset = steps[-1]
         axes.axvline(offset, color="white", linewidth=1)
     axes.set_title(f"{title}: {_NUM_ROUNDS} rounds in {offset:,} decode steps", loc="left", fontsize=10)
     axes.set_ylabel("running responses", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    return offset
+
+
+def _thinned(curve: Curve, num_steps: int) -> Curve:
+    """Leave out points that lie so near to the one before that they would only make the file larger."""
+    shown = curve[:1]
+    for step, count in curve[1:-1]:
+        if (step - shown[-1][0]) / num_steps + abs(shown[-1][1] - count) / 800 >= 0.008:
+            shown.append((step, count))
+    return [*shown, curve[-1]]
 
 
 def tail_batching() -> None:

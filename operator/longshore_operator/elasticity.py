@@ -1,5 +1,5 @@
-"""What the GPU pods are asked to do: what the coordinator tells goes to the policies, what they decide to the
-assignment, and what they remember to the status."""
+"""Decide what GPU pods do: pass the coordinator's reports to the policies, turn their decisions into an assignment, and
+keep their memory in the status."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

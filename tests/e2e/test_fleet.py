@@ -5,17 +5,16 @@ Seven jobs hold GPUs until the test lets them end. Two train: one of them is pre
 
 import json
 import os
-import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import pytest
 import yaml
+from kubernetes import client, config
 
+from tests.contract.operator.bookings import Bookings, Gang
 from tests.contract.operator.harness import GPU, HOLD, job_spec
 from tests.e2e.jobs import NUM_GPUS, Cluster, Job, Json, assert_every_draw_once
 from tests.e2e.test_elastic_size import NUM_PROMPTS, NUM_RESPONSES, distance, learned, trained
@@ -27,79 +26,17 @@ TEAMS = ("team-a", "team-b", "team-c")
 QUOTAS = {"team-a": 4, "team-c": 2}
 """Two teams have quotas of their own."""
 CLASSES = {"urgent": {"value": 100, "namespaces": ["team-b"]}, "background": {"value": -100}}
-LEAST = {
-    "team-a/stretchy": 1, "team-a/second": 2,
-    "team-b/wide": 4, "team-b/pressing": 1, "team-b/small": 1, "team-b/urgent": 1,
-    "team-c/first": 1, "team-c/exact": 1, "team-c/twin": 1,
-}  # fmt: skip
+GANGS = {
+    (team, name): Gang(("cluster", team), num_gpus)
+    for team, gangs in {
+        "team-a": {"stretchy": 1, "second": 2},
+        "team-b": {"wide": 4, "pressing": 1, "small": 1, "urgent": 1},
+        "team-c": {"first": 1, "exact": 1, "twin": 1},
+    }.items()
+    for name, num_gpus in gangs.items()
+}
 """GPUs of the gang of each job, with the fewest workers that it may have."""
 NUM_STEPS = 12
-LABEL_JOB, LABEL_ATTEMPT = "longshore.dev/job", "longshore.dev/attempt"
-
-
-@dataclass
-class Watch:
-    """What pods of all jobs hold, judged at every event of a watch."""
-
-    pods: dict[str, Json] = field(default_factory=dict)
-    """Pods that hold GPUs, by UID."""
-    began: list[tuple[str, int]] = field(default_factory=list)
-    """Jobs and their attempts, in the order of their first pods."""
-    most_gpus: int = 0
-    wrong: list[str] = field(default_factory=list)
-    num_events: int = 0
-
-    @contextmanager
-    def of(self, cluster: Cluster) -> Iterator[None]:
-        """Watch while the block runs."""
-        command = ["kubectl", "get", "pods", "--all-namespaces", f"--selector={LABEL_JOB}", "--watch"]
-        command += ["--output-watch-events", "--output=json"]
-        environment = {**cluster.environment, "KUBECONFIG": str(cluster.kubeconfig)}
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watching:
-            assert watching.stdout is not None
-            reader = threading.Thread(target=self._read, args=(watching.stdout,))
-            reader.start()
-            try:
-                yield
-                assert watching.poll() is None, "the watch was broken off"
-            finally:
-                watching.terminate()
-                reader.join()
-
-    def _read(self, events: IO[str]) -> None:
-        for line in events:
-            self._note(json.loads(line))
-
-    def _note(self, event: Json) -> None:
-        self.num_events += 1
-        pod = event["object"]
-        uid, labels, team = pod["metadata"]["uid"], pod["metadata"]["labels"], pod["metadata"]["namespace"]
-        attempt = f"{team}/{labels[LABEL_JOB]}", int(labels[LABEL_ATTEMPT])
-        if attempt not in self.began:
-            self.began.append(attempt)
-        if event["type"] == "DELETED" or pod["status"]["phase"] in ("Succeeded", "Failed"):
-            self.pods.pop(uid, None)
-        else:
-            self.pods[uid] = pod
-        self._judge()
-
-    def _judge(self) -> None:
-        """A job whose pods lack some of its gang holds the whole gang; pods beyond it count one by one."""
-        gpus: dict[str, int] = {}
-        for pod in self.pods.values():
-            job = f"{pod['metadata']['namespace']}/{pod['metadata']['labels'][LABEL_JOB]}"
-            gpus[job] = gpus.get(job, 0) + requested(pod)
-        held = {job: max(LEAST[job], count) for job, count in gpus.items()}
-        self.most_gpus = max(self.most_gpus, sum(gpus.values()))
-        of_teams = {team: sum(n for job, n in held.items() if job.startswith(f"{team}/")) for team in QUOTAS}
-        if sum(held.values()) > NUM_GPUS or any(of_teams[team] > most for team, most in QUOTAS.items()):
-            self.wrong.append(f"event {self.num_events}: {held}")
-
-
-def requested(pod: Json) -> int:
-    """GPUs that a pod asks for."""
-    containers = pod["spec"]["containers"]
-    return sum(int(one.get("resources", {}).get("requests", {}).get(GPU, 0)) for one in containers)
 
 
 @dataclass(frozen=True)
@@ -211,8 +148,8 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
     cluster: Cluster, teams: tuple[Cluster, ...], tmp_path: Path
 ) -> None:
     a, b, c = teams
-    watch = Watch()
-    with watch.of(cluster):
+    core = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
+    with Bookings(core, GANGS, {"cluster": NUM_GPUS, "team-b": NUM_GPUS, **QUOTAS}) as bookings:
         wide = held(b, tmp_path / "wide", 2, gpus_per_pod=2)
         first = held(c, tmp_path / "first", 1)
         stretchy = held(a, tmp_path / "stretchy", 3, least=1)
@@ -256,9 +193,9 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
         for one in (small, second, stretchy):
             one.end()
 
-    assert watch.wrong == [], "GPUs were held twice, or a gang was not whole"
-    assert watch.most_gpus == NUM_GPUS
-    order = [(name.partition("/")[2], attempt) for name, attempt in watch.began]
+    assert bookings.double == [], "GPUs were held twice, or a gang was not whole"
+    assert bookings.peak["cluster"] == NUM_GPUS
+    order = bookings.began
     assert set(order[:3]) == {("wide", 1), ("first", 1), ("stretchy", 1)}
     assert order[3:8] == [("pressing", 1), ("exact", 1), ("urgent", 1), ("second", 1), ("small", 1)], "in turn"
     assert set(order[8:]) == {("twin", 1), ("exact", 2)}

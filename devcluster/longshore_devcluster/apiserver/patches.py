@@ -100,7 +100,7 @@ def _strategic(target: Object, patch: Object, schema: Schema) -> Object:
 
 
 def _orders_patched_list(name: str, patch: Object) -> bool:
-    """Return an order whose list the same patch changes is applied together with that change."""
+    """Return whether the patch also changes the list that this order is for: both are applied together."""
     return name.startswith("$setElementOrder/") and patch.get(name.split("/", 1)[1]) is not None
 
 

@@ -159,9 +159,13 @@ def read_trace(path: Path, spec: RLJobSpec) -> LengthTrace:
         raise BadInput(f"--lengths: {path} is neither a .csv nor a .jsonl file")
     algorithm = spec.algorithm
     try:
-        return parsers[path.suffix](_text(path), algorithm.max_response_tokens, algorithm.responses_per_prompt)
+        return parsers[path.suffix](path, algorithm.max_response_tokens, algorithm.responses_per_prompt)
+    except FileNotFoundError as error:
+        raise BadInput(f"There is no file {path}.") from error
+    except (UnicodeDecodeError, OSError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
     except ValueError as error:
-        raise BadInput(f"{path}: {error}") from error
+        raise BadInput(str(error)) from error
 
 
 def read_profile(path: Path) -> Profile:

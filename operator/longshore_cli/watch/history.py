@@ -11,8 +11,8 @@ from longshore_client.view import JobView
 
 PACE_STEPS: Final = 8
 """Number of last steps that determine the pace."""
-_UNTOLD: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES | {RuntimeActivity.CHECKPOINT}
-"""Other activities are worth a line."""
+_QUIET: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES | {RuntimeActivity.CHECKPOINT}
+"""Activities that get no line."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
         return (JobChange(f"attempt {after.status.attempt}"),)
     doing = words.activity(after)
     if doing != words.activity(before):
-        return (JobChange(words.in_words(doing)),) if doing not in _UNTOLD else ()
+        return (JobChange(words.in_words(doing)),) if doing not in _QUIET else ()
     progress = after.runtime.progress
     if doing in words.IN_EVERY_ROUND:
         return ()
@@ -130,7 +130,7 @@ def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
 
 
 def _quarters(progress: Progress | None) -> int:
-    """Whole ones that are done: each is worth a line."""
+    """Return the number of completed quarters: each is worth a line."""
     return 4 * progress.done // progress.total if progress is not None and progress.total else 0
 
 

@@ -11,7 +11,7 @@ from longshore_operator.pod_group.view import PodGroupView
 
 
 class PodGroupDesk:
-    """Asked in every pass."""
+    """Reads the PodGroup of a job, once per pass."""
 
     def __init__(self, kube: KubeClient, config: OperatorConfig) -> None:
         self._kube = kube

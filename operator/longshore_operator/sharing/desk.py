@@ -55,7 +55,7 @@ class _Group:
 
 
 class SharingDesk:
-    """Asked in every pass; `wake(key)` is called for jobs whose turns or chances to join have changed.
+    """Decides turns, once per pass; `wake(key)` is called for jobs whose turns or chances to join have changed.
 
     Of two operators that both believe to lead, one fails to write.
     """

@@ -1,4 +1,4 @@
-"""What the operator promises to the pods, and what pods tell by their exit.
+"""What the operator promises to the pods, and what pods report with their exit code.
 
 Every path reaches a program through an environment variable; programs never assume where a volume is mounted.
 """

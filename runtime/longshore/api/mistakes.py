@@ -10,7 +10,8 @@ from longshore.api.addresses import ADDRESS_ERROR, redacted
 from longshore.api.limits import TOO_LARGE
 from longshore.api.rules import BROKEN_RULE
 
-_NO_SUCH_FIELD: Final = "extra_forbidden"
+_NO_SUCH_FIELD: Final = ("extra_forbidden", "unexpected_keyword_argument")
+"""Of a model, and of a dataclass."""
 _NO_JSON: Final = "json_invalid"
 _MAX_SHOWN_CHARACTERS: Final = 200
 
@@ -35,7 +36,7 @@ def _path_and_text(one: ErrorDetails, root: str) -> tuple[str, str]:
     at = f"{path}: " if path else ""
     if one["type"] == BROKEN_RULE:
         return path, f"{at}{message}"
-    if one["type"] == _NO_SUCH_FIELD:
+    if one["type"] in _NO_SUCH_FIELD:
         return path, f"{at}there is no such field"
     if one["type"] == "missing":
         return path, f"{at}the field is required"

@@ -9,7 +9,9 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 MIN_CPU_S: Final = 0.05
 """Runs with less CPU time tell nothing about contention: start-up and waiting outweigh the work."""
@@ -20,6 +22,8 @@ MIN_PROMPTS: Final = 3
 """With fewer, limits are not stretched: the first that sleep would decide, or the one prompt whose programs all do."""
 MAX_CONTENTION: Final = 4.0
 """Limits are stretched no further; beyond it the reward pods are too few, and longer limits would only add load."""
+Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+"""A duration that a reward pod reports; the bounds apply where its message is read."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,9 @@ class TimeLimit:
 class CaseRun:
     """Event: a program ran through a test case, or was cut off in it."""
 
-    case: int
-    wall_s: float
-    cpu_s: float
+    case: Annotated[int, Field(ge=0)]
+    wall_s: Seconds
+    cpu_s: Seconds
     timed_out: bool = False
 
 

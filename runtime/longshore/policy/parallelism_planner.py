@@ -139,7 +139,7 @@ class ParallelismPlanner:
     def _best(self, kind: RoundKind, size: int, why: str) -> Regroup | None:
         """Return the kind alone, or all kinds alike where regrouping within each period costs more than it brings.
 
-        None is moved along against the direction: a rise makes no kind's engines smaller.
+        All kinds move together only in one direction: a rise makes no kind's engines smaller.
         """
         if size not in self._sizes or not self._kinds[kind].may_take(size):
             return None

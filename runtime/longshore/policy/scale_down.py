@@ -113,7 +113,7 @@ class Benefit:
 
 @dataclass(frozen=True)
 class AdaptiveRule:
-    """What has to hold besides, with `trigger: Adaptive`."""
+    """Conditions that `trigger: Adaptive` adds."""
 
     max_kv_peak: float
     benefit: Benefit | None

@@ -97,7 +97,7 @@ def _phases(marks: StepMarks) -> Iterator[StepPhase]:
     start = 0.0
     for name, end_s in ends:
         end = _since(end_s, marks.begun_s)
-        # One that did not take place takes a moment all the same, which the next one gets.
+        # A skipped phase has almost no length; add it to the next one.
         if end - start >= SHORTEST_S:
             yield StepPhase(name=name, start_s=start, end_s=end)
             start = end

@@ -44,7 +44,7 @@ def gpu_lanes(record: RoundRecord) -> list[GpuLane]:
 
 
 def _sharing(lanes: Sequence[Lane]) -> list[list[Lane]]:
-    """Yield every engine with the replicas on its GPUs, then the replicas that share no GPU with an engine.
+    """Return each engine with the replicas on its GPUs, then the replicas that share no GPU with an engine.
 
     If no GPUs are known, engines and replicas of a pod are paired in their order.
     """

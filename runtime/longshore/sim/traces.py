@@ -1,17 +1,19 @@
-"""Recorded response lengths: the text of a CSV or JSONL file becomes lengths to simulate with.
+"""Recorded response lengths: a CSV or JSONL file becomes lengths to simulate with.
 
 Every row is one response: `num_tokens`, and `prompt`, the id of its prompt. Without ids, every R0 rows in a row are the
 responses of one prompt. A row that cannot be used is an error that names its line and column; none is left out.
 """
 
 import csv
-import io
-import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from longshore.api.mistakes import sentence
+from longshore.checks.jsonl import jsonl_rows
 from longshore.sim.lengths import TraceLengths
 
 NUM_TOKENS: Final = "num_tokens"
@@ -37,25 +39,23 @@ class LengthTrace:
         return len(self.lengths.responses)
 
 
-@dataclass(frozen=True)
-class _TraceRow:
-    """One line of a trace, checked."""
+class _TraceRow(BaseModel):
+    """One response. A number may be an id, and is the same id as its digits in quotes."""
 
-    line: int
-    num_tokens: int
-    prompt: str | None
-    others: tuple[str, ...]
-    """Names of its other columns."""
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    num_tokens: Annotated[float, Field(strict=True, ge=1, multiple_of=1, allow_inf_nan=False)]
+    prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = ""
 
 
-def csv_trace(text: str, max_tokens: int, responses_per_prompt: int) -> LengthTrace:
-    """A trace with a header line; ValueError names the line and the column that are wrong."""
-    return _trace(_csv_rows(text), max_tokens, responses_per_prompt)
+def csv_trace(path: Path, max_tokens: int, responses_per_prompt: int) -> LengthTrace:
+    """Read a trace with a header line; ValueError names the line and the column that are wrong."""
+    return _trace(_csv_rows(path), path, max_tokens, responses_per_prompt)
 
 
-def jsonl_trace(text: str, max_tokens: int, responses_per_prompt: int) -> LengthTrace:
-    """A trace of one JSON object per line; ValueError names the line and the column that are wrong."""
-    return _trace(_jsonl_rows(text), max_tokens, responses_per_prompt)
+def jsonl_trace(path: Path, max_tokens: int, responses_per_prompt: int) -> LengthTrace:
+    """Read a trace of one JSON object per line; ValueError names the line and the column that are wrong."""
+    return _trace(jsonl_rows(path, str(path)), path, max_tokens, responses_per_prompt)
 
 
 def recorded_trace(groups: Sequence[Sequence[int]], max_tokens: int) -> LengthTrace:
@@ -70,28 +70,43 @@ def recorded_trace(groups: Sequence[Sequence[int]], max_tokens: int) -> LengthTr
     )
 
 
-def _trace(found: Iterator[_TraceRow], max_tokens: int, responses_per_prompt: int) -> LengthTrace:
-    rows = list(found)
+def _trace(
+    found: Iterable[tuple[int, Mapping[str, Any]]], path: Path, max_tokens: int, responses_per_prompt: int
+) -> LengthTrace:
+    rows: list[_TraceRow] = []
+    columns: set[str] = set()
+    for line, fields in found:
+        row = _row(fields, f"{path}, line {line}")
+        if rows and bool(row.prompt) != bool(rows[0].prompt):
+            raise ValueError(f"{path}, line {line}, column {PROMPT}: every row needs a prompt id, or none has one")
+        rows.append(row)
+        columns |= fields.keys()
     if not rows:
-        raise ValueError("the trace is empty: it needs at least one response")
-    has_ids = rows[0].prompt is not None
-    for row in rows:
-        if (row.prompt is not None) != has_ids:
-            raise ValueError(f"line {row.line}, column {PROMPT}: every row needs a prompt id, or none has one")
-    clipped = [min(row.num_tokens, max_tokens) for row in rows]
-    groups = _by_prompt(rows, clipped) if has_ids else _in_turn(clipped, responses_per_prompt)
+        raise ValueError(f"{path}: the trace is empty: it needs at least one response")
+    lengths = [round(row.num_tokens) for row in rows]
+    clipped = [min(num_tokens, max_tokens) for num_tokens in lengths]
+    has_ids = PROMPT in columns
     return LengthTrace(
-        TraceLengths(groups),
+        TraceLengths(_by_prompt(rows, clipped) if has_ids else _in_turn(clipped, responses_per_prompt)),
         num_responses=len(rows),
-        num_clipped=sum(row.num_tokens > max_tokens for row in rows),
+        num_clipped=sum(num_tokens > max_tokens for num_tokens in lengths),
         has_prompt_ids=has_ids,
-        ignored_columns=tuple(sorted({name for row in rows for name in row.others})),
+        ignored_columns=tuple(sorted(columns - {NUM_TOKENS, PROMPT})),
     )
+
+
+def _row(fields: Mapping[str, Any], at: str) -> _TraceRow:
+    if NUM_TOKENS not in fields:
+        raise ValueError(f"{at}: there is no column {NUM_TOKENS}, only {', '.join(fields) or 'none'}")
+    try:
+        return _TraceRow.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(f"{at}, column {sentence(error)}") from error
 
 
 def _by_prompt(rows: Sequence[_TraceRow], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Prompts in the order of their first rows."""
-    groups: dict[str | None, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for row, num_tokens in zip(rows, lengths, strict=True):
         groups.setdefault(row.prompt, []).append(num_tokens)
     return tuple(tuple(group) for group in groups.values())
@@ -102,103 +117,35 @@ def _in_turn(lengths: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(lengths[start : start + size]) for start in range(0, len(lengths), size))
 
 
-# CSV ----------------------------------------------------------------------------------------------------------------
-
-
-def _csv_rows(text: str) -> Iterator[_TraceRow]:
-    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     header: list[str] | None = None
-    try:
-        for fields in reader:
-            if not fields:
-                continue
-            if header is None:
-                header = _header(fields, reader.line_num)
-                continue
-            if len(fields) != len(header):
-                raise ValueError(f"line {reader.line_num}: {len(fields)} columns, unlike the header's {len(header)}")
-            yield _row(reader.line_num, dict(zip(header, fields, strict=True)), _number_in_text)
-    except csv.Error as error:
-        raise ValueError(f"line {reader.line_num}: no CSV: {error}") from error
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            for fields in filter(None, reader):
+                at = f"{path}, line {reader.line_num}"
+                if header is None:
+                    header = _header(fields, at)
+                elif len(fields) != len(header):
+                    raise ValueError(f"{at}: {len(fields)} columns, unlike the header's {len(header)}")
+                else:
+                    named = zip(header, fields, strict=True)
+                    yield reader.line_num, {name: _number(text) if name == NUM_TOKENS else text for name, text in named}
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: no CSV: {error}") from error
 
 
-def _header(fields: Sequence[str], line: int) -> list[str]:
+def _header(fields: Sequence[str], at: str) -> list[str]:
     names = [name.strip() for name in fields]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"line {line}: the column {name!r} is there {names.count(name)} times")
-    if NUM_TOKENS not in names:
-        raise ValueError(f"line {line}: there is no column {NUM_TOKENS}, only {', '.join(names)}")
+            raise ValueError(f"{at}: the column {name!r} is there {names.count(name)} times")
     return names
 
 
-def _number_in_text(value: object) -> float | int:
-    text = str(value).strip()
-    if not text:
-        raise ValueError("empty; a number of tokens is needed")
+def _number(text: str) -> float | str:
     try:
-        return int(text)
+        number = float(text)
     except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
-
-
-# JSONL --------------------------------------------------------------------------------------------------------------
-
-
-def _jsonl_rows(text: str) -> Iterator[_TraceRow]:
-    for line, content in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
-        if not content.strip():
-            continue
-        try:
-            found = json.loads(content)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {line}, character {error.colno}: no JSON: {error.msg}") from error
-        if not isinstance(found, dict):
-            raise ValueError(f"line {line}: a JSON object is needed, such as {{{json.dumps(NUM_TOKENS)}: 512}}")
-        if NUM_TOKENS not in found:
-            raise ValueError(f"line {line}: there is no column {NUM_TOKENS}, only {', '.join(found) or 'none'}")
-        yield _row(line, found, _json_number)
-
-
-def _json_number(value: object) -> float | int:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{json.dumps(value)} is no number")
-    return value
-
-
-# Both ---------------------------------------------------------------------------------------------------------------
-
-
-def _row(line: int, columns: Mapping[str, object], number: Callable[[object], float | int]) -> _TraceRow:
-    try:
-        num_tokens = _tokens(number(columns[NUM_TOKENS]))
-    except ValueError as error:
-        raise ValueError(f"line {line}, column {NUM_TOKENS}: {error}") from None
-    others = tuple(name for name in columns if name not in (NUM_TOKENS, PROMPT))
-    return _TraceRow(line, num_tokens, _prompt(line, columns), others)
-
-
-def _tokens(value: float | int) -> int:
-    if not math.isfinite(value):
-        raise ValueError(f"{value} is no length")
-    if value != int(value):
-        raise ValueError(f"{value} is no whole number of tokens")
-    if value < 1:
-        raise ValueError(f"{int(value)}, but a response has at least 1 token")
-    return int(value)
-
-
-def _prompt(line: int, columns: Mapping[str, object]) -> str | None:
-    if PROMPT not in columns:
-        return None
-    value = columns[PROMPT]
-    is_id = isinstance(value, str | int) and not isinstance(value, bool)
-    if not is_id or not str(value).strip():
-        raise ValueError(
-            f"line {line}, column {PROMPT}: {json.dumps(value)} is no prompt id; a text or a number is needed"
-        )
-    return str(value).strip()
+        return text
+    return int(number) if number.is_integer() else number

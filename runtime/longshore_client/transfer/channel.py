@@ -35,7 +35,7 @@ class Channel:
     """A running program; `finish` closes it and returns how it ended."""
 
     def __init__(self, kube: Kube, pod: str, container: str, command: list[str], what: str = "copy") -> None:
-        """Start `command`; `what` people call that which it does.
+        """Start `command`; `what`: the name of the operation in messages.
 
         Raises:
             ClientError: the cluster refuses to run it.

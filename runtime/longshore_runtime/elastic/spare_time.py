@@ -1,4 +1,4 @@
-"""A search of strategy Auto in a process of its own, which the machine runs when nothing else wants to.
+"""A search of strategy Auto in a process of its own, at the lowest CPU priority.
 
 The process imports this module before it has its low priority, and all that the search needs afterwards.
 """

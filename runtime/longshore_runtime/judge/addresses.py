@@ -25,7 +25,7 @@ def directory(output: Path, function: str) -> Path:
 
 
 def publish(directory: Path, replica: int, address: Address) -> None:
-    """Tell an address in one piece, over that of a predecessor."""
+    """Write an address atomically, replacing an earlier one."""
     directory.mkdir(parents=True, exist_ok=True)
     unfinished = directory / f".{replica}.json"
     unfinished.write_bytes(orjson.dumps(asdict(address)))

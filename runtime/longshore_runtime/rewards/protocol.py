@@ -5,21 +5,26 @@ size, finite, in the shape that was asked for, and nothing but data.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.api.reward import RewardFunction, RewardKind
-from longshore.policy.adaptive_timeout import CaseRun
+from longshore_runtime.rewards.scoring import MAX_CASES as MAX_CASES
+from longshore_runtime.rewards.scoring import MAX_REWARD as MAX_REWARD
 from longshore_runtime.rewards.scoring import (
+    MAX_SENTENCE,
+    ErrorKind,
     RewardError,
     RewardFault,
     RewardSetupError,
     ScoreItem,
     ScoreOutcome,
     ScoreResult,
+    Sentence,
     WorkerBroken,
     wants_row,
 )
@@ -35,120 +40,95 @@ MAX_REQUEST_BYTES: Final = 64 << 20
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_RESPONSES: Final = 256
 """Of one call."""
-MAX_CASES: Final = 65_536
-MAX_SENTENCE: Final = 2_000
-MAX_REWARD: Final = 1e9
-_MAX_SECONDS: Final = 1e6
 _OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 """Rows of a data set may hold what JSON does not know, as dates: these become texts."""
-
-_Seconds = Annotated[float, Field(ge=0, le=_MAX_SECONDS, allow_inf_nan=False)]
-_Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
+_ERRORS: Final[Mapping[ErrorKind, type[RewardError | RewardFault]]] = {
+    one.kind: one for one in (RewardError, RewardSetupError, RewardFault, WorkerBroken)
+}
 
 
 class BadMessage(Exception):
     """An invalid message from the other side; described in one sentence."""
 
 
-class _RewardMessage(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+@dataclass(frozen=True)
+class _RewardMessage:
+    """Pydantic reads what it carries, too, as strictly as this says."""
+
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid")
 
 
+@dataclass(frozen=True)
 class Hello(_RewardMessage):
     """First of all, a pod says which one it is: its successor at the same address is another."""
 
     pod: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f-]+$")]
 
 
+@dataclass(frozen=True)
 class Failed(_RewardMessage):
     """Why there is no reward."""
 
-    kind: Literal["error", "fault", "broken", "setup"]
-    error: _Sentence
+    kind: ErrorKind
+    error: Sentence
 
 
+@dataclass(frozen=True)
 class Ready(_RewardMessage):
     """The worker can score; the layers of its sandbox by name, with the reason where one is not there."""
 
-    sandbox: Annotated[dict[str, _Sentence | None], Field(max_length=len(Layer))] | None = None
+    sandbox: Annotated[dict[str, Sentence | None], Field(max_length=len(Layer))] | None = None
 
 
+@dataclass(frozen=True)
 class Started(_RewardMessage):
     """Whether it can."""
 
     outcome: Ready | Failed
 
 
-class Item(_RewardMessage):
-    """One response to score; see `ScoreItem`."""
-
-    sample: str
-    prompt: str
-    response: str
-    answer: str
-    row: dict[str, Any]
-    limits_s: list[float] | None
-    reference: Any = None
-    messages: list[dict[str, Any]] = []
-
-
+@dataclass(frozen=True)
 class Begin(_RewardMessage):
     """First message of the coordinator: rows that the user's functions have to be able to score, by function."""
 
-    rehearsals: dict[str, list[Item]]
+    rehearsals: dict[str, list[ScoreItem]]
 
 
+@dataclass(frozen=True)
 class ScoreRequest(_RewardMessage):
     """A call; answers name its number."""
 
     number: int
     function: str
-    items: list[Item]
+    items: list[ScoreItem]
 
 
-class CaseReport(_RewardMessage):
-    """One test case; see `CaseRun`."""
-
-    case: Annotated[int, Field(ge=0, lt=MAX_CASES)]
-    wall_s: _Seconds
-    cpu_s: _Seconds
-    timed_out: bool
-
-
-class Scored(_RewardMessage):
-    """A reward; see `ScoreResult`."""
-
-    reward: Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)]
-    seconds: _Seconds
-    timed_out: bool
-    broken: _Sentence | None
-    passed_all: bool
-    runs: Annotated[list[CaseReport], Field(max_length=MAX_CASES)]
-
-
+@dataclass(frozen=True)
 class Answer(_RewardMessage):
     """The outcomes of a call, in the order of its responses."""
 
-    number: int
-    outcomes: Annotated[list[Scored | Failed], Field(max_length=MAX_RESPONSES)]
+    number: Annotated[int, Field(ge=0, lt=1 << 63)]
+    outcomes: Annotated[list[ScoreResult | Failed], Field(max_length=MAX_RESPONSES, fail_fast=True)]
 
 
 M = TypeVar("M", bound=_RewardMessage)
+_READERS: Final[Mapping[type, TypeAdapter[Any]]] = {
+    kind: TypeAdapter(kind) for kind in (Hello, Begin, Started, ScoreRequest, Answer)
+}
 
 
 def decode(kind: type[M], data: bytes) -> M:
     """Read a message; raises BadMessage."""
     try:
-        return kind.model_validate(orjson.loads(data))
-    except orjson.JSONDecodeError as error:
-        raise BadMessage("it is not JSON") from error
+        return _READERS[kind].validate_json(data)
     except ValidationError as error:
-        raise BadMessage(_printable(sentence(error))) from error
+        is_json = error.errors(include_url=False)[0]["type"] != "json_invalid"
+        raise BadMessage(_printable(sentence(error)) if is_json else "it is not JSON") from error
 
 
 def encode(message: _RewardMessage) -> bytes:
     """Write a message."""
-    return orjson.dumps(message.model_dump())
+    return orjson.dumps(message)
 
 
 def encode_begin(functions: Sequence[RewardFunction], rehearsals: Mapping[str, Sequence[ScoreItem]]) -> bytes:
@@ -177,71 +157,36 @@ def encode_request(number: int, function: RewardFunction, items: Sequence[ScoreI
     return data
 
 
-def items_of(items: Sequence[Item]) -> list[ScoreItem]:
-    """Return what is to be scored."""
-    return [
-        ScoreItem(
-            item.sample,
-            item.prompt,
-            item.response,
-            item.answer,
-            item.row,
-            item.limits_s,
-            item.reference,
-            tuple(item.messages),
-        )
-        for item in items
-    ]
-
-
-def encode_outcomes(number: int, outcomes: Sequence[ScoreOutcome]) -> bytes:
+def encode_outcomes(number: int, outcomes: Sequence[ScoreResult | BaseException]) -> bytes:
     """Write the answer to a call."""
-    return encode(Answer(number=number, outcomes=[_written(outcome) for outcome in outcomes]))
+    return encode(Answer(number, [_written(outcome) for outcome in outcomes]))
 
 
 def outcomes_of(answer: Answer, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
     """Return the outcomes of these responses; raises BadMessage for an answer that does not fit them."""
     if len(answer.outcomes) != len(items):
         raise BadMessage(f"it answers {len(answer.outcomes)} of {len(items)} responses")
-    return [_read(outcome, item) for outcome, item in zip(answer.outcomes, items, strict=True)]
+    return [_checked(outcome, item) for outcome, item in zip(answer.outcomes, items, strict=True)]
 
 
 def failed(error: BaseException) -> Failed:
     """Return an error in words."""
-    known = isinstance(error, RewardError | RewardFault)
-    words = str(error) if known else f"the reward worker failed ({type(error).__name__}: {error})"
-    match error:
-        case RewardSetupError():
-            return Failed(kind="setup", error=words[:MAX_SENTENCE])
-        case RewardError():
-            return Failed(kind="error", error=words[:MAX_SENTENCE])
-        case WorkerBroken():
-            return Failed(kind="broken", error=words[:MAX_SENTENCE])
-    return Failed(kind="fault", error=words[:MAX_SENTENCE])
+    if isinstance(error, RewardError | RewardFault):
+        return Failed(error.kind, str(error)[:MAX_SENTENCE])
+    return Failed("fault", f"the reward worker failed ({type(error).__name__}: {error})"[:MAX_SENTENCE])
 
 
 def error_of(failure: Failed) -> RewardError | RewardFault:
     """Return the error that a pod reports."""
-    words = _printable(failure.error)
-    match failure.kind:
-        case "setup":
-            return RewardSetupError(words)
-        case "error":
-            return RewardError(words)
-        case "broken":
-            return WorkerBroken(words)
-        case "fault":
-            return RewardFault(words)
+    return _ERRORS[failure.kind](_printable(failure.error))
 
 
 def started(outcome: Surroundings | BaseException) -> Started:
     """Return in words how a start ended."""
     if isinstance(outcome, BaseException):
-        return Started(outcome=failed(outcome))
+        return Started(failed(outcome))
     report = outcome.sandbox
-    return Started(
-        outcome=Ready(sandbox=None if report is None else {layer.value: why for layer, why in report.reasons.items()})
-    )
+    return Started(Ready(None if report is None else {layer.value: why for layer, why in report.reasons.items()}))
 
 
 def surroundings_of(ready: Ready) -> Surroundings:
@@ -281,32 +226,22 @@ def _row(function: RewardFunction, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _written(outcome: ScoreOutcome) -> Scored | Failed:
+def _written(outcome: ScoreResult | BaseException) -> ScoreResult | Failed:
     if not isinstance(outcome, ScoreResult):
         return failed(outcome)
-    return Scored(
-        reward=float(outcome.reward),
-        seconds=outcome.seconds,
-        timed_out=outcome.timed_out,
-        broken=None if outcome.broken is None else outcome.broken[:MAX_SENTENCE],
-        passed_all=outcome.passed_all,
-        runs=[
-            CaseReport(case=run.case, wall_s=run.wall_s, cpu_s=run.cpu_s, timed_out=run.timed_out)
-            for run in outcome.runs
-        ],
-    )
+    return outcome if outcome.broken is None else replace(outcome, broken=outcome.broken[:MAX_SENTENCE])
 
 
-def _read(outcome: Scored | Failed, item: ScoreItem) -> ScoreOutcome:
+def _checked(outcome: ScoreResult | Failed, item: ScoreItem) -> ScoreOutcome:
     if isinstance(outcome, Failed):
         return error_of(outcome)
     cases = [run.case for run in outcome.runs]
     if len(set(cases)) < len(cases) or any(case >= len(item.limits_s or ()) for case in cases):
         raise BadMessage("it tells of test cases that the row does not have")
-    runs = tuple(CaseRun(run.case, run.wall_s, run.cpu_s, run.timed_out) for run in outcome.runs)
-    if outcome.broken is not None:  # Whatever else the pod says of such a program, it is worth nothing.
-        return ScoreResult(0.0, outcome.seconds, outcome.timed_out, broken=_printable(outcome.broken))
-    return ScoreResult(outcome.reward, outcome.seconds, outcome.timed_out, runs=runs, passed_all=outcome.passed_all)
+    if outcome.broken is None:
+        return outcome
+    # Whatever else the pod says of such a program, it is worth nothing.
+    return ScoreResult(0.0, outcome.seconds, outcome.timed_out, broken=_printable(outcome.broken))
 
 
 def _printable(words: str) -> str:

@@ -2,27 +2,43 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Final, Literal, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from longshore.api.reward import RewardFunction, Signature
-from longshore.policy.adaptive_timeout import CaseRun
+from longshore.policy.adaptive_timeout import CaseRun, Seconds
 from longshore_runtime.sandbox.layers import LayerReport
+
+MAX_CASES: Final = 65_536
+MAX_SENTENCE: Final = 2_000
+MAX_REWARD: Final = 1e9
+Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
+ErrorKind = Literal["error", "setup", "fault", "broken"]
 
 
 class RewardError(Exception):
     """A reward could not be computed: one sentence that names the reward and the sample."""
 
+    kind: ErrorKind = "error"
+
 
 class RewardSetupError(RewardError):
     """The reward cannot be computed for any sample: one sentence that names the field."""
+
+    kind = "setup"
 
 
 class RewardFault(Exception):
     """The infrastructure failed, not the response: worth another attempt. One sentence."""
 
+    kind: ErrorKind = "fault"
+
 
 class WorkerBroken(RewardFault):
-    """So did this worker for good: another has to be started for the next attempt."""
+    """The worker failed for good and must be replaced. One sentence."""
+
+    kind = "broken"
 
 
 @dataclass(frozen=True)
@@ -45,15 +61,15 @@ class ScoreItem:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Reward of a response, and the time that scoring took."""
+    """Reward of a response, and the time that scoring took; the bounds apply where the answer of a pod is read."""
 
-    reward: float
-    seconds: float
+    reward: Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)]
+    seconds: Seconds
     timed_out: bool = False
     """Scoring was cut off: the reward is 0 for that, and counted apart."""
-    broken: str | None = None
+    broken: Sentence | None = None
     """The program broke what should have judged it, as this sentence says: the reward is 0, and counted apart."""
-    runs: tuple[CaseRun, ...] = ()
+    runs: Annotated[tuple[CaseRun, ...], Field(max_length=MAX_CASES, fail_fast=True)] = ()
     """Test cases that were run."""
     passed_all: bool = False
     """Every test case passed."""
@@ -92,4 +108,4 @@ class SandboxedScorer(ResponseScorer, Protocol):
 
     @property
     def report(self) -> LayerReport:
-        """The layers of its sandbox, and why the others lack."""
+        """The layers of its sandbox, and why others are missing."""

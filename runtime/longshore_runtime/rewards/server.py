@@ -22,7 +22,7 @@ from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.rewards import protocol
-from longshore_runtime.rewards.protocol import Begin, Hello, ScoreRequest
+from longshore_runtime.rewards.protocol import BadMessage, Begin, Hello, ScoreRequest
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.worker import ScoringThread
 from longshore_runtime.settings import Settings
@@ -122,8 +122,7 @@ class RewardServer:
         return socket
 
     def _factory_for(self, begin: Begin) -> ScorerFactory:
-        rehearsals = {name: protocol.items_of(items) for name, items in begin.rehearsals.items()}
-        return replace(self._factory, rehearsals=rehearsals)
+        return replace(self._factory, rehearsals=begin.rehearsals)
 
     async def _serve_worker(self, socket: web.WebSocketResponse, factory: ScorerFactory) -> None:
         thread = ScoringThread(factory)
@@ -160,14 +159,18 @@ class RewardServer:
             await socket.send_bytes(protocol.encode(protocol.started(found)))
 
     async def _answer(self, socket: web.WebSocketResponse, thread: ScoringThread, data: bytes) -> None:
-        request = protocol.decode(ScoreRequest, data)
-        items = protocol.items_of(request.items)
         try:
-            outcomes = await asyncio.wrap_future(thread.score(request.function, items))
+            request = protocol.decode(ScoreRequest, data)
+        except BadMessage as error:
+            log.error("a request cannot be read", reason=str(error))
+            await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+            return
+        try:
+            outcomes = await asyncio.wrap_future(thread.score(request.function, request.items))
+            answer = protocol.encode_outcomes(request.number, outcomes)
         except Exception as error:  # noqa: BLE001 - as above
-            failed = protocol.error_of(protocol.failed(error))
-            outcomes = [failed] * len(items)
-        await socket.send_bytes(protocol.encode_outcomes(request.number, outcomes))
+            answer = protocol.encode_outcomes(request.number, [error] * len(request.items))
+        await socket.send_bytes(answer)
 
     async def _wait_ended(self, thread: ScoringThread) -> None:
         try:

@@ -3,7 +3,6 @@
 import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from longshore.api.status import Assignment
 from longshore.policy.draws import Draw
@@ -11,7 +10,7 @@ from longshore.policy.reward_queue import ScoreTask
 from longshore.policy.scale_down import MilestoneLoad
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.engine_protocol import Completion, EngineStats
-from longshore_runtime.rewards.scoring import ScoreResult
+from longshore_runtime.rewards.scoring import ScoreOutcome
 from longshore_runtime.rewards.surroundings import Surroundings
 
 
@@ -55,30 +54,13 @@ class GroupScored:
     """The job fails for it; otherwise the group is replaced."""
 
 
-class ErrorKind(Enum):
-    """Why a response has no reward."""
-
-    ERROR = "error"
-    """The reward function failed on this response."""
-    FAULT = "fault"
-    """The infrastructure failed: another attempt may succeed."""
-    LOST = "lost"
-    """The worker ended while it scored the response."""
-    BROKEN = "broken"
-    """The worker can score nothing any more, whatever the response."""
-    SETUP = "setup"
-    """The function cannot score anything."""
-
-
 @dataclass(frozen=True)
 class ResponseScored:
     """A reward worker answered."""
 
     task: ScoreTask
     worker: int
-    result: ScoreResult | None = None
-    error: str | None = None
-    kind: ErrorKind | None = None
+    outcome: ScoreOutcome
     is_last_of_call: bool = True
     """The worker has nothing more to answer."""
 
@@ -90,8 +72,8 @@ class WorkerReady:
     lane: int
     worker: int
     error: str | None = None
-    kind: ErrorKind | None = None
-    """SETUP: none ever will."""
+    is_fatal: bool = False
+    """None ever will."""
     found: Surroundings = field(default_factory=Surroundings)
     """Of one that takes work."""
 

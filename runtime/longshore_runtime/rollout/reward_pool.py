@@ -23,12 +23,18 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
+from longshore_runtime.rewards.scoring import (
+    RewardError,
+    RewardFault,
+    RewardSetupError,
+    ScoreItem,
+    ScoreResult,
+    WorkerBroken,
+)
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.batch import RewardStats
 from longshore_runtime.rollout.case_limits import CaseLimits
 from longshore_runtime.rollout.events import (
-    ErrorKind,
     Event,
     GroupScored,
     ResponseScored,
@@ -41,6 +47,7 @@ from longshore_runtime.rollout.events import (
 )
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_workers import RewardLane, RewardWorkers
+from longshore_runtime.rollout.worker_hosts import WorkerDied
 
 log = structlog.get_logger()
 
@@ -48,8 +55,6 @@ _BUILT_IN: Final = frozenset({RewardKind.TASK, RewardKind.MATHS})
 """Kinds that do not depend on anything from the user."""
 PULSE_S: Final = 2.0
 """Seconds between two checks of how rewards keep up."""
-_FAULTS: Final = frozenset({ErrorKind.FAULT, ErrorKind.LOST, ErrorKind.BROKEN})
-"""Errors of the infrastructure: another attempt may succeed."""
 
 
 @dataclass
@@ -167,7 +172,7 @@ class RewardPool:
                     self._on_worker(found)
                 self._dispatch()
                 return None
-            case WorkerReady(error=str() as error, kind=ErrorKind.SETUP):
+            case WorkerReady(error=str() as error, is_fatal=True):
                 raise UserError(error)
             case WorkerReady(lane=lane, worker=worker, error=error):
                 self._lanes[lane].failed(worker, str(error))
@@ -241,32 +246,33 @@ class RewardPool:
         )
 
     def _scored(self, event: ResponseScored) -> GroupScored | None:
-        task, is_late = event.task, event.task.round != self._round
+        task, outcome, is_late = event.task, event.outcome, event.task.round != self._round
         lane = self._lanes[self._lane_of[task.function]]
-        if event.kind in (ErrorKind.LOST, ErrorKind.BROKEN):
-            lane.lost(event.worker, str(event.error))
+        if isinstance(outcome, WorkerDied | WorkerBroken):
+            lane.lost(event.worker, str(outcome))
         elif event.is_last_of_call:
             lane.freed(event.worker)
         if is_late:
             lane.queue.finished(task)
             return None
-        retry_errors = self._functions[task.function].on_error is OnRewardError.RETRY
-        if event.kind in _FAULTS or (event.kind is ErrorKind.ERROR and retry_errors):
+        retries_errors = self._functions[task.function].on_error is OnRewardError.RETRY
+        is_error = isinstance(outcome, RewardError) and not isinstance(outcome, RewardSetupError)
+        if isinstance(outcome, RewardFault) or (is_error and retries_errors):
             fault = lane.queue.faulted(task)
             self.stats.num_faults += 1
             if fault.retries:
                 self._retry_later(task, fault.wait_s)
                 return None
-            why = f"{event.error} ({fault.num_faults} times)"
-            if event.kind is ErrorKind.LOST and self._functions[task.function].kind is RewardKind.CODE:
+            why = f"{outcome} ({fault.num_faults} times)"
+            if isinstance(outcome, WorkerDied) and self._functions[task.function].kind is RewardKind.CODE:
                 # A program that ends every worker which runs it must not end the job. (Where the sandbox is broken for
-                # every program, no program is to blame: that is `BROKEN`.)
+                # every program, no program is to blame: that is WorkerBroken.)
                 return self._known(task, ScoreResult(0.0, 0.0, broken=f"{task.response} broke the sandbox: {why}"))
             return self._failed(task, why, is_fatal=True)
         lane.queue.finished(task)
-        if event.result is None:
-            return self._failed(task, str(event.error), is_fatal=event.kind is ErrorKind.SETUP)
-        return self._known(task, event.result)
+        if isinstance(outcome, ScoreResult):
+            return self._known(task, outcome)
+        return self._failed(task, str(outcome), is_fatal=isinstance(outcome, RewardSetupError))
 
     def _known(self, task: ScoreTask, result: ScoreResult) -> GroupScored | None:
         """Set the reward of a response; return its group if that completes it."""

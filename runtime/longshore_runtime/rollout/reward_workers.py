@@ -25,12 +25,10 @@ from longshore_runtime.rewards.scoring import (
     RewardSetupError,
     ScoreItem,
     ScoreOutcome,
-    ScoreResult,
-    WorkerBroken,
 )
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.call_watch import CallWatch
-from longshore_runtime.rollout.events import ErrorKind, Event, ResponseScored, WorkerLost, WorkerReady
+from longshore_runtime.rollout.events import Event, ResponseScored, WorkerLost, WorkerReady
 from longshore_runtime.rollout.failed_starts import FailedStarts
 from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied, WorkerHost
 
@@ -213,8 +211,8 @@ class RewardWorkers:
         if error is None:
             self._notify(WorkerReady(self._number, worker, found=future.result()))
         elif not isinstance(error, WorkerDied):  # WorkerLost reports those.
-            kind = ErrorKind.SETUP if isinstance(error, RewardSetupError) else ErrorKind.FAULT
-            self._notify(WorkerReady(self._number, worker, _first_line(error), kind))
+            is_fatal = isinstance(error, RewardSetupError)
+            self._notify(WorkerReady(self._number, worker, _first_line(error), is_fatal))
 
     def _answer_callback(
         self, tasks: Sequence[ScoreTask], worker: int
@@ -224,15 +222,9 @@ class RewardWorkers:
         def report(future: "Future[list[ScoreOutcome]]") -> None:
             self._watch.ended(_Call(worker))
             error = future.exception()
-            outcomes = future.result() if error is None else [error] * len(tasks)
+            outcomes = future.result() if error is None else [_failure(tasks[0].function, error)] * len(tasks)
             for number, (task, outcome) in enumerate(zip(tasks, outcomes, strict=True), start=1):
-                is_last = number == len(tasks)
-                if isinstance(outcome, ScoreResult):
-                    self._notify(ResponseScored(task, worker, outcome, is_last_of_call=is_last))
-                else:
-                    kind, sentence = _failure(task, outcome)
-                    scored = ResponseScored(task, worker, error=sentence, kind=kind, is_last_of_call=is_last)
-                    self._notify(scored)
+                self._notify(ResponseScored(task, worker, outcome, is_last_of_call=number == len(tasks)))
 
         return report
 
@@ -241,22 +233,14 @@ class RewardWorkers:
             self._events.put(event)
 
 
-def _failure(task: ScoreTask, error: BaseException) -> tuple[ErrorKind, str]:
+def _failure(function: str, error: BaseException) -> RewardError | RewardFault:
+    """Return why none of the responses of a call has a reward."""
     match error:
-        case RewardSetupError():
-            return ErrorKind.SETUP, str(error)
-        case RewardError():
-            return ErrorKind.ERROR, str(error)
-        case WorkerBroken():
-            return ErrorKind.BROKEN, str(error)
-        case RewardFault():
-            return ErrorKind.FAULT, str(error)
         case WorkerDied():
-            return ErrorKind.LOST, f"reward {task.function}: the reward worker is lost ({error})"
-    return (
-        ErrorKind.FAULT,
-        f"reward {task.function}: the reward worker failed ({type(error).__name__}: {_first_line(error)})",
-    )
+            return WorkerDied(f"reward {function}: the reward worker is lost ({error})")
+        case RewardError() | RewardFault():
+            return error
+    return RewardFault(f"reward {function}: the reward worker failed ({type(error).__name__}: {_first_line(error)})")
 
 
 def _first_line(error: BaseException) -> str:

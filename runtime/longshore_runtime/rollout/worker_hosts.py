@@ -6,12 +6,12 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome
+from longshore_runtime.rewards.scoring import RewardFault, ScoreItem, ScoreOutcome
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rewards.worker import ScoringThread
 
 
-class WorkerDied(Exception):
+class WorkerDied(RewardFault):
     """A worker was lost: one sentence."""
 
 
@@ -21,7 +21,7 @@ class RewardWorker(Protocol):
     node: "Future[str]"
     """Which pod it is on, as soon as it is on one; WorkerDied where it was lost before."""
     ready: "Future[Surroundings]"
-    """Done once it can score; raises RewardSetupError, RewardFault, WorkerDied or what else it met."""
+    """Done once it can score; raises RewardSetupError, RewardFault (WorkerDied among them) or what else it met."""
     death: "Future[str]"
     """Done when it is lost, with the reason."""
 
@@ -29,7 +29,7 @@ class RewardWorker(Protocol):
         """Score responses, one call at a time; raises what `ready` raises."""
 
     def kill(self) -> None:
-        """End it; nobody minds how."""
+        """End it, by force if necessary."""
 
 
 class WorkerHost(Protocol):

@@ -11,6 +11,8 @@ import yaml
 from longshore.api import names
 from longshore.api.scheduling import PodGroupKind
 from longshore_operator import template_rules
+from longshore_operator.admission.config import AdmissionConfig
+from longshore_operator.admission.demand import Limits
 from longshore_operator.main import parse
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_group.api import APIS
@@ -20,6 +22,7 @@ from tests.unit.operator.model import CONFIG, make_job
 helm = pytest.importorskip("helm_python", reason="the chart is rendered with helm-python-sdk")
 
 CHART = Path(__file__).parents[3] / "charts" / "longshore"
+GPU = "nvidia.com/gpu"
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 Json = dict[str, Any]
 
@@ -103,6 +106,40 @@ class TestTemplatesOfJobs:
     def test_what_is_no_list_of_names_is_refused(self, values: Json) -> None:
         (field,) = values
         assert field in refusal(templates=values)
+
+
+class TestOperator:
+    def test_who_may_read_the_pages_of_jobs_reaches_it(self) -> None:
+        peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": 'a "quoted" name'}}}
+        assert options(jobPage={"from": [peer]}).page_peers == (peer,)
+        assert options().page_peers == ()
+
+    def test_limits_of_jobs_reach_it_and_other_limits_start_another_pod(self) -> None:
+        assert not any("--admission" in word for word in pod()["spec"]["containers"][0]["command"])
+        marks = set()
+        for gpus in (8, 16):
+            objects = rendered(admission={"capacity": {GPU: gpus}, "quotas": {"team": {GPU: 4}}})
+            [limits] = [one["data"]["admission.json"] for (kind, _), one in objects.items() if kind == "ConfigMap"]
+            assert AdmissionConfig.model_validate_json(limits).limits == Limits({GPU: gpus}, {"team": {GPU: 4}})
+            template = objects["Deployment", "longshore-operator"]["spec"]["template"]
+            assert "--admission=/etc/longshore/admission.json" in template["spec"]["containers"][0]["command"]
+            marks.add(template["metadata"]["annotations"]["longshore.dev/admission"])
+        assert len(marks) == 2
+
+    def test_for_one_namespace_it_needs_no_cluster_wide_rights_and_does_without_kueue(self) -> None:
+        everywhere = str(rendered())
+        in_one = str(rendered(watchNamespace="team", rbac={"aggregatedRoles": False}))
+        assert "--namespace=team" in in_one and "--namespace" not in everywhere
+        for cluster_wide in ("'kind': 'ClusterRole", "--kueue", "kueue.x-k8s.io"):
+            assert cluster_wide in everywhere and cluster_wide not in in_one
+
+    def test_switches_switch(self) -> None:
+        enabled = {"enabled": True}
+        values: Json = {"podDisruptionBudget": enabled, "networkPolicy": enabled, "crd": {"install": False}}
+        kinds, by_default = ({kind for kind, _ in objects} for objects in (rendered(**values), rendered()))
+        assert kinds - by_default == {"PodDisruptionBudget", "NetworkPolicy"}
+        assert by_default - kinds == {"CustomResourceDefinition"}
+        assert not options(jobNetworkPolicies={"enabled": False}).network_policies and options().network_policies
 
 
 class TestPodGroups:
@@ -219,6 +256,10 @@ class TestMonitoring:
         assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule", "PriorityClass"}
 
 
+def test_the_chart_is_sound() -> None:
+    assert helm.lint(str(CHART))["errors"] == []
+
+
 def test_the_chart_test_asks_the_service_of_the_operator_and_is_no_pod_of_it() -> None:
     objects = rendered(metrics={"port": 9000})
     test, service = objects["Pod", "longshore-operator-test"], objects["Service", "longshore-operator-metrics"]
@@ -254,6 +295,12 @@ def test_the_policy_for_jobs_has_the_lists_of_the_operator(name: str, rule: Any)
 @pytest.mark.parametrize(
     "values",
     [
+        {"replicas": "two"},
+        {"typo": 1},
+        {"watchNamespace": "Not A Name"},
+        {"metrics": {"port": 80}},
+        {"admission": {"capacity": {GPU: -1}}},
+        {"admission": {"priorityClasses": {"a": 1}}},
         {"image": {"digest": "latest"}},
         {"monitoring": {"rules": {"for": {"LongshoreJobStuck": "soon"}}}},
         {"monitoring": {"podMonitor": {"interval": 30}}},
@@ -266,3 +313,8 @@ def test_the_policy_for_jobs_has_the_lists_of_the_operator(name: str, rule: Any)
 def test_wrong_values_are_refused(values: Json) -> None:
     (field,) = values
     assert field in refusal(**values)
+
+
+@pytest.mark.parametrize(("limits", "name"), [({"capacity": {"gpu": 1}}, "gpu"), ({"quotas": {"Team": {}}}, "Team")])
+def test_limits_under_a_wrong_name_are_refused(limits: Json, name: str) -> None:
+    assert f"'{name}' does not match" in refusal(admission=limits)

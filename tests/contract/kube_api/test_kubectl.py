@@ -98,7 +98,6 @@ def test_get_prints_the_columns(kubectl: Kubectl, widgets: str) -> None:
         (("serviceaccount", "x"), "serviceaccount"),
         (("role", "x", "--verb=get", "--resource=pods"), "role"),
         (("rolebinding", "x", "--role=x", "--serviceaccount=default:default"), "rolebinding"),
-        (("job", "x", "--image=example.com/x"), "job"),
     ],
 )
 def test_create_speaks_protobuf(kubectl: Kubectl, arguments: tuple[str, ...], kind: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kubernetes import watch
+from kubernetes import client, watch
 
-from tests.contract.operator.harness import Cluster
+from tests.contract.operator.harness import GPU
 
 _WATCH_S = 2
 _ENDED = ("Succeeded", "Failed")
@@ -18,10 +18,11 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Gang:
-    """GPUs that a job holds from its first pod to its last one, and the queue that they belong to."""
+    """GPUs that a job holds from its first pod to its last one, and the queues that they belong to."""
 
-    queue: str
+    queues: tuple[str, ...]
     gpus: int
+    """Pods of an elastic job may hold more."""
 
 
 class Bookings:
@@ -30,12 +31,14 @@ class Bookings:
     A pod counts from its creation to its end, whether or not it has a node, and a job with any pod counts as a whole.
     """
 
-    def __init__(self, cluster: Cluster, gangs: Mapping[Key, Gang], quotas: Mapping[str, int]) -> None:
-        self._core = cluster.core
+    def __init__(self, core: client.CoreV1Api, gangs: Mapping[Key, Gang], quotas: Mapping[str, int]) -> None:
+        self._core = core
         self._gangs = gangs
         self._quotas = quotas
-        self._pods: dict[str, Key] = {}
-        """Jobs of the pods that have not ended, by uid."""
+        self._pods: dict[str, tuple[Key, int]] = {}
+        """Jobs and GPUs of the pods that have not ended, by uid."""
+        self.began: list[tuple[str, int]] = []
+        """Names and attempts of jobs, in the order of their first pods."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.peak: dict[str, int] = defaultdict(int)
@@ -55,7 +58,7 @@ class Bookings:
 
     def holders(self) -> set[Key]:
         """Jobs that have pods."""
-        return set(self._pods.values())
+        return {job for job, _ in self._pods.values()}
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -74,17 +77,26 @@ class Bookings:
         key = (metadata.namespace, metadata.labels["longshore.dev/job"])
         if key not in self._gangs:
             return
-        if kind == "DELETED" or pod.status.phase in _ENDED:
-            self._pods = {uid: job for uid, job in self._pods.items() if uid != metadata.uid}
-        else:
-            self._pods = {**self._pods, metadata.uid: key}
+        attempt = metadata.labels["longshore.dev/job"], int(metadata.labels["longshore.dev/attempt"])
+        if attempt not in self.began:
+            self.began.append(attempt)
+        others = {uid: pod for uid, pod in self._pods.items() if uid != metadata.uid}
+        has_ended = kind == "DELETED" or pod.status.phase in _ENDED
+        self._pods = others if has_ended else {**others, metadata.uid: (key, _requested(pod))}
         self._count(f"{kind} {metadata.name}")
 
     def _count(self, event: str) -> None:
         held: dict[str, int] = defaultdict(int)
         for job in self.holders():
-            held[self._gangs[job].queue] += self._gangs[job].gpus
+            gang, requested = self._gangs[job], sum(gpus for of, gpus in self._pods.values() if of == job)
+            for queue in gang.queues:
+                held[queue] += max(gang.gpus, requested)
         for queue, gpus in held.items():
             self.peak[queue] = max(self.peak[queue], gpus)
             if gpus > self._quotas[queue]:
                 self.double.append(f"after {event}: {gpus} in {queue}, held by {sorted(self.holders())}")
+
+
+def _requested(pod: Any) -> int:
+    requests = [one.resources.requests or {} for one in pod.spec.containers if one.resources]
+    return sum(int(one.get(GPU, 0)) for one in requests)

@@ -133,8 +133,8 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_all_end(
     cluster: Cluster, teams: tuple[Jobs, Jobs, Jobs], queues: dict[str, Kueue]
 ) -> None:
     fleet = Fleet(teams, queues)
-    gangs = {fleet.key(member): Gang(member.queue, member.gpus) for member in FLEET}
-    with Bookings(cluster, gangs, QUOTAS) as bookings:
+    gangs = {fleet.key(member): Gang((member.queue,), member.gpus) for member in FLEET}
+    with Bookings(cluster.core, gangs, QUOTAS) as bookings:
         for member in FIRST:
             fleet.submit(member)
         for member in FIRST:

@@ -17,15 +17,10 @@ import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from longshore_operator.admission.config import AdmissionConfig
-from longshore_operator.admission.demand import Limits
-from longshore_operator.main import parse
-from longshore_operator.template_rules import Allowed
 from tests.contract.operator.conftest import helm
 from tests.contract.operator.harness import (
     CHART,
     CHART_VALUES,
-    GPU,
     RELEASE_NAMESPACE,
     SERVICE_ACCOUNT,
     Cluster,
@@ -305,99 +300,6 @@ def chart_test(cluster: Cluster, values: dict[str, Any]) -> str:
 
 
 class TestChart:
-    def test_it_is_sound(self) -> None:
-        assert helm.lint(str(CHART))["errors"] == []
-
-    @pytest.mark.parametrize(
-        "values",
-        [{"replicas": "two"}, {"typo": 1}, {"watchNamespace": "Not A Name"}, {"metrics": {"port": 80}}],
-        ids=str,
-    )
-    def test_wrong_values_are_refused(self, values: dict[str, Any]) -> None:
-        with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError):
-            chart.validate_schema(values)
-
-    def test_one_namespace_needs_no_cluster_wide_rights(self) -> None:
-        with helm.Chart.load(str(CHART)) as chart:
-            rendered = chart.render({"watchNamespace": "team", "rbac": {"aggregatedRoles": False}}, name="longshore")
-        text = "\n".join(rendered.values())
-        assert "kind: ClusterRole" not in text
-        assert "--namespace=team" in text
-
-    def test_switches_switch(self) -> None:
-        values = {
-            "allowPrivilegedTemplates": True,
-            "jobNetworkPolicies": {"enabled": False},
-            "podDisruptionBudget": {"enabled": True},
-            "networkPolicy": {"enabled": True},
-            "crd": {"install": False},
-        }
-        with helm.Chart.load(str(CHART)) as chart:
-            text = "\n".join(chart.render(values, name="longshore").values())
-        for expected in (
-            "--allow-privileged-templates", "--no-network-policies", "kind: PodDisruptionBudget", "kind: NetworkPolicy"
-        ):  # fmt: skip
-            assert expected in text
-        assert "kind: CustomResourceDefinition" not in text
-
-    def test_who_may_read_the_pages_of_jobs_reaches_the_operator(self) -> None:
-        peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": 'a "quoted" name'}}}
-        with helm.Chart.load(str(CHART)) as chart:
-            rendered = chart.render({"jobPage": {"from": [peer]}}, name="longshore")
-            assert "--page-peer" not in "\n".join(chart.render({}, name="longshore").values())
-        texts = [text for name, text in rendered.items() if name.endswith(".yaml")]
-        manifests = [one for text in texts for one in yaml.safe_load_all(text) if one]
-        pod = next(one for one in manifests if one["kind"] == "Deployment")["spec"]["template"]["spec"]
-        options = parse(pod["containers"][0]["command"][3:])
-        assert options.config.page_peers == (peer,)
-
-    def test_classes_that_templates_may_name_reach_the_operator(self) -> None:
-        values = {"templates": {"priorityClasses": ["high", "low"], "runtimeClasses": ["gvisor"]}}
-        with helm.Chart.load(str(CHART)) as chart:
-            rendered = chart.render(values, name="longshore")
-        pages = [text for name, text in rendered.items() if name.endswith(".yaml")]
-        manifests = [one for text in pages for one in yaml.safe_load_all(text) if one]
-        pod = next(one for one in manifests if one["kind"] == "Deployment")["spec"]["template"]["spec"]
-        arguments = pod["containers"][0]["command"][3:]  # after `python -m longshore_operator`
-        allowed = parse(arguments).config.allowed
-        assert allowed == Allowed(priority_classes=frozenset({"high", "low"}), runtime_classes=frozenset({"gvisor"}))
-
-    def test_limits_of_jobs_reach_the_operator_and_other_limits_start_another_pod(self) -> None:
-        texts = []
-        with helm.Chart.load(str(CHART)) as chart:
-            for gpus in (8, 16):
-                values = {"admission": {"capacity": {GPU: gpus}, "quotas": {"team": {GPU: 4}}}}
-                texts.append(chart.render(values, name="longshore"))
-            assert "--admission" not in "\n".join(chart.render({}, name="longshore").values())
-        marks = set()
-        for gpus, rendered in zip((8, 16), texts, strict=True):
-            pages = [text for name, text in rendered.items() if name.endswith(".yaml")]
-            manifests = [one for text in pages for one in yaml.safe_load_all(text) if one]
-            limits = next(one for one in manifests if one["kind"] == "ConfigMap")["data"]["admission.json"]
-            config = AdmissionConfig.model_validate_json(limits)
-            assert config.limits == Limits({GPU: gpus}, {"team": {GPU: 4}})
-            pod = next(one for one in manifests if one["kind"] == "Deployment")["spec"]["template"]
-            assert "--admission=/etc/longshore/admission.json" in pod["spec"]["containers"][0]["command"]
-            marks.add(pod["metadata"]["annotations"]["longshore.dev/admission"])
-        assert len(marks) == 2
-
-    @pytest.mark.parametrize(
-        "admission",
-        [{"capacity": {"gpu": 1}}, {"capacity": {GPU: -1}}, {"quotas": {"Team": {}}}, {"priorityClasses": {"a": 1}}],
-        ids=str,
-    )
-    def test_wrong_limits_are_refused(self, admission: dict[str, Any]) -> None:
-        with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmError):
-            chart.validate_schema({"admission": admission})
-
-    def test_an_operator_for_one_namespace_does_without_kueue(self) -> None:
-        with helm.Chart.load(str(CHART)) as chart:
-            everywhere = "\n".join(chart.render({}, name="longshore").values())
-            in_one = "\n".join(chart.render({"watchNamespace": "team"}, name="longshore").values())
-        for text, uses in ((everywhere, True), (in_one, False)):
-            assert ("--kueue" in text) is uses
-            assert ("kueue.x-k8s.io]" in text) is uses
-
     def test_coordinators_may_reach_the_api_server_on_the_port_that_it_has_here(self, cluster: Cluster) -> None:
         with (
             own_endpoints(cluster) as found,

@@ -12,12 +12,11 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
-from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rollout.events import Event, GroupScored
+from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.rollout.worker_hosts import LocalWorkers
@@ -29,7 +28,7 @@ from tests.unit.runtime.reward_driver import (
     UNGRADABLE,
     Characters,
     Driver,
-    Hands,
+    ManualClock,
     judges,
     pods_in,
     record,
@@ -37,29 +36,12 @@ from tests.unit.runtime.reward_driver import (
 )
 from tests.unit.runtime.reward_servers import Pods
 
-REPOSITORY = Path(__file__).parents[3]
-
 
 @pytest.fixture
-def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pods]:
-    """No reward pod is there yet; scoring processes find the functions of these tests."""
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    """No reward pod is there yet."""
     with pods_in(tmp_path) as pods:
         yield pods
-
-
-@pytest.fixture
-def driver(pods: Pods, request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """A pool whose workers wait for pods; the parameter: options of its function."""
-    with users_function(pods, ScorerFactory((), "output"), **getattr(request, "param", {})) as driver:
-        yield driver
-
-
-@pytest.fixture
-def one_pod(pods: Pods) -> Pods:
-    """Pod 0 is there, pod 1 is not; asked for after the driver, which knows the function."""
-    pods.join(0)
-    return pods
 
 
 @pytest.fixture
@@ -76,18 +58,12 @@ def judge(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     driver.pool.stop()
 
 
-@pytest.mark.parametrize("driver", [{"import_path": "nowhere:score", "on_error": OnRewardError.REPLACE}], indirect=True)
-def test_a_function_that_can_score_nothing_ends_the_job(driver: Driver, one_pod: Pods) -> None:
-    """Its worker says so when it should be ready, before anything is scored and whatever `onError` is."""
-    with pytest.raises(UserError, match=r"reward.functions\[gate\].importPath: 'nowhere:score' cannot be imported"):
-        driver.until_workers(1)
-
-
 def test_a_judge_scores_all_that_wait_in_one_call_and_fails_only_what_it_cannot_grade(
-    judge: Driver, one_pod: Pods
+    judge: Driver, pods: Pods
 ) -> None:
     from longshore_runtime.backends.tiny_model import build_tokenizer
 
+    pods.join(0)
     judge.serve(0, 1, UNGRADABLE, 2)
     groups = {group.draw.index: group for group in judge.until_scored(4)}
     assert judge.calls == [[0, 1, UNGRADABLE, 2], []]
@@ -114,7 +90,7 @@ def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_
     monkeypatch.setattr(SandboxWorker, "run", killed)
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1, on_error=OnRewardError.REPLACE)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock, found = Hands(), list[Surroundings]()
+    clock, found = ManualClock(), list[Surroundings]()
     lane = RewardLane((function,), LocalWorkers(1))
     pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, on_worker=found.append)
     driver = Driver(pool, events, clock, [])
@@ -128,35 +104,12 @@ def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_
     assert found[0].sandbox.available == detect(default_python()).available
 
 
-@pytest.mark.parametrize("driver", [{"import_path": "nowhere:score"}], indirect=True)
-def test_a_reward_that_cannot_be_imported_is_known_once_its_pod_is_there(pods: Pods, driver: Driver) -> None:
-    other = GroupScored(Draw(0, 0))
-    driver.events.put(other)
-    pods.join(0)
-    with pytest.raises(UserError, match=r"reward\.functions\[gate\]\.importPath: 'nowhere:score' cannot be imported"):
-        driver.pool.wait_ready(LIMIT_S)
-    pods.leave(0)
-    assert driver.events.get(timeout=0) is other
-
-
-def test_what_a_process_on_a_lost_pod_was_scoring_is_scored_again_elsewhere(
-    driver: Driver, one_pod: Pods, tmp_path: Path
-) -> None:
-    """To write into a pipe of `gate` is to wait until a process has begun to score, and to let it go on."""
-    pipes = [tmp_path / "first", tmp_path / "second"]
-    for pipe in pipes:
-        os.mkfifo(pipe)
-    one_pod.join(1)
-    driver.until_workers(2)
-    driver.pool.use([record(index, str(pipe)) for index, pipe in enumerate(pipes)])
-    driver.serve(0, 1)
-    one_pod.leave(1)
-    driver.until(lambda: driver.pool.stats.num_faults == 1)
-    pipes[0].write_text("1")
-    driver.until_scored(1)
-    driver.until(lambda: driver.pool.pressure(0.0).num_busy == 1)
-    pipes[1].write_text("1")
-    groups = driver.until_scored(2)
-    assert [group.draw.index for group in groups] == [0, 1]
-    assert {score.reward for group in groups for score in group.scores} == {1.0}
-    assert driver.pool.stats.num_faults == 1
+def test_a_function_that_can_score_nothing_ends_the_job_once_its_pod_is_there(pods: Pods) -> None:
+    """Whatever `onError` is, and before anything is scored."""
+    options = {"import_path": "nowhere:score", "on_error": OnRewardError.REPLACE}
+    with users_function(pods, ScorerFactory((), "output"), **options) as driver:
+        pods.join(0)
+        reported = r"^reward\.functions\[gate\]\.importPath: 'nowhere:score' cannot be imported"
+        with pytest.raises(UserError, match=reported):
+            driver.pool.wait_ready(LIMIT_S)
+        pods.leave(0)

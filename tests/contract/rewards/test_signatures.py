@@ -8,7 +8,7 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.reward import RewardFunction
-from longshore_runtime.rewards.protocol import Begin, ScoreRequest, decode, encode_begin, encode_request, items_of
+from longshore_runtime.rewards.protocol import Begin, ScoreRequest, decode, encode_begin, encode_request
 from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem
 
@@ -42,7 +42,7 @@ def reward(one: RewardFunction, scored: ScoreItem) -> float:
     request = decode(ScoreRequest, encode_request(1, one, [scored]))
     scorer = ChildScorer(one)
     try:
-        return scorer.score(items_of(request.items)[0]).reward
+        return scorer.score(request.items[0]).reward
     finally:
         scorer.close()
 
@@ -84,7 +84,7 @@ def test_a_function_of_trl_gets_lists_of_one_with_the_columns_that_it_takes(
 
 def test_a_function_of_a_row_is_rehearsed_with_the_whole_row() -> None:
     one = function("compute_score", "Verl")
-    rehearsal = items_of(decode(Begin, encode_begin([one], {"mine": [item("#### 72")]})).rehearsals["mine"])
+    rehearsal = decode(Begin, encode_begin([one], {"mine": [item("#### 72")]})).rehearsals["mine"]
     assert rehearsal[0].row["extra_info"] == ROW["extra_info"]
     ChildScorer(one, rehearsal).close()
     with pytest.raises(RewardSetupError, match=r"it scores none of the 1 rows .* not implemented for data_source='x'"):

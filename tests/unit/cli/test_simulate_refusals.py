@@ -79,7 +79,7 @@ def test_a_trace_is_refused_at_line_and_column(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("prompt,num_tokens\na,5\na,-5\n")
     message = refusal(manifest(tmp_path), *MODEL, "--lengths", trace)
-    assert "trace.csv: line 3, column num_tokens: -5, but a response has at least 1 token" in message
+    assert "trace.csv, line 3, column num_tokens: input should be greater than or equal to 1, not -5\n" in message
     other = tmp_path / "trace.parquet"
     other.touch()
     assert "neither a .csv nor a .jsonl file" in refusal(manifest(tmp_path), *MODEL, "--lengths", other)

@@ -46,7 +46,7 @@ class Characters:
 
 
 @dataclass
-class Hands:
+class ManualClock:
     """A clock that is set by hand."""
 
     time_s: float = 0.0
@@ -61,7 +61,7 @@ class Driver:
 
     pool: RewardPool
     events: "queue.SimpleQueue[Event]"
-    clock: Hands
+    clock: ManualClock
     pressures: list[RewardPressure]
     scored: list[GroupScored] = field(default_factory=list)
     calls: list[list[int]] = field(default_factory=lambda: [[]])
@@ -144,12 +144,12 @@ def pods_in(directory: Path) -> Iterator[Pods]:
 @contextlib.contextmanager
 def users_function(pods: Pods, factory: ScorerFactory, **options: Any) -> Iterator[Driver]:
     """A pool with a function of the user whose workers wait for pods."""
-    options = {"import_path": "tests.contract.rewards.gate:gate", "timeout_s": LIMIT_S, **options}
+    options = {"import_path": "somewhere:gate", "timeout_s": LIMIT_S, **options}
     function = RewardFunction(name="gate", kind=RewardKind.PYTHON, **options)
     pods.factory = replace(factory, functions=(function,))
     lane = RewardLane((function,), pods.host(NUM_PODS), is_sized=True)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock = Hands()
+    clock = ManualClock()
     pressures: list[RewardPressure] = []
     pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, pressures.append)
     pool.use([record(index) for index in range(8)])
@@ -162,7 +162,7 @@ def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any], **lan
     function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=JUDGE, **options)
     pods.factory = replace(factory, functions=(function,))
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock = Hands()
+    clock = ManualClock()
     lanes = [RewardLane((function,), pods.host(NUM_PODS), is_sized=True, **lane)]
     pool = RewardPool(lanes, factory, Characters(), events, clock, lambda _: None)
     pool.use([record(index) for index in range(8)])

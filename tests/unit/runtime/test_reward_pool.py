@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction, RewardKind, Signature
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.errors import UserError
@@ -25,7 +25,16 @@ from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.rollout.worker_hosts import WorkerDied
-from tests.unit.runtime.reward_driver import LIMIT_S, Characters, Driver, Hands, judges, pods_in, record, users_function
+from tests.unit.runtime.reward_driver import (
+    LIMIT_S,
+    Characters,
+    Driver,
+    ManualClock,
+    judges,
+    pods_in,
+    record,
+    users_function,
+)
 from tests.unit.runtime.reward_servers import Pods
 
 
@@ -223,6 +232,18 @@ def test_what_ran_on_a_lost_pod_is_scored_again_elsewhere(
     assert driver.pool.stats.num_faults == 1
 
 
+def test_a_request_that_a_pod_cannot_read_fails_at_once(pods: Pods) -> None:
+    deep: Any = "nested more deeply than readers allow"
+    for _ in range(220):
+        deep = [deep]
+    with users_function(pods, Gates((), "output"), signature=Signature.VERL, retries=0) as driver:
+        pods.join(0)
+        driver.pool.use([replace(record(0), fields={"deep": deep})])
+        driver.serve(0)
+        (group,) = driver.until_scored(1)
+    assert group.is_fatal and "(its pod closed the connection)" in str(group.error)
+
+
 def test_the_pressure_says_who_waits_and_for_how_long(driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]) -> None:
     driver.until_workers(1)
     driver.pool.use([record(0, "first"), *(record(index) for index in range(1, 6))])
@@ -377,7 +398,7 @@ def scored_by(host: Mortal) -> tuple[GroupScored, RewardPool]:
     """A program, by workers of this kind."""
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock = Hands()
+    clock = ManualClock()
     pool = RewardPool([RewardLane((function,), host)], ScorerFactory((), "output"), Characters(), events, clock)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])

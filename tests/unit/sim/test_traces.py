@@ -3,6 +3,10 @@
 import csv
 import io
 import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -10,13 +14,24 @@ from hypothesis import strategies as st
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore.sim.traces import csv_trace, jsonl_trace
+from longshore.sim import traces
+from longshore.sim.traces import LengthTrace
 
 records = st.lists(
     st.tuples(st.integers(0, 9), st.integers(1, 10_000)).map(lambda row: (f"prompt {row[0]}, {row[0]}", row[1])),
     min_size=1,
     max_size=40,
 )
+
+
+def read(parser: Callable[[Path, int, int], LengthTrace], text: str, max_tokens: int, size: int) -> LengthTrace:
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "trace"
+        path.write_bytes(text.encode())
+        return parser(path, max_tokens, size)
+
+
+csv_trace, jsonl_trace = partial(read, traces.csv_trace), partial(read, traces.jsonl_trace)
 
 
 def as_csv(rows: list[tuple[str, int]]) -> str:
@@ -64,16 +79,16 @@ def test_whole_numbers_may_be_written_as_floats_and_other_columns_are_named() ->
     [
         ("", "trace is empty"),
         ("num_tokens\n", "trace is empty"),
-        ("prompt,tokens\na,3\n", "line 1: there is no column num_tokens, only prompt, tokens"),
+        ("prompt,tokens\na,3\n", "line 2: there is no column num_tokens, only prompt, tokens"),
         ("num_tokens,num_tokens\n3,3\n", "line 1: the column 'num_tokens' is there 2 times"),
-        ("num_tokens\n5\n0\n", "line 3, column num_tokens: 0, but"),
-        ("num_tokens\n-4\n", "line 2, column num_tokens: -4, but"),
-        ("num_tokens\n7\nNaN\n", "line 3, column num_tokens: nan is no length"),
-        ("num_tokens\ninf\n", "line 2, column num_tokens: inf is no length"),
-        ("num_tokens\n2.5\n", "line 2, column num_tokens: 2.5 is no whole number"),
-        ("num_tokens\nmany\n", "line 2, column num_tokens: 'many' is no number"),
-        ("prompt,num_tokens\na,\n", "line 2, column num_tokens: empty"),
-        ("prompt,num_tokens\n ,3\n", "line 2, column prompt: "),
+        ("num_tokens\n5\n0\n", "line 3, column num_tokens: input should be greater than or equal to 1, not 0"),
+        ("num_tokens\n-4\n", "line 2, column num_tokens: input should be greater than or equal to 1, not -4"),
+        ("num_tokens\n7\nNaN\n", "line 3, column num_tokens: input should be a finite number, not NaN"),
+        ("num_tokens\ninf\n", "line 2, column num_tokens: input should be a finite number, not Infinity"),
+        ("num_tokens\n2.5\n", "line 2, column num_tokens: input should be a multiple of 1, not 2.5"),
+        ("num_tokens\nmany\n", 'line 2, column num_tokens: input should be a valid number, not "many"'),
+        ("prompt,num_tokens\na,\n", 'line 2, column num_tokens: input should be a valid number, not ""'),
+        ("prompt,num_tokens\n ,3\n", "line 2, column prompt: string should have at least 1 character"),
         ("prompt,num_tokens\na,3\nb\n", "line 3: 1 columns, unlike the header's 2"),
         ('num_tokens\n"3\n', "no CSV"),
     ],
@@ -88,18 +103,19 @@ def test_a_csv_that_cannot_be_used_is_refused_at_its_line(text: str, message: st
     ("text", "message"),
     [
         ("\n\n", "trace is empty"),
-        ('{"num_tokens": 3}\n{oops}', "line 2, character 2: no JSON"),
-        ("[3]", "line 1: a JSON object is needed"),
+        ('{"num_tokens": 3}\n{oops}', "line 2: not valid JSON"),
+        ("[3]", "line 1: a row must be a JSON object, not list"),
         ('{"tokens": 3}', "line 1: there is no column num_tokens, only tokens"),
         ("{}", "line 1: there is no column num_tokens, only none"),
-        ('{"num_tokens": "3"}', 'line 1, column num_tokens: "3" is no number'),
-        ('{"num_tokens": true}', "line 1, column num_tokens: true is no number"),
-        ('{"num_tokens": null}', "line 1, column num_tokens: null is no number"),
-        ('{"num_tokens": NaN}', "line 1, column num_tokens: nan is no length"),
-        ('{"num_tokens": 1e400}', "line 1, column num_tokens: inf is no length"),
-        ('{"num_tokens": 3}\n{"num_tokens": -1}', "line 2, column num_tokens: -1, but"),
+        ('{"num_tokens": "3"}', 'line 1, column num_tokens: input should be a valid number, not "3"'),
+        ('{"num_tokens": true}', "line 1, column num_tokens: input should be a valid number, not true"),
+        ('{"num_tokens": null}', "line 1, column num_tokens: input should be a valid number, not null"),
+        ('{"num_tokens": NaN}', "line 1: not valid JSON .NaN is no JSON number"),
+        ('{"num_tokens": 1e400}', "line 1, column num_tokens: input should be a finite number, not Infinity"),
+        ('{"num_tokens": 3}\n{"num_tokens": -1}', "line 2, column num_tokens: .* or equal to 1, not -1"),
         ('{"num_tokens": 3, "prompt": 1}\n{"num_tokens": 3}', "line 2, column prompt: every row needs a prompt id"),
-        ('{"num_tokens": 3, "prompt": null}', "line 1, column prompt: null is no prompt id"),
+        ('{"num_tokens": 3, "prompt": true}', "line 1, column prompt: input should be a valid string, not true"),
+        ('{"num_tokens": 3, "prompt": null}', "line 1, column prompt: input should be a valid string, not null"),
     ],
 )
 def test_jsonl_that_cannot_be_used_is_refused_at_its_line(text: str, message: str) -> None:

@@ -15,15 +15,14 @@ _AGGREGATE = f"{_RBAC}/aggregate-to-"
 _READABLE = [
     "configmaps", "endpoints", "persistentvolumeclaims", "persistentvolumeclaims/status", "pods", "pods/log",
     "pods/status", "services", "services/status", "serviceaccounts", "events", "namespaces", "namespaces/status",
-    "limitranges", "resourcequotas", "resourcequotas/status", "bindings",
+    "bindings",
 ]  # fmt: skip
 _EDITABLE = [
     "configmaps", "persistentvolumeclaims", "pods", "pods/eviction", "secrets", "serviceaccounts", "services",
 ]  # fmt: skip
 _GROUPS = {
     "apps": ["deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale"],
-    "batch": ["jobs", "jobs/status"],
-    "networking.k8s.io": ["ingresses", "networkpolicies"],
+    "networking.k8s.io": ["networkpolicies"],
     "policy": ["poddisruptionbudgets", "poddisruptionbudgets/status"],
     "discovery.k8s.io": ["endpointslices"],
 }

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from longshore_devcluster.apiserver.clock import age, human_duration
+from longshore_devcluster.apiserver.clock import age
 from longshore_devcluster.apiserver.resources import Column, Printer
 from longshore_devcluster.apiserver.schema.node import Json, Object
-from longshore_kube.times import parse_time
 
 NAME = Column("Name", format="name", description="The object's name, unique within its namespace.")
 AGE = Column("Age", description="Time since the object was created.")
@@ -199,23 +198,6 @@ def _replica_set_row(obj: Object, now: datetime) -> list[Json]:
 _WORKLOAD_WIDE = ("Containers", "Images", "Selector")
 DEPLOYMENTS = _printer("Ready Up-to-date# Available#", _deployment_row, _WORKLOAD_WIDE)
 REPLICA_SETS = _printer("Desired# Current# Ready#", _replica_set_row, _WORKLOAD_WIDE)
-
-
-def _job_row(job: Object, now: datetime) -> list[Json]:
-    spec, status = job.get("spec", {}), job.get("status", {})
-    true = {c["type"]: c for c in status.get("conditions") or () if c.get("status") == "True"}
-    state = next((name for name in ("Complete", "Failed", "Suspended") if name in true), "Running")
-    wanted = spec.get("completions")
-    completions = f"{status.get('succeeded', 0)}/{wanted if wanted is not None else '1'}"
-    duration = ""
-    if status.get("startTime"):
-        start = parse_time(status["startTime"])
-        end = parse_time(status["completionTime"]) if status.get("completionTime") else now
-        duration = human_duration(int((end - start).total_seconds()))
-    return [state, completions, duration, *_template(job), selector_text(spec.get("selector"))]
-
-
-JOBS = _printer("Status Completions Duration", _job_row, _WORKLOAD_WIDE)
 
 
 def _service_row(service: Object, now: datetime) -> list[Json]:

@@ -104,12 +104,11 @@ def _core() -> list[Resource]:
 
     return [
         core("ConfigMap", "configmaps", short="cm", printer=printers_more.CONFIG_MAPS),
-        core("Endpoints", "endpoints", short="ep", printer=printers_more.ENDPOINTS),
+        core("Endpoints", "endpoints", short="ep"),
         core(
             "Event", "events", short="ev", printer=printers_more.EVENTS, select=_EVENT_FIELDS,
             schema=builtin_types()["CoreEvent"],
         ),
-        core("LimitRange", "limitranges", short="limits"),
         core(
             "Namespace", "namespaces", namespaced=False, short="ns", status=True,
             printer=printers_more.NAMESPACES, select="status.phase", fill=more_defaults.namespace,
@@ -125,14 +124,13 @@ def _core() -> list[Resource]:
         ),
         core(
             "PersistentVolume", "persistentvolumes", namespaced=False, short="pv", status=True,
-            printer=printers_more.VOLUMES, fill=more_defaults.volume, delete_answers_object=True,
+            fill=more_defaults.volume, delete_answers_object=True,
         ),
         core(
             "Pod", "pods", short="po", categories="all", status=True, printer=printers.PODS,
             select=_POD_FIELDS, subresources=_POD_SUBRESOURCES, fill=pods.fill_pod, generation=True,
             delete_answers_object=True,
         ),
-        core("ResourceQuota", "resourcequotas", short="quota", status=True),
         core("Secret", "secrets", printer=printers_more.SECRETS, select="type", fill=more_defaults.secret),
         core(
             "ServiceAccount", "serviceaccounts", short="sa", subresources=(_TOKEN,),
@@ -155,21 +153,15 @@ def _workloads() -> list[Resource]:
     return [
         scaled("Deployment", "deployments", "deploy", printers.DEPLOYMENTS, workloads.fill_deployment),
         scaled("ReplicaSet", "replicasets", "rs", printers.REPLICA_SETS, workloads.fill_replica_set),
-        _resource(
-            "batch", "Job", "jobs", categories="all", status=True, printer=printers.JOBS,
-            fill=workloads.fill_job, generation=True,
-        ),
-    ]  # fmt: skip
+    ]
 
 
 def _access() -> list[Resource]:
     rbac, authorization = "rbac.authorization.k8s.io", "authorization.k8s.io"
-    bindings = printers_more.BINDINGS
     return [
-        _resource(rbac, "ClusterRoleBinding", "clusterrolebindings", namespaced=False, printer=bindings,
-                  fill=more_defaults.role_binding),
+        _resource(rbac, "ClusterRoleBinding", "clusterrolebindings", namespaced=False, fill=more_defaults.role_binding),
         _resource(rbac, "ClusterRole", "clusterroles", namespaced=False, printer=printers.CREATED_AT),
-        _resource(rbac, "RoleBinding", "rolebindings", printer=bindings, fill=more_defaults.role_binding),
+        _resource(rbac, "RoleBinding", "rolebindings", fill=more_defaults.role_binding),
         _resource(rbac, "Role", "roles", printer=printers.CREATED_AT),
         _review("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews"),
         _review("authentication.k8s.io", "TokenReview", "tokenreviews"),
@@ -182,49 +174,34 @@ def _access() -> list[Resource]:
 
 def _others() -> list[Resource]:
     admission = "admissionregistration.k8s.io"
-    extensions, networking = "apiextensions.k8s.io", "networking.k8s.io"
     return [
         _resource(
             "coordination.k8s.io", "Lease", "leases", printer=printers_more.LEASES,
             needs_version_to_update=True, creates_on_update=True,
         ),
         _resource(
-            extensions, "CustomResourceDefinition", "customresourcedefinitions", namespaced=False,
+            "apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False,
             short="crd crds", categories="api-extensions", status=True, printer=printers.CREATED_AT,
             generation=True, needs_version_to_update=True, fill=more_defaults.custom_resource_definition,
         ),
         events.events_resource(printers_more.EVENTS, _EVENT_FIELDS),
-        _resource(networking, "IngressClass", "ingressclasses", namespaced=False),
-        _resource(networking, "Ingress", "ingresses", short="ing", status=True, generation=True),
         _resource(
-            networking, "NetworkPolicy", "networkpolicies", short="netpol", generation=True,
-            printer=printers_more.NETWORK_POLICIES, fill=more_defaults.network_policy,
+            "networking.k8s.io", "NetworkPolicy", "networkpolicies", short="netpol", generation=True,
+            fill=more_defaults.network_policy,
         ),
         _resource(
             "policy", "PodDisruptionBudget", "poddisruptionbudgets", short="pdb", status=True,
-            printer=printers_more.DISRUPTION_BUDGETS, generation=True, fill=more_defaults.disruption_budget,
+            generation=True, fill=more_defaults.disruption_budget,
         ),
         _resource(
             "storage.k8s.io", "StorageClass", "storageclasses", namespaced=False, short="sc",
-            printer=printers_more.STORAGE_CLASSES, fill=more_defaults.storage_class,
-            delete_answers_object=True,
+            fill=more_defaults.storage_class, delete_answers_object=True,
         ),
         _resource(
             "scheduling.k8s.io", "PriorityClass", "priorityclasses", namespaced=False, short="pc",
-            printer=printers_more.PRIORITY_CLASSES, fill=more_defaults.priority_class,
+            fill=more_defaults.priority_class,
         ),
-        _resource(
-            "discovery.k8s.io", "EndpointSlice", "endpointslices", printer=printers_more.ENDPOINT_SLICES,
-            generation=True,
-        ),
-        _resource(
-            admission, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", namespaced=False,
-            categories="api-extensions", generation=True,
-        ),
-        _resource(
-            admission, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", namespaced=False,
-            categories="api-extensions", generation=True,
-        ),
+        _resource("discovery.k8s.io", "EndpointSlice", "endpointslices", generation=True),
         _resource(
             admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", namespaced=False,
             categories="api-extensions", status=True, generation=True, fill=more_defaults.admission_policy,
@@ -232,10 +209,6 @@ def _others() -> list[Resource]:
         _resource(
             admission, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", namespaced=False,
             categories="api-extensions", generation=True, fill=more_defaults.admission_policy_binding,
-        ),
-        _resource(
-            "apiregistration.k8s.io", "APIService", "apiservices", namespaced=False,
-            categories="api-extensions", status=True,
         ),
     ]  # fmt: skip
 

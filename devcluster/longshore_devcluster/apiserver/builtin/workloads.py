@@ -1,4 +1,4 @@
-"""Defaults of deployments, replica sets and jobs."""
+"""Defaults of deployments and replica sets."""
 
 from longshore_devcluster.apiserver.builtin.pods import fill_template_spec
 from longshore_devcluster.apiserver.schema.node import Object
@@ -32,31 +32,3 @@ def fill_replica_set(replica_set: Object) -> None:
         spec["selector"] = {"matchLabels": labels}
     _fill_template(spec)
     replica_set.setdefault("status", {"replicas": 0})
-
-
-def fill_job(job: Object) -> None:
-    spec = job.setdefault("spec", {})
-    if spec.get("completions") is None and spec.get("parallelism") is None:
-        spec["completions"] = 1
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 6)
-    spec.setdefault("completionMode", "NonIndexed")
-    spec.setdefault("suspend", False)
-    spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
-    uid = job["metadata"].get("uid")
-    if uid and not spec.get("manualSelector"):
-        _select_by_uid(job, spec, uid)
-    _fill_template(spec)
-    job.setdefault("status", {})
-
-
-def _select_by_uid(job: Object, spec: Object, uid: str) -> None:
-    labels = {
-        "batch.kubernetes.io/controller-uid": uid,
-        "batch.kubernetes.io/job-name": job["metadata"]["name"],
-        "controller-uid": uid,
-        "job-name": job["metadata"]["name"],
-    }
-    spec.setdefault("selector", {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}})
-    metadata = spec.setdefault("template", {}).setdefault("metadata", {})
-    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}

@@ -68,7 +68,7 @@ def test_outcomes_arrive_as_they_were(outcomes: list[ScoreOutcome]) -> None:
 def test_a_call_carries_what_its_function_reads_of_the_row(function: RewardFunction, row: dict[str, Any]) -> None:
     request = protocol.decode(ScoreRequest, protocol.encode_request(3, function, [ITEM]))
     assert (request.number, request.function) == (3, function.name)
-    assert protocol.items_of(request.items) == [ScoreItem("d, line 1", "what?", "this", "that", row, [1.0, 2.0])]
+    assert request.items == [ScoreItem("d, line 1", "what?", "this", "that", row, [1.0, 2.0])]
 
 
 def test_a_row_may_hold_what_json_does_not_know() -> None:

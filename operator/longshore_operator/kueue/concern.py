@@ -7,7 +7,13 @@ from longshore.api.status import Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
-from longshore_operator.kueue.view import KueueView, Object
+from longshore_operator.kueue.view import (
+    ANNOTATION_SUSPENDED,
+    DEACTIVATED,
+    DEACTIVATED_DUE_TO,
+    KueueView,
+    Object,
+)
 from longshore_operator.kueue.workload import MAX_POD_SETS, is_outdated, newer_generation, workload
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
@@ -53,11 +59,15 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
     if progress.suspended and view.is_active:
         # Kueue gives the quota of an inactive Workload to others at once, without waiting for its eviction.
         return None if has_pods else _activate(found, version, active=False)
+    if progress.suspended and view.is_deactivated:
+        # From now on it is inactive for the sake of the suspension, and ends with it.
+        return PatchWorkload(_name(found), version, {"metadata": {"annotations": {ANNOTATION_SUSPENDED: "true"}}})
     if view.holds("Evicted") and view.holds("QuotaReserved"):
         return None if has_pods else _release(context, view, version)
     if not progress.suspended and not view.is_active:
         # With its old admission, Kueue would count the quota again that others may have by now.
-        return None if view.holds("QuotaReserved") else _activate(found, version, active=True)
+        waits = view.is_deactivated or view.holds("QuotaReserved")
+        return None if waits else _activate(found, version, active=True)
     if _gives_up(context, view, has_pods=has_pods):
         return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
     if not view.holds("QuotaReserved") and not view.mistake and not progress.suspended:
@@ -85,7 +95,9 @@ def too_many_pod_sets(manifest: Object) -> str:
 
 
 def _activate(found: Object, version: str, *, active: bool) -> PatchWorkload:
-    return PatchWorkload(_name(found), version, {"spec": {"active": active}})
+    annotations = {ANNOTATION_SUSPENDED: None if active else "true"}
+    change = {"metadata": {"annotations": annotations}, "spec": {"active": active}}
+    return PatchWorkload(_name(found), version, change)
 
 
 def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
@@ -111,6 +123,8 @@ def _release(context: Context, view: KueueView, version: str) -> WorkloadAction:
     """Give the quota back: no pod uses it any more."""
     evicted = view.condition("Evicted")
     reason, message = evicted.get("reason", ""), evicted.get("message", "")
+    if reason.startswith(DEACTIVATED_DUE_TO):
+        reason = DEACTIVATED  # By this word Kueue knows that the Workload returns as soon as it is active again.
     changes = {
         "QuotaReserved": (False, "Pending", message),
         "Admitted": (False, "NoReservation", "the workload has no reservation"),

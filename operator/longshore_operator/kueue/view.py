@@ -9,6 +9,12 @@ VERSIONS: Final = ("v1beta2", "v1beta1")
 """Versions of Kueue's API that Longshore supports, best first."""
 LABEL_QUEUE: Final = f"{GROUP}/queue-name"
 LABEL_PRIORITY_CLASS: Final = f"{GROUP}/priority-class"
+ANNOTATION_SUSPENDED: Final = "longshore.dev/suspended"
+"""Of a Workload that is inactive only because its job is suspended."""
+
+DEACTIVATED: Final = "Deactivated"
+DEACTIVATED_DUE_TO: Final = f"{DEACTIVATED}DueTo"
+"""Reason of an eviction that Kueue decided itself, before the name of the cause."""
 
 Object = Mapping[str, Any]
 
@@ -50,6 +56,12 @@ class KueueView:
     def is_active(self) -> bool:
         """Whether Kueue takes the Workload into account: of an inactive one, it has given the quota to others."""
         return bool((self.workload or {}).get("spec", {}).get("active", True))
+
+    @property
+    def is_deactivated(self) -> bool:
+        """Whether Kueue or a person made the Workload inactive, and not this operator for a suspended job."""
+        annotations = (self.workload or {}).get("metadata", {}).get("annotations") or {}
+        return not self.is_active and ANNOTATION_SUSPENDED not in annotations
 
     def is_foreign(self, job_uid: str) -> bool:
         """There is a Workload of the name, and it speaks for another job: one that is being deleted, most likely."""

@@ -9,7 +9,14 @@ from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, ANNOTATION_GENERATION, Identity
-from longshore_operator.kueue.view import GROUP, LABEL_PRIORITY_CLASS, KueueView, Object, Priority
+from longshore_operator.kueue.view import (
+    ANNOTATION_SUSPENDED,
+    GROUP,
+    LABEL_PRIORITY_CLASS,
+    KueueView,
+    Object,
+    Priority,
+)
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_sets import PodSet, pod_sets
@@ -59,7 +66,7 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
     metadata["annotations"] = {
         ANNOTATION_FINGERPRINT: f"{fingerprint(in_queue)}-{fingerprint(spec['podSets'])}",
         ANNOTATION_GENERATION: str(identity.generation),
-    }
+    } | ({ANNOTATION_SUSPENDED: "true"} if job.spec.suspend else {})
     return {
         "apiVersion": f"{GROUP}/{view.version}",
         "kind": "Workload",

@@ -35,6 +35,10 @@ class AdmittedReason(Reason):
         "Evicted",
         "Kueue takes the quota back, with the reason in the message; the job continues when it is admitted again",
     )
+    DEACTIVATED = (
+        "Deactivated",
+        "Kueue or a person made the job's Workload inactive; the message says who, and how the job queues again",
+    )
     QUEUE_UNAVAILABLE = (
         "QueueUnavailable",
         "Kueue, the queue or the priority class cannot be used; the message says why",
@@ -305,6 +309,7 @@ EVENTS: Final[tuple[Reason, ...]] = (
     AdmittedReason.ADMITTED,
     AdmittedReason.PREEMPTED,
     AdmittedReason.EVICTED,
+    AdmittedReason.DEACTIVATED,
     AdmittedReason.SHARING_REFUSED,
     ScheduledReason.UNSCHEDULABLE,
     *SuspendedReason,

@@ -2,7 +2,8 @@
 
 The stand-in plays Kueue's part for one resource: it admits by priority and age while the quota lasts, says why others
 wait, evicts for a higher priority, and frees quota only when the owner of an evicted Workload has released it. Quota of
-a Workload that becomes inactive is free at once, as in the real one.
+a Workload that becomes inactive is free at once, as in the real one. It deactivates what has run for too long, and what
+was deactivated waits until its owner has released it and somebody has activated it again.
 """
 
 import os
@@ -137,6 +138,12 @@ class Kueue:
             raise
         return found
 
+    def change(self, namespace: str, job: str, **spec: Any) -> None:
+        """Change the Workload of a job, as a person does."""
+        self.cluster.custom.patch_namespaced_custom_object(
+            GROUP, "v1beta1", namespace, "workloads", f"{job}-rljob", {"spec": spec}
+        )
+
     def condition(self, namespace: str, job: str, kind: str) -> Json:
         return condition(self.workload(namespace, job), kind)
 
@@ -205,6 +212,15 @@ class FakeKueue:
                 if not holds(one, "Evicted") and self._evict(one, "Deactivated", "The workload is deactivated"):
                     return
                 continue
+            if has_run_for_too_long(one):
+                self._deactivate(one, "MaximumExecutionTimeExceeded", "exceeding the maximum execution time")
+                return
+            requeued = condition(one, "Requeued")
+            if requeued.get("status") == "False":
+                if requeued["reason"] == "Deactivated":
+                    self._report(one, {"Requeued": ("True", "Reactivated", "The workload was reactivated")})
+                    return
+                continue
             if holds(one, "QuotaReserved"):
                 continue
             queue = local.get((one["metadata"]["namespace"], one["spec"]["queueName"]))
@@ -263,6 +279,13 @@ class FakeKueue:
     def _evict(self, one: Json, reason: str, message: str) -> bool:
         return self._report(one, {"Evicted": ("True", reason, message)})
 
+    def _deactivate(self, one: Json, reason: str, message: str) -> None:
+        metadata = one["metadata"]
+        found = self._custom.patch_namespaced_custom_object(
+            GROUP, "v1beta1", metadata["namespace"], "workloads", metadata["name"], {"spec": {"active": False}}
+        )
+        self._evict(found, f"DeactivatedDueTo{reason}", f"The workload is deactivated due to {message}")
+
     def _report(self, one: Json, changes: dict[str, tuple[str, str, str]], admission: Json | None = None) -> bool:
         """Write conditions; returns whether that changed anything, so that what was read before is old."""
         known = {kind: condition(one, kind) for kind in changes}
@@ -275,6 +298,7 @@ class FakeKueue:
         kept = [each for each in (one.get("status") or {}).get("conditions") or [] if each["type"] not in changes]
         conditions = [
             {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
+            | {"observedGeneration": one["metadata"]["generation"]}
             for kind, (status, reason, message) in changes.items()
         ]
         metadata = one["metadata"]
@@ -289,6 +313,15 @@ class FakeKueue:
 def is_lower(workload: Json, than: Json) -> bool:
     """Whether a Workload may be evicted for another one."""
     return bool(workload["spec"].get("priority", 0) < than["spec"].get("priority", 0))
+
+
+def has_run_for_too_long(workload: Json) -> bool:
+    """Whether a Workload was admitted for longer than it may be."""
+    limit_s, admitted = workload["spec"].get("maximumExecutionTimeSeconds"), condition(workload, "Admitted")
+    if limit_s is None or admitted.get("status") != "True":
+        return False
+    since = datetime.fromisoformat(admitted["lastTransitionTime"].replace("Z", "+00:00"))
+    return (datetime.now(UTC) - since).total_seconds() > limit_s
 
 
 def possible_counts(workload: Json) -> Iterator[dict[str, int]]:

@@ -115,6 +115,43 @@ def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 2}
 
 
+def test_a_job_that_an_administrator_deactivates_stops_and_waits_until_a_person_activates_it(
+    jobs: Jobs, kueue: Kueue
+) -> None:
+    jobs.create("first", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "first")
+    kueue.change(jobs.namespace, "first", active=False)
+    jobs.wait_reported("first", "Deactivated", "set spec.active of Workload first-rljob to false; to queue it again")
+    assert "Deactivated" in jobs.event_reasons()
+    jobs.create("second", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "second")
+    assert jobs.gpu_pods("first") == {}
+    jobs.delete("second")
+    # The younger one gets the quota, although the older one would fit.
+    jobs.create("urgent", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "urgent")
+    kueue.change(jobs.namespace, "first", active=True)
+    jobs.wait_reported("first", "QuotaPending", f"insufficient unused quota for {GPU}")
+    jobs.delete("urgent")
+    assert wait_admitted(jobs, "first")["attempt"] == 2
+
+
+def test_a_job_that_kueue_deactivates_says_so_and_returns_after_a_suspension_by_its_user(
+    jobs: Jobs, kueue: Kueue
+) -> None:
+    jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
+    jobs.wait_reported("first", "QueueUnavailable", "later doesn't exist")
+    kueue.change(jobs.namespace, "first", maximumExecutionTimeSeconds=1)
+    kueue.create_local_queue(jobs.namespace, "later")
+    jobs.wait_reported("first", "Deactivated", "Kueue deactivated the job (MaximumExecutionTimeExceeded): The workload")
+    eventually("the quota is free", lambda: not holds(kueue.workload(jobs.namespace, "first"), "QuotaReserved"))
+    kueue.change(jobs.namespace, "first", maximumExecutionTimeSeconds=3600)
+    jobs.patch({"suspend": True}, "first")
+    jobs.wait_phase("Suspended", "first")
+    jobs.patch({"suspend": False}, "first")
+    assert wait_admitted(jobs, "first")["attempt"] == 2
+
+
 def test_a_queue_that_does_not_exist_is_reported_and_corrected(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
     jobs.wait_reported("first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")

@@ -33,6 +33,14 @@ _FOR_SCHEDULING: Final = (
 )
 _OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
 """Not the image: with another one, a job that waits would get another Workload and lose its place in the queue."""
+_TOPOLOGY_REQUESTS: Final = {
+    f"{GROUP}/podset-required-topology": "required",
+    f"{GROUP}/podset-preferred-topology": "preferred",
+    f"{GROUP}/podset-unconstrained-topology": "unconstrained",
+}
+"""Annotations of pods, in the order in which they count, and the fields of a topology request."""
+_GATE: Final = f"{GROUP}/topology"
+"""Kueue chooses nodes for pods with this gate, and removes it."""
 _SOURCE_KUEUE: Final = f"{GROUP}/workloadpriorityclass"
 _SOURCE_KUBERNETES: Final = "scheduling.k8s.io/priorityclass"
 
@@ -42,8 +50,20 @@ def requested_pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any
     return [
         {"name": one.name, "count": one.num_most, "template": {"spec": _for_kueue(one.pod["spec"])}}
         | ({"minCount": job.spec.workers.least_replicas} if _is_elastic(job, one) else {})
+        | _topology_request(one)
         for one in pod_sets(job, config)
     ]
+
+
+def _topology_request(one: PodSet) -> dict[str, Any]:
+    """What the annotations of the pods ask of their nodes. Pods get domains in the order of their index."""
+    annotations = one.pod["metadata"]["annotations"]
+    asked = next((name for name in _TOPOLOGY_REQUESTS if name in annotations), None)
+    if asked is None:
+        return {}
+    field = _TOPOLOGY_REQUESTS[asked]
+    wanted = {field: annotations[asked] == "true" if field == "unconstrained" else annotations[asked]}
+    return {"topologyRequest": wanted | {"podIndexLabel": names.LABEL_INDEX}}
 
 
 def _is_elastic(job: RLJob, one: PodSet) -> bool:
@@ -116,6 +136,8 @@ def placements(view: KueueView) -> dict[str, PodPlacement]:
     for assignment in (view.status.get("admission") or {}).get("podSetAssignments") or ():
         flavors = sorted(set(assignment.get("flavors", {}).values()))
         requested[assignment["name"]] = [_of_flavor(view.flavors.get(name, {})) for name in flavors]
+        if assignment.get("topologyAssignment"):
+            requested[assignment["name"]].append(_of_topology(assignment["name"], view))
     for check in view.status.get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
             requested.setdefault(update["name"], []).append(update)
@@ -127,13 +149,15 @@ def placed(pod: dict[str, Any], placement: PodPlacement) -> dict[str, Any]:
     spec, metadata = pod["spec"], pod["metadata"]
     tolerations = spec.get("tolerations") or []
     more = [dict(one) for one in placement.tolerations if one not in tolerations]
+    gates = [*(spec.get("schedulingGates") or ()), *({"name": gate} for gate in placement.scheduling_gates)]
     return pod | {
         "metadata": metadata
         | {"labels": {**placement.labels, **metadata["labels"]}}
         | {"annotations": {**placement.annotations, **metadata["annotations"]}},
         "spec": spec
         | {"nodeSelector": {**(spec.get("nodeSelector") or {}), **placement.node_selector}}
-        | {"tolerations": [*tolerations, *more]},
+        | {"tolerations": [*tolerations, *more]}
+        | ({"schedulingGates": gates} if gates else {}),
     }
 
 
@@ -163,11 +187,23 @@ def _of_flavor(spec: Object) -> Object:
     return {"nodeSelector": spec.get("nodeLabels") or {}, "tolerations": spec.get("tolerations") or ()}
 
 
+def _of_topology(pod_set: str, view: KueueView) -> Object:
+    """What Kueue knows the pods by whose nodes it chooses, one by one as they are created."""
+    assert view.workload is not None, "it is admitted"
+    return {
+        "labels": {f"{GROUP}/podset": pod_set, f"{GROUP}/tas": "true"},
+        "annotations": {f"{GROUP}/workload": view.workload["metadata"]["name"]},
+        "schedulingGates": [_GATE],
+    }
+
+
 def _placement(parts: list[Object]) -> PodPlacement:
     maps: dict[str, dict[str, str]] = {"nodeSelector": {}, "labels": {}, "annotations": {}}
     tolerations: list[dict[str, Any]] = []
+    gates: list[str] = []
     for part in parts:
+        gates += part.get("schedulingGates") or ()
         for field, found in maps.items():
             found |= part.get(field) or {}
         tolerations += [one for one in part.get("tolerations") or () if one not in tolerations]
-    return PodPlacement(maps["nodeSelector"], tuple(tolerations), maps["labels"], maps["annotations"])
+    return PodPlacement(maps["nodeSelector"], tuple(tolerations), maps["labels"], maps["annotations"], tuple(gates))

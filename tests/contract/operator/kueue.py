@@ -3,7 +3,8 @@
 The stand-in plays Kueue's part for one resource: it admits by priority and age while the quota lasts, says why others
 wait, evicts for a higher priority, and frees quota only when the owner of an evicted Workload has released it. Quota of
 a Workload that becomes inactive is free at once, as in the real one. It deactivates what has run for too long, and what
-was deactivated waits until its owner has released it and somebody has activated it again.
+was deactivated waits until its owner has released it and somebody has activated it again. Where the flavor has a
+topology, it chooses the nodes of pods (`kueue_topology.py`).
 """
 
 import os
@@ -18,6 +19,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from tests.contract.operator import kueue_topology
 from tests.contract.operator.harness import GPU, Cluster, Operator, eventually
 
 GROUP = "kueue.x-k8s.io"
@@ -27,7 +29,9 @@ _KINDS = {
     "ClusterQueue": "clusterqueues",
     "ResourceFlavor": "resourceflavors",
     "WorkloadPriorityClass": "workloadpriorityclasses",
+    "Topology": "topologies",
 }
+_TOPOLOGY_VERSION = "v1alpha1"
 _NAMESPACED = {"Workload", "LocalQueue"}
 Json = dict[str, Any]
 
@@ -68,9 +72,9 @@ def install_definitions(cluster: Cluster) -> None:
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     for kind, plural in _KINDS.items():
         versions = [
-            {"name": name, "served": True, "storage": name == "v1beta1", "schema": schema}
+            {"name": name, "served": True, "storage": name != "v1beta2", "schema": schema}
             | ({"subresources": {"status": {}}} if kind == "Workload" else {})
-            for name in ("v1beta1", "v1beta2")
+            for name in ((_TOPOLOGY_VERSION,) if kind == "Topology" else ("v1beta1", "v1beta2"))
         ]
         names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
         scope = "Namespaced" if kind in _NAMESPACED else "Cluster"
@@ -83,8 +87,8 @@ def install_definitions(cluster: Cluster) -> None:
 
     def served() -> bool:
         try:
-            for plural in _KINDS.values():
-                cluster.custom.list_cluster_custom_object(GROUP, "v1beta1", plural)
+            for kind, plural in _KINDS.items():
+                cluster.custom.list_cluster_custom_object(GROUP, _version(kind), plural)
         except ApiException:
             return False
         return True
@@ -105,10 +109,16 @@ class Kueue:
         self.create_cluster_queue(gpus, node_labels)
         self.create_local_queue(namespace, "team")
 
-    def create_cluster_queue(self, gpus: int, node_labels: dict[str, str]) -> None:
-        """A ClusterQueue with so many GPUs, in which higher priorities preempt, with its flavor and priority class."""
-        toleration = {"key": "team", "operator": "Exists"}
-        self._create("ResourceFlavor", {"nodeLabels": node_labels, "tolerations": [toleration]})
+    def create_cluster_queue(self, gpus: int, node_labels: dict[str, str], levels: list[str] | None = None) -> None:
+        """A ClusterQueue with so many GPUs, in which higher priorities preempt, with its flavor and priority class.
+
+        `levels`: labels of nodes by which Kueue chooses the nodes of pods.
+        """
+        toleration, flavor = {"key": "team", "operator": "Exists"}, {}
+        if levels is not None:
+            self._create("Topology", {"levels": [{"nodeLabel": level} for level in levels]})
+            flavor = {"topologyName": self.name}
+        self._create("ResourceFlavor", flavor | {"nodeLabels": node_labels, "tolerations": [toleration]})
         quotas = [{"name": GPU, "nominalQuota": gpus}, {"name": "cpu", "nominalQuota": 100}]
         quotas += [{"name": "memory", "nominalQuota": "100Gi"}]
         resources = {
@@ -150,13 +160,22 @@ class Kueue:
     def delete_queue(self) -> None:
         for kind in ("ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass"):
             self.cluster.custom.delete_cluster_custom_object(GROUP, "v1beta1", _KINDS[kind], self.name)
+        try:
+            self.cluster.custom.delete_cluster_custom_object(GROUP, _TOPOLOGY_VERSION, _KINDS["Topology"], self.name)
+        except ApiException as error:
+            if error.status != 404:
+                raise
 
     def _create(self, kind: str, spec: Json) -> None:
         body = {"metadata": {"name": self.name}, "spec": spec} | self._type(kind)
-        self.cluster.custom.create_cluster_custom_object(GROUP, "v1beta1", _KINDS[kind], body)
+        self.cluster.custom.create_cluster_custom_object(GROUP, _version(kind), _KINDS[kind], body)
 
     def _type(self, kind: str) -> Json:
-        return {"apiVersion": f"{GROUP}/v1beta1", "kind": kind}
+        return {"apiVersion": f"{GROUP}/{_version(kind)}", "kind": kind}
+
+
+def _version(kind: str) -> str:
+    return _TOPOLOGY_VERSION if kind == "Topology" else "v1beta1"
 
 
 def condition(workload: Json, kind: str) -> Json:
@@ -172,7 +191,7 @@ class FakeKueue:
     """Kueue's controller, for as long as the context lasts."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._custom = cluster.custom
+        self._core, self._custom = cluster.core, cluster.custom
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.error: Exception | None = None
@@ -196,7 +215,7 @@ class FakeKueue:
                     return
 
     def _list(self, kind: str) -> list[Json]:
-        found: list[Json] = self._custom.list_cluster_custom_object(GROUP, "v1beta1", _KINDS[kind])["items"]
+        found: list[Json] = self._custom.list_cluster_custom_object(GROUP, _version(kind), _KINDS[kind])["items"]
         return found
 
     def _look(self) -> None:
@@ -222,6 +241,7 @@ class FakeKueue:
                     return
                 continue
             if holds(one, "QuotaReserved"):
+                kueue_topology.ungate(self._core, one)
                 continue
             queue = local.get((one["metadata"]["namespace"], one["spec"]["queueName"]))
             if queue is None:
@@ -252,7 +272,11 @@ class FakeKueue:
         free = quota - sum(gpus(each) for each in users)
         counts = next((counts for counts in possible_counts(one) if gpus(one, counts) <= free), None)
         if counts is not None:
-            return self._admit(one, name, flavor["name"], counts)
+            assignments = self._assignments(one, flavor["name"], counts)
+            if assignments is not None:
+                return self._admit(one, name, assignments)
+            message = f"couldn't assign flavors: topology \"{name}\" doesn't allow to fit any of the pods"
+            return self._report(one, {"QuotaReserved": ("False", "Pending", message)})
         missing = gpus(one) - free
         message = f"couldn't assign flavors: insufficient unused quota for {GPU}, {missing} more needed"
         if self._report(one, {"QuotaReserved": ("False", "Pending", message)}):
@@ -263,11 +287,23 @@ class FakeKueue:
                 return self._evict(user, "Preempted", "Preempted to accommodate a workload of higher priority")
         return False
 
-    def _admit(self, one: Json, queue: str, flavor: str, counts: dict[str, int]) -> bool:
-        assignments = [
-            {"name": pods["name"], "count": counts[pods["name"]], "flavors": {GPU: flavor, "cpu": flavor}}
-            for pods in one["spec"]["podSets"]
-        ]
+    def _assignments(self, one: Json, flavor: str, counts: dict[str, int]) -> list[Json] | None:
+        """What each pod set gets; None: no domain of the topology has room for one that needs it."""
+        found = {each["metadata"]["name"]: each["spec"] for each in self._list("ResourceFlavor")}
+        topologies = {each["metadata"]["name"]: each["spec"]["levels"] for each in self._list("Topology")}
+        levels = [level["nodeLabel"] for level in topologies.get(found[flavor].get("topologyName"), ())]
+        assignments = []
+        for pods in one["spec"]["podSets"]:
+            given = {"name": pods["name"], "count": counts[pods["name"]], "flavors": {GPU: flavor, "cpu": flavor}}
+            if levels:
+                nodes = self._core.list_node().items
+                given["topologyAssignment"] = kueue_topology.assign(nodes, levels, pods, given["count"])
+                if given["topologyAssignment"] is None:
+                    return None
+            assignments.append(given)
+        return assignments
+
+    def _admit(self, one: Json, queue: str, assignments: list[Json]) -> bool:
         changes = {
             "QuotaReserved": ("True", "QuotaReserved", f"Quota reserved in ClusterQueue {queue}"),
             "Admitted": ("True", "Admitted", f"The workload is admitted by ClusterQueue {queue}"),

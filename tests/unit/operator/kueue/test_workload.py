@@ -107,6 +107,23 @@ class TestPodSets:
         assert [name for name, one in sets.items() if "minCount" in one] == ["worker"]
         assert all("minCount" not in one for one in requested_pod_sets(make_job(), CONFIG))
 
+    @pytest.mark.parametrize(
+        ("annotation", "request_"),
+        [
+            ({"podset-required-topology": "example.com/rack"}, {"required": "example.com/rack"}),
+            ({"podset-preferred-topology": "example.com/rack"}, {"preferred": "example.com/rack"}),
+            ({"podset-unconstrained-topology": "true"}, {"unconstrained": True}),
+        ],
+    )
+    def test_annotations_of_a_template_are_a_topology_request_of_its_pods_only(
+        self, annotation: dict[str, str], request_: dict[str, Any]
+    ) -> None:
+        annotations = {f"kueue.x-k8s.io/{name}": value for name, value in annotation.items()}
+        job = make_job(workers={"replicas": 2, "template": {"metadata": {"annotations": annotations}}})
+        asked = {one["name"]: one.get("topologyRequest") for one in requested_pod_sets(job, CONFIG)}
+        assert asked.pop("worker") == request_ | {"podIndexLabel": "longshore.dev/index"}
+        assert set(asked.values()) == {None}
+
 
 class TestWorkload:
     def test_it_belongs_to_the_job_and_is_inactive_while_the_job_is_suspended(self) -> None:
@@ -285,6 +302,21 @@ class TestPlacement:
         assert pod["spec"]["tolerations"].count(toleration) == 1
         assert pod["metadata"]["annotations"]["provisioned"] == "yes"
         assert pod["metadata"]["labels"]["longshore.dev/job"] == "demo"
+
+    def test_a_pod_whose_node_kueue_chooses_waits_for_that_beside_its_other_gates(self) -> None:
+        assignment = {"levels": ["example.com/rack"], "domains": [{"values": ["a"], "count": 2}]}
+        assigned_sets = [{"name": "coordinator"}, {"name": "worker", "topologyAssignment": assignment}]
+        found = {"metadata": {"name": "demo-rljob"}, "status": {"admission": {"podSetAssignments": assigned_sets}}}
+        by_set = placements(replace(VIEW, workload=found))
+        own = {"name": "example.com/licence"}
+        job = make_job(workers={"template": {"spec": {"schedulingGates": [own]}}})
+        pod = placed(worker_pod(job, CONFIG, 1, 0, "10.0.0.1", 1), by_set["worker"])
+        assert pod["spec"]["schedulingGates"] == [own, {"name": "kueue.x-k8s.io/topology"}]
+        labels = {"kueue.x-k8s.io/podset": "worker", "kueue.x-k8s.io/tas": "true", "longshore.dev/index": "0"}
+        assert labels.items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == "demo-rljob"
+        free = placed(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), by_set["coordinator"])
+        assert "schedulingGates" not in free["spec"]
 
 
 class TestSteps:

@@ -3,10 +3,12 @@
 from datetime import datetime, timedelta
 from typing import Any
 
+from longshore.api.reasons import EventReason
 from longshore.api.status import Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
+from longshore_operator.kueue.reclaim import reclaimable
 from longshore_operator.kueue.view import (
     ANNOTATION_SUSPENDED,
     DEACTIVATED,
@@ -17,7 +19,7 @@ from longshore_operator.kueue.view import (
 from longshore_operator.kueue.workload import MAX_POD_SETS, is_outdated, newer_generation, workload
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
-from longshore_operator.plan import CreateWorkload, DeleteWorkload, PatchWorkload, WorkloadAction
+from longshore_operator.plan import CreateWorkload, DeleteWorkload, Event, PatchWorkload, WorkloadAction
 
 _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
@@ -33,6 +35,8 @@ def reconcile_kueue(context: Context) -> Outcome:
         return Outcome()
     look_at = context.now + _MISTAKE_LOOK if view.mistake and not context.progress.finished else None
     step = _step(context, view, view.version) if view.version is not None else None
+    if step is None and view.version is not None:
+        return _reclaim(context, view, view.version) or Outcome(requeue_at=look_at)
     return Outcome(actions=() if step is None else (step,), requeue_at=look_at)
 
 
@@ -119,6 +123,26 @@ def _pods_ready(context: Context, view: KueueView, version: str) -> WorkloadActi
     return _conditions(context, view, version, {"PodsReady": (is_ready, *reason)})
 
 
+def _reclaim(context: Context, view: KueueView, version: str) -> Outcome | None:
+    """Give quota of reward pods back that were not wanted for long; None: all of them may be."""
+    rewards, step = context.decided.rewards, context.runtime.step if context.runtime is not None else None
+    if not (context.progress.active and view.holds("Admitted")):
+        return None
+    found = reclaimable(view, rewards, step, context.observed.pods, context.now)
+    if found is None:
+        return None
+    assert view.workload is not None, "it is admitted"
+    version_of_it = {"resourceVersion": view.workload["metadata"]["resourceVersion"]}
+    body = {"metadata": version_of_it, "status": {"reclaimablePods": found}}
+    message = (
+        f"no more than {rewards.peak} reward pods were wanted since {rewards.peak_since}: Kueue gets the quota of the "
+        "others back, and the job has no more of them until it is admitted again"
+    )
+    event = Event("Normal", EventReason.QUOTA_RETURNED, message, f"reclaimed-{context.progress.attempt}-{rewards.peak}")
+    patch = PatchWorkload(_name(view.workload), version, body, subresource="status")
+    return Outcome(actions=(patch,), events=(event,))
+
+
 def _release(context: Context, view: KueueView, version: str) -> WorkloadAction:
     """Give the quota back: no pod uses it any more."""
     evicted = view.condition("Evicted")
@@ -131,7 +155,7 @@ def _release(context: Context, view: KueueView, version: str) -> WorkloadAction:
         "PodsReady": (False, "WaitForStart", "the pods were stopped"),
         "Requeued": (reason in _REQUEUED_AT_ONCE, reason, message),
     }
-    return _conditions(context, view, version, changes, admission=None)
+    return _conditions(context, view, version, changes, admission=None, reclaimablePods=None)
 
 
 def _conditions(

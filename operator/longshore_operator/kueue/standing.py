@@ -6,6 +6,7 @@ from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore_operator.admission.demand import gang
 from longshore_operator.identity import Identity
+from longshore_operator.kueue.reclaim import num_left
 from longshore_operator.kueue.view import DEACTIVATED_DUE_TO, GROUP, LABEL_QUEUE, KueueView, Object
 from longshore_operator.kueue.workload import num_workers, placements
 from longshore_operator.observed import Standing
@@ -33,7 +34,8 @@ def standing(job: RLJob, view: KueueView) -> Standing:
         count = num_workers(job, view)
         part = f" with {count} of {replicas} worker pods" if count < replicas else ""
         text = f"Kueue admitted the job through queue {view.queue}{part}"
-        return replace(_admitted(job, text, count, view.queue), placements=placements(view))
+        admitted = _admitted(job, text, count, view.queue)
+        return replace(admitted, placements=placements(view), num_reward_pods=num_left(view))
     if view.mistake:
         return Standing(False, AdmittedReason.QUEUE_UNAVAILABLE, view.mistake, gpus, view.queue)
     if reserved.get("status") == "True":

@@ -238,6 +238,7 @@ class EventReason(Reason):
     STARTED = "Started", "the first attempt begins"
     POD_LOST = "PodLost", "a pod that was ready is deleted or disrupted; it is replaced"
     REWARD_PODS_RESIZED = "RewardPodsResized", "the number of reward pods follows the load"
+    QUOTA_RETURNED = "QuotaReturned", "Kueue gets the quota of reward pods that were not wanted for long"
     STATUS_UNREADABLE = "StatusUnreadable", "parts of the stored status cannot be read"
     RESIZED = "Resized", "an elastic job goes on with another number of worker pods"
     REPURPOSING = "Repurposing", "the operator asks pods to train for the rest of the round"

@@ -370,9 +370,14 @@ def possible_counts(workload: Json) -> Iterator[dict[str, int]]:
 
 
 def gpus(workload: Json, counts: dict[str, int] | None = None) -> int:
-    """Pretended GPUs of a Workload: those of so many pods, else those that it is admitted with, or asks for."""
-    admission = (workload.get("status") or {}).get("admission") or {}
-    assigned = {one["name"]: one["count"] for one in admission.get("podSetAssignments") or ()}
+    """Pretended GPUs of a Workload: those of so many pods, else those that it is admitted with, or asks for.
+
+    What it has given back is free.
+    """
+    status = workload.get("status") or {}
+    assignments = (status.get("admission") or {}).get("podSetAssignments") or ()
+    given_back = {one["name"]: one["count"] for one in status.get("reclaimablePods") or ()}
+    assigned = {one["name"]: one["count"] - given_back.get(one["name"], 0) for one in assignments}
     counts = counts or assigned
     return sum(
         counts.get(pods["name"], pods["count"])

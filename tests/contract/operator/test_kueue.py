@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
+from tests.contract.operator.harness import GPU, LITTLE, Cluster, Jobs, Operator, eventually, job_spec
 from tests.contract.operator.kueue import Kueue, holds, operator_with_kueue
 
 ON_LINUX = {"kubernetes.io/os": "linux"}
@@ -167,6 +167,26 @@ def test_a_job_that_has_ended_leaves_its_quota_to_others(jobs: Jobs, kueue: Kueu
     wait_admitted(jobs, "second")
     finished = kueue.condition(jobs.namespace, "first", "Finished")
     assert (finished["status"], finished["reason"]) == ("True", "Failed")
+
+
+def test_reward_pods_that_were_not_wanted_for_long_leave_their_quota_to_others(jobs: Jobs, kueue: Kueue) -> None:
+    spec = job_spec(replicas=1, gpus_per_pod=0)
+    template = spec["workers"]["template"]
+    spec["reward"] = {"pods": 1, "maxPods": 2, "resources": LITTLE | {GPU: "1"}, "template": template}
+    jobs.create("first", labels=TEAM, **spec)
+    wait_admitted(jobs, "first")
+    jobs.create("second", labels=TEAM, **job_spec(replicas=1))
+    jobs.wait_reported("second", "QuotaPending", f"insufficient unused quota for {GPU}")
+    jobs.report({"attempt": 1, "step": 1}, "first")
+    eventually("the operator notes the time", lambda: jobs.status("first")["rewards"].get("peakSince"))
+    jobs.patch_status({"rewards": {"peakSince": "2026-01-01T00:00:00Z"}}, "first")
+    jobs.report({"attempt": 1, "step": 4}, "first")
+    wait_admitted(jobs, "second")
+    assert kueue.workload(jobs.namespace, "first")["status"]["reclaimablePods"] == [{"name": "reward", "count": 1}]
+    assert "QuotaReturned" in jobs.event_reasons()
+    jobs.patch({"suspend": True}, "first")
+    eventually("the quota is free", lambda: not holds(kueue.workload(jobs.namespace, "first"), "QuotaReserved"))
+    assert not kueue.workload(jobs.namespace, "first")["status"].get("reclaimablePods")
 
 
 def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for(jobs: Jobs, kueue: Kueue) -> None:

@@ -430,7 +430,7 @@ class TestSteps:
         assert self.look(Cluster(spec={"suspend": True}), resumed) == []
         assert self.look(Cluster(), resumed) == [RESUMED]
 
-    def test_kueue_is_told_a_reason_after_which_a_deactivated_job_may_return(self) -> None:
+    def test_kueue_gets_a_reason_after_which_a_deactivated_job_may_return(self) -> None:
         reason = "DeactivatedDueToMaximumExecutionTimeExceeded"
         evicted = inactive(stored(VIEW, QuotaReserved="True/a/", Evicted=f"True/{reason}/too long"), by="kueue")
         requeued = self.patched(self.look(Cluster(), evicted))["Requeued"]

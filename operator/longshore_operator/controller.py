@@ -207,6 +207,8 @@ class Controller:
         """Return the state of the PodGroup of a job that wants one."""
         if "deletionTimestamp" in stored.metadata or isinstance(stored.spec, ValidationError):
             return None
+        if stored.spec.runs_elsewhere:
+            return None
         return await self._pod_groups.look(RLJob(metadata=stored.metadata, spec=stored.spec))
 
     async def _kueue_view(self, key: Key, stored: StoredJob, pod_group: PodGroupView | None) -> KueueView | None:

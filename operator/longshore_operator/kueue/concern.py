@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.api.reasons import EventReason
+from longshore.api.rljob import RLJob
 from longshore.api.status import Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
@@ -13,13 +14,29 @@ from longshore_operator.kueue.view import (
     ANNOTATION_SUSPENDED,
     DEACTIVATED,
     DEACTIVATED_DUE_TO,
+    LABEL_PREBUILT,
     KueueView,
     Object,
 )
-from longshore_operator.kueue.workload import MAX_POD_SETS, is_outdated, newer_generation, workload
+from longshore_operator.kueue.workload import (
+    MAX_POD_SETS,
+    is_outdated,
+    newer_generation,
+    requested_pod_sets,
+    uncovered,
+    workload,
+    workload_name,
+)
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
-from longshore_operator.plan import CreateWorkload, DeleteWorkload, Event, PatchWorkload, WorkloadAction
+from longshore_operator.plan import (
+    CreateWorkload,
+    DeleteWorkload,
+    Event,
+    OperatorConfig,
+    PatchWorkload,
+    WorkloadAction,
+)
 
 _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
@@ -51,6 +68,8 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
         reason = "Succeeded" if progress.phase is Phase.SUCCEEDED else "Failed"
         message = progress.message or "the job has ended"
         return _conditions(context, view, version, {"Finished": (True, reason, message)})
+    if found is not None and view.is_unowned:
+        return None if view.mistake else _take_over(context, found, version)
     if found is None:
         return (
             None
@@ -62,24 +81,24 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
         return next(iter(abandon(view, context.observed.pods)), None)
     if progress.suspended and view.is_active:
         # Kueue gives the quota of an inactive Workload to others at once, without waiting for its eviction.
-        return None if has_pods else _activate(found, version, active=False)
+        return None if has_pods else activate(found, version, active=False)
     if progress.suspended and view.is_deactivated:
         # From now on it is inactive for the sake of the suspension, and ends with it.
         return PatchWorkload(_name(found), version, {"metadata": {"annotations": {ANNOTATION_SUSPENDED: "true"}}})
     if view.holds("Evicted") and view.holds("QuotaReserved"):
-        return None if has_pods else _release(context, view, version)
+        return None if has_pods else release(context, view, version)
     if not progress.suspended and not view.is_active:
         # With its old admission, Kueue would count the quota again that others may have by now.
         waits = view.is_deactivated or view.holds("QuotaReserved")
-        return None if waits else _activate(found, version, active=True)
+        return None if waits else activate(found, version, active=True)
     if _gives_up(context, view, has_pods=has_pods):
         return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
-    if not view.holds("QuotaReserved") and not view.mistake and not progress.suspended:
+    if not (view.holds("QuotaReserved") or view.mistake or progress.suspended or view.is_prebuilt):
         change = newer_generation(found, workload(context.job, context.config, view))
         if change is not None:
             return PatchWorkload(_name(found), version, change)
     if progress.active and view.holds("Admitted"):
-        return _pods_ready(context, view, version)
+        return pods_ready(context, view, version)
     return None
 
 
@@ -98,7 +117,31 @@ def too_many_pod_sets(manifest: Object) -> str:
     return f"the job has {count} kinds of pods, and Kueue takes {MAX_POD_SETS} at most: use fewer judges with a pool"
 
 
-def _activate(found: Object, version: str, *, active: bool) -> PatchWorkload:
+def unusable(job: RLJob, config: OperatorConfig, view: KueueView) -> str:
+    """Return why a prebuilt Workload cannot speak for a job; empty: it can."""
+    name = workload_name(job)
+    if view.workload is None:
+        return f"there is no Workload {name}, which the label {LABEL_PREBUILT} names: whoever set the label makes it"
+    if found := uncovered(view.workload, requested_pod_sets(job, config)):
+        return (
+            f"Workload {name} asks for less than the {found} pods of the job need: let the cluster that made it run "
+            "the same version of Longshore"
+        )
+    return ""
+
+
+def _take_over(context: Context, found: Object, version: str) -> PatchWorkload:
+    """Make the job the owner of a prebuilt Workload, which is then deleted with it, and followed."""
+    metadata, identity = found["metadata"], Identity.of(context.job)
+    change = {
+        "resourceVersion": metadata["resourceVersion"],
+        "labels": identity.labels(),
+        "ownerReferences": [*(metadata.get("ownerReferences") or ()), identity.owner_reference()],
+    }
+    return PatchWorkload(_name(found), version, {"metadata": change})
+
+
+def activate(found: Object, version: str, *, active: bool) -> PatchWorkload:
     annotations = {ANNOTATION_SUSPENDED: None if active else "true"}
     change = {"metadata": {"annotations": annotations}, "spec": {"active": active}}
     return PatchWorkload(_name(found), version, change)
@@ -114,7 +157,7 @@ def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
     return not view.mistake and is_outdated(context.job, context.config, view)
 
 
-def _pods_ready(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
+def pods_ready(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
     """PodsReady, which Kueue reads where it waits for pods (`waitForPodsReady`)."""
     is_ready, known = context.decided.phase is Phase.RUNNING, view.condition("PodsReady")
     if is_ready == (known.get("status") == "True"):
@@ -143,7 +186,7 @@ def _reclaim(context: Context, view: KueueView, version: str) -> Outcome | None:
     return Outcome(actions=(patch,), events=(event,))
 
 
-def _release(context: Context, view: KueueView, version: str) -> WorkloadAction:
+def release(context: Context, view: KueueView, version: str) -> WorkloadAction:
     """Give the quota back: no pod uses it any more."""
     evicted = view.condition("Evicted")
     reason, message = evicted.get("reason", ""), evicted.get("message", "")

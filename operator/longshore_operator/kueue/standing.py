@@ -20,8 +20,12 @@ def standing(job: RLJob, view: KueueView) -> Standing:
         text = "Kueue still has the Workload of another job of this name: it goes when that job is deleted"
         return Standing(False, AdmittedReason.QUOTA_PENDING, text, gpus, view.queue)
     recorded = job.status.admission
-    if view.version is None and recorded is not None and recorded.admitted:
+    if view.version is None and recorded is not None and recorded.admitted and not job.spec.runs_elsewhere:
         return _admitted(job, "admitted by Kueue, which is gone", recorded.workers or replicas, view.queue)
+    if view.is_unowned or (view.is_prebuilt and view.mistake):
+        text = view.mistake or "the job takes its prebuilt Workload over"
+        reason = AdmittedReason.QUEUE_UNAVAILABLE if view.mistake else AdmittedReason.QUOTA_PENDING
+        return Standing(False, reason, text, gpus, view.queue)
     if view.is_deactivated:
         return Standing(False, AdmittedReason.DEACTIVATED, _deactivation(view), gpus, view.queue)
     if evicted.get("status") == "True" and reserved.get("status") == "True":
@@ -39,7 +43,7 @@ def standing(job: RLJob, view: KueueView) -> Standing:
     if view.mistake:
         return Standing(False, AdmittedReason.QUEUE_UNAVAILABLE, view.mistake, gpus, view.queue)
     if reserved.get("status") == "True":
-        text = "Kueue has reserved the quota and waits for admission checks"
+        text = "; ".join(("Kueue has reserved the quota and waits for admission checks", *_waiting_checks(view)))
         return Standing(False, AdmittedReason.QUOTA_PENDING, text, gpus, view.queue)
     message = reserved.get("message", "")
     if reserved.get("reason") == "Inadmissible":
@@ -50,6 +54,12 @@ def standing(job: RLJob, view: KueueView) -> Standing:
         return Standing(False, AdmittedReason.QUEUE_UNAVAILABLE, text, gpus, view.queue)
     text = f"Kueue says: {message}" if message else f"the job waits in queue {view.queue} of Kueue"
     return Standing(False, AdmittedReason.QUOTA_PENDING, text, gpus, view.queue)
+
+
+def _waiting_checks(view: KueueView) -> list[str]:
+    """Return what the admission checks that are not ready say."""
+    checks = view.status.get("admissionChecks") or ()
+    return [f"{one['name']}: {one['message']}" for one in checks if one["state"] != "Ready" and one.get("message")]
 
 
 def _deactivation(view: KueueView) -> str:

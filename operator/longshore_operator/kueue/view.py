@@ -9,6 +9,8 @@ VERSIONS: Final = ("v1beta2", "v1beta1")
 """Versions of Kueue's API that Longshore supports, best first."""
 LABEL_QUEUE: Final = f"{GROUP}/queue-name"
 LABEL_PRIORITY_CLASS: Final = f"{GROUP}/priority-class"
+LABEL_PREBUILT: Final = f"{GROUP}/prebuilt-workload-name"
+"""Of a job whose Workload others have made, such as MultiKueue in the cluster that it has chosen."""
 ANNOTATION_SUSPENDED: Final = "longshore.dev/suspended"
 """Of a Workload that is inactive only because its job is suspended."""
 
@@ -43,6 +45,9 @@ class KueueView:
     flavors: Mapping[str, Object] = field(default_factory=dict)
     """`spec` of the ResourceFlavors that the Workload is admitted to."""
 
+    is_prebuilt: bool = False
+    """Whether the job uses a Workload that others make."""
+
     def condition(self, kind: str) -> Object:
         """A condition of the Workload; empty where there is none."""
         conditions = self.status.get("conditions") or ()
@@ -65,8 +70,17 @@ class KueueView:
 
     def is_foreign(self, job_uid: str) -> bool:
         """There is a Workload of the name, and it speaks for another job: one that is being deleted, most likely."""
+        return self.workload is not None and not self.is_unowned and self._owner != job_uid
+
+    @property
+    def is_unowned(self) -> bool:
+        """Whether a prebuilt Workload speaks for no job yet."""
+        return self.workload is not None and self.is_prebuilt and self._owner is None
+
+    @property
+    def _owner(self) -> str | None:
         owners = (self.workload or {}).get("metadata", {}).get("ownerReferences") or ()
-        return self.workload is not None and all(owner["uid"] != job_uid for owner in owners if owner.get("controller"))
+        return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
 
     @property
     def status(self) -> Object:

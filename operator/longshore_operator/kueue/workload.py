@@ -12,6 +12,7 @@ from longshore_operator.identity import ANNOTATION_FINGERPRINT, ANNOTATION_GENER
 from longshore_operator.kueue.view import (
     ANNOTATION_SUSPENDED,
     GROUP,
+    LABEL_PREBUILT,
     LABEL_PRIORITY_CLASS,
     KueueView,
     Object,
@@ -19,6 +20,7 @@ from longshore_operator.kueue.view import (
 )
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import OperatorConfig
+from longshore_operator.pod_requests import requests
 from longshore_operator.pod_sets import PodSet, pod_sets
 
 MAX_POD_SETS: Final = 8
@@ -43,6 +45,12 @@ _GATE: Final = f"{GROUP}/topology"
 """Kueue chooses nodes for pods with this gate, and removes it."""
 _SOURCE_KUEUE: Final = f"{GROUP}/workloadpriorityclass"
 _SOURCE_KUBERNETES: Final = "scheduling.k8s.io/priorityclass"
+
+
+def workload_name(job: RLJob) -> str:
+    """Name of the Workload that speaks for a job: by its label that of a prebuilt one, else its own."""
+    prebuilt = (job.metadata.get("labels") or {}).get(LABEL_PREBUILT)
+    return str(prebuilt) if prebuilt else names.workload(Identity.of(job).name)
 
 
 def requested_pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any]]:
@@ -78,7 +86,7 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
         "podSets": requested_pod_sets(job, config),
         **_priority(view.priority, view.version),
     }
-    metadata = identity.metadata(names.workload(identity.name))
+    metadata = identity.metadata(workload_name(job))
     # The priority class is also a label, by which Kueue finds Workloads of a class.
     if view.priority is not None and view.priority.is_kueues:
         metadata["labels"][LABEL_PRIORITY_CLASS] = view.priority.name
@@ -101,13 +109,27 @@ def is_outdated(job: RLJob, config: OperatorConfig, view: KueueView) -> bool:
     A new version of the operator may make other pod sets of the same spec, as a default has changed or a field is new.
     The user has changed nothing then, and the Workload stays.
     """
-    if view.workload is None or view.version is None:
+    if view.workload is None or view.version is None or view.is_prebuilt:
         return False
     found, wanted = view.workload, workload(job, config, view)
     queue, _, pod_sets = _annotation(found, ANNOTATION_FINGERPRINT).partition("-")
     wanted_queue, _, wanted_pod_sets = _annotation(wanted, ANNOTATION_FINGERPRINT).partition("-")
     has_changed = _annotation(found, ANNOTATION_GENERATION) != _annotation(wanted, ANNOTATION_GENERATION)
     return queue != wanted_queue or (pod_sets != wanted_pod_sets and has_changed)
+
+
+def uncovered(found: Object, wanted: list[dict[str, Any]]) -> str:
+    """Return the pod set for which a prebuilt Workload asks too little; empty: it covers all pods of the job."""
+    sets = {one["name"]: one for one in found["spec"].get("podSets") or ()}
+    for one in wanted:
+        given = sets.get(one["name"])
+        if given is None or given.get("count", 1) < one["count"]:
+            return str(one["name"])
+        covered = requests(given["template"]["spec"])
+        asked = requests(one["template"]["spec"])
+        if any(amount > covered.get(resource, 0) for resource, amount in asked.items()):
+            return str(one["name"])
+    return ""
 
 
 def newer_generation(found: Object, wanted: Object) -> dict[str, Any] | None:

@@ -115,6 +115,10 @@ def test_queues_and_quotas(shell: Shell, teams: tuple[Jobs, Jobs]) -> None:
         a.wait_reported("gsm8k", "QuotaPending", "insufficient unused quota")
         a.delete("gsm8k")
     page.run("helm upgrade")
+    access = client.RbacAuthorizationV1Api(a.cluster.client)
+    [account] = access.read_cluster_role_binding(f"{SERVICE_ACCOUNT}-multikueue").subjects
+    assert (account.name, account.namespace) == ("kueue-controller-manager", "kueue-system")
+    page.run("helm upgrade")
     wait_operator(a)
     apps = client.AppsV1Api(a.cluster.client)
     [container] = apps.read_namespaced_deployment(SERVICE_ACCOUNT, RELEASE_NAMESPACE).spec.template.spec.containers

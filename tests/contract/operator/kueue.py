@@ -4,7 +4,7 @@ The stand-in plays Kueue's part for one resource: it admits by priority and age 
 wait, evicts for a higher priority, and frees quota only when the owner of an evicted Workload has released it. Quota of
 a Workload that becomes inactive is free at once, as in the real one. It deactivates what has run for too long, and what
 was deactivated waits until its owner has released it and somebody has activated it again. Where the flavor has a
-topology, it chooses the nodes of pods (`kueue_topology.py`).
+topology, it chooses the nodes of pods (`kueue_topology.py`). Admission waits for the checks of the ClusterQueue.
 """
 
 import os
@@ -30,6 +30,7 @@ _KINDS = {
     "ResourceFlavor": "resourceflavors",
     "WorkloadPriorityClass": "workloadpriorityclasses",
     "Topology": "topologies",
+    "AdmissionCheck": "admissionchecks",
 }
 _TOPOLOGY_VERSION = "v1alpha1"
 _NAMESPACED = {"Workload", "LocalQueue"}
@@ -42,9 +43,14 @@ def is_served(cluster: Cluster) -> bool:
 
 
 @contextmanager
-def operator_with_kueue(cluster: Cluster, kubeconfig: Path, log: Path) -> Iterator[Operator]:
-    """An operator that uses Kueue, and something that admits Workloads."""
-    with kueue_controller(cluster):
+def operator_with_kueue(
+    cluster: Cluster, kubeconfig: Path, log: Path, *, is_embedded: bool = False
+) -> Iterator[Operator]:
+    """An operator that uses Kueue, and something that admits Workloads.
+
+    `is_embedded`: the cluster is not that of LONGSHORE_TEST_KUBECONFIG.
+    """
+    with kueue_controller(cluster, is_embedded=is_embedded):
         process = Operator(kubeconfig, log, "--all-namespaces", "--kueue")
         process.wait_leading()
         yield process
@@ -53,9 +59,9 @@ def operator_with_kueue(cluster: Cluster, kubeconfig: Path, log: Path) -> Iterat
 
 
 @contextmanager
-def kueue_controller(cluster: Cluster) -> Iterator[None]:
+def kueue_controller(cluster: Cluster, *, is_embedded: bool = False) -> Iterator[None]:
     """Something that admits Workloads, for as long as the context lasts."""
-    if "LONGSHORE_TEST_KUBECONFIG" in os.environ:
+    if "LONGSHORE_TEST_KUBECONFIG" in os.environ and not is_embedded:
         if not is_served(cluster):
             pytest.skip("the cluster of LONGSHORE_TEST_KUBECONFIG has no Kueue")
         yield
@@ -73,7 +79,7 @@ def install_definitions(cluster: Cluster) -> None:
     for kind, plural in _KINDS.items():
         versions = [
             {"name": name, "served": True, "storage": name != "v1beta2", "schema": schema}
-            | ({"subresources": {"status": {}}} if kind == "Workload" else {})
+            | ({"subresources": {"status": {}}} if kind in ("Workload", "AdmissionCheck") else {})
             for name in ((_TOPOLOGY_VERSION,) if kind == "Topology" else ("v1beta1", "v1beta2"))
         ]
         names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
@@ -109,10 +115,12 @@ class Kueue:
         self.create_cluster_queue(gpus, node_labels)
         self.create_local_queue(namespace, "team")
 
-    def create_cluster_queue(self, gpus: int, node_labels: dict[str, str], levels: list[str] | None = None) -> None:
+    def create_cluster_queue(
+        self, gpus: int, node_labels: dict[str, str], levels: list[str] | None = None, check: str = ""
+    ) -> None:
         """A ClusterQueue with so many GPUs, in which higher priorities preempt, with its flavor and priority class.
 
-        `levels`: labels of nodes by which Kueue chooses the nodes of pods.
+        `levels`: labels of nodes by which Kueue chooses the nodes of pods. `check`: controller of an admission check.
         """
         toleration, flavor = {"key": "team", "operator": "Exists"}, {}
         if levels is not None:
@@ -126,6 +134,17 @@ class Kueue:
             "flavors": [{"name": self.name, "resources": quotas}],
         }
         spec = {"namespaceSelector": {}, "resourceGroups": [resources]}
+        if check:
+            self._create("AdmissionCheck", {"controllerName": check})
+            active = {"type": "Active", "status": "True", "reason": "Active", "message": ""}
+            self.cluster.custom.patch_cluster_custom_object_status(
+                GROUP,
+                "v1beta1",
+                _KINDS["AdmissionCheck"],
+                self.name,
+                {"status": {"conditions": [active | {"lastTransitionTime": _now()}]}},
+            )
+            spec["admissionChecks"] = [self.name]
         self._create("ClusterQueue", spec | {"preemption": {"withinClusterQueue": "LowerPriority"}})
         body = {"metadata": {"name": self.name}, "value": 1000, "description": "before the others"}
         self.cluster.custom.create_cluster_custom_object(
@@ -136,11 +155,19 @@ class Kueue:
         body = {"metadata": {"name": name}, "spec": {"clusterQueue": self.name}} | self._type("LocalQueue")
         self.cluster.custom.create_namespaced_custom_object(GROUP, "v1beta1", namespace, _KINDS["LocalQueue"], body)
 
+    def create_workload(self, namespace: str, name: str, labels: dict[str, str], spec: Json) -> None:
+        body = {"metadata": {"name": name, "labels": labels}, "spec": spec} | self._type("Workload")
+        self.cluster.custom.create_namespaced_custom_object(GROUP, "v1beta1", namespace, "workloads", body)
+
     def workload(self, namespace: str, job: str) -> Json:
         """The Workload of a job; empty while there is none."""
+        return self.named(namespace, f"{job}-rljob")
+
+    def named(self, namespace: str, name: str) -> Json:
+        """The Workload of a name; empty while there is none."""
         try:
             found: Json = self.cluster.custom.get_namespaced_custom_object(
-                GROUP, "v1beta1", namespace, "workloads", f"{job}-rljob"
+                GROUP, "v1beta1", namespace, "workloads", name
             )
         except ApiException as error:
             if error.status == 404:
@@ -158,13 +185,12 @@ class Kueue:
         return condition(self.workload(namespace, job), kind)
 
     def delete_queue(self) -> None:
-        for kind in ("ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass"):
-            self.cluster.custom.delete_cluster_custom_object(GROUP, "v1beta1", _KINDS[kind], self.name)
-        try:
-            self.cluster.custom.delete_cluster_custom_object(GROUP, _TOPOLOGY_VERSION, _KINDS["Topology"], self.name)
-        except ApiException as error:
-            if error.status != 404:
-                raise
+        for kind in ("ClusterQueue", "ResourceFlavor", "WorkloadPriorityClass", "Topology", "AdmissionCheck"):
+            try:
+                self.cluster.custom.delete_cluster_custom_object(GROUP, _version(kind), _KINDS[kind], self.name)
+            except ApiException as error:
+                if error.status != 404:
+                    raise
 
     def _create(self, kind: str, spec: Json) -> None:
         body = {"metadata": {"name": self.name}, "spec": spec} | self._type(kind)
@@ -231,6 +257,10 @@ class FakeKueue:
                 if not holds(one, "Evicted") and self._evict(one, "Deactivated", "The workload is deactivated"):
                     return
                 continue
+            target = condition(one, "DeactivationTarget")
+            if target.get("status") == "True":
+                self._deactivate(one, target["reason"], target["message"])
+                return
             if has_run_for_too_long(one):
                 self._deactivate(one, "MaximumExecutionTimeExceeded", "exceeding the maximum execution time")
                 return
@@ -242,6 +272,10 @@ class FakeKueue:
                 continue
             if holds(one, "QuotaReserved"):
                 kueue_topology.ungate(self._core, one)
+                checks = one["status"].get("admissionChecks") or ()
+                if not holds(one, "Admitted") and all(check["state"] == "Ready" for check in checks):
+                    self._report(one, {"Admitted": ("True", "Admitted", "The workload is admitted")})
+                    return
                 continue
             queue = local.get((one["metadata"]["namespace"], one["spec"]["queueName"]))
             if queue is None:
@@ -274,7 +308,7 @@ class FakeKueue:
         if counts is not None:
             assignments = self._assignments(one, flavor["name"], counts)
             if assignments is not None:
-                return self._admit(one, name, assignments)
+                return self._admit(one, name, assignments, queue["spec"].get("admissionChecks") or [])
             message = f"couldn't assign flavors: topology \"{name}\" doesn't allow to fit any of the pods"
             return self._report(one, {"QuotaReserved": ("False", "Pending", message)})
         missing = gpus(one) - free
@@ -303,14 +337,15 @@ class FakeKueue:
             assignments.append(given)
         return assignments
 
-    def _admit(self, one: Json, queue: str, assignments: list[Json]) -> bool:
-        changes = {
-            "QuotaReserved": ("True", "QuotaReserved", f"Quota reserved in ClusterQueue {queue}"),
-            "Admitted": ("True", "Admitted", f"The workload is admitted by ClusterQueue {queue}"),
-        }
+    def _admit(self, one: Json, queue: str, assignments: list[Json], checks: list[str]) -> bool:
+        changes = {"QuotaReserved": ("True", "QuotaReserved", f"Quota reserved in ClusterQueue {queue}")}
+        if not checks:
+            changes["Admitted"] = ("True", "Admitted", f"The workload is admitted by ClusterQueue {queue}")
         if condition(one, "Evicted"):
             changes["Evicted"] = ("False", "QuotaReserved", "Previously evicted")
-        return self._report(one, changes, {"clusterQueue": queue, "podSetAssignments": assignments})
+        waiting = [{"name": name, "state": "Pending", "message": "", "lastTransitionTime": _now()} for name in checks]
+        admission = {"clusterQueue": queue, "podSetAssignments": assignments}
+        return self._report(one, changes, admission=admission, admissionChecks=waiting)
 
     def _evict(self, one: Json, reason: str, message: str) -> bool:
         return self._report(one, {"Evicted": ("True", reason, message)})
@@ -322,15 +357,15 @@ class FakeKueue:
         )
         self._evict(found, f"DeactivatedDueTo{reason}", f"The workload is deactivated due to {message}")
 
-    def _report(self, one: Json, changes: dict[str, tuple[str, str, str]], admission: Json | None = None) -> bool:
+    def _report(self, one: Json, changes: dict[str, tuple[str, str, str]], **status: Any) -> bool:
         """Write conditions; returns whether that changed anything, so that what was read before is old."""
         known = {kind: condition(one, kind) for kind in changes}
-        if admission is None and all(
+        if not status and all(
             (known[kind].get("status"), known[kind].get("reason"), known[kind].get("message")) == conditions
             for kind, conditions in changes.items()
         ):
             return False
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = _now()
         kept = [each for each in (one.get("status") or {}).get("conditions") or [] if each["type"] not in changes]
         conditions = [
             {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
@@ -339,11 +374,15 @@ class FakeKueue:
         ]
         metadata = one["metadata"]
         body: Json = {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
-        body["status"] = {"conditions": kept + conditions} | ({"admission": admission} if admission else {})
+        body["status"] = {"conditions": kept + conditions} | status
         self._custom.patch_namespaced_custom_object_status(
             GROUP, "v1beta1", metadata["namespace"], "workloads", metadata["name"], body
         )
         return True
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def is_lower(workload: Json, than: Json) -> bool:

@@ -189,6 +189,24 @@ def test_reward_pods_that_were_not_wanted_for_long_leave_their_quota_to_others(j
     assert not kueue.workload(jobs.namespace, "first")["status"].get("reclaimablePods")
 
 
+def test_a_job_uses_the_workload_that_was_made_for_it_and_makes_none(jobs: Jobs, kueue: Kueue) -> None:
+    labels = {"kueue.x-k8s.io/prebuilt-workload-name": "prebuilt", "kueue.x-k8s.io/multikueue-origin": "elsewhere"}
+    jobs.create("first", labels=TEAM | labels, **job_spec())
+    jobs.wait_reported("first", "QueueUnavailable", "there is no Workload prebuilt, which the label")
+    jobs.create("second", labels=TEAM, **job_spec(), suspend=True)
+    like = eventually("a Workload to copy", lambda: kueue.workload(jobs.namespace, "second"))
+    owned = {"app.kubernetes.io/managed-by": "longshore", "longshore.dev/job": "first"}
+    kueue.create_workload(jobs.namespace, "prebuilt", owned, like["spec"] | {"active": True})
+    wait_admitted(jobs, "first")
+    made = kueue.named(jobs.namespace, "prebuilt")
+    job = jobs.get("first")
+    assert job is not None
+    assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert kueue.workload(jobs.namespace, "first") == {}
+    jobs.delete("first")
+    eventually("the Workload goes with its job", lambda: not kueue.named(jobs.namespace, "prebuilt"))
+
+
 def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels=TEAM, **job_spec(replicas=1))
     wait_admitted(jobs, "first")

@@ -142,6 +142,7 @@ def _take_over(context: Context, found: Object, version: str) -> PatchWorkload:
 
 
 def activate(found: Object, version: str, *, active: bool) -> PatchWorkload:
+    """Let the Workload of a job that is not suspended queue, and that of a suspended one be inactive for its sake."""
     annotations = {ANNOTATION_SUSPENDED: None if active else "true"}
     change = {"metadata": {"annotations": annotations}, "spec": {"active": active}}
     return PatchWorkload(_name(found), version, change)

@@ -75,7 +75,8 @@ class KueueDesk:
             return KueueView(queue, mistake=missing)
         name, is_prebuilt = workload_name(job), LABEL_PREBUILT in (job.metadata.get("labels") or {})
         found = await self._kube.get(f"Workload@{version}", job.metadata["namespace"], name)
-        priority, mistake = await self._priority(job, version)
+        # A prebuilt Workload has the priority that it was made with.
+        priority, mistake = (None, "") if is_prebuilt else await self._priority(job, version)
         view = KueueView(queue, version, found, priority, mistake, is_prebuilt=is_prebuilt)
         if not mistake and (found is None or is_prebuilt):
             view = replace(view, mistake=self._refusal(job, view))

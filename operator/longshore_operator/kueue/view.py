@@ -44,7 +44,6 @@ class KueueView:
     """Why no Workload can be made, one sentence for people."""
     flavors: Mapping[str, Object] = field(default_factory=dict)
     """`spec` of the ResourceFlavors that the Workload is admitted to."""
-
     is_prebuilt: bool = False
     """Whether the job uses a Workload that others make."""
 

@@ -124,9 +124,8 @@ def test_a_worker_that_is_replaced_returns_to_its_rack(jobs: Jobs, kueue: Kueue,
     create(jobs, kueue, "podset-preferred-topology", count)
     before = wait_placed(jobs, count)
     assert set(before) == set(racks)
-    last = f"demo-worker-{count - 1}"
-    uid = jobs.delete_pod(last)
-    eventually("it was replaced", lambda: (pod := jobs.pods().get(last)) and pod.metadata.uid != uid)
+    uid = jobs.delete_pod("demo-worker-0")
+    eventually("it was replaced", lambda: (pod := jobs.pods().get("demo-worker-0")) and pod.metadata.uid != uid)
     assert wait_placed(jobs, count) == before
 
 

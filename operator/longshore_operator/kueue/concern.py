@@ -1,5 +1,6 @@
 """What Kueue learns about a job: its Workload, whether its pods are ready, that its quota is free, and its end."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -193,7 +194,9 @@ def release(context: Context, view: KueueView, version: str) -> WorkloadAction:
     reason, message = evicted.get("reason", ""), evicted.get("message", "")
     if reason.startswith(DEACTIVATED_DUE_TO):
         reason = DEACTIVATED  # By this word Kueue knows that the Workload returns as soon as it is active again.
-    changes = {
+    # Kueue sets it again while the pods of the inactive Workload end, and would deactivate what a person activates.
+    reached = {} if view.is_active else {"DeactivationTarget": None}
+    changes = reached | {
         "QuotaReserved": (False, "Pending", message),
         "Admitted": (False, "NoReservation", "the workload has no reservation"),
         "PodsReady": (False, "WaitForStart", "the pods were stopped"),
@@ -203,15 +206,19 @@ def release(context: Context, view: KueueView, version: str) -> WorkloadAction:
 
 
 def _conditions(
-    context: Context, view: KueueView, version: str, changes: dict[str, tuple[bool, str, str]], **status: Any
+    context: Context, view: KueueView, version: str, changes: Mapping[str, tuple[bool, str, str] | None], **status: Any
 ) -> PatchWorkload:
-    """A merge patch replaces a list as a whole, so it carries the version of the object that it was made from."""
+    """Set conditions, and remove those that become None.
+
+    A merge patch replaces a list as a whole, so it carries the version of the object that it was made from.
+    """
     assert view.workload is not None, "there is a Workload"
     kept = [one for one in view.status.get("conditions") or () if one["type"] not in changes]
     generation = view.workload["metadata"].get("generation", 0)
     changed = [
-        _condition(view, kind, holds, reason, message, generation, context.now)
-        for kind, (holds, reason, message) in changes.items()
+        _condition(view, kind, *change, generation, context.now)
+        for kind, change in changes.items()
+        if change is not None
     ]
     body = {
         "metadata": {"resourceVersion": view.workload["metadata"]["resourceVersion"]},

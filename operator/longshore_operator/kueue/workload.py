@@ -10,7 +10,6 @@ from longshore.api.rljob import RLJob
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, ANNOTATION_GENERATION, Identity
 from longshore_operator.kueue.view import (
-    ANNOTATION_SUSPENDED,
     GROUP,
     LABEL_PREBUILT,
     LABEL_PRIORITY_CLASS,
@@ -94,7 +93,7 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
     metadata["annotations"] = {
         ANNOTATION_FINGERPRINT: f"{fingerprint(in_queue)}-{fingerprint(spec['podSets'])}",
         ANNOTATION_GENERATION: str(identity.generation),
-    } | ({ANNOTATION_SUSPENDED: "true"} if job.spec.suspend else {})
+    }
     return {
         "apiVersion": f"{GROUP}/{view.version}",
         "kind": "Workload",

@@ -254,6 +254,11 @@ class FakeKueue:
         """ClusterQueues whose quota is kept for a Workload that waits for those which it has evicted."""
         for one in workloads:
             if not one["spec"].get("active", True):
+                if has_run_for_too_long(one) and not condition(one, "DeactivationTarget"):
+                    # The real one does so too, in the time that the owner needs to release the quota.
+                    target = ("True", "MaximumExecutionTimeExceeded", "exceeding the maximum execution time")
+                    self._report(one, {"DeactivationTarget": target})
+                    return
                 if not holds(one, "Evicted") and self._evict(one, "Deactivated", "The workload is deactivated"):
                     return
                 continue

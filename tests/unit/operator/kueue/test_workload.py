@@ -132,7 +132,6 @@ class TestWorkload:
         assert made["metadata"]["name"] == "demo-rljob"
         assert made["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
         assert (made["spec"]["queueName"], made["spec"]["active"]) == ("team", False)
-        assert not replace(VIEW, workload=made).is_deactivated
 
     @pytest.mark.parametrize(
         ("version", "is_kueues", "fields"),
@@ -435,6 +434,11 @@ class TestSteps:
         evicted = inactive(stored(VIEW, QuotaReserved="True/a/", Evicted=f"True/{reason}/too long"), by="kueue")
         requeued = self.patched(self.look(Cluster(), evicted))["Requeued"]
         assert (requeued["status"], requeued["reason"], requeued["message"]) == ("False", "Deactivated", "too long")
+
+    def test_a_deactivation_that_is_over_does_not_await_the_next_activation(self) -> None:
+        evicted = stored(VIEW, QuotaReserved="True/a/", Evicted="True/Preempted/", DeactivationTarget="True/why/")
+        assert "DeactivationTarget" in self.patched(self.look(Cluster(), evicted))
+        assert "DeactivationTarget" not in self.patched(self.look(Cluster(), inactive(evicted, by="kueue")))
 
     def test_another_size_makes_another_workload_while_no_quota_is_held(self) -> None:
         cluster = Cluster(spec={"workers": {"replicas": 5}}, generation=2)

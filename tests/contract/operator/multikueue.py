@@ -42,12 +42,15 @@ class FakeMultiKueue:
 
     def _run(self) -> None:
         while not self._stop.wait(0.1):
-            group, version, plural = _WORKLOADS
             try:
-                for one in self._manager.custom.list_cluster_custom_object(group, version, plural)["items"]:
+                here = {_key(one): one for one in _list(self._manager)}
+                for one in here.values():
                     checks = (one.get("status") or {}).get("admissionChecks") or ()
                     if self._check in [check["name"] for check in checks]:
                         self._look(one)
+                for copy in _list(self._worker):
+                    if f"{GROUP}/multikueue-origin" in copy["metadata"]["labels"] and _key(copy) not in here:
+                        self._remove(copy["metadata"]["namespace"], copy["metadata"]["name"])
             except ApiException as error:
                 if error.status not in (404, 409):
                     self.error = error
@@ -61,9 +64,7 @@ class FakeMultiKueue:
         assert job["spec"]["managedBy"] == "kueue.x-k8s.io/multikueue"
         there = _get(self._worker, _WORKLOADS, namespace, name)
         if holds(here, "Finished") or not holds(here, "QuotaReserved"):
-            for kind, key in ((_JOBS, owner["name"]), (_WORKLOADS, name)):
-                if _get(self._worker, kind, namespace, key) is not None:
-                    self._worker.custom.delete_namespaced_custom_object(*kind[:2], namespace, kind[2], key)
+            self._remove(namespace, name)
         elif there is None:
             metadata = {"name": name, "namespace": namespace, "labels": here["metadata"].get("labels") or {}}
             metadata["labels"] |= {f"{GROUP}/multikueue-origin": "here"}
@@ -83,6 +84,11 @@ class FakeMultiKueue:
             self._start(job, name)
             self._copy_status(job)
             self._be_ready(here)
+
+    def _remove(self, namespace: str, workload: str) -> None:
+        for kind, key in ((_JOBS, workload.removesuffix("-rljob")), (_WORKLOADS, workload)):
+            if _get(self._worker, kind, namespace, key) is not None:
+                self._worker.custom.delete_namespaced_custom_object(*kind[:2], namespace, kind[2], key)
 
     def _start(self, job: Json, workload: str) -> None:
         metadata, (group, version, plural) = job["metadata"], _JOBS
@@ -117,6 +123,16 @@ class FakeMultiKueue:
     def _add_condition(self, cluster: Cluster, workload: Json, added: Json) -> None:
         kept = [one for one in workload["status"]["conditions"] if one["type"] != added["type"]]
         _patch_status(cluster, workload, {"conditions": [*kept, added]})
+
+
+def _list(cluster: Cluster) -> list[Json]:
+    group, version, plural = _WORKLOADS
+    found: list[Json] = cluster.custom.list_cluster_custom_object(group, version, plural)["items"]
+    return found
+
+
+def _key(found: Json) -> tuple[str, str]:
+    return found["metadata"]["namespace"], found["metadata"]["name"]
 
 
 def _get(cluster: Cluster, kind: tuple[str, str, str], namespace: str, name: str) -> Json | None:

@@ -77,7 +77,6 @@ def create(jobs: Jobs, coordinator: str = HOLD) -> None:
 
 def test_a_job_runs_in_the_other_cluster_and_its_status_is_seen_here(jobs: Jobs, there: Jobs) -> None:
     create(jobs, TRAINS)
-    there.wait_phase("Running")
     assert jobs.wait_phase("Running")["workers"] == {"desired": 2, "ready": 2}
     copy: dict[str, Any] = there.get() or {}
     assert "managedBy" not in copy["spec"]
@@ -97,6 +96,7 @@ def test_a_suspension_stops_the_job_there_and_it_can_be_resumed(jobs: Jobs, ther
     first = (there.get() or {})["metadata"]["uid"]
     jobs.patch({"suspend": True})
     jobs.wait_phase("Suspended")
+    assert "startTime" not in jobs.status()
     eventually("nothing is left there", lambda: there.get() is None and not there.pods())
     assert not holds(Kueue(jobs.cluster, "").workload(jobs.namespace, "demo"), "QuotaReserved")
     jobs.patch({"suspend": False})

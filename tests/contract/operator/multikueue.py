@@ -60,7 +60,8 @@ class FakeMultiKueue:
         namespace, name = here["metadata"]["namespace"], here["metadata"]["name"]
         [owner] = here["metadata"]["ownerReferences"]
         job = _get(self._manager, _JOBS, namespace, owner["name"])
-        assert job is not None
+        if job is None:
+            return  # Its Workload goes, too.
         assert job["spec"]["managedBy"] == "kueue.x-k8s.io/multikueue"
         there = _get(self._worker, _WORKLOADS, namespace, name)
         if holds(here, "Finished") or not holds(here, "QuotaReserved"):

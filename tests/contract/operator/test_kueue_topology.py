@@ -34,8 +34,7 @@ def racks(cluster: Cluster) -> Iterator[dict[str, int]]:
     """GPUs by rack; every node with GPUs is in one of two. The second is one that nothing runs in, where need be."""
     nodes = {one.metadata.name: one for one in cluster.core.list_node().items if GPU in one.status.allocatable}
     if len(nodes) < 2:
-        made = cluster.core.create_node(_idle_node("idle", next(iter(nodes.values()))))
-        nodes |= {"idle": made}
+        nodes |= {"idle": _create_idle_node(cluster, *nodes.values())}
     found = {"rack-0": 0, "rack-1": 0}
     for number, name in enumerate(sorted(nodes)):
         cluster.core.patch_node(name, {"metadata": {"labels": {RACK: f"rack-{number % 2}"}}})
@@ -48,13 +47,11 @@ def racks(cluster: Cluster) -> Iterator[dict[str, int]]:
             cluster.core.patch_node(name, {"metadata": {"labels": {RACK: None}}})
 
 
-def _idle_node(name: str, like: Any) -> dict[str, Any]:
-    status = {"allocatable": like.status.allocatable, "capacity": like.status.capacity}
-    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": "pods only get its name"}
-    return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
-        "status": status | {"conditions": [ready]},
-    }
+def _create_idle_node(cluster: Cluster, like: Any) -> Any:
+    cluster.core.create_node({"metadata": {"name": "idle", "labels": {"kubernetes.io/os": "linux"}}})
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "message": "nothing runs here"}
+    status = {"allocatable": like.status.allocatable, "capacity": like.status.capacity, "conditions": [ready]}
+    return cluster.core.patch_node_status("idle", {"status": status})
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def unusable(job: RLJob, config: OperatorConfig, view: KueueView) -> str:
     """Return why a prebuilt Workload cannot speak for a job; empty: it can."""
     name = workload_name(job)
     if view.workload is None:
-        return f"there is no Workload {name}, which the label {LABEL_PREBUILT} names: whoever set the label makes it"
+        return f"there is no Workload {name}, which the label {LABEL_PREBUILT} names: wait for MultiKueue, or remove it"
     if found := uncovered(view.workload, requested_pod_sets(job, config)):
         return (
             f"Workload {name} asks for less than the {found} pods of the job need: let the cluster that made it run "

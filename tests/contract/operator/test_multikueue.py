@@ -114,6 +114,12 @@ def test_a_job_that_waits_says_what_its_admission_check_says(jobs: Jobs, there: 
     jobs.wait_phase("Running")
 
 
+def test_a_job_without_a_queue_starts_nowhere(jobs: Jobs, there: Jobs) -> None:
+    jobs.create(**job_spec(), managedBy="kueue.x-k8s.io/multikueue")
+    jobs.wait_reported("demo", "QueueUnavailable", "name its queue by kueue.x-k8s.io/queue-name")
+    assert jobs.pods() == {}
+
+
 def test_who_manages_a_job_cannot_change(jobs: Jobs) -> None:
     jobs.create()
     with pytest.raises(client.ApiException, match="managedBy is immutable: create a new RLJob"):

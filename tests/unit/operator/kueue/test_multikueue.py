@@ -99,6 +99,20 @@ class TestWhereTheJobIsQueued:
         look(cluster, KueueView("q", mistake="Kueue is not installed in this cluster"))
         assert cluster.condition("Admitted")[1:] == ("QueueUnavailable", "Kueue is not installed in this cluster")
 
+    @pytest.mark.parametrize("suspend", [False, True])
+    @pytest.mark.parametrize("phase", [None, *Phase])
+    def test_whatever_status_was_copied_and_whatever_kueue_says_nothing_starts_here(
+        self, phase: Phase | None, suspend: bool
+    ) -> None:
+        evicted = stored(VIEW, **ADMITTED, Evicted="True/Preempted/")
+        views = [stored(VIEW), stored(VIEW, **RESERVED), stored(VIEW, **ADMITTED), evicted, inactive(evicted)]
+        for view in (None, VIEW, KueueView("q", mistake="gone"), *views, inactive(views[2], by="kubectl")):
+            status = RUNNING.model_copy(update={"phase": phase, "start_time": "2026-01-01T00:00:00Z"})
+            cluster = Cluster(spec=ELSEWHERE | {"suspend": suspend}, status=status)
+            for _ in range(3):
+                look(cluster, view)
+                assert cluster.pods == {}
+
     def test_a_job_that_has_ended_there_is_deleted_here_after_its_time_to_live(self) -> None:
         ended = RLJobStatus(phase=Phase.SUCCEEDED, completion_time="2026-01-01T00:00:00Z")
         cluster = Cluster(spec=ELSEWHERE | {"ttlSecondsAfterFinished": 60}, status=ended)

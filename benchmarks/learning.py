@@ -6,10 +6,12 @@ step, and by second up to the moment at which the quicker of the two has ended; 
 answers are the right ones for long prompts, so a strategy that prefers short responses shows. Every run makes the same
 number of steps: draws that wait after the last one are left. One seed gives figures without intervals.
 
-The results are written after every seed, so a run that is stopped keeps those that are done.
+The results are written after every seed, so a run that is stopped keeps those that are done. With --keep, a run adds
+its seeds to the stored ones.
 """
 
 import argparse
+import json
 import queue
 import sys
 import time
@@ -23,7 +25,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
 from benchmarks.paired import BASELINE, Interval, compared
-from benchmarks.report import report
+from benchmarks.report import RESULTS, machine, report
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.elastic.job_watch import NoOperator
@@ -111,33 +113,43 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)))
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--keep", action="store_true", help="add to the seeds of the stored result")
     given = parser.parse_args()
     variants = [BASELINE, *(one for one in given.variants if one != BASELINE)]
+    runs = kept_runs(RESULTS / "learning.json", variants, given.steps) if given.keep else []
+    kept = sorted({run["seed"] for run in runs})
+    seeds = [*kept, *(seed for seed in given.seeds if seed not in kept)]
     if not in_coordinator():
         return run_in_coordinator("benchmarks.learning", sys.argv[1:], _spec(BASELINE, 0, given.steps))
     configure_logging()
-    runs: list[Run] = []
     with ray_head() as settings:
-        for index, seed in enumerate(given.seeds):
+        for index, seed in enumerate(seeds[len(kept) :], len(kept)):
             shift = index % len(variants)  # so that no variant always comes first
             for variant in (*variants[shift:], *variants[:shift]):
-                runs.append(train(settings, variant, seed, given.steps))
+                runs.append({**train(settings, variant, seed, given.steps), "commit": machine()["commit"]})
                 shown = {name: value for name, value in runs[-1].items() if name != "points"}
-                print(f"run {len(runs)} of {len(given.seeds) * len(variants)}: {shown}", file=sys.stderr)
-            table = _report(runs, variants, given.seeds[: index + 1], given.steps)
-    return 0 if _is_as_expected(table) else 1
+                print(f"run {len(runs)} of {len(seeds) * len(variants)}: {shown}", file=sys.stderr)
+            _report(runs, variants, seeds[: index + 1], given.steps)
+    return 0 if _is_as_expected(compared(runs, variants)) else 1
 
 
-def _report(runs: Sequence[Run], variants: Sequence[str], seeds: Sequence[int], steps: int) -> dict[str, Any]:
-    table = compared(runs, variants)
+def kept_runs(result: Path, variants: Sequence[str], steps: int) -> list[Run]:
+    """Runs of an earlier result that go on counting; raises SystemExit if they are of other variants or lengths."""
+    stored = json.loads(result.read_text(encoding="utf-8"))
+    if stored["settings"]["steps"] != steps or set(stored["variants"]) != set(variants):
+        raise SystemExit(f"--keep: {result} has other variants or another number of steps")
+    runs: list[Run] = stored["runs"]
+    return runs
+
+
+def _report(runs: Sequence[Run], variants: Sequence[str], seeds: Sequence[int], steps: int) -> None:
     step_s = {(run["variant"], run["seed"]): run["step_s"] for run in runs}
     ratios = {
         f"{variant}/step_s": [step_s[variant, seed] / step_s[BASELINE, seed] for seed in seeds]
         for variant in variants
         if variant != BASELINE
     }
-    report("learning", ratios, {"seeds": list(seeds), "steps": steps}, runs, variants=table)
-    return table
+    report("learning", ratios, {"seeds": list(seeds), "steps": steps}, runs, variants=compared(runs, variants))
 
 
 def _is_as_expected(table: Mapping[str, Any]) -> bool:

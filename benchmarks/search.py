@@ -24,9 +24,13 @@ from longshore.sim.simulate import simulate
 _UNSEEN: Final = (11, 12)
 """Seeds of draws that no search has seen."""
 _ROLLPACKER: Final = replace(
-    rollpacker.ROLLPACKER, response_factor=1.0, plans_parallelism=False, scores_decide_races=False
+    rollpacker.ROLLPACKER,
+    response_factor=1.0,
+    plans_parallelism=False,
+    scores_decide_races=False,
+    weighs_benefit=True,
 )
-"""All that the paper adds, with Longshore's default of factors and its races, which end when responses do."""
+"""All that the paper adds, with Longshore's own factors and gate, and its races, which end when responses do."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,17 @@ def settings(baselines: Baselines) -> Iterator[Setting]:
     for model in april.MODEL_NAMES:
         one = april.job(of_april, model, "GRPO", 0)
         strict = one.with_rollout(one.rollout.model_copy(update={"strategy": Strategy.SYNCHRONOUS}))
-        yield Setting(f"APRIL {model}", strict, strict, SearchBounds())
+        yield Setting(f"APRIL {model}", strict, _with_vllm(strict), SearchBounds())
     of_pipe = rolloutpipe.calibrate(baselines)
     for num_groups in rolloutpipe.GROUPS:
         slime = rolloutpipe.job(of_pipe, "slime", num_groups, 0)
         bounds = SearchBounds(handovers=(Handover.PIPELINED,), is_frontier_open=True)
-        yield Setting(f"RolloutPipe R={num_groups}", slime, slime, bounds)
+        yield Setting(f"RolloutPipe R={num_groups}", slime, _with_vllm(slime), bounds)
+
+
+def _with_vllm(job: SimJob) -> SimJob:
+    """As Longshore samples."""
+    return replace(job, samples_with_sglang=False)
 
 
 def compared(setting: Setting) -> dict[str, Any]:

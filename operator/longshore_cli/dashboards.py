@@ -8,7 +8,7 @@ from typing import Any, Final
 from prometheus_client.metrics_core import Metric
 
 from longshore.api.runtime_status import Alarm, RuntimeStatus
-from longshore.api.status import Assignment, Phase, RLJobStatus
+from longshore.api.status import Phase, RLJobStatus
 from longshore_operator.metrics import OperatorMetrics
 
 Json = dict[str, Any]
@@ -29,8 +29,11 @@ STEP_PANELS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Scoring", "none", ("reward/faults", "reward/timed_out", "reward/max_queue_depth")),
 )  # fmt: skip
 """Title, unit and step metrics of each panel of the dashboard of a job."""
+_UNITS: Final = {" counter": "cps", "_seconds histogram": "s", "_share gauge": "percentunit"}
+"""What a panel is measured in, by the end of the metric's name and its type: counters are shown per second."""
 _WIDTH, _HEIGHT = 12, 8
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_JOB: Final = "{{job_name}} {{job_namespace}}"
 _OF_JOBS: Final = 'job_namespace=~"$namespace"'
 _EXAMPLE: Final = RLJobStatus(
     phase=Phase.RUNNING, runtime=RuntimeStatus(alarms=[Alarm(reason="Example", message="", step=0)])
@@ -40,26 +43,28 @@ _EXAMPLE: Final = RLJobStatus(
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A graph; each expression has the legend of its series."""
+    """Curves, or bars where all values are 1; each expression has the legend of its series."""
 
     title: str
     expressions: tuple[tuple[str, str], ...]
     description: str = ""
     unit: str = "none"
+    kind: str = "timeseries"
 
 
 def dashboards() -> dict[str, str]:
     """File name -> dashboard, as Grafana reads it."""
     metrics = OperatorMetrics()
     metrics.show(("", ""), _EXAMPLE)
-    metrics.count_assignment(Assignment(), Assignment(epoch=1))
     families = [one for one in metrics.registry.collect() if not one.name.endswith("_created")]
     namespaces = _variable("namespace", "label_values(longshore_operator_job_phase, job_namespace)")
     jobs = [
         _variable("namespace", f"label_values({STEP_METRIC}, namespace)"),
         _variable("pod", f'label_values({STEP_METRIC}{{namespace=~"$namespace"}}, pod)'),
     ]
-    fleet = _dashboard("longshore-fleet", "Longshore: fleet", map(_operator_panel, families), [namespaces])
+    # What concerns jobs comes before what concerns the operator alone.
+    panels = sorted(map(_operator_panel, families), key=lambda panel: not panel.title.startswith(("Job", "GPU")))
+    fleet = _dashboard("longshore-fleet", "Longshore: fleet", panels, [namespaces])
     job = _dashboard("longshore-job", "Longshore: jobs", _step_panels(), jobs)
     return {f"{one['uid']}.json": json.dumps(one, indent=1) + "\n" for one in (fleet, job)}
 
@@ -67,13 +72,14 @@ def dashboards() -> dict[str, str]:
 def _operator_panel(family: Metric) -> Panel:
     """Return what a metric of the operator usually is asked for, by its type and labels."""
     labels = sorted({name for one in family.samples for name in one.labels} - {"le"})
-    title = family.name.removeprefix("longshore_operator_").replace("_", " ").capitalize()
-    unit = "s" if family.name.endswith("_seconds") else "percentunit" if family.name.endswith("_share") else "none"
-    return Panel(title, tuple(_expressions(family, labels)), family.documentation, unit)
+    title = family.name.removeprefix("longshore_operator_").replace("_", " ").capitalize().replace("Gpus", "GPUs")
+    unit = next((unit for end, unit in _UNITS.items() if f"{family.name} {family.type}".endswith(end)), "none")
+    kind = "state-timeline" if family.documentation.startswith("1 for") else "timeseries"
+    return Panel(title, tuple(_expressions(family, labels, title)), family.documentation, unit, kind)
 
 
-def _expressions(family: Metric, labels: list[str]) -> Iterator[tuple[str, str]]:
-    legend = " ".join(f"{{{{{label}}}}}" for label in labels)
+def _expressions(family: Metric, labels: list[str], title: str) -> Iterator[tuple[str, str]]:
+    legend = " ".join(f"{{{{{label}}}}}" for label in labels).replace(_JOB, "{{job_namespace}}/{{job_name}}") or title
     where = f"{{{_OF_JOBS}}}" if "job_namespace" in labels else ""
     by = f" by ({', '.join(labels)})" if labels else ""
     if family.type == "histogram":
@@ -90,7 +96,7 @@ def _step_panels() -> Iterator[Panel]:
     where = 'namespace=~"$namespace", pod=~"$pod"'
     for title, unit, names in STEP_PANELS:
         expression = f'{STEP_METRIC}{{{where}, name=~"{"|".join(names)}"}}'
-        yield Panel(title, ((expression, "{{pod}} {{name}}"),), unit=unit)
+        yield Panel(title, ((expression, "{{namespace}}/{{pod}} {{name}}"),), unit=unit)
 
 
 def _dashboard(uid: str, title: str, panels: Iterable[Panel], variables: list[Json]) -> Json:
@@ -111,7 +117,7 @@ def _panel(number: int, panel: Panel) -> Json:
     column, row = number % 2, number // 2
     return {
         "id": number + 1,
-        "type": "timeseries",
+        "type": panel.kind,
         "title": panel.title,
         "description": panel.description,
         "datasource": _DATASOURCE,

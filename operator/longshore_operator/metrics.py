@@ -46,6 +46,8 @@ class OperatorMetrics:
             ["kind"],
             registry=self.registry,
         )
+        for kind in ("overlay", "baseline"):
+            self.assignments.labels(kind=kind)  # From 0 on, or Prometheus would not see the first one as an increase.
         self.assignment_rejections = Counter(
             "longshore_operator_assignment_rejections",
             "Assignments that a coordinator could not carry out",

@@ -17,6 +17,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.rounds.messages import EndedRequest
 from longshore.sim.costs import StepCost
+from longshore.sim.sglang import CHUNK_TOKENS, Reserve
 
 
 class SimRequest(NamedTuple):
@@ -52,6 +53,8 @@ class EngineShape:
     """Time to compute so many tokens."""
     kv_capacity_tokens: int
     max_num_seqs: int
+    reserves_up_to: int | None = None
+    """Response tokens of a request for which SGLang keeps room; None: whatever fits now starts, as with vLLM."""
 
 
 class SimEngine:
@@ -61,10 +64,14 @@ class SimEngine:
     that joins lengthens its first step by its prefill, and a prompt is computed once per engine (prefix cache). When
     the next step does not fit into the KV cache, the youngest requests are preempted: they wait at the head of the
     queue and compute their cache again. Cache blocks count as single tokens, and prompts of a group are stored apart.
+
+    SGLang's engines start requests as memory permits beside its reserve (`sglang.Reserve`). They preempt those with the
+    fewest tokens, which then wait behind all others.
     """
 
     def __init__(self, shape: EngineShape) -> None:
         self._shape = shape
+        self._reserve = None if shape.reserves_up_to is None else Reserve(shape.reserves_up_to)
         self._at_s = 0.0
         self._step = 0
         self._running: dict[ResponseId, _Running] = {}
@@ -108,7 +115,8 @@ class SimEngine:
     def add(self, requests: Iterable[SimRequest], now_s: float) -> None:
         """Start requests; ValueError for one that could never fit."""
         for request in requests:
-            needed = request.prompt_tokens + request.total_tokens
+            reserved = self._shape.reserves_up_to
+            needed = request.prompt_tokens + (request.total_tokens if reserved is None else reserved + 1)
             if needed > self._shape.kv_capacity_tokens:
                 raise ValueError(
                     f"rollout.engine: a KV cache of {self._shape.kv_capacity_tokens} tokens cannot hold a response "
@@ -128,7 +136,9 @@ class SimEngine:
         assert self._wake_steps is not None, "nothing to wait for"
         self._jump(self._wake_steps)
         ended = self._pop_finished() + self._pop_leaving()
-        if not self._preempt():
+        if self._reserve is not None:
+            self._advance_with(self._reserve, has_ended=bool(ended))
+        elif not self._preempt():
             self._admit()
         self._arrange()
         return ended
@@ -175,6 +185,8 @@ class SimEngine:
         self._at_s = self._time_after_s(num_steps)
         if num_steps:
             self._prefill_s = 0.0
+        if self._reserve is not None:
+            self._reserve.stepped(num_steps)
         self._step += num_steps
         self._context_tokens += num_steps * len(self._running)
         self.num_sampled_tokens += num_steps * len(self._running)
@@ -225,12 +237,9 @@ class SimEngine:
     def _preempt(self) -> bool:
         """Make room for the next step; the youngest go first, back to the head of the queue."""
         preempted = False
-        while self._context_tokens + len(self._running) > self._shape.kv_capacity_tokens:
+        while self._is_over_full:
             _, running = self._running.popitem()
-            kept = running.num_tokens(self._step)
-            self._context_tokens -= running.request.prompt_tokens + kept
-            self._waiting.appendleft(running.request._replace(kept_tokens=kept))
-            self.num_preemptions += 1
+            self._waiting.appendleft(self._stopped(running))
             preempted = True
         return preempted
 
@@ -238,17 +247,75 @@ class SimEngine:
         """The head of the queue joins while its context, and a step of everyone, fit."""
         prefill_tokens = 0
         while self._waiting and len(self._running) < self._shape.max_num_seqs:
-            request = self._waiting[0]
-            context = request.prompt_tokens + request.kept_tokens
+            context = _context(self._waiting[0])
             if self._context_tokens + context + len(self._running) + 1 > self._shape.kv_capacity_tokens:
                 break
-            self._waiting.popleft()
-            finish = self._step + request.total_tokens - request.kept_tokens
-            self._running[request.response] = _Running(request, finish)
-            heapq.heappush(self._finishes, (finish, request.response))
-            self._context_tokens += context
-            draw = request.response.draw
-            prefill_tokens += context if draw not in self._cached else request.kept_tokens
-            self._cached.add(draw)
+            prefill_tokens += self._start(self._waiting.popleft())
+        self._compute(prefill_tokens)
+
+    def _start(self, request: SimRequest) -> int:
+        """Run it from the next step on; returns the tokens to compute before."""
+        finish = self._step + request.total_tokens - request.kept_tokens
+        self._running[request.response] = _Running(request, finish)
+        heapq.heappush(self._finishes, (finish, request.response))
+        self._context_tokens += _context(request)
+        draw = request.response.draw
+        num_computed = _context(request) if draw not in self._cached else request.kept_tokens
+        self._cached.add(draw)
+        return num_computed
+
+    def _compute(self, prefill_tokens: int) -> None:
         if prefill_tokens:
             self._prefill_s += self._shape.prefill_s(prefill_tokens)
+
+    @property
+    def _is_over_full(self) -> bool:
+        return self._context_tokens + len(self._running) > self._shape.kv_capacity_tokens
+
+    def _stopped(self, running: _Running) -> SimRequest:
+        """Note that it does not run any more; returns what waits."""
+        self._context_tokens -= running.context_tokens(self._step)
+        self.num_preemptions += 1
+        return running.request._replace(kept_tokens=running.num_tokens(self._step))
+
+    # Batch, as SGLang fills it --------------------------------------------------------------------------------------
+
+    def _advance_with(self, reserve: Reserve, *, has_ended: bool) -> None:
+        if self.is_idle:
+            reserve.emptied()
+            return
+        reserve.is_open |= has_ended
+        if not self._is_over_full:
+            self._admit_with(reserve)
+            return
+        while self._is_over_full:
+            fewest = min(reversed(self._running.values()), key=self._stops_before)
+            del self._running[fewest.request.response]
+            self._waiting.append(self._stopped(fewest))
+        reserve.preempted(self._running_tokens())
+
+    def _admit_with(self, reserve: Reserve) -> None:
+        """Prefill by prefill, each of a chunk; what one has started is part of the running requests in the next."""
+        while reserve.is_open and self._waiting:
+            free = self._shape.kv_capacity_tokens - self._context_tokens - reserve.kept_for(self._running_tokens())
+            chunk_tokens = CHUNK_TOKENS
+            while self._waiting and chunk_tokens > 0:
+                request = self._waiting[0]
+                needed = _context(request) + reserve.growth(request.kept_tokens)
+                if needed >= free or len(self._running) == self._shape.max_num_seqs:
+                    reserve.is_open = False
+                    break
+                num_computed = self._start(self._waiting.popleft())
+                self._compute(num_computed)
+                free -= _context(request) + reserve.growth(0)
+                chunk_tokens -= num_computed
+
+    def _running_tokens(self) -> Iterator[int]:
+        return (running.num_tokens(self._step) for running in self._running.values())
+
+    def _stops_before(self, running: _Running) -> tuple[int, int]:
+        return running.num_tokens(self._step), -running.request.prompt_tokens
+
+
+def _context(request: SimRequest) -> int:
+    return request.prompt_tokens + request.kept_tokens

@@ -87,6 +87,9 @@ class TrainerLayout:
     scale_down_at: float | None = None
     """Streamed: GPUs are freed when the batch has this share of its groups, whatever the KV caches hold (the fixed
     triggers of RollPacker, section 6.6); None: the scale-down policy decides."""
+    weighs_benefit: bool = True
+    """Streamed: GPUs are freed only where that is expected to pay (`BenefitGate`); False: whenever the KV caches of the
+    others hold what runs, which is all that RollPacker's Algorithm 1 asks for."""
     fetched_once_share: float | None = None
     """Streamed: freed GPUs take the groups that are there when they wake, up to this share of the batch, and no later
     ones (RollPacker, section 6.6); None: they take groups as these become trainable."""
@@ -112,6 +115,8 @@ class SimJob:
     """The parallelism planner chooses the tensor-parallel size of the engines, round kind by round kind."""
     num_prompts: int = 16_384
     """Rows of the data."""
+    samples_with_sglang: bool = False
+    """Its engines keep room for what requests may still add, as systems do that Longshore is compared with."""
     num_own_gpus: int | None = None
     """The first GPUs, which are not shared with other jobs, and where the rest of a round moves. None: all of them."""
     seed: int = 0

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Final
 
 from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import BenefitGate, StepOutcome
@@ -10,6 +11,7 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.scale_down import (
     AdaptiveRule,
+    Benefit,
     Milestones,
     RolloutEngine,
     RunningRequest,
@@ -24,6 +26,8 @@ from longshore.sim.job import SimJob
 from longshore.sim.phases import StreamedTraining
 from longshore.sim.round import SimRound
 
+_NOT_WEIGHED: Final = Benefit(None, None, is_wanted=True)
+
 
 class SimRepurposing:
     """One object per job; it knows the lengths of earlier rounds of each kind."""
@@ -35,7 +39,8 @@ class SimRepurposing:
         self._pod_of = {gpu: pod for pod, gpus in enumerate(job.gpus.pods()) for gpu in gpus}
         self._replicas = [frozenset(self._pod_of[gpu] for gpu in replica) for replica in training.shape.replicas]
         self._lengths: dict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
-        self._gate = BenefitGate() if job.trainer.scale_down_at is None else None
+        self._is_fixed = job.trainer.scale_down_at is not None
+        self._gate = BenefitGate() if job.trainer.weighs_benefit and not self._is_fixed else None
         self.pace: RolloutPace | None = None
         """Of the round that runs, where it is measured."""
         self.reasons: list[str] = []
@@ -59,10 +64,8 @@ class SimRepurposing:
             for request, tokens in engine.tokens_at(self._queue.now_s)
         ]
         load = rollout_load(progress, engines, running, self._lengths[progress.kind], self._job.lengths.max_tokens)
-        rule = None
-        if self._gate is not None:
-            benefit = self._gate.expect(progress.kind, load, self._replicas)
-            rule = AdaptiveRule(self._job.rollout.repurposing.max_kv_peak, benefit)
+        benefit = _NOT_WEIGHED if self._gate is None else self._gate.expect(progress.kind, load, self._replicas)
+        rule = None if self._is_fixed else AdaptiveRule(self._job.rollout.repurposing.max_kv_peak, benefit)
         decision = decide(progress.fraction_finished, load.pods, self._replicas, load.peak_tokens, rule)
         if isinstance(decision, ScaleDown):
             self.reasons.append(decision.reason)

@@ -214,6 +214,7 @@ class _Simulation:
             prefill_s=partial(costs.prefill_s, tp_size=tp_size),
             kv_capacity_tokens=costs.kv_capacity_tokens(tp_size, engine.gpu_memory_utilization),
             max_num_seqs=engine.max_num_seqs,
+            reserves_up_to=self._job.lengths.max_tokens if self._job.samples_with_sglang else None,
         )
         return SimFleet(shape, self._job.gpus.split(tp_size), self._queue, self.recorder)
 

@@ -43,6 +43,10 @@ class Background(Generic[T]):
         except queue.Full:
             self._lost("it does not keep up with the job")
 
+    def give_surely(self, item: T) -> None:
+        """Add an item that is never dropped; waits while the queue is full."""
+        self._items.put(item)
+
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
         """Wait until all items are done, but not longer than `limit_s`, because a service may hang."""
         try:

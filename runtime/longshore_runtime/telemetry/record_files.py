@@ -29,7 +29,7 @@ class StepFiles:
         if not self._directory.is_dir():
             return
         for path in self._directory.glob(f".{self._prefix}*"):
-            path.unlink()
+            path.unlink(missing_ok=True)  # A thread that an earlier session left behind may still be writing it.
         for number, path in list(self._files()):
             if number > step:
                 path.unlink()

@@ -71,7 +71,7 @@ class StepRecords:
             output / samples.HELD_OUT_DIRECTORY, samples.PREFIX, samples.SUFFIX, options.max_samples_bytes
         )
         self._rounds = StepFiles(output / model.DIRECTORY, model.PREFIX, model.SUFFIX, options.max_rounds_bytes)
-        self._thread: Background[tuple[StepDone, Places] | EvaluationDone] = Background(
+        self._thread: Background[tuple[StepDone, Places] | EvaluationDone | int] = Background(
             "step-records", self._write, max_waiting, on_trouble
         )
 
@@ -81,10 +81,9 @@ class StepRecords:
         return self._thread.num_lost
 
     def rewind(self, step: int) -> None:
-        """Remove records of steps after `step`, from which the run continues."""
-        self._samples.rewind(step)
-        self._held_out.rewind(step)
-        self._rounds.rewind(step)
+        """Remove records of steps after `step`, from which the run continues; waits only while the queue is full."""
+        # Steps from before a recovery may still be on their way to the disk: their files go after they were written.
+        self._thread.give_surely(step)
 
     def keep(self, done: StepDone) -> None:
         """Record a finished step; does not wait."""
@@ -98,8 +97,11 @@ class StepRecords:
         """Write what waits, and end."""
         self._thread.close()
 
-    def _write(self, item: tuple[StepDone, Places] | EvaluationDone) -> None:
-        if isinstance(item, EvaluationDone):
+    def _write(self, item: tuple[StepDone, Places] | EvaluationDone | int) -> None:
+        if isinstance(item, int):
+            for files in (self._samples, self._held_out, self._rounds):
+                files.rewind(item)
+        elif isinstance(item, EvaluationDone):
             self._write_samples(item, self._held_out)
         else:
             self._write_samples(item[0], self._samples)

@@ -1,5 +1,7 @@
 """What `make bench NAME=learning` makes of its runs."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +98,16 @@ def test_a_default_that_learns_less_beyond_its_interval_fails_the_run() -> None:
     assert not learning._is_as_expected(table)
     table["TailBatching"]["reward_less_baseline"] = less | {"high": 0.01}
     assert learning._is_as_expected(table)
+
+
+def test_seeds_are_added_to_those_of_a_result_of_equal_runs_alone(tmp_path: Path) -> None:
+    result, runs = tmp_path / "learning.json", two_variants(2)
+    stored = {"settings": {"steps": 60}, "variants": paired.compared(runs, ["Synchronous", "TailBatching"])}
+    result.write_text(json.dumps({**stored, "runs": runs}))
+    assert learning.kept_runs(result, ["TailBatching", "Synchronous"], 60) == runs
+    for variants, steps in ((["Synchronous"], 60), (["Synchronous", "TailBatching"], 30)):
+        with pytest.raises(SystemExit, match="other variants or another number of steps"):
+            learning.kept_runs(result, variants, steps)
 
 
 def test_evaluations_that_find_the_same_all_count_and_take_no_seconds() -> None:

@@ -31,11 +31,11 @@ ENDPOINT = {"port", "path", "scheme", "params", "interval", "scrapeTimeout", "ho
 RULE = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
 
 
-def rendered(**values: Any) -> dict[tuple[str, str], Json]:
+def rendered(namespace: str | None = None, /, **values: Any) -> dict[tuple[str, str], Json]:
     """Objects by kind and name."""
     with helm.Chart.load(str(CHART)) as chart:
         chart.validate_schema(values)
-        texts = chart.render(values, name="longshore")
+        texts = chart.render(values, name="longshore", namespace=namespace)
     pages = [text for name, text in texts.items() if name.endswith(".yaml")]
     objects = [one for text in pages for one in yaml.safe_load_all(text) if one]
     return {(one["kind"], one["metadata"]["name"]): one for one in objects}

@@ -31,7 +31,7 @@ def test_assignments_are_counted_by_what_they_change(
     metrics.count_assignment(before, after)
     for kind, expected in (("overlay", overlays), ("baseline", baselines)):
         counted = metrics.registry.get_sample_value("longshore_operator_assignments_total", {"kind": kind})
-        assert (counted or 0) == expected
+        assert counted == expected, "from 0 on, also what has not happened yet"
 
 
 def test_gpus_are_shown_by_job_and_role_until_the_job_is_gone() -> None:

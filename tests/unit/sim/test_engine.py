@@ -1,5 +1,6 @@
 """The event-driven engine takes the steps of a token-by-token one, without taking them one by one."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -14,12 +15,13 @@ from tests.properties import examples
 from tests.unit.sim.stepwise_engine import Command, Outcome, run_stepwise
 
 
-def shape(kv_capacity_tokens: int = 10_000, max_num_seqs: int = 64) -> EngineShape:
+def shape(kv_capacity_tokens: int = 10_000, max_num_seqs: int = 64, reserves_up_to: int | None = None) -> EngineShape:
     return EngineShape(
         step_cost=lambda running: StepCost(0.01 + 0.001 * running, 1e-5),
         prefill_s=lambda tokens: 1e-4 * tokens,
         kv_capacity_tokens=kv_capacity_tokens,
         max_num_seqs=max_num_seqs,
+        reserves_up_to=reserves_up_to,
     )
 
 
@@ -67,9 +69,25 @@ def workloads(draw: st.DrawFn) -> list[Command]:
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(workloads(), st.integers(81, 400), st.integers(1, 8))
-def test_jumping_gives_what_stepping_gives(commands: list[Command], capacity: int, max_num_seqs: int) -> None:
-    engine_shape = shape(capacity, max_num_seqs)
+@given(workloads(), st.integers(82, 400), st.integers(1, 8), st.none() | st.integers(60, 61))
+def test_jumping_gives_what_stepping_gives(
+    commands: list[Command], capacity: int, max_num_seqs: int, reserves_up_to: int | None
+) -> None:
+    assert_like_stepping(shape(capacity, max_num_seqs, reserves_up_to), commands)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_jumping_gives_what_stepping_gives_where_sglang_preempts_again_and_again(seed: int) -> None:
+    rng = random.Random(seed)
+    commands = [
+        Command(rng.uniform(0.0, 60.0), add=SimRequest(response(n), rng.randint(1, 50), rng.randint(100, 300)))
+        for n in range(400)
+    ]
+    assert assert_like_stepping(shape(4_000, reserves_up_to=300), commands) > 5
+
+
+def assert_like_stepping(engine_shape: EngineShape, commands: list[Command]) -> int:
+    """Returns the preemptions."""
     outcomes, num_preemptions = run(engine_shape, commands)
     expected, expected_preemptions = run_stepwise(engine_shape, commands)
     assert num_preemptions == expected_preemptions
@@ -77,6 +95,7 @@ def test_jumping_gives_what_stepping_gives(commands: list[Command], capacity: in
     for key, outcome in outcomes.items():
         assert (outcome.num_tokens, outcome.finished) == (expected[key].num_tokens, expected[key].finished)
         assert outcome.at_s == pytest.approx(expected[key].at_s, rel=1e-9)
+    return num_preemptions
 
 
 @settings(deadline=None)
@@ -172,3 +191,35 @@ def test_more_running_requests_than_max_num_seqs_wait() -> None:
     commands = [Command(0.0, add=SimRequest(response(n), 1, 10)) for n in range(4)]
     outcomes, _ = run(replace(shape(), max_num_seqs=2), commands)
     assert outcomes[response(0)].at_s == outcomes[response(1)].at_s < outcomes[response(2)].at_s
+
+
+def num_started(reserves_up_to: int | None) -> int:
+    """Of 100 requests that come at once, each with 256 of the 150,000 tokens that the KV cache holds."""
+    engine = SimEngine(shape(150_000, 100, reserves_up_to))
+    engine.add([SimRequest(response(n), 256, 1_000) for n in range(100)], 0.0)
+    engine.advance()
+    return engine.num_running
+
+
+def test_sglang_keeps_room_for_what_running_requests_may_add() -> None:
+    # The first prefill computes a chunk of 8,192 tokens: 32 requests, for each of which there is 256 + 4,096. In the
+    # second, 0.7 times 4,096 are kept for each of these, which leaves 50,057 tokens: for 11 more.
+    assert num_started(4_096) == 32 + 11
+    assert num_started(None) == 100
+
+
+def test_sglang_keeps_no_more_than_4096_tokens_of_room() -> None:
+    assert num_started(30_000) == num_started(4_096)
+
+
+def test_with_sglang_a_request_that_was_preempted_waits_behind_the_others() -> None:
+    # Three are nearly done when four more come. With SGLang the first of these starts, is stopped for the three, and
+    # starts again only after the others. vLLM starts all four, and stops the last of them first.
+    ahead = {}
+    for reserves_up_to in (None, 1_000):
+        commands = [Command(16.5 if n >= 3 else 0.0, add=SimRequest(response(n), 1, 1_000)) for n in range(7)]
+        outcomes, num_preemptions = run(shape(3_250, reserves_up_to=reserves_up_to), commands)
+        assert num_preemptions
+        ahead[reserves_up_to] = [outcomes[response(n)].at_s > outcomes[response(3)].at_s for n in (4, 5, 6)]
+    assert all(ahead[None])
+    assert not any(ahead[1_000])

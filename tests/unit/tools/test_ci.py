@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.browser import REQUIRE_BROWSER
+from tests.prometheus import REQUIRE_PROMETHEUS
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -58,8 +59,9 @@ def test_the_whole_sandbox_is_tested_and_never_skipped(job: dict[str, Any]) -> N
 
 
 @TESTS
-def test_the_pages_are_tested_in_a_browser_and_never_skipped(job: dict[str, Any]) -> None:
-    assert job["env"][REQUIRE_BROWSER] == "1"
+def test_pages_are_tested_in_a_browser_and_alerts_in_prometheus_and_never_skipped(job: dict[str, Any]) -> None:
+    assert job["env"][REQUIRE_BROWSER] == job["env"][REQUIRE_PROMETHEUS] == "1"
+    assert any(step.get("run", "").endswith("prometheus") for step in job["steps"])
 
 
 def test_properties_are_tried_on_new_examples_every_week() -> None:

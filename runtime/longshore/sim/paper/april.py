@@ -94,6 +94,7 @@ def job(constants: AprilConstants, model: str, objective: str, seed: int) -> Sim
         accuracy=Accuracy(mean=constants.accuracy, seed=seed),
         profile=constants.profile,
         dynamic_sampling=dapo,
+        samples_with_sglang=True,
         seed=seed,
     )
 

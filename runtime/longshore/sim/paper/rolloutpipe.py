@@ -121,6 +121,7 @@ def job(constants: RolloutPipeConstants, system: str, num_groups: int, seed: int
         ),
         profile=Profile(step_overhead_s=constants.step_overhead_s),
         trainer_profile=Profile(train_tokens_per_s=constants.train_tokens_per_s, optimizer_s=0.0),
+        samples_with_sglang=True,
         seed=seed,
     )
     if not has_frontier:

@@ -155,6 +155,8 @@ class ExperimentVariant:
     plans_parallelism: bool = False
     streams: bool = False
     scale_down_at: float | None = None
+    weighs_benefit: bool = False
+    """Of Longshore. RollPacker frees GPUs whenever memory permits (Algorithm 1)."""
     fetched_once_share: float | None = None
     hides_reference: bool = False
     """Reference log-probabilities are computed while the round runs."""
@@ -208,6 +210,7 @@ def job(
             gpus_per_replica=setting.gpus_per_replica,
             num_extra_forwards=_NUM_EXTRA_FORWARDS - variant.hides_reference,
             scale_down_at=variant.scale_down_at,
+            weighs_benefit=variant.weighs_benefit,
             fetched_once_share=variant.fetched_once_share,
         ),
         rewards=Rewards(

@@ -1,7 +1,7 @@
 """Predictions for every figure of RollPacker (arXiv 2509.21009), section by section."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
@@ -29,6 +29,7 @@ from longshore.sim.paper.rollpacker import (
     Setting,
     Task,
 )
+from longshore.sim.paper.tasks import mixed_policy
 from longshore.sim.result import StepRecord
 from longshore.sim.simulate import simulate
 
@@ -36,8 +37,10 @@ _NUM_STEPS: Final = 10
 """Two periods of four short rounds and a long one."""
 _PERIOD: Final = 5
 _NUM_SEEDS: Final = 2
-_FACTORS: Final = (1.25, 1.5)
-"""eta of section 6.3, beyond 1."""
+_FACTORS: Final = (1.125, 1.25, 1.5)
+"""eta of section 6.3, beyond 1 (`run_8k.sh` of the published code)."""
+_CODE_PROMPTS: Final = 44
+"""Of a batch of figure 13(c) (`plt_adaptive_timeout.py` of the published code)."""
 _ADDED: Final = ("reward", "parallelism", "trainer")
 """Rows of Table 2 that add something to tail batching."""
 _THINKING: Final = Setting("Qwen3-8B", 32_768, 8, 1, 8)
@@ -93,7 +96,8 @@ class _Runs:
     ) -> tuple[StepRecord, ...]:
         shape = BatchShape(batches * self.shape.num_prompts, self.shape.num_responses)
         job = rollpacker.job(self.constants, setting, variant, task, seed, shape=shape)
-        return simulate(job, self.num_steps if batches == 1 else _PERIOD, keeps_spans=False).steps
+        policy = mixed_policy(job) if task is Task.MIXED else None
+        return simulate(job, self.num_steps if batches == 1 else _PERIOD, keeps_spans=False, policy=policy).steps
 
 
 def _mean(steps: Iterable[StepRecord], of: Callable[[StepRecord], float], kind: RoundKind | None = None) -> float:
@@ -197,26 +201,36 @@ def _end_to_end(runs: _Runs) -> dict[str, Prediction]:
 
 
 def _sensitivity(runs: _Runs) -> dict[str, Prediction]:
-    """Section 6.3: mean rollout over whole periods."""
+    """Section 6.3, on mathematics as configured: against no speculation, and against the best of each kind of it."""
     rollout, prompts, responses = [], [], []
     for setting in SETTINGS.values():
 
-        def rollout_s(variant: ExperimentVariant, setting: Setting = setting) -> float:
-            return _mean(runs.few_steps(setting, variant), lambda step: step.rollout_s)
+        def rollout_s(prompt_factor: float, response_factor: float, setting: Setting = setting) -> float:
+            variant = replace(TAIL_BATCHING, prompt_factor=prompt_factor, response_factor=response_factor)
+            return period_s(runs.few_steps(setting, variant, Task.MATHS), prompt_factor)
 
-        both_s = rollout_s(TAIL_BATCHING)
-        rollout.append(rollout_s(VERL) / both_s)
-        prompts += [
-            rollout_s(replace(TAIL_BATCHING, prompt_factor=1.0, response_factor=eta)) / both_s for eta in _FACTORS
-        ]
-        responses += [
-            rollout_s(replace(TAIL_BATCHING, prompt_factor=eta, response_factor=1.0)) / both_s for eta in _FACTORS
-        ]
+        both_s = rollout_s(rollpacker.ETA, rollpacker.ETA)
+        rollout.append(rollout_s(1.0, 1.0) / both_s)
+        prompts.append(min(rollout_s(1.0, eta) for eta in _FACTORS) / both_s)
+        responses.append(min(rollout_s(eta, 1.0) for eta in _FACTORS) / both_s)
     return {
         "6.3/rollout": max(rollout),
         "6.3/fixed_prompts": max(prompts),
         "6.3/fixed_responses": max(responses),
     }
+
+
+def period_s(steps: Sequence[StepRecord], prompt_factor: float) -> float:
+    """Mean rollout over a period, whose rounds take as long as the longest of their kind (`plt_sensitive_squeezer.py`
+    of the published code)."""
+    by_kind = {
+        kind: max((step.rollout_s for step in steps if step.kind is kind), default=0.0)
+        for kind in (RoundKind.SHORT, RoundKind.LONG)
+    }
+    if prompt_factor == 1.0:
+        return by_kind[RoundKind.SHORT]
+    num_short = round(1 / (prompt_factor - 1))
+    return (num_short * by_kind[RoundKind.SHORT] + by_kind[RoundKind.LONG]) / (num_short + 1)
 
 
 def _planner(runs: _Runs) -> dict[str, Prediction]:
@@ -280,11 +294,15 @@ def _rewards(runs: _Runs) -> dict[str, Prediction]:
         for model, setting in SETTINGS.items()
     }
 
-    def until_scored_s(variant: ExperimentVariant) -> float:
-        steps = runs.few_steps(SETTINGS["7B"], variant, Task.CODE)
-        return _mean(steps, lambda step: step.rollout_s + step.reward_wait_s)
+    num_prompts = runs.shape.num_prompts * _CODE_PROMPTS // SHAPE.num_prompts
+    of_code = replace(runs, shape=BatchShape(num_prompts, runs.shape.num_responses))
+    fixed, adaptive = (of_code.few_steps(SETTINGS["7B"], variant, Task.CODE) for variant in (ASYNCHRONOUS, REWARD))
+    ratios = [_until_scored_s(before) / _until_scored_s(after) for before, after in zip(fixed, adaptive, strict=True)]
+    return predicted | {"6.5/timeout": fmean(ratios)}
 
-    return predicted | {"6.5/timeout": until_scored_s(ASYNCHRONOUS) / until_scored_s(REWARD)}
+
+def _until_scored_s(step: StepRecord) -> float:
+    return step.rollout_s + step.reward_wait_s
 
 
 def _stream_trainer(runs: _Runs) -> dict[str, Prediction]:

@@ -1,5 +1,6 @@
 """What a run leaves in `samples/` and `rounds/`: every step once, whatever becomes of trainers and attempts."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,23 @@ class Decoder:
         return [" ".join(map(str, tokens)) for tokens in sequences]
 
 
-def recorded(output: Path, options: Records | None = None, reported: list[str] | None = None) -> StepRecords:
+class BusyDecoder(Decoder):
+    """Decodes nothing before it may."""
+
+    def __init__(self) -> None:
+        self.may_begin = threading.Event()
+
+    def batch_decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
+        self.may_begin.wait()
+        return super().batch_decode(sequences, skip_special_tokens=skip_special_tokens)
+
+
+def recorded(
+    output: Path, options: Records | None = None, reported: list[str] | None = None, decoder: Decoder | None = None
+) -> StepRecords:
     on_trouble = (reported if reported is not None else []).append
-    return StepRecords(output, options or Records(), JOB, Decoder(), lambda: PLACES, on_trouble, max_waiting=100)
+    decoder = decoder or Decoder()
+    return StepRecords(output, options or Records(), JOB, decoder, lambda: PLACES, on_trouble, max_waiting=100)
 
 
 def run(root: Path, options: Records | None = None, **more: Any) -> loop.Outcome:
@@ -112,6 +127,18 @@ def test_an_attempt_that_continues_forgets_evaluations_beyond_its_checkpoint(tmp
     records.rewind(2)
     records.close()
     assert sorted(path.name for path in directory.iterdir()) == ["step-000000.parquet", "step-000002.parquet"]
+
+
+def test_records_that_are_still_to_be_written_when_a_run_recovers_are_forgotten_too(tmp_path: Path) -> None:
+    decoder = BusyDecoder()
+    records = recorded(tmp_path / "output", decoder=decoder)
+    loop.run(root=tmp_path, records=records)
+    assert not (tmp_path / "output" / "rounds").exists(), "nothing is written yet"
+    records.rewind(1)
+    decoder.may_begin.set()
+    records.close()
+    assert records.num_lost == 0
+    assert list(samples(tmp_path)) == [record.step for record in rounds(tmp_path)] == [1]
 
 
 def test_the_record_of_a_round_says_what_became_of_its_responses(tmp_path: Path) -> None:

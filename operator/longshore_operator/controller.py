@@ -18,7 +18,7 @@ from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
 from longshore_kube.errors import ApiError, KubeError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
-from longshore_operator.execute import ApplyFailed, Executor, status_fields, write_status
+from longshore_operator.execute import ApplyFailed, Executor, replace_status, status_fields, write_status
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.job_memory import JobMemory
@@ -207,6 +207,8 @@ class Controller:
         """Return the state of the PodGroup of a job that wants one."""
         if "deletionTimestamp" in stored.metadata or isinstance(stored.spec, ValidationError):
             return None
+        if stored.spec.runs_elsewhere:
+            return None
         return await self._pod_groups.look(RLJob(metadata=stored.metadata, spec=stored.spec))
 
     async def _kueue_view(self, key: Key, stored: StoredJob, pod_group: PodGroupView | None) -> KueueView | None:
@@ -265,11 +267,17 @@ class Controller:
                 # Written first: if the operator ends here, no pod may belong to an attempt that is not in the status.
                 version = stored.version if may_be_kept and not memory.is_contended else ""
                 try:
-                    written = await write_status(self._kube, key, memory.uid, fields, version)
+                    written = await (
+                        replace_status(self._kube, key, memory.uid, stored.version, before, fields)
+                        if stored.runs_elsewhere
+                        else write_status(self._kube, key, memory.uid, fields, version)
+                    )
                 except ApiError as error:
                     if not (version and error.conflict):
                         raise
                     memory.is_contended = True
+                    return 0.0
+                if written is None:
                     return 0.0
                 memory.seen_version = written["metadata"]["resourceVersion"]
                 stored = stored.written(plan.status, memory.seen_version)

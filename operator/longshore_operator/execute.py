@@ -62,6 +62,26 @@ async def write_status(
     )
 
 
+async def replace_status(
+    kube: KubeClient, key: Key, uid: str, version: str, before: RLJobStatus, fields: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Write the whole status of a job, also what others have written; None: the job has changed since this version.
+
+    Others replace it, too: server-side apply would only give up the fields that the operator applied earlier.
+    """
+    known = before.model_dump(mode="json", by_alias=True, exclude_none=True)
+    change = {"metadata": {"uid": uid, "resourceVersion": version}, "status": _difference(known, fields)}
+    return await kube.merge(names.KIND, *key, change, subresource="status")
+
+
+def _difference(before: Any, after: Any) -> Any:
+    """Return the merge patch from one value to another."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return after
+    changed = {name: _difference(before.get(name), value) for name, value in after.items()}
+    return changed | dict.fromkeys(before.keys() - after.keys())
+
+
 class NameTaken(Exception):
     """Another object has the name of one of the job's children."""
 

@@ -127,9 +127,7 @@ def advance(
 def reconcile_lifecycle(context: Context) -> Outcome:
     """Report the progress, and delete the job when its time to live after the end is over."""
     job, progress, now = context.job, context.progress, context.now
-    expiry = _expiry(job.spec, progress)
     return Outcome(
-        actions=(DeleteJob(Identity.of(job).uid),) if expiry is not None and expiry <= now else (),
         events=progress.events,
         conditions=_conditions(progress, job.status),
         status=RLJobStatus(
@@ -139,8 +137,16 @@ def reconcile_lifecycle(context: Context) -> Outcome:
             restart_time=progress.restart_time,
             completion_time=progress.completion_time,
         ),
-        requeue_at=next_of(now, expiry, _deadline(job.spec, progress)),
-    )
+        requeue_at=next_of(now, _deadline(job.spec, progress)),
+    ).joined(expired(context))
+
+
+def expired(context: Context) -> Outcome:
+    """Delete a job whose time to live after its end is over."""
+    expiry = _expiry(context.job.spec, context.progress)
+    if expiry is None or expiry > context.now:
+        return Outcome(requeue_at=expiry)
+    return Outcome(actions=(DeleteJob(Identity.of(context.job).uid),))
 
 
 def _conditions(progress: LifecycleProgress, before: RLJobStatus) -> dict[ConditionType, Fact]:

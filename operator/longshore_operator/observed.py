@@ -84,6 +84,7 @@ class PodPlacement:
     tolerations: tuple[Mapping[str, Any], ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    scheduling_gates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,8 @@ class Standing:
     """Place in the operator's queue, from 1; 0: the job does not wait there."""
     num_extra_workers: int | None = None
     """Worker pods that the job may have beyond those that it needs; None: it is not elastic and has all of them."""
+    num_reward_pods: int | None = None
+    """Reward pods that the job may have; None: as many as its spec says."""
     is_shrinking: bool = False
     """Whether the job still holds worker pods that it may no longer have."""
 

@@ -20,10 +20,11 @@ from longshore_operator.converge import reconcile_pods
 from longshore_operator.elasticity import reconcile_elasticity
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.concern import abandon, reconcile_kueue
+from longshore_operator.kueue.elsewhere import reconcile_elsewhere
 from longshore_operator.kueue.standing import standing as standing_in_queue
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.kueue.workload import is_outdated
-from longshore_operator.lifecycle import advance, finish, reconcile_lifecycle
+from longshore_operator.lifecycle import advance, expired, finish, reconcile_lifecycle
 from longshore_operator.notices import reconcile_notices
 from longshore_operator.observed import Observed, PodView, Standing
 from longshore_operator.outcome import Fact, Outcome, with_history
@@ -86,6 +87,10 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     progress = advance(job.spec, before, pods, now, settings_changed=changed, standing=observed.standing)
     if not progress.finished and (refused := _refusal(job, observed, config, settings_changed=changed)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)
+    if job.spec.runs_elsewhere and _is_elsewhere(job, observed.kueue):
+        context = Context(job, observed, now, config, progress, decided=before)
+        outcome = reconcile_elsewhere(context).joined(expired(context))
+        return Plan(outcome.actions, requeue_at=outcome.requeue_at)
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))
     for concern in CONCERNS:
         context = Context(job, observed, now, config, progress, decided=outcome.status, settings_changed=changed)
@@ -157,6 +162,13 @@ def _to_be_admitted_again(standing: Standing | None) -> Standing:
     assert standing is not None, "it was admitted"
     message = "the settings have changed since the job was admitted, so it queues again"
     return Standing(False, AdmittedReason.QUOTA_PENDING, message, standing.gpus, standing.queue)
+
+
+def _is_elsewhere(job: RLJob, view: KueueView | None) -> bool:
+    """Whether a job of MultiKueue has its status from another cluster. While it waits, it has it from this operator."""
+    if view is None or job.status.phase in FINISHED_PHASES:
+        return True
+    return view.holds("Admitted") and not view.is_foreign(Identity.of(job).uid)
 
 
 def _stopped(job: RLJob, observed: Observed, reason: AdmittedReason, message: str) -> Standing:

@@ -11,6 +11,7 @@ from longshore.policy.reward_pods import RewardPodLimits, RewardPods, RewardPres
 from longshore_kube.times import parse_time, rfc3339
 from longshore_operator.clock import next_of
 from longshore_operator.context import Context
+from longshore_operator.kueue.reclaim import WINDOW, next_peak
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import Event
@@ -23,16 +24,23 @@ def reconcile_rewards(context: Context) -> Outcome:
         return Outcome(status=RLJobStatus(rewards=RewardPodCounts().model_copy(update=seen)))
     before, now = context.job.status.rewards, context.now
     reward, pressure = context.job.spec.reward, _pressure(context.runtime)
-    limits = RewardPodLimits(reward.pods, reward.most_pods, reward.workers_per_pod)
+    standing, runtime = context.observed.standing, context.runtime
+    left = standing.num_reward_pods if standing is not None else None
+    most = reward.most_pods if left is None else min(reward.most_pods, left)
+    limits = RewardPodLimits(reward.pods, max(most, reward.pods), reward.workers_per_pod)
     after = desired_pods(_pods(before), limits, pressure, now.timestamp())
     counts = RewardPodCounts(
         desired=after.count, changed_time=_time(after.changed_s), calm_since=_time(after.calm_since_s)
     )
+    if left is not None:
+        step = runtime.step if runtime is not None else None
+        counts = counts.model_copy(update=next_peak(before, after.count, left, step, now))
     look_s = next_look_s(_pods(counts), limits, pressure)
+    window_ends = parse_time(counts.peak_since) + WINDOW if counts.peak_since is not None else None
     return Outcome(
         events=_events(before, counts, after.reason),
         status=RLJobStatus(rewards=counts.model_copy(update=seen)),
-        requeue_at=None if look_s is None else next_of(now, datetime.fromtimestamp(look_s, UTC)),
+        requeue_at=next_of(now, None if look_s is None else datetime.fromtimestamp(look_s, UTC), window_ends),
     )
 
 

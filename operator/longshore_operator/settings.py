@@ -17,6 +17,7 @@ from longshore_operator.outcome import Outcome
 
 NOT_SEEN_BY_PODS: Final = frozenset(
     {
+        "managed_by",
         "suspend",
         "ttl_seconds_after_finished",
         "active_deadline_seconds",

@@ -33,6 +33,11 @@ class StoredJob:
         """Resource version."""
         return str(self.metadata["resourceVersion"])
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether the status is written by this operator only while the job waits."""
+        return isinstance(self.spec, RLJobSpec) and self.spec.runs_elsewhere
+
     def may_be_kept(self, next_status: RLJobStatus) -> bool:
         """Whether to remember the job until it changes: a job that starts is looked at often, but a large one would
         take too much memory.

@@ -85,7 +85,9 @@ def _with_times(status: RLJobStatus, now: datetime) -> tuple[RLJobStatus, list[s
     odd = [name for name, limit in latest.items() if _is_odd(getattr(status, name), limit)]
     changes: dict[str, Any] = dict.fromkeys(odd, rfc3339(now))
     lost = [
-        name for name in ("changed_time", "calm_since") if _is_odd(getattr(status.rewards, name), now + _CLOCK_SKEW)
+        name
+        for name in ("changed_time", "calm_since", "peak_since")
+        if _is_odd(getattr(status.rewards, name), now + _CLOCK_SKEW)
     ]
     if lost:
         changes["rewards"] = status.rewards.model_copy(update=dict.fromkeys(lost))

@@ -1,17 +1,43 @@
 """What Kueue learns about a job: its Workload, whether its pods are ready, that its quota is free, and its end."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from longshore.api.reasons import EventReason
+from longshore.api.rljob import RLJob
 from longshore.api.status import Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
-from longshore_operator.kueue.view import KueueView, Object
-from longshore_operator.kueue.workload import MAX_POD_SETS, is_outdated, newer_generation, workload
+from longshore_operator.kueue.reclaim import reclaimable
+from longshore_operator.kueue.view import (
+    ANNOTATION_SUSPENDED,
+    DEACTIVATED,
+    DEACTIVATED_DUE_TO,
+    LABEL_PREBUILT,
+    KueueView,
+    Object,
+)
+from longshore_operator.kueue.workload import (
+    MAX_POD_SETS,
+    is_outdated,
+    newer_generation,
+    requested_pod_sets,
+    uncovered,
+    workload,
+    workload_name,
+)
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
-from longshore_operator.plan import CreateWorkload, DeleteWorkload, PatchWorkload, WorkloadAction
+from longshore_operator.plan import (
+    CreateWorkload,
+    DeleteWorkload,
+    Event,
+    OperatorConfig,
+    PatchWorkload,
+    WorkloadAction,
+)
 
 _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
@@ -27,6 +53,8 @@ def reconcile_kueue(context: Context) -> Outcome:
         return Outcome()
     look_at = context.now + _MISTAKE_LOOK if view.mistake and not context.progress.finished else None
     step = _step(context, view, view.version) if view.version is not None else None
+    if step is None and view.version is not None:
+        return _reclaim(context, view, view.version) or Outcome(requeue_at=look_at)
     return Outcome(actions=() if step is None else (step,), requeue_at=look_at)
 
 
@@ -41,6 +69,8 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
         reason = "Succeeded" if progress.phase is Phase.SUCCEEDED else "Failed"
         message = progress.message or "the job has ended"
         return _conditions(context, view, version, {"Finished": (True, reason, message)})
+    if found is not None and view.is_unowned:
+        return None if view.mistake else _take_over(context, found, version)
     if found is None:
         return (
             None
@@ -52,20 +82,24 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
         return next(iter(abandon(view, context.observed.pods)), None)
     if progress.suspended and view.is_active:
         # Kueue gives the quota of an inactive Workload to others at once, without waiting for its eviction.
-        return None if has_pods else _activate(found, version, active=False)
+        return None if has_pods else activate(found, version, active=False)
+    if progress.suspended and view.is_deactivated:
+        # From now on it is inactive for the sake of the suspension, and ends with it.
+        return PatchWorkload(_name(found), version, {"metadata": {"annotations": {ANNOTATION_SUSPENDED: "true"}}})
     if view.holds("Evicted") and view.holds("QuotaReserved"):
-        return None if has_pods else _release(context, view, version)
+        return None if has_pods else release(context, view, version)
     if not progress.suspended and not view.is_active:
         # With its old admission, Kueue would count the quota again that others may have by now.
-        return None if view.holds("QuotaReserved") else _activate(found, version, active=True)
+        waits = view.is_deactivated or view.holds("QuotaReserved")
+        return None if waits else activate(found, version, active=True)
     if _gives_up(context, view, has_pods=has_pods):
         return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
-    if not view.holds("QuotaReserved") and not view.mistake and not progress.suspended:
+    if not (view.holds("QuotaReserved") or view.mistake or progress.suspended or view.is_prebuilt):
         change = newer_generation(found, workload(context.job, context.config, view))
         if change is not None:
             return PatchWorkload(_name(found), version, change)
     if progress.active and view.holds("Admitted"):
-        return _pods_ready(context, view, version)
+        return pods_ready(context, view, version)
     return None
 
 
@@ -84,8 +118,35 @@ def too_many_pod_sets(manifest: Object) -> str:
     return f"the job has {count} kinds of pods, and Kueue takes {MAX_POD_SETS} at most: use fewer judges with a pool"
 
 
-def _activate(found: Object, version: str, *, active: bool) -> PatchWorkload:
-    return PatchWorkload(_name(found), version, {"spec": {"active": active}})
+def unusable(job: RLJob, config: OperatorConfig, view: KueueView) -> str:
+    """Return why a prebuilt Workload cannot speak for a job; empty: it can."""
+    name = workload_name(job)
+    if view.workload is None:
+        return f"there is no Workload {name}, which the label {LABEL_PREBUILT} names: wait for MultiKueue, or remove it"
+    if found := uncovered(view.workload, requested_pod_sets(job, config)):
+        return (
+            f"Workload {name} asks for less than the {found} pods of the job need: let the cluster that made it run "
+            "the same version of Longshore"
+        )
+    return ""
+
+
+def _take_over(context: Context, found: Object, version: str) -> PatchWorkload:
+    """Make the job the owner of a prebuilt Workload, which is then deleted with it, and followed."""
+    metadata, identity = found["metadata"], Identity.of(context.job)
+    change = {
+        "resourceVersion": metadata["resourceVersion"],
+        "labels": identity.labels(),
+        "ownerReferences": [*(metadata.get("ownerReferences") or ()), identity.owner_reference()],
+    }
+    return PatchWorkload(_name(found), version, {"metadata": change})
+
+
+def activate(found: Object, version: str, *, active: bool) -> PatchWorkload:
+    """Let the Workload of a job that is not suspended queue, and that of a suspended one be inactive for its sake."""
+    annotations = {ANNOTATION_SUSPENDED: None if active else "true"}
+    change = {"metadata": {"annotations": annotations}, "spec": {"active": active}}
+    return PatchWorkload(_name(found), version, change)
 
 
 def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
@@ -98,7 +159,7 @@ def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
     return not view.mistake and is_outdated(context.job, context.config, view)
 
 
-def _pods_ready(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
+def pods_ready(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
     """PodsReady, which Kueue reads where it waits for pods (`waitForPodsReady`)."""
     is_ready, known = context.decided.phase is Phase.RUNNING, view.condition("PodsReady")
     if is_ready == (known.get("status") == "True"):
@@ -107,29 +168,57 @@ def _pods_ready(context: Context, view: KueueView, version: str) -> WorkloadActi
     return _conditions(context, view, version, {"PodsReady": (is_ready, *reason)})
 
 
-def _release(context: Context, view: KueueView, version: str) -> WorkloadAction:
+def _reclaim(context: Context, view: KueueView, version: str) -> Outcome | None:
+    """Give quota of reward pods back that were not wanted for long; None: all of them may be."""
+    rewards, step = context.decided.rewards, context.runtime.step if context.runtime is not None else None
+    if not (context.progress.active and view.holds("Admitted")):
+        return None
+    found = reclaimable(view, rewards, step, context.observed.pods, context.now)
+    if found is None:
+        return None
+    assert view.workload is not None, "it is admitted"
+    version_of_it = {"resourceVersion": view.workload["metadata"]["resourceVersion"]}
+    body = {"metadata": version_of_it, "status": {"reclaimablePods": found}}
+    message = (
+        f"no more than {rewards.peak} reward pods were wanted since {rewards.peak_since}: Kueue gets the quota of the "
+        "others back, and the job has no more of them until it is admitted again"
+    )
+    event = Event("Normal", EventReason.QUOTA_RETURNED, message, f"reclaimed-{context.progress.attempt}-{rewards.peak}")
+    patch = PatchWorkload(_name(view.workload), version, body, subresource="status")
+    return Outcome(actions=(patch,), events=(event,))
+
+
+def release(context: Context, view: KueueView, version: str) -> WorkloadAction:
     """Give the quota back: no pod uses it any more."""
     evicted = view.condition("Evicted")
     reason, message = evicted.get("reason", ""), evicted.get("message", "")
-    changes = {
+    if reason.startswith(DEACTIVATED_DUE_TO):
+        reason = DEACTIVATED  # By this word Kueue knows that the Workload returns as soon as it is active again.
+    # Kueue sets it again while the pods of the inactive Workload end, and would deactivate what a person activates.
+    reached = {} if view.is_active else {"DeactivationTarget": None}
+    changes = reached | {
         "QuotaReserved": (False, "Pending", message),
         "Admitted": (False, "NoReservation", "the workload has no reservation"),
         "PodsReady": (False, "WaitForStart", "the pods were stopped"),
         "Requeued": (reason in _REQUEUED_AT_ONCE, reason, message),
     }
-    return _conditions(context, view, version, changes, admission=None)
+    return _conditions(context, view, version, changes, admission=None, reclaimablePods=None)
 
 
 def _conditions(
-    context: Context, view: KueueView, version: str, changes: dict[str, tuple[bool, str, str]], **status: Any
+    context: Context, view: KueueView, version: str, changes: Mapping[str, tuple[bool, str, str] | None], **status: Any
 ) -> PatchWorkload:
-    """A merge patch replaces a list as a whole, so it carries the version of the object that it was made from."""
+    """Set conditions, and remove those that become None.
+
+    A merge patch replaces a list as a whole, so it carries the version of the object that it was made from.
+    """
     assert view.workload is not None, "there is a Workload"
     kept = [one for one in view.status.get("conditions") or () if one["type"] not in changes]
     generation = view.workload["metadata"].get("generation", 0)
     changed = [
-        _condition(view, kind, holds, reason, message, generation, context.now)
-        for kind, (holds, reason, message) in changes.items()
+        _condition(view, kind, *change, generation, context.now)
+        for kind, change in changes.items()
+        if change is not None
     ]
     body = {
         "metadata": {"resourceVersion": view.workload["metadata"]["resourceVersion"]},

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -13,9 +14,10 @@ from longshore_kube.errors import KubeError
 from longshore_kube.reflector import Listed, Reflector
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
-from longshore_operator.kueue.concern import too_many_pod_sets
+from longshore_operator.kueue.concern import too_many_pod_sets, unusable
 from longshore_operator.kueue.view import (
     GROUP,
+    LABEL_PREBUILT,
     LABEL_PRIORITY_CLASS,
     LABEL_QUEUE,
     VERSIONS,
@@ -24,7 +26,7 @@ from longshore_operator.kueue.view import (
     Priority,
     flavor_names,
 )
-from longshore_operator.kueue.workload import workload
+from longshore_operator.kueue.workload import workload, workload_name
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.template_rules import refusal
 
@@ -61,6 +63,8 @@ class KueueDesk:
     async def look(self, job: RLJob) -> KueueView | None:
         """Return the state of Kueue for a job; None: the job is in no queue."""
         queue = queue_of(job)
+        if queue is None and job.spec.runs_elsewhere:
+            return KueueView("", mistake=f"spec.managedBy is {job.spec.managed_by}: name its queue by {LABEL_QUEUE}")
         if queue is None:
             return None
         if not self._config.kueue:
@@ -69,17 +73,18 @@ class KueueDesk:
         if version is None:
             missing = f"Kueue is not installed in this cluster: install it, or remove the label {LABEL_QUEUE}"
             return KueueView(queue, mistake=missing)
-        name = names.workload(str(job.metadata["name"]))
+        name, is_prebuilt = workload_name(job), LABEL_PREBUILT in (job.metadata.get("labels") or {})
         found = await self._kube.get(f"Workload@{version}", job.metadata["namespace"], name)
-        priority, mistake = await self._priority(job, version)
-        view = KueueView(queue, version, found, priority, mistake)
-        if not mistake and found is None:
-            view = KueueView(queue, version, None, priority, self._refusal(job, view))
+        # A prebuilt Workload has the priority that it was made with.
+        priority, mistake = (None, "") if is_prebuilt else await self._priority(job, version)
+        view = KueueView(queue, version, found, priority, mistake, is_prebuilt=is_prebuilt)
+        if not mistake and (found is None or is_prebuilt):
+            view = replace(view, mistake=self._refusal(job, view))
         flavors = {}
         for flavor in sorted(flavor_names(found)) if found is not None else ():
             read = await self._cached(f"ResourceFlavor@{version}", flavor)
             flavors[flavor] = (read or {}).get("spec") or {}
-        return KueueView(queue, version, found, priority, view.mistake, flavors)
+        return replace(view, flavors=flavors)
 
     async def of_unreadable(self, key: Key, queue: str) -> KueueView:
         """Return the state of Kueue for a job of which only the status can be read."""
@@ -134,6 +139,8 @@ class KueueDesk:
         """Return why Kueue would refuse the Workload; empty: it would not."""
         if refusal(job.spec, self._config.allowed) is not None:
             return ""  # Such a job fails in this pass, without pods.
+        if view.is_prebuilt:
+            return unusable(job, self._config, view)
         return too_many_pod_sets(workload(job, self._config, view))
 
     async def _cached(self, kind: str, name: str) -> dict[str, Any] | None:

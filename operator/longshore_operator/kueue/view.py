@@ -9,6 +9,14 @@ VERSIONS: Final = ("v1beta2", "v1beta1")
 """Versions of Kueue's API that Longshore supports, best first."""
 LABEL_QUEUE: Final = f"{GROUP}/queue-name"
 LABEL_PRIORITY_CLASS: Final = f"{GROUP}/priority-class"
+LABEL_PREBUILT: Final = f"{GROUP}/prebuilt-workload-name"
+"""Of a job whose Workload others have made, such as MultiKueue in the cluster that it has chosen."""
+ANNOTATION_SUSPENDED: Final = "longshore.dev/suspended"
+"""Of a Workload that is inactive only because its job is suspended."""
+
+DEACTIVATED: Final = "Deactivated"
+DEACTIVATED_DUE_TO: Final = f"{DEACTIVATED}DueTo"
+"""Reason of an eviction that Kueue decided itself, before the name of the cause."""
 
 Object = Mapping[str, Any]
 
@@ -36,6 +44,8 @@ class KueueView:
     """Why no Workload can be made, one sentence for people."""
     flavors: Mapping[str, Object] = field(default_factory=dict)
     """`spec` of the ResourceFlavors that the Workload is admitted to."""
+    is_prebuilt: bool = False
+    """Whether the job uses a Workload that others make."""
 
     def condition(self, kind: str) -> Object:
         """A condition of the Workload; empty where there is none."""
@@ -51,10 +61,25 @@ class KueueView:
         """Whether Kueue takes the Workload into account: of an inactive one, it has given the quota to others."""
         return bool((self.workload or {}).get("spec", {}).get("active", True))
 
+    @property
+    def is_deactivated(self) -> bool:
+        """Whether Kueue or a person made the Workload inactive, and not this operator for a suspended job."""
+        annotations = (self.workload or {}).get("metadata", {}).get("annotations") or {}
+        return not self.is_active and ANNOTATION_SUSPENDED not in annotations
+
     def is_foreign(self, job_uid: str) -> bool:
         """There is a Workload of the name, and it speaks for another job: one that is being deleted, most likely."""
+        return self.workload is not None and not self.is_unowned and self._owner != job_uid
+
+    @property
+    def is_unowned(self) -> bool:
+        """Whether a prebuilt Workload speaks for no job yet."""
+        return self.workload is not None and self.is_prebuilt and self._owner is None
+
+    @property
+    def _owner(self) -> str | None:
         owners = (self.workload or {}).get("metadata", {}).get("ownerReferences") or ()
-        return self.workload is not None and all(owner["uid"] != job_uid for owner in owners if owner.get("controller"))
+        return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
 
     @property
     def status(self) -> Object:

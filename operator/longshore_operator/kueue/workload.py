@@ -9,9 +9,17 @@ from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, ANNOTATION_GENERATION, Identity
-from longshore_operator.kueue.view import GROUP, LABEL_PRIORITY_CLASS, KueueView, Object, Priority
+from longshore_operator.kueue.view import (
+    GROUP,
+    LABEL_PREBUILT,
+    LABEL_PRIORITY_CLASS,
+    KueueView,
+    Object,
+    Priority,
+)
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import OperatorConfig
+from longshore_operator.pod_requests import requests
 from longshore_operator.pod_sets import PodSet, pod_sets
 
 MAX_POD_SETS: Final = 8
@@ -26,8 +34,22 @@ _FOR_SCHEDULING: Final = (
 )
 _OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
 """Not the image: with another one, a job that waits would get another Workload and lose its place in the queue."""
+_TOPOLOGY_REQUESTS: Final = {
+    f"{GROUP}/podset-required-topology": "required",
+    f"{GROUP}/podset-preferred-topology": "preferred",
+    f"{GROUP}/podset-unconstrained-topology": "unconstrained",
+}
+"""Annotations of pods, in the order in which they count, and the fields of a topology request."""
+_GATE: Final = f"{GROUP}/topology"
+"""Kueue chooses nodes for pods with this gate, and removes it."""
 _SOURCE_KUEUE: Final = f"{GROUP}/workloadpriorityclass"
 _SOURCE_KUBERNETES: Final = "scheduling.k8s.io/priorityclass"
+
+
+def workload_name(job: RLJob) -> str:
+    """Name of the Workload that speaks for a job: by its label that of a prebuilt one, else its own."""
+    prebuilt = (job.metadata.get("labels") or {}).get(LABEL_PREBUILT)
+    return str(prebuilt) if prebuilt else names.workload(Identity.of(job).name)
 
 
 def requested_pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any]]:
@@ -35,8 +57,20 @@ def requested_pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any
     return [
         {"name": one.name, "count": one.num_most, "template": {"spec": _for_kueue(one.pod["spec"])}}
         | ({"minCount": job.spec.workers.least_replicas} if _is_elastic(job, one) else {})
+        | _topology_request(one)
         for one in pod_sets(job, config)
     ]
+
+
+def _topology_request(one: PodSet) -> dict[str, Any]:
+    """What the annotations of the pods ask of their nodes. Pods get domains in the order of their index."""
+    annotations = one.pod["metadata"]["annotations"]
+    asked = next((name for name in _TOPOLOGY_REQUESTS if name in annotations), None)
+    if asked is None:
+        return {}
+    field = _TOPOLOGY_REQUESTS[asked]
+    wanted = {field: annotations[asked] == "true" if field == "unconstrained" else annotations[asked]}
+    return {"topologyRequest": wanted | {"podIndexLabel": names.LABEL_INDEX}}
 
 
 def _is_elastic(job: RLJob, one: PodSet) -> bool:
@@ -51,7 +85,7 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
         "podSets": requested_pod_sets(job, config),
         **_priority(view.priority, view.version),
     }
-    metadata = identity.metadata(names.workload(identity.name))
+    metadata = identity.metadata(workload_name(job))
     # The priority class is also a label, by which Kueue finds Workloads of a class.
     if view.priority is not None and view.priority.is_kueues:
         metadata["labels"][LABEL_PRIORITY_CLASS] = view.priority.name
@@ -74,13 +108,27 @@ def is_outdated(job: RLJob, config: OperatorConfig, view: KueueView) -> bool:
     A new version of the operator may make other pod sets of the same spec, as a default has changed or a field is new.
     The user has changed nothing then, and the Workload stays.
     """
-    if view.workload is None or view.version is None:
+    if view.workload is None or view.version is None or view.is_prebuilt:
         return False
     found, wanted = view.workload, workload(job, config, view)
     queue, _, pod_sets = _annotation(found, ANNOTATION_FINGERPRINT).partition("-")
     wanted_queue, _, wanted_pod_sets = _annotation(wanted, ANNOTATION_FINGERPRINT).partition("-")
     has_changed = _annotation(found, ANNOTATION_GENERATION) != _annotation(wanted, ANNOTATION_GENERATION)
     return queue != wanted_queue or (pod_sets != wanted_pod_sets and has_changed)
+
+
+def uncovered(found: Object, wanted: list[dict[str, Any]]) -> str:
+    """Return the pod set for which a prebuilt Workload asks too little; empty: it covers all pods of the job."""
+    sets = {one["name"]: one for one in found["spec"].get("podSets") or ()}
+    for one in wanted:
+        given = sets.get(one["name"])
+        if given is None or given.get("count", 1) < one["count"]:
+            return str(one["name"])
+        covered = requests(given["template"]["spec"])
+        asked = requests(one["template"]["spec"])
+        if any(amount > covered.get(resource, 0) for resource, amount in asked.items()):
+            return str(one["name"])
+    return ""
 
 
 def newer_generation(found: Object, wanted: Object) -> dict[str, Any] | None:
@@ -109,6 +157,8 @@ def placements(view: KueueView) -> dict[str, PodPlacement]:
     for assignment in (view.status.get("admission") or {}).get("podSetAssignments") or ():
         flavors = sorted(set(assignment.get("flavors", {}).values()))
         requested[assignment["name"]] = [_of_flavor(view.flavors.get(name, {})) for name in flavors]
+        if assignment.get("topologyAssignment"):
+            requested[assignment["name"]].append(_of_topology(assignment["name"], view))
     for check in view.status.get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
             requested.setdefault(update["name"], []).append(update)
@@ -120,13 +170,15 @@ def placed(pod: dict[str, Any], placement: PodPlacement) -> dict[str, Any]:
     spec, metadata = pod["spec"], pod["metadata"]
     tolerations = spec.get("tolerations") or []
     more = [dict(one) for one in placement.tolerations if one not in tolerations]
+    gates = [*(spec.get("schedulingGates") or ()), *({"name": gate} for gate in placement.scheduling_gates)]
     return pod | {
         "metadata": metadata
         | {"labels": {**placement.labels, **metadata["labels"]}}
         | {"annotations": {**placement.annotations, **metadata["annotations"]}},
         "spec": spec
         | {"nodeSelector": {**(spec.get("nodeSelector") or {}), **placement.node_selector}}
-        | {"tolerations": [*tolerations, *more]},
+        | {"tolerations": [*tolerations, *more]}
+        | ({"schedulingGates": gates} if gates else {}),
     }
 
 
@@ -156,11 +208,23 @@ def _of_flavor(spec: Object) -> Object:
     return {"nodeSelector": spec.get("nodeLabels") or {}, "tolerations": spec.get("tolerations") or ()}
 
 
+def _of_topology(pod_set: str, view: KueueView) -> Object:
+    """What Kueue knows the pods by whose nodes it chooses, one by one as they are created."""
+    assert view.workload is not None, "it is admitted"
+    return {
+        "labels": {f"{GROUP}/podset": pod_set, f"{GROUP}/tas": "true"},
+        "annotations": {f"{GROUP}/workload": view.workload["metadata"]["name"]},
+        "schedulingGates": [_GATE],
+    }
+
+
 def _placement(parts: list[Object]) -> PodPlacement:
     maps: dict[str, dict[str, str]] = {"nodeSelector": {}, "labels": {}, "annotations": {}}
     tolerations: list[dict[str, Any]] = []
+    gates: list[str] = []
     for part in parts:
+        gates += part.get("schedulingGates") or ()
         for field, found in maps.items():
             found |= part.get(field) or {}
         tolerations += [one for one in part.get("tolerations") or () if one not in tolerations]
-    return PodPlacement(maps["nodeSelector"], tuple(tolerations), maps["labels"], maps["annotations"])
+    return PodPlacement(maps["nodeSelector"], tuple(tolerations), maps["labels"], maps["annotations"], tuple(gates))

@@ -35,6 +35,10 @@ class AdmittedReason(Reason):
         "Evicted",
         "Kueue takes the quota back, with the reason in the message; the job continues when it is admitted again",
     )
+    DEACTIVATED = (
+        "Deactivated",
+        "Kueue or a person made the job's Workload inactive; the message says who, and how the job queues again",
+    )
     QUEUE_UNAVAILABLE = (
         "QueueUnavailable",
         "Kueue, the queue or the priority class cannot be used; the message says why",
@@ -234,6 +238,7 @@ class EventReason(Reason):
     STARTED = "Started", "the first attempt begins"
     POD_LOST = "PodLost", "a pod that was ready is deleted or disrupted; it is replaced"
     REWARD_PODS_RESIZED = "RewardPodsResized", "the number of reward pods follows the load"
+    QUOTA_RETURNED = "QuotaReturned", "Kueue gets the quota of reward pods that were not wanted for long"
     STATUS_UNREADABLE = "StatusUnreadable", "parts of the stored status cannot be read"
     RESIZED = "Resized", "an elastic job goes on with another number of worker pods"
     REPURPOSING = "Repurposing", "the operator asks pods to train for the rest of the round"
@@ -305,6 +310,7 @@ EVENTS: Final[tuple[Reason, ...]] = (
     AdmittedReason.ADMITTED,
     AdmittedReason.PREEMPTED,
     AdmittedReason.EVICTED,
+    AdmittedReason.DEACTIVATED,
     AdmittedReason.SHARING_REFUSED,
     ScheduledReason.UNSCHEDULABLE,
     *SuspendedReason,

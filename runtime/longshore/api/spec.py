@@ -99,6 +99,8 @@ def _frozen(field: str, is_same: str) -> "Rule[RLJobSpec]":
     return Rule(field, f"oldSelf.suspend || {is_same}", TRANSITION, message)
 
 
+_MANAGED_BY: Final = "(has({0}.managedBy) ? {0}.managedBy : 'longshore.dev/operator')"
+
 _RULES: "tuple[Rule[RLJobSpec], ...]" = (
     Rule(
         "workers.replicas",
@@ -231,6 +233,12 @@ _RULES: "tuple[Rule[RLJobSpec], ...]" = (
         ),
         "minReplicas pods do not hold dataParallelSize trainer replicas: remove dataParallelSize or raise minReplicas",
     ),
+    Rule(
+        "managedBy",
+        f"{_MANAGED_BY.format('self')} == {_MANAGED_BY.format('oldSelf')}",
+        TRANSITION,
+        "managedBy is immutable: create a new RLJob instead of changing it",
+    ),
     *sharing_rules(),
     *(_frozen(field, f"self.{field} == oldSelf.{field}") for field in _FROZEN_WHILE_RUNNING),
     *(
@@ -241,6 +249,13 @@ _RULES: "tuple[Rule[RLJobSpec], ...]" = (
         for field in ("trainerWorkers", "sharing")
     ),
 )
+
+
+class ManagedBy(StrEnum):
+    """Who carries a job out."""
+
+    OPERATOR = "longshore.dev/operator"
+    MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
 
 
 class RLJobSpec(ApiModel, rules=_RULES):
@@ -283,6 +298,9 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """The pod with the Ray head and the training loop."""
     scheduling: Scheduling = Field(default_factory=Scheduling)
     """Which pods start together, and where their nodes are."""
+    managed_by: ManagedBy | None = None
+    """Who carries the job out: longshore.dev/operator, also if unset, or kueue.x-k8s.io/multikueue. The job then waits
+    in a queue of Kueue here, runs in the cluster that MultiKueue chooses, and has its status from there."""
     sharing: Sharing | None = None
     """Other jobs with which the job takes turns on the GPUs of its workers; unset: none."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
@@ -309,6 +327,11 @@ class RLJobSpec(ApiModel, rules=_RULES):
         """Whether new weights go straight from trainers to engines."""
         transfer = self.rollout.engine.weight_transfer
         return transfer is WeightTransfer.DIRECT or (transfer is WeightTransfer.AUTO and self.workers.has_accelerator)
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether the pods of the job are in another cluster."""
+        return self.managed_by is ManagedBy.MULTI_KUEUE
 
     @property
     def uses_hub(self) -> bool:

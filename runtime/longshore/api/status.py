@@ -134,6 +134,12 @@ class RewardPodCounts(PodCounts):
     """When `desired` last changed."""
     calm_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     """Since when fewer pods would be enough."""
+    peak: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Largest `desired` since `peakSince`. After a while, Kueue gets the quota of further pods back."""
+    peak_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    """Since when `peak` counts; unset: Kueue has admitted no reward pods."""
+    peak_step: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Steps that were done by then."""
     addresses: list[str] = Field(default_factory=list)
     """IP addresses of the attempt's reward pods, by index; empty where there is none. The coordinator uses them."""
 

@@ -260,6 +260,18 @@ def test_the_chart_is_sound() -> None:
     assert helm.lint(str(CHART))["errors"] == []
 
 
+def test_multikueue_may_copy_jobs_and_their_status_where_the_values_name_its_account() -> None:
+    assert ("ClusterRole", "longshore-operator-multikueue") not in rendered()
+    objects = rendered(kueue={"multiKueue": {"serviceAccount": "kueue-controller-manager"}})
+    account = {"kind": "ServiceAccount", "name": "kueue-controller-manager", "namespace": "kueue-system"}
+    assert objects["ClusterRoleBinding", "longshore-operator-multikueue"]["subjects"] == [account]
+    rules = objects["ClusterRole", "longshore-operator-multikueue"]["rules"]
+    assert {one: rule["verbs"] for rule in rules for one in rule["resources"]} == {
+        "rljobs": ["get", "list", "watch", "create", "delete"],
+        "rljobs/status": ["get", "patch", "update"],
+    }
+
+
 def test_the_chart_test_asks_the_service_of_the_operator_and_is_no_pod_of_it() -> None:
     objects = rendered(metrics={"port": 9000})
     test, service = objects["Pod", "longshore-operator-test"], objects["Service", "longshore-operator-metrics"]

@@ -109,7 +109,15 @@ def test_queues_and_quotas(shell: Shell, teams: tuple[Jobs, Jobs]) -> None:
         eventually("Kueue has looked", lambda: "insufficient" in a.condition("Admitted", "gsm8k")["message"])
         assert "insufficient unused quota" in page.run("kubectl get rljob gsm8k", "team-a").printed
         assert "gsm8k-rljob" in page.run("kubectl get workload", "team-a").printed
+        kueue.change("team-a", "gsm8k", active=False)
+        a.wait_reported("gsm8k", "Deactivated", "set spec.active of Workload gsm8k-rljob to false")
+        page.run("kubectl patch workload", "team-a")
+        a.wait_reported("gsm8k", "QuotaPending", "insufficient unused quota")
         a.delete("gsm8k")
+    page.run("helm upgrade")
+    access = client.RbacAuthorizationV1Api(a.cluster.client)
+    [account] = access.read_cluster_role_binding(f"{SERVICE_ACCOUNT}-multikueue").subjects
+    assert (account.name, account.namespace) == ("kueue-controller-manager", "kueue-system")
     page.run("helm upgrade")
     wait_operator(a)
     apps = client.AppsV1Api(a.cluster.client)

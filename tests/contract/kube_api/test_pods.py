@@ -72,6 +72,15 @@ def test_a_pod_cannot_become_another(api: Api, pods: str) -> None:
     assert "pod updates may not change fields other than" in refused.json["message"]
 
 
+def test_a_gated_pod_may_be_sent_to_fewer_nodes_and_no_other_pod(api: Api, pods: str) -> None:
+    api.post(pods, pod(schedulingGates=[{"name": "example.com/gate"}], nodeSelector={"zone": "a"}))
+    kind = "application/merge-patch+json"
+    assert api.patch(f"{pods}/p", {"spec": {"nodeSelector": {"zone": "b"}}}, kind).status == 422
+    narrowed = {"spec": {"nodeSelector": {"zone": "a", "rack": "1"}, "schedulingGates": []}}
+    assert api.patch(f"{pods}/p", narrowed, kind).json["spec"]["nodeSelector"] == {"zone": "a", "rack": "1"}
+    assert api.patch(f"{pods}/p", {"spec": {"nodeSelector": {"host": "2"}}}, kind).status == 422
+
+
 def test_a_pod_is_bound_once(api: Api, pods: str) -> None:
     api.post(pods, pod())
     assert _bind(api, pods) == 201

@@ -48,7 +48,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def chart(cluster: Cluster) -> Iterator[None]:
     """The chart, installed without operator pods: its CRD and its rights."""
-    with helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(cluster.kubeconfig)) as release:
+    with chart_in(cluster.kubeconfig):
+        yield
+
+
+@contextmanager
+def chart_in(kubeconfig: Path) -> Iterator[None]:
+    """The chart, in a cluster for as long as the context lasts."""
+    with helm.Config(namespace=RELEASE_NAMESPACE, kubeconfig_path=str(kubeconfig)) as release:
         release.install(str(CHART), "longshore", CHART_VALUES, create_namespace=True, timeout=60)
         yield
         release.uninstall("longshore", timeout=60)

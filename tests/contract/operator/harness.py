@@ -104,6 +104,10 @@ class Jobs:
     def patch(self, spec: dict[str, Any], name: str = "demo") -> None:
         self._custom("patch_namespaced_custom_object", name, {"spec": spec})
 
+    def patch_status(self, status: dict[str, Any], name: str = "demo") -> None:
+        """Change the part of a job's status that belongs to the operator."""
+        self._custom("patch_namespaced_custom_object_status", name, {"status": status})
+
     def delete(self, name: str = "demo") -> None:
         self._custom("delete_namespaced_custom_object", name)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
+from tests.contract.operator.harness import GPU, LITTLE, Cluster, Jobs, Operator, eventually, job_spec
 from tests.contract.operator.kueue import Kueue, holds, operator_with_kueue
 
 ON_LINUX = {"kubernetes.io/os": "linux"}
@@ -115,6 +115,43 @@ def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
     assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 2}
 
 
+def test_a_job_that_an_administrator_deactivates_stops_and_waits_until_a_person_activates_it(
+    jobs: Jobs, kueue: Kueue
+) -> None:
+    jobs.create("first", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "first")
+    kueue.change(jobs.namespace, "first", active=False)
+    jobs.wait_reported("first", "Deactivated", "set spec.active of Workload first-rljob to false; to queue it again")
+    eventually("the event", lambda: "Deactivated" in jobs.event_reasons())
+    jobs.create("second", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "second")
+    assert jobs.gpu_pods("first") == {}
+    jobs.delete("second")
+    # The younger one gets the quota, although the older one would fit.
+    jobs.create("urgent", labels=TEAM, **job_spec())
+    wait_admitted(jobs, "urgent")
+    kueue.change(jobs.namespace, "first", active=True)
+    jobs.wait_reported("first", "QuotaPending", f"insufficient unused quota for {GPU}")
+    jobs.delete("urgent")
+    assert wait_admitted(jobs, "first")["attempt"] == 2
+
+
+def test_a_job_that_kueue_deactivates_says_so_and_returns_after_a_suspension_by_its_user(
+    jobs: Jobs, kueue: Kueue
+) -> None:
+    jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
+    jobs.wait_reported("first", "QueueUnavailable", "later doesn't exist")
+    kueue.change(jobs.namespace, "first", maximumExecutionTimeSeconds=1)
+    kueue.create_local_queue(jobs.namespace, "later")
+    jobs.wait_reported("first", "Deactivated", "Kueue deactivated the job (MaximumExecutionTimeExceeded): ")
+    eventually("the quota is free", lambda: not holds(kueue.workload(jobs.namespace, "first"), "QuotaReserved"))
+    kueue.change(jobs.namespace, "first", maximumExecutionTimeSeconds=3600)
+    jobs.patch({"suspend": True}, "first")
+    jobs.wait_phase("Suspended", "first")
+    jobs.patch({"suspend": False}, "first")
+    assert wait_admitted(jobs, "first")["attempt"] == 2
+
+
 def test_a_queue_that_does_not_exist_is_reported_and_corrected(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
     jobs.wait_reported("first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
@@ -130,6 +167,45 @@ def test_a_job_that_has_ended_leaves_its_quota_to_others(jobs: Jobs, kueue: Kueu
     wait_admitted(jobs, "second")
     finished = kueue.condition(jobs.namespace, "first", "Finished")
     assert (finished["status"], finished["reason"]) == ("True", "Failed")
+
+
+def test_reward_pods_that_were_not_wanted_for_long_leave_their_quota_to_others(jobs: Jobs, kueue: Kueue) -> None:
+    spec = job_spec(replicas=1, gpus_per_pod=0)
+    template = spec["workers"]["template"]
+    spec["reward"] = {"pods": 1, "maxPods": 2, "resources": LITTLE | {GPU: "1"}, "template": template}
+    jobs.create("first", labels=TEAM, **spec)
+    wait_admitted(jobs, "first")
+    jobs.create("second", labels=TEAM, **job_spec(replicas=1))
+    jobs.wait_reported("second", "QuotaPending", f"insufficient unused quota for {GPU}")
+    jobs.report({"attempt": 1, "step": 1}, "first")
+    eventually("the operator notes the time", lambda: jobs.status("first")["rewards"].get("peakSince"))
+    jobs.patch_status({"rewards": {"peakSince": "2026-01-01T00:00:00Z"}}, "first")
+    jobs.report({"attempt": 1, "step": 4}, "first")
+    wait_admitted(jobs, "second")
+    assert kueue.workload(jobs.namespace, "first")["status"]["reclaimablePods"] == [{"name": "reward", "count": 1}]
+    eventually("the event", lambda: "QuotaReturned" in jobs.event_reasons())
+    jobs.patch({"suspend": True}, "first")
+    eventually("the quota is free", lambda: not holds(kueue.workload(jobs.namespace, "first"), "QuotaReserved"))
+    assert not kueue.workload(jobs.namespace, "first")["status"].get("reclaimablePods")
+
+
+def test_a_job_uses_the_workload_that_was_made_for_it_and_makes_none(jobs: Jobs, kueue: Kueue) -> None:
+    labels = {"kueue.x-k8s.io/prebuilt-workload-name": "prebuilt", "kueue.x-k8s.io/multikueue-origin": "elsewhere"}
+    jobs.create("first", labels=TEAM | labels, **job_spec())
+    jobs.wait_reported("first", "QueueUnavailable", "there is no Workload prebuilt, which the label")
+    jobs.create("second", labels=TEAM, **job_spec())
+    like = eventually("a Workload to copy", lambda: kueue.workload(jobs.namespace, "second"))
+    owned = {"app.kubernetes.io/managed-by": "longshore", "longshore.dev/job": "first"}
+    kueue.create_workload(jobs.namespace, "prebuilt", owned, like["spec"])
+    jobs.delete("second")
+    wait_admitted(jobs, "first")
+    made = kueue.named(jobs.namespace, "prebuilt")
+    job = jobs.get("first")
+    assert job is not None
+    assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert kueue.workload(jobs.namespace, "first") == {}
+    jobs.delete("first")
+    eventually("the Workload goes with its job", lambda: not kueue.named(jobs.namespace, "prebuilt"))
 
 
 def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for(jobs: Jobs, kueue: Kueue) -> None:

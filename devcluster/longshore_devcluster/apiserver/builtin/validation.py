@@ -131,9 +131,16 @@ def _pod(new: Object, old: Object | None) -> list[FieldError]:
     spec = new.get("spec") or {}
     if old is None:
         return _pod_spec_errors(spec, "spec")
-    if _fixed_part(spec) != _fixed_part(old["spec"]):
+    before = old["spec"]
+    if before.get("schedulingGates") and _extends(spec.get("nodeSelector"), before.get("nodeSelector")):
+        spec, before = ({**one, "nodeSelector": None} for one in (spec, before))
+    if _fixed_part(spec) != _fixed_part(before):
         return [field_forbidden("spec", _POD_UPDATE_RULE)]
     return []
+
+
+def _extends(selector: Object | None, before: Object | None) -> bool:
+    return (before or {}).items() <= (selector or {}).items()
 
 
 def _fixed_part(spec: Object) -> Object:

@@ -46,11 +46,27 @@ def stored(view: KueueView, **by_type: str) -> KueueView:
     return replace(view, workload=made | conditions(**by_type))
 
 
-def inactive(view: KueueView) -> KueueView:
-    """A view in which the Workload takes no part."""
+def inactive(view: KueueView, *, by: str = "") -> KueueView:
+    """A view in which the Workload takes no part, because the job is suspended, or by somebody's will."""
     assert view.workload is not None
-    return replace(view, workload={**view.workload, "spec": {**view.workload["spec"], "active": False}})
+    metadata, spec = view.workload["metadata"], {**view.workload["spec"], "active": False}
+    if by:
+        managers = [{"manager": "longshore-operator", "fieldsV1": {"f:spec": {"f:queueName": {}}}}]
+        managers.append({"manager": by, "fieldsV1": {"f:spec": {"f:active": {}}}})
+        metadata = {**metadata, "managedFields": managers}
+    else:
+        metadata = {**metadata, "annotations": {**metadata["annotations"], "longshore.dev/suspended": "true"}}
+    return replace(view, workload={**view.workload, "metadata": metadata, "spec": spec})
 
+
+SUSPENDED, RESUMED = (
+    PatchWorkload(
+        "demo-rljob",
+        "v1beta2",
+        {"metadata": {"annotations": {"longshore.dev/suspended": mark}}, "spec": {"active": mark is None}},
+    )
+    for mark in ("true", None)
+)
 
 ELASTIC = {"replicas": 8, "minReplicas": 2, "gpusPerPod": 4}
 
@@ -90,6 +106,23 @@ class TestPodSets:
         assert (sets["worker"]["count"], sets["worker"]["minCount"]) == (8, 2)
         assert [name for name, one in sets.items() if "minCount" in one] == ["worker"]
         assert all("minCount" not in one for one in requested_pod_sets(make_job(), CONFIG))
+
+    @pytest.mark.parametrize(
+        ("annotation", "request_"),
+        [
+            ({"podset-required-topology": "example.com/rack"}, {"required": "example.com/rack"}),
+            ({"podset-preferred-topology": "example.com/rack"}, {"preferred": "example.com/rack"}),
+            ({"podset-unconstrained-topology": "true"}, {"unconstrained": True}),
+        ],
+    )
+    def test_annotations_of_a_template_are_a_topology_request_of_its_pods_only(
+        self, annotation: dict[str, str], request_: dict[str, Any]
+    ) -> None:
+        annotations = {f"kueue.x-k8s.io/{name}": value for name, value in annotation.items()}
+        job = make_job(workers={"replicas": 2, "template": {"metadata": {"annotations": annotations}}})
+        asked = {one["name"]: one.get("topologyRequest") for one in requested_pod_sets(job, CONFIG)}
+        assert asked.pop("worker") == request_ | {"podIndexLabel": "longshore.dev/index"}
+        assert set(asked.values()) == {None}
 
 
 class TestWorkload:
@@ -174,6 +207,31 @@ class TestStanding:
         assert (made.admitted, made.reason) == (reason is AdmittedReason.ADMITTED, reason)
         assert made.message.startswith(message)
 
+    @pytest.mark.parametrize(
+        ("found", "observed", "who"),
+        [
+            ({"DeactivationTarget": "True/RequeuingLimitExceeded/5 times"}, 1, "Kueue deactivated the job (Requeuing"),
+            (
+                {"Evicted": "True/DeactivatedDueToMaximumExecutionTimeExceeded/after 60 s"},
+                1,
+                "Kueue deactivated the job (MaximumExecutionTimeExceeded): after 60 s; to queue it again, set spec.act",
+            ),
+            ({"Evicted": "True/DeactivatedDueToRequeuingLimitExceeded/earlier"}, 0, "an-admin set spec.active of Work"),
+            ({"Evicted": "True/Deactivated/"}, 1, "an-admin set spec.active of Workload demo-rljob to false; to"),
+            ({"Admitted": "True/Admitted/"}, 1, "an-admin set spec.active of Workload demo-rljob to false; to queue"),
+        ],
+        ids=["decided", "evicted", "earlier", "by-hand", "not-yet-evicted"],
+    )
+    def test_the_job_says_who_deactivated_it(self, found: dict[str, str], observed: int, who: str) -> None:
+        view = inactive(stored(VIEW, **found), by="an-admin")
+        assert view.workload is not None
+        view.workload["metadata"]["generation"] = 1
+        for one in view.workload["status"]["conditions"]:
+            one["observedGeneration"] = observed
+        made = standing(make_job(), view)
+        assert (made.admitted, made.reason) == (False, AdmittedReason.DEACTIVATED)
+        assert made.message.startswith(who)
+
     @pytest.mark.parametrize(("count", "extra", "gpus"), [(2, 0, 8), (5, 3, 20), (8, 6, 32)])
     def test_an_elastic_job_has_the_workers_that_kueue_has_assigned(self, count: int, extra: int, gpus: int) -> None:
         made = standing(make_job(workers=ELASTIC), assigned(count))
@@ -244,6 +302,21 @@ class TestPlacement:
         assert pod["metadata"]["annotations"]["provisioned"] == "yes"
         assert pod["metadata"]["labels"]["longshore.dev/job"] == "demo"
 
+    def test_a_pod_whose_node_kueue_chooses_waits_for_that_beside_its_other_gates(self) -> None:
+        assignment = {"levels": ["example.com/rack"], "domains": [{"values": ["a"], "count": 2}]}
+        assigned_sets = [{"name": "coordinator"}, {"name": "worker", "topologyAssignment": assignment}]
+        found = {"metadata": {"name": "demo-rljob"}, "status": {"admission": {"podSetAssignments": assigned_sets}}}
+        by_set = placements(replace(VIEW, workload=found))
+        own = {"name": "example.com/licence"}
+        job = make_job(workers={"template": {"spec": {"schedulingGates": [own]}}})
+        pod = placed(worker_pod(job, CONFIG, 1, 0, "10.0.0.1", 1), by_set["worker"])
+        assert pod["spec"]["schedulingGates"] == [own, {"name": "kueue.x-k8s.io/topology"}]
+        labels = {"kueue.x-k8s.io/podset": "worker", "kueue.x-k8s.io/tas": "true", "longshore.dev/index": "0"}
+        assert labels.items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == "demo-rljob"
+        free = placed(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), by_set["coordinator"])
+        assert "schedulingGates" not in free["spec"]
+
 
 class TestSteps:
     """What the operator does to the Workload: at most one step a pass."""
@@ -313,12 +386,12 @@ class TestSteps:
         while cluster.pods:
             assert self.look(cluster, view) == []
             cluster.kubelet()
-        assert self.look(cluster, view) == [PatchWorkload("demo-rljob", "v1beta2", {"spec": {"active": False}})]
+        assert self.look(cluster, view) == [SUSPENDED]
 
     def test_a_preemption_of_a_suspended_job_does_not_queue_it_again(self) -> None:
         evicted = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", Evicted="True/Preempted/")
         suspended = Cluster(spec={"suspend": True})
-        assert self.look(suspended, evicted) == [PatchWorkload("demo-rljob", "v1beta2", {"spec": {"active": False}})]
+        assert self.look(suspended, evicted) == [SUSPENDED]
         assert self.patched(self.look(suspended, inactive(evicted)))["QuotaReserved"]["status"] == "False"
 
     def test_a_job_that_resumes_before_kueue_has_evicted_it_waits_for_that(self) -> None:
@@ -327,7 +400,45 @@ class TestSteps:
         assert cluster.pods == {}
         assert cluster.condition("Admitted")[1] == "Evicted"
         released = inactive(stored(VIEW, QuotaReserved="False/Pending/", Evicted="True/Deactivated/"))
-        assert self.look(cluster, released) == [PatchWorkload("demo-rljob", "v1beta2", {"spec": {"active": True}})]
+        assert self.look(cluster, released) == [RESUMED]
+
+    def test_a_job_that_somebody_deactivated_stops_gives_its_quota_back_and_stays_so(self) -> None:
+        cluster, admitted = self.running()
+        assert self.look(cluster, inactive(admitted, by="kubectl-patch")) == []
+        evicted = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", Evicted="True/Deactivated/")
+        while cluster.pods:
+            assert self.look(cluster, inactive(evicted, by="kubectl-patch")) == []
+            cluster.kubelet()
+        gone = self.patched(self.look(cluster, inactive(evicted, by="kubectl-patch")))
+        assert (gone["QuotaReserved"]["status"], gone["Requeued"]["status"]) == ("False", "False")
+        left = stored(VIEW, QuotaReserved="False/Pending/", Evicted="True/Deactivated/")
+        cluster.spec, cluster.generation = {"workers": {"replicas": 5}}, 2
+        assert self.look(cluster, inactive(left, by="kubectl-patch")) == []
+        assert cluster.condition("Admitted")[1:] == (
+            "Deactivated",
+            "kubectl-patch set spec.active of Workload demo-rljob to false; to queue it again, set spec.active of the "
+            "Workload to true, or suspend and resume the job",
+        )
+
+    def test_a_suspension_makes_a_deactivated_job_the_users_again(self) -> None:
+        left = inactive(stored(VIEW, QuotaReserved="False/Pending/", Evicted="True/Deactivated/"), by="kubectl-patch")
+        [noted] = self.look(Cluster(spec={"suspend": True}), left)
+        assert isinstance(noted, PatchWorkload)
+        assert noted.change == {"metadata": {"annotations": {"longshore.dev/suspended": "true"}}}
+        resumed = inactive(stored(VIEW, QuotaReserved="False/Pending/"))
+        assert self.look(Cluster(spec={"suspend": True}), resumed) == []
+        assert self.look(Cluster(), resumed) == [RESUMED]
+
+    def test_kueue_gets_a_reason_after_which_a_deactivated_job_may_return(self) -> None:
+        reason = "DeactivatedDueToMaximumExecutionTimeExceeded"
+        evicted = inactive(stored(VIEW, QuotaReserved="True/a/", Evicted=f"True/{reason}/too long"), by="kueue")
+        requeued = self.patched(self.look(Cluster(), evicted))["Requeued"]
+        assert (requeued["status"], requeued["reason"], requeued["message"]) == ("False", "Deactivated", "too long")
+
+    def test_a_deactivation_that_is_over_does_not_await_the_next_activation(self) -> None:
+        evicted = stored(VIEW, QuotaReserved="True/a/", Evicted="True/Preempted/", DeactivationTarget="True/why/")
+        assert "DeactivationTarget" in self.patched(self.look(Cluster(), evicted))
+        assert "DeactivationTarget" not in self.patched(self.look(Cluster(), inactive(evicted, by="kueue")))
 
     def test_another_size_makes_another_workload_while_no_quota_is_held(self) -> None:
         cluster = Cluster(spec={"workers": {"replicas": 5}}, generation=2)

@@ -1,0 +1,175 @@
+"""Jobs of MultiKueue: in the cluster of the queue, where they start nothing, and in the cluster that runs them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from longshore.api.reasons import AdmittedReason
+from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
+from longshore_operator.kueue.concern import unusable
+from longshore_operator.kueue.standing import standing
+from longshore_operator.kueue.view import KueueView
+from longshore_operator.kueue.workload import workload, workload_name
+from longshore_operator.plan import CreatePod, CreateWorkload, DeleteJob, PatchWorkload
+from longshore_operator.reconcile import reconcile
+from tests.unit.operator.kueue.test_workload import CONFIG, SUSPENDED, VIEW, conditions, inactive, stored
+from tests.unit.operator.model import Cluster, make_job
+
+ELSEWHERE = {"managedBy": "kueue.x-k8s.io/multikueue"}
+RESERVED = {"QuotaReserved": "True/QuotaReserved/"}
+ADMITTED = RESERVED | {"Admitted": "True/Admitted/"}
+PREBUILT = {"kueue.x-k8s.io/prebuilt-workload-name": "of-multikueue"}
+RUNNING = RLJobStatus(
+    attempt=2, phase=Phase.RUNNING, admission=AdmissionStatus(admitted=True, gpus={"a": 2}, queue="q")
+)
+
+
+def look(cluster: Cluster, view: KueueView | None) -> list[object]:
+    """What one pass does besides writing the status; it never starts pods."""
+    plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG)
+    cluster.apply(plan)
+    assert not [action for action in plan.actions if isinstance(action, CreatePod)]
+    return [action for action in plan.actions if isinstance(action, CreateWorkload | PatchWorkload | DeleteJob)]
+
+
+class TestWhereTheJobIsQueued:
+    def test_the_manager_is_one_of_two(self) -> None:
+        assert not make_job().spec.runs_elsewhere
+        assert not make_job(managedBy="longshore.dev/operator").spec.runs_elsewhere
+        with pytest.raises(ValidationError, match="managedBy"):
+            make_job(managedBy="somebody")
+
+    def test_a_job_that_waits_has_a_workload_and_says_what_kueue_does(self) -> None:
+        cluster = Cluster(spec=ELSEWHERE)
+        [step] = look(cluster, VIEW)
+        assert isinstance(step, CreateWorkload)
+        view = stored(VIEW, **RESERVED)
+        assert view.workload is not None
+        check = {"name": "clusters", "state": "Pending", "message": 'The workload got reservation on "east"'}
+        status = {**view.workload["status"], "admissionChecks": [check, {"name": "other", "state": "Ready"}]}
+        assert look(cluster, replace(view, workload={**view.workload, "status": status})) == []
+        assert cluster.status.phase is Phase.QUEUED
+        assert cluster.condition("Admitted")[1:] == (
+            "QuotaPending",
+            "Kueue has reserved the quota and waits for admission checks; "
+            'clusters: The workload got reservation on "east"',
+        )
+
+    @pytest.mark.parametrize("status", [RLJobStatus(), RUNNING, RLJobStatus(phase=Phase.SUCCEEDED)])
+    def test_a_job_that_was_sent_away_has_its_status_from_there(self, status: RLJobStatus) -> None:
+        cluster = Cluster(spec=ELSEWHERE, status=status)
+        for view in (stored(VIEW, **ADMITTED), stored(VIEW, **ADMITTED, Evicted="True/Preempted/")):
+            assert reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG).status is None
+            look(cluster, view)
+        assert cluster.status == status
+
+    def test_kueue_learns_from_that_status_that_the_pods_are_ready(self) -> None:
+        [step] = look(Cluster(spec=ELSEWHERE, status=RUNNING), stored(VIEW, **ADMITTED))
+        assert isinstance(step, PatchWorkload)
+        assert {one["type"]: one["status"] for one in step.change["status"]["conditions"]}["PodsReady"] == "True"
+
+    def test_quota_is_given_back_when_the_job_has_stopped_there_or_was_not_asked_to(self) -> None:
+        evicted = stored(VIEW, **ADMITTED, Evicted="True/Preempted/")
+        assert evicted.workload is not None
+        cluster = Cluster(spec=ELSEWHERE, status=RUNNING)
+        for one in evicted.workload["status"]["conditions"]:
+            one["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        assert look(cluster, evicted) == []
+        ending = AdmissionStatus(gpus={"a": 2}, queue="q")
+        cluster.status = RLJobStatus(attempt=2, phase=Phase.QUEUED, admission=ending)
+        assert look(cluster, evicted) == []
+        stopped = Cluster(spec=ELSEWHERE, status=RLJobStatus(phase=Phase.QUEUED, admission=AdmissionStatus(queue="q")))
+        cluster.pass_time(300)
+        for one_cluster in (stopped, cluster):
+            [step] = look(one_cluster, evicted)
+            assert isinstance(step, PatchWorkload)
+            assert step.change["status"]["admission"] is None
+
+    def test_a_suspension_makes_the_workload_inactive_while_the_job_runs_there(self) -> None:
+        cluster = Cluster(spec=ELSEWHERE | {"suspend": True}, status=RUNNING)
+        assert look(cluster, stored(VIEW, **ADMITTED)) == [SUSPENDED]
+        assert look(cluster, inactive(stored(VIEW, **ADMITTED, PodsReady="True/a/"))) == []
+
+    def test_nothing_starts_here_without_kueue(self) -> None:
+        """The status that was copied says that the job is admitted."""
+        cluster = Cluster(spec=ELSEWHERE, status=RUNNING)
+        assert look(cluster, None) == []
+        look(cluster, KueueView("q", mistake="Kueue is not installed in this cluster"))
+        assert cluster.condition("Admitted")[1:] == ("QueueUnavailable", "Kueue is not installed in this cluster")
+
+    @pytest.mark.parametrize("suspend", [False, True])
+    @pytest.mark.parametrize("phase", [None, *Phase])
+    def test_whatever_status_was_copied_and_whatever_kueue_says_nothing_starts_here(
+        self, phase: Phase | None, suspend: bool
+    ) -> None:
+        evicted = stored(VIEW, **ADMITTED, Evicted="True/Preempted/")
+        views = [stored(VIEW), stored(VIEW, **RESERVED), stored(VIEW, **ADMITTED), evicted, inactive(evicted)]
+        for view in (None, VIEW, KueueView("q", mistake="gone"), *views, inactive(views[2], by="kubectl")):
+            status = RUNNING.model_copy(update={"phase": phase, "start_time": "2026-01-01T00:00:00Z"})
+            cluster = Cluster(spec=ELSEWHERE | {"suspend": suspend}, status=status)
+            for _ in range(3):
+                look(cluster, view)
+                assert cluster.pods == {}
+
+    def test_a_job_that_has_ended_there_is_deleted_here_after_its_time_to_live(self) -> None:
+        ended = RLJobStatus(phase=Phase.SUCCEEDED, completion_time="2026-01-01T00:00:00Z")
+        cluster = Cluster(spec=ELSEWHERE | {"ttlSecondsAfterFinished": 60}, status=ended)
+        assert look(cluster, stored(VIEW, **ADMITTED)) == []
+        cluster.pass_time(60)
+        [step] = look(cluster, stored(VIEW, **ADMITTED))
+        assert isinstance(step, DeleteJob)
+
+
+def prebuilt(owners: list[dict[str, Any]] | None = None, **found: str) -> KueueView:
+    """A view with a Workload as MultiKueue makes it: with the pod sets of the job, and maybe an owner."""
+    made = workload(make_job(), CONFIG, VIEW)
+    metadata = {"name": "of-multikueue", "resourceVersion": "3", "ownerReferences": owners or []}
+    return KueueView("team", "v1beta2", {**made, "metadata": metadata} | conditions(**found), is_prebuilt=True)
+
+
+def owner(uid: str) -> dict[str, Any]:
+    return {"uid": uid, "controller": True}
+
+
+class TestWhereTheJobRuns:
+    def test_the_label_names_the_workload(self) -> None:
+        job = make_job()
+        assert workload_name(job) == "demo-rljob"
+        job.metadata["labels"] = PREBUILT
+        assert workload_name(job) == "of-multikueue"
+
+    def test_the_job_takes_its_workload_over_before_it_starts(self) -> None:
+        cluster = Cluster()
+        [step] = look(cluster, prebuilt(**ADMITTED))
+        assert isinstance(step, PatchWorkload)
+        metadata = step.change["metadata"]
+        assert (metadata["resourceVersion"], metadata["labels"]["longshore.dev/job"]) == ("3", "demo")
+        assert [one["uid"] for one in metadata["ownerReferences"]] == ["job-uid"]
+        assert cluster.pods == {}
+        assert standing(cluster.job, prebuilt([owner("job-uid")], **ADMITTED)).admitted
+
+    def test_the_workload_of_another_job_is_left_alone(self) -> None:
+        cluster = Cluster()
+        assert look(cluster, prebuilt([owner("another")], **ADMITTED)) == []
+        assert cluster.condition("Admitted")[1] == "QuotaPending"
+
+    def test_it_is_neither_made_nor_replaced_nor_changed_here(self) -> None:
+        missing = KueueView("team", "v1beta2", is_prebuilt=True, mistake="there is no Workload")
+        assert look(Cluster(), missing) == []
+        changed = Cluster(spec={"workers": {"replicas": 1}}, generation=3)
+        assert look(changed, prebuilt([owner("job-uid")])) == []
+
+    def test_a_workload_that_asks_for_less_than_the_pods_need_admits_nobody(self) -> None:
+        job = make_job()
+        job.metadata["labels"] = PREBUILT
+        assert unusable(job, CONFIG, prebuilt()) == ""
+        assert unusable(make_job(workers={"replicas": 1}), CONFIG, prebuilt()) == ""
+        assert "there is no Workload of-multikueue" in unusable(job, CONFIG, replace(prebuilt(), workload=None))
+        for larger in ({"replicas": 3}, {"resources": {"memory": "64Gi"}}, {"gpusPerPod": 4}):
+            job = make_job(workers={"replicas": 2, "gpusPerPod": 1} | larger)
+            mistake = unusable(job, CONFIG, prebuilt())
+            assert "the worker pods of the job need" in mistake
+            view = replace(prebuilt([owner("job-uid")], **ADMITTED), mistake=mistake)
+            assert standing(job, view).reason is AdmittedReason.QUEUE_UNAVAILABLE

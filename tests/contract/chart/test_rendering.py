@@ -130,7 +130,7 @@ class TestOperator:
         everywhere = str(rendered())
         in_one = str(rendered(watchNamespace="team", rbac={"aggregatedRoles": False}))
         assert "--namespace=team" in in_one and "--namespace" not in everywhere
-        for cluster_wide in ("'kind': 'ClusterRole", "--kueue", "kueue.x-k8s.io"):
+        for cluster_wide in ("'kind': 'ClusterRole", "--kueue", "'apiGroups': ['kueue.x-k8s.io']"):
             assert cluster_wide in everywhere and cluster_wide not in in_one
 
     def test_switches_switch(self) -> None:

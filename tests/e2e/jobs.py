@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from longshore.api import contract, names
+from longshore_operator.pods import COORDINATOR_GRACE_S
 
 LIMIT_S = 400.0
 RECHECK_S = 2.0
@@ -265,8 +266,10 @@ class Job:
         """See that no object of the deleted job is left, and no process."""
         selector = f"longshore.dev/job={self.name}"
         kinds = "pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies"
-        self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, "--timeout=120s", check=False)
-        assert self.cluster.kubectl("get", f"{kinds},pvc", "-l", selector, "-o", "name") == ""
+        limit_s = COORDINATOR_GRACE_S + EXIT_LIMIT_S
+        self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, f"--timeout={limit_s:g}s", check=False)
+        left = self.cluster.kubectl("get", f"{kinds},pvc", "-l", selector, "-o", "name").split()
+        assert not left, self.cluster.kubectl("get", *left, "-o", "yaml", check=False)
         # A pod that was deleted without grace leaves the API server before its processes.
         _, alive = psutil.wait_procs(list(self._processes(f"{self.name}-")), timeout=EXIT_LIMIT_S)
         assert [(process.pid, process.ppid(), process.status(), process.cmdline()) for process in alive] == []

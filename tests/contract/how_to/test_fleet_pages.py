@@ -35,8 +35,8 @@ def spec_of(*fragments: Json, replicas: int = 1, gpus_per_pod: int = 8, **fields
 
 
 def wait_operator(jobs: Jobs) -> None:
-    """Wait until the operator of the newest revision works, and no other."""
-    apps = client.AppsV1Api(jobs.cluster.client)
+    """Wait until the operator of the newest revision leads, and there is no other."""
+    apps, coordination = client.AppsV1Api(jobs.cluster.client), client.CoordinationV1Api(jobs.cluster.client)
 
     def ready() -> bool:
         found = apps.read_namespaced_deployment(SERVICE_ACCOUNT, RELEASE_NAMESPACE)
@@ -44,7 +44,14 @@ def wait_operator(jobs: Jobs) -> None:
         counts = (status.replicas, status.updated_replicas, status.available_replicas)
         return status.observed_generation == found.metadata.generation and set(counts) == {wanted}
 
+    def leads() -> bool:
+        lease = coordination.read_namespaced_lease(SERVICE_ACCOUNT, RELEASE_NAMESPACE)
+        pods = jobs.cluster.core.list_namespaced_pod(RELEASE_NAMESPACE).items
+        newest = max(pod.metadata.creation_timestamp for pod in pods)
+        return bool(lease.spec.holder_identity) and lease.spec.acquire_time >= newest
+
     eventually("the operator is replaced", ready)
+    eventually("the new operator leads", leads)
 
 
 def says(jobs: Jobs, name: str, kind: str, message: str) -> None:

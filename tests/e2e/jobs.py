@@ -265,10 +265,10 @@ class Job:
     def assert_nothing_is_left(self) -> None:
         """See that no object of the deleted job is left, and no process."""
         selector = f"longshore.dev/job={self.name}"
-        kinds = "pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies"
+        kinds = "pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,pvc"
         limit_s = COORDINATOR_GRACE_S + EXIT_LIMIT_S
         self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, f"--timeout={limit_s:g}s", check=False)
-        left = self.cluster.kubectl("get", f"{kinds},pvc", "-l", selector, "-o", "name").split()
+        left = self.cluster.kubectl("get", kinds, "-l", selector, "-o", "name").split()
         assert not left, self.cluster.kubectl("get", *left, "-o", "yaml", check=False)
         # A pod that was deleted without grace leaves the API server before its processes.
         _, alive = psutil.wait_procs(list(self._processes(f"{self.name}-")), timeout=EXIT_LIMIT_S)

@@ -8,7 +8,6 @@ topology, it chooses the nodes of pods (`kueue_topology.py`). Admission waits fo
 """
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from kubernetes.client.exceptions import ApiException
 
 from tests.contract.operator import kueue_topology
 from tests.contract.operator.harness import GPU, Cluster, Operator, eventually
+from tests.contract.operator.stand_in import StandIn
 
 GROUP = "kueue.x-k8s.io"
 _KINDS = {
@@ -213,38 +213,18 @@ def holds(workload: Json, kind: str) -> bool:
     return bool(condition(workload, kind).get("status") == "True")
 
 
-class FakeKueue:
-    """Kueue's controller, for as long as the context lasts."""
+class FakeKueue(StandIn):
+    """Kueue's controller."""
 
     def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
         self._core, self._custom = cluster.core, cluster.custom
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.error: Exception | None = None
-
-    def __enter__(self) -> "FakeKueue":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        assert self.error is None, repr(self.error)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.1):
-            try:
-                self._look()
-            except ApiException as error:
-                if error.status not in (404, 409):
-                    self.error = error
-                    return
 
     def _list(self, kind: str) -> list[Json]:
         found: list[Json] = self._custom.list_cluster_custom_object(GROUP, _version(kind), _KINDS[kind])["items"]
         return found
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """One decision: the first change that is due."""
         queues = {queue["metadata"]["name"]: queue for queue in self._list("ClusterQueue")}
         local = {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in self._list("LocalQueue")}

@@ -7,13 +7,13 @@ in the cluster of the queue is deactivated in the worker cluster. What has no qu
 there.
 """
 
-import threading
 from typing import Any
 
 from kubernetes.client.exceptions import ApiException
 
 from tests.contract.operator.harness import Cluster
 from tests.contract.operator.kueue import GROUP, condition, holds
+from tests.contract.operator.stand_in import StandIn
 
 CONTROLLER = "longshore.dev/test-multikueue"
 """Of the admission check: the real MultiKueue, where there is one, leaves it alone."""
@@ -22,39 +22,22 @@ _WORKLOADS = (GROUP, "v1beta1", "workloads")
 _JOBS = ("longshore.dev", "v1alpha1", "rljobs")
 
 
-class FakeMultiKueue:
-    """MultiKueue, for as long as the context lasts."""
+class FakeMultiKueue(StandIn):
+    """MultiKueue."""
 
     def __init__(self, manager: Cluster, worker: Cluster, check: str) -> None:
+        super().__init__()
         self._manager, self._worker, self._check = manager, worker, check
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.error: Exception | None = None
 
-    def __enter__(self) -> "FakeMultiKueue":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        assert self.error is None, repr(self.error)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.1):
-            try:
-                here = {_key(one): one for one in _list(self._manager)}
-                for one in here.values():
-                    checks = (one.get("status") or {}).get("admissionChecks") or ()
-                    if self._check in [check["name"] for check in checks]:
-                        self._look(one)
-                for copy in _list(self._worker):
-                    if f"{GROUP}/multikueue-origin" in copy["metadata"]["labels"] and _key(copy) not in here:
-                        self._remove(copy["metadata"]["namespace"], copy["metadata"]["name"])
-            except ApiException as error:
-                if error.status not in (404, 409):
-                    self.error = error
-                    return
+    def look(self) -> None:
+        here = {_key(one): one for one in _list(self._manager)}
+        for one in here.values():
+            checks = (one.get("status") or {}).get("admissionChecks") or ()
+            if self._check in [check["name"] for check in checks]:
+                self._look(one)
+        for copy in _list(self._worker):
+            if f"{GROUP}/multikueue-origin" in copy["metadata"]["labels"] and _key(copy) not in here:
+                self._remove(copy["metadata"]["namespace"], copy["metadata"]["name"])
 
     def _look(self, here: Json) -> None:
         namespace, name = here["metadata"]["namespace"], here["metadata"]["name"]

@@ -134,7 +134,9 @@ def main() -> int:
 
 
 def kept_runs(result: Path, variants: Sequence[str], steps: int) -> list[Run]:
-    """Runs of an earlier result that go on counting; raises SystemExit if they are of other variants or lengths."""
+    """Runs of an earlier result, if any, that go on counting; raises SystemExit for other variants or lengths."""
+    if not result.exists():
+        return []
     stored = json.loads(result.read_text(encoding="utf-8"))
     if stored["settings"]["steps"] != steps or set(stored["variants"]) != set(variants):
         raise SystemExit(f"--keep: {result} has other variants or another number of steps")

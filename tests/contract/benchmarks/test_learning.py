@@ -102,6 +102,7 @@ def test_a_default_that_learns_less_beyond_its_interval_fails_the_run() -> None:
 
 def test_seeds_are_added_to_those_of_a_result_of_equal_runs_alone(tmp_path: Path) -> None:
     result, runs = tmp_path / "learning.json", two_variants(2)
+    assert learning.kept_runs(result, ["Synchronous"], 60) == []
     stored = {"settings": {"steps": 60}, "variants": paired.compared(runs, ["Synchronous", "TailBatching"])}
     result.write_text(json.dumps({**stored, "runs": runs}))
     assert learning.kept_runs(result, ["TailBatching", "Synchronous"], 60) == runs

@@ -147,13 +147,7 @@ class Controller:
             busy_s = time.perf_counter() - began_s
         memory = memory.refreshed(stored.metadata["uid"], stored.version, self.informer.pods(key), now)
         self._memories[key] = memory
-        pod_group = await self._pod_group_view(stored)
-        around = Observed(
-            claim=await self._claim(key, memory, stored, now),
-            pod_group=pod_group,
-            kueue=await self._kueue_view(key, stored, pod_group),
-            sharing=await self._sharing_view(key, stored, now),
-        )
+        around = await self._around(key, memory, stored, now)
         began_s = time.perf_counter()
         plan = self._decide(key, memory, stored, around, now)
         busy_s += time.perf_counter() - began_s
@@ -162,6 +156,23 @@ class Controller:
         is_finished = next_look_s is None and status.phase in FINISHED_PHASES
         memory.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
         return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)
+
+    async def _around(self, key: Key, memory: JobMemory, stored: StoredJob, now: datetime) -> Observed:
+        """Return what a decision reads besides the job and its pods."""
+        try:
+            pod_group = await self._pod_group_view(stored)
+            return Observed(
+                claim=await self._claim(key, memory, stored, now),
+                pod_group=pod_group,
+                kueue=await self._kueue_view(key, stored, pod_group),
+                sharing=await self._sharing_view(key, stored, now),
+            )
+        except Exception:
+            # The pass fails, and may fail again: admission must not wait for this job.
+            if not isinstance(stored.spec, ValidationError):
+                job = RLJob(metadata=stored.metadata, spec=stored.spec, status=stored.status.status)
+                self._desk.recover(key, job, self.informer.pods(key), now)
+            raise
 
     async def _found(self, key: Key) -> dict[str, Any] | None:
         """Return the job, or, if it cannot be read, its metadata with the reason in place of the spec."""
@@ -175,8 +186,9 @@ class Controller:
         """Return the plan for a stored job; `around`: what was read besides it."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
+        has_pods = any(pod.holds_resources for pod in pods)
         if isinstance(stored.spec, ValidationError):
-            self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in pods))
+            self._desk.withdraw(key, has_pods=has_pods)
             return reject(status, generation, stored.spec, pods, now, around.kueue)
         parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
         observed = replace(
@@ -194,14 +206,18 @@ class Controller:
             unreadable_status=stored.status.unreadable,
         )
         if around.kueue is not None:
-            self._desk.withdraw(key, has_pods=False)
+            # Pods of a job that Kueue has not admitted are left of an admission by the operator itself.
+            self._desk.withdraw(key, has_pods=not around.kueue.holds("Admitted") and has_pods)
         elif (around.pod_group is not None and around.pod_group.keeps_waiting(status)) or (
             around.sharing is not None and around.sharing.refusal
         ):
             self._desk.stop(key, parsed, pods, now)
         else:
             observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
-        return reconcile(parsed, observed, now, self._config)
+        plan = reconcile(parsed, observed, now, self._config)
+        if plan.status is not None and plan.status.phase in FINISHED_PHASES:
+            self._desk.withdraw(key, has_pods=has_pods)  # There may be no further pass, as nothing may change any more.
+        return plan
 
     async def _pod_group_view(self, stored: StoredJob) -> PodGroupView | None:
         """Return the state of the PodGroup of a job that wants one."""

@@ -97,16 +97,9 @@ def advance(
 
     `settings_changed`: the pods of the attempt run with other settings than the spec has now.
     """
-    current = LifecycleProgress(
-        attempt=status.attempt,
-        failures=status.failures,
-        phase=status.phase if status.phase in FINISHED_PHASES else None,
-        start_time=status.start_time,
-        restart_time=status.restart_time,
-        completion_time=status.completion_time,
-    )
+    current = recorded_progress(status, now)
     if current.finished:
-        return replace(current, completion_time=current.completion_time or rfc3339(now))
+        return current
     mine = tuple(pod for pod in pods if pod.attempt == status.attempt)
     verdict = _verdict(current, mine, now)
     if verdict is not None:
@@ -122,6 +115,19 @@ def advance(
         message = f"the job was active for more than activeDeadlineSeconds ({spec.active_deadline_seconds} s)"
         return finish(current, Phase.FAILED, FailedReason.DEADLINE_EXCEEDED, message, now)
     return _advance_attempt(spec, current, mine, now, settings_changed=settings_changed)
+
+
+def recorded_progress(status: RLJobStatus, now: datetime) -> LifecycleProgress:
+    """Return how far the job is by its status; `now`: its end if it has ended and the status does not say when."""
+    is_finished = status.phase in FINISHED_PHASES
+    return LifecycleProgress(
+        attempt=status.attempt,
+        failures=status.failures,
+        phase=status.phase if is_finished else None,
+        start_time=status.start_time,
+        restart_time=status.restart_time,
+        completion_time=status.completion_time or (rfc3339(now) if is_finished else None),
+    )
 
 
 def reconcile_lifecycle(context: Context) -> Outcome:

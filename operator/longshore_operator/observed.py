@@ -13,6 +13,8 @@ from longshore_operator.sharing.view import SharingView
 
 _MAX_MESSAGE_LENGTH = 4096
 """Longest termination message, in characters."""
+_NUM_INDICES = 65_536
+"""More than pods of one component in any job that the API takes. Labels can be written by others."""
 NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 """Why the container of a healthy pod waits."""
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
@@ -186,7 +188,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         uid=metadata["uid"],
         job=labels[names.LABEL_JOB],
         component=Component(labels[names.LABEL_COMPONENT]),
-        index=int(labels.get(names.LABEL_INDEX, "0")),
+        index=_index(labels.get(names.LABEL_INDEX, "0")),
         attempt=int(labels[names.LABEL_ATTEMPT]),
         phase=_phase(status, container),
         reason=status.get("reason", ""),
@@ -210,6 +212,13 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
             (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""
         ),
     )
+
+
+def _index(label: str) -> int:
+    index = int(label)
+    if not 0 <= index < _NUM_INDICES:
+        raise ValueError(f"no pod of a job has the index {label}")
+    return index
 
 
 def _main_container_state(status: Mapping[str, Any]) -> dict[str, Any]:

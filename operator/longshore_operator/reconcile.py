@@ -24,7 +24,7 @@ from longshore_operator.kueue.elsewhere import reconcile_elsewhere
 from longshore_operator.kueue.standing import standing as standing_in_queue
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.kueue.workload import is_outdated
-from longshore_operator.lifecycle import advance, expired, finish, reconcile_lifecycle
+from longshore_operator.lifecycle import advance, expired, finish, reconcile_lifecycle, recorded_progress
 from longshore_operator.notices import reconcile_notices
 from longshore_operator.observed import Observed, PodView, Standing
 from longshore_operator.outcome import Fact, Outcome, with_history
@@ -70,6 +70,8 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
         return Plan()
     identity, before = Identity.of(job), job.status
     pods = _without_namesakes(observed.pods, identity.uid)
+    if job.spec.runs_elsewhere and _is_elsewhere(job, observed.kueue):
+        return _followed(Context(job, observed, now, config, recorded_progress(before, now), decided=before))
     observed = replace(observed, pods=pods, spec_hash=observed.spec_hash or pod_settings_fingerprint(job.spec))
     if observed.kueue is not None:
         observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
@@ -82,15 +84,12 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
             observed, standing=_stopped(job, observed, AdmittedReason.SHARING_REFUSED, observed.sharing.refusal)
         )
     changed = settings_changed(before.settings, identity.generation, observed.spec_hash)
-    if changed and _is_of_other_settings(job, observed, config):
+    starts = changed or before.attempt == 0 or before.phase in WITHOUT_PODS
+    if starts and _is_of_other_settings(job, observed, config):
         observed = replace(observed, standing=_to_be_admitted_again(observed.standing))
     progress = advance(job.spec, before, pods, now, settings_changed=changed, standing=observed.standing)
-    if not progress.finished and (refused := _refusal(job, observed, config, settings_changed=changed)) is not None:
+    if not progress.finished and (refused := _refusal(job, observed, config, starts=starts)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)
-    if job.spec.runs_elsewhere and _is_elsewhere(job, observed.kueue):
-        context = Context(job, observed, now, config, progress, decided=before)
-        outcome = reconcile_elsewhere(context).joined(expired(context))
-        return Plan(outcome.actions, requeue_at=outcome.requeue_at)
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))
     for concern in CONCERNS:
         context = Context(job, observed, now, config, progress, decided=outcome.status, settings_changed=changed)
@@ -109,7 +108,7 @@ def reject(
     kueue: KueueView | None = None,
 ) -> Plan:
     """Fail a stored job that this version cannot read, or whose name its children cannot have, with a sentence why."""
-    leaving = [DeletePod(pod.name, pod.uid) for pod in pods if not (pod.deleting or pod.terminal)]
+    leaving = [DeletePod(pod.name, pod.uid) for pod in pods if pod.holds_resources and not pod.deleting]
     deletions: tuple[Action, ...] = (*leaving[:POD_BATCH], *abandon(kueue, pods))
     requeue_at = now if len(leaving) > POD_BATCH else None
     if status.phase in FINISHED_PHASES:
@@ -134,20 +133,20 @@ def reject(
     return Plan((*deletions, event), failed, requeue_at)
 
 
-def _refusal(job: RLJob, observed: Observed, config: OperatorConfig, *, settings_changed: bool) -> str | None:
+def _refusal(job: RLJob, observed: Observed, config: OperatorConfig, *, starts: bool) -> str | None:
     """Return why pods of the job are not made. An attempt that runs keeps the GPUs that it has; Kueue counts all."""
     refused = refusal(job.spec, config.allowed)
-    starts = settings_changed or job.status.attempt == 0 or job.status.phase in WITHOUT_PODS
     if refused is not None or observed.kueue is not None or not starts:
         return refused
     return uncounted_gpus(job, config)
 
 
 def _is_of_other_settings(job: RLJob, observed: Observed, config: OperatorConfig) -> bool:
-    """Whether the job, whose settings have changed, was admitted for the GPUs of the old ones.
+    """Whether the job, which is about to start, was admitted for the GPUs of settings that it had before.
 
-    The operator has missed a suspension, or it would have ended the admission then. What the operator itself admits
-    counts GPUs that the status names, which are those of the old settings as long as the attempt lasts.
+    The operator has missed a suspension, or it would have ended the admission then; or Kueue was faster than its
+    owner, who edited it while it waited. What the operator itself admits counts GPUs that the status names, which are
+    those of the old settings as long as the attempt lasts.
     """
     standing, status = observed.standing, job.status
     if standing is None or not standing.admitted:
@@ -169,6 +168,12 @@ def _is_elsewhere(job: RLJob, view: KueueView | None) -> bool:
     if view is None or job.status.phase in FINISHED_PHASES:
         return True
     return view.holds("Admitted") and not view.is_foreign(Identity.of(job).uid)
+
+
+def _followed(context: Context) -> Plan:
+    """Plan for a job that another cluster runs: that cluster decides everything, also whether the job has failed."""
+    outcome = reconcile_elsewhere(context).joined(expired(context))
+    return Plan(outcome.actions, requeue_at=outcome.requeue_at)
 
 
 def _stopped(job: RLJob, observed: Observed, reason: AdmittedReason, message: str) -> Standing:

@@ -19,7 +19,8 @@ from longshore_operator.plan import Event
 
 def reconcile_rewards(context: Context) -> Outcome:
     """Decide the number of reward pods between `reward.pods` and `reward.maxPods`; none without an active job."""
-    seen = {"ready": context.num_ready(Component.REWARD), "addresses": _addresses(context.pods)}
+    addresses = _addresses(context.pods, context.job.spec.reward.most_pods)
+    seen = {"ready": context.num_ready(Component.REWARD), "addresses": addresses}
     if not context.progress.active:
         return Outcome(status=RLJobStatus(rewards=RewardPodCounts().model_copy(update=seen)))
     before, now = context.job.status.rewards, context.now
@@ -44,9 +45,10 @@ def reconcile_rewards(context: Context) -> Outcome:
     )
 
 
-def _addresses(pods: Sequence[PodView]) -> list[str]:
+def _addresses(pods: Sequence[PodView], num_most: int) -> list[str]:
     """Return the addresses of the reward pods among these, by index; empty if there is none."""
-    known = {pod.index: pod.ip for pod in pods if pod.component is Component.REWARD and pod.ip and not pod.terminal}
+    mine = (pod for pod in pods if pod.component is Component.REWARD and pod.index < num_most)
+    known = {pod.index: pod.ip for pod in mine if pod.ip and not pod.terminal}
     return [known.get(index, "") for index in range(max(known, default=-1) + 1)]
 
 

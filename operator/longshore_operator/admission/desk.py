@@ -7,7 +7,7 @@ from datetime import datetime
 
 from longshore.api.rljob import RLJob
 from longshore_operator.admission.config import AdmissionConfig
-from longshore_operator.admission.demand import Key
+from longshore_operator.admission.demand import Key, Stage
 from longshore_operator.admission.ledger import Ledger, application
 from longshore_operator.observed import PodView, Standing
 
@@ -56,6 +56,15 @@ class AdmissionDesk:
             self._is_due = True
         self._seen(key)
         return self._ledger.standing(key)
+
+    def recover(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
+        """A pass could not look at a job: what it holds counts all the same, and what it wants waits for the next."""
+        if self._ledger is None or self._unseen is None or key not in self._unseen:
+            return
+        found = application(job, pods, self._config, now)
+        if found.request is not None and found.request.stage is not Stage.WAITING and self._ledger.note(key, found):
+            self._is_due = True
+        self._seen(key)
 
     def stop(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
         """This job must not have pods, and asks for nothing until it may: it holds GPUs as long as it has pods."""

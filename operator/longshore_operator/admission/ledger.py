@@ -81,7 +81,10 @@ def _extra(job: RLJob, pods: tuple[PodView, ...], limits: Limits, overdue_since:
         return None
     granted = status.admission.workers if status.admission is not None else None
     num_granted = min(max(granted or workers.replicas, least), workers.replicas)
-    indices = [pod.index for pod in pods if pod.component is Component.WORKER and pod.holds_resources]
+    # A pod with the labels of the job that is not its own is deleted, and must not count for many until then.
+    num_most, owner = max(workers.replicas, num_in_use(job)), job.metadata["uid"]
+    mine = (pod for pod in pods if pod.component is Component.WORKER and pod.owner_uid == owner)
+    indices = [pod.index for pod in mine if pod.holds_resources and pod.index < num_most]
     num_held = max(num_granted, num_in_use(job), *(index + 1 for index in indices))
     asked = status.assignment.size
     runs_with = asked.workers if asked is not None else workers.replicas

@@ -6,7 +6,7 @@ from typing import Any
 
 from longshore.api.reasons import EventReason
 from longshore.api.rljob import RLJob
-from longshore.api.status import Phase
+from longshore.api.status import WITHOUT_PODS, Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
@@ -44,6 +44,8 @@ _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 
 _MISTAKE_LOOK = timedelta(seconds=30)
 """Interval of retries, because no event shows that a mistake was corrected."""
+_TAKE_OVER_LOOK = timedelta(seconds=1)
+"""Interval of retries, because no event shows a change of a Workload that is not the job's yet."""
 
 
 def reconcile_kueue(context: Context) -> Outcome:
@@ -51,11 +53,19 @@ def reconcile_kueue(context: Context) -> Outcome:
     view = context.observed.kueue
     if view is None:
         return Outcome()
-    look_at = context.now + _MISTAKE_LOOK if view.mistake and not context.progress.finished else None
+    look_at = _retry_at(context, view)
     step = _step(context, view, view.version) if view.version is not None else None
     if step is None and view.version is not None:
         return _reclaim(context, view, view.version) or Outcome(requeue_at=look_at)
     return Outcome(actions=() if step is None else (step,), requeue_at=look_at)
+
+
+def _retry_at(context: Context, view: KueueView) -> datetime | None:
+    if context.progress.finished:
+        return None
+    if view.mistake:
+        return context.now + _MISTAKE_LOOK
+    return context.now + _TAKE_OVER_LOOK if view.is_unowned else None
 
 
 def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
@@ -77,8 +87,9 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
             if view.mistake or progress.suspended
             else CreateWorkload(workload(context.job, context.config, view), version)
         )
-    if context.job.spec.sharing is not None:
-        # Kueue starts and stops jobs, and so does their sharing group: the job waits without quota.
+    if context.job.spec.sharing is not None or (_waits_for_pod_group(context) and not view.is_prebuilt):
+        # Kueue starts and stops jobs, and so does their sharing group; without its PodGroup, a job does not start: it
+        # waits without quota.
         return next(iter(abandon(view, context.observed.pods)), None)
     if progress.suspended and view.is_active:
         # Kueue gives the quota of an inactive Workload to others at once, without waiting for its eviction.
@@ -90,8 +101,10 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
         return None if has_pods else release(context, view, version)
     if not progress.suspended and not view.is_active:
         # With its old admission, Kueue would count the quota again that others may have by now.
-        waits = view.is_deactivated or view.holds("QuotaReserved")
-        return None if waits else activate(found, version, active=True)
+        if view.is_deactivated or view.holds("QuotaReserved"):
+            return None
+        if not _gives_up(context, view, has_pods=has_pods):
+            return activate(found, version, active=True)
     if _gives_up(context, view, has_pods=has_pods):
         return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
     if not (view.holds("QuotaReserved") or view.mistake or progress.suspended or view.is_prebuilt):
@@ -101,6 +114,11 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
     if progress.active and view.holds("Admitted"):
         return pods_ready(context, view, version)
     return None
+
+
+def _waits_for_pod_group(context: Context) -> bool:
+    group = context.observed.pod_group
+    return group is not None and group.keeps_waiting(context.job.status)
 
 
 def abandon(view: KueueView | None, pods: tuple[PodView, ...]) -> tuple[DeleteWorkload, ...]:
@@ -123,12 +141,21 @@ def unusable(job: RLJob, config: OperatorConfig, view: KueueView) -> str:
     name = workload_name(job)
     if view.workload is None:
         return f"there is no Workload {name}, which the label {LABEL_PREBUILT} names: wait for MultiKueue, or remove it"
+    if _has_begun(job):
+        return ""  # A new version of the operator may ask for more, and restarts no job that runs.
     if found := uncovered(view.workload, requested_pod_sets(job, config)):
         return (
             f"Workload {name} asks for less than the {found} pods of the job need: let the cluster that made it run "
             "the same version of Longshore"
         )
     return ""
+
+
+def _has_begun(job: RLJob) -> bool:
+    """Whether the job has an attempt with the spec that it has now."""
+    status = job.status
+    is_current = status.observed_generation == Identity.of(job).generation
+    return is_current and status.attempt > 0 and status.phase not in WITHOUT_PODS
 
 
 def _take_over(context: Context, found: Object, version: str) -> PatchWorkload:
@@ -154,8 +181,7 @@ def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
     if context.progress.suspended:
         return False
     if view.holds("QuotaReserved"):
-        is_of_other_settings = context.progress.queued and context.settings_changed and not has_pods
-        return is_of_other_settings and is_outdated(context.job, context.config, view)
+        return context.progress.queued and not has_pods and is_outdated(context.job, context.config, view)
     return not view.mistake and is_outdated(context.job, context.config, view)
 
 

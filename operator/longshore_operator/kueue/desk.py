@@ -11,7 +11,7 @@ import structlog
 from longshore.api import names
 from longshore.api.rljob import RLJob
 from longshore_kube.errors import KubeError
-from longshore_kube.reflector import Listed, Reflector
+from longshore_kube.reflector import Changed, Listed, Reflector
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
 from longshore_operator.kueue.concern import too_many_pod_sets, unusable
@@ -57,6 +57,8 @@ class KueueDesk:
         self._wake = wake
         self._known: dict[tuple[str, str], tuple[float, Object | None]] = {}
         """Objects of the cluster by kind and name, with the time until which they are not read again."""
+        self._followed: set[Key] = set()
+        """Jobs whose Workloads were seen since the newest list, or are in it."""
         self._served: tuple[float, tuple[str, ...]] = (0.0, ())
         """Served versions of Kueue's API, with the time until which they are not read again."""
 
@@ -107,8 +109,16 @@ class KueueDesk:
         path = self._kube.path(kind, self._namespace)
         reflector = Reflector(self._kube.client, path, _job, labels=_SELECTOR, metadata_only=True, on_error=_give_up)
         async for news in reflector.changes():
-            for key in news.items if isinstance(news, Listed) else (news.item,):
+            for key in self._concerned(news):
                 self._wake(key)
+
+    def _concerned(self, news: Listed[Key] | Changed[Key]) -> list[Key]:
+        """Return jobs whose Workloads may have changed. A list concerns those, too, that it has no more."""
+        if isinstance(news, Changed):
+            self._followed.add(news.item)
+            return [news.item]
+        before, self._followed = self._followed, set(news.items)
+        return sorted(before | self._followed)
 
     async def _version(self) -> str | None:
         """Return the best version that is served."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import structlog
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from longshore.api import names
 from longshore.api.rljob import RLJob
@@ -22,6 +22,8 @@ from longshore_operator.sharing.view import SharingView
 
 _DATA_KEY: Final = "group.json"
 _MAX_TRIES: Final = 5
+_LATEST_S: Final = 1e11
+"""Unix time of the year 5138."""
 _GROUPS: Final = TypeAdapter(SharingGroup)
 GroupKey = tuple[str, str]
 """(namespace, name) of a sharing group."""
@@ -172,7 +174,8 @@ class SharingDesk:
             return
         try:
             content = _GROUPS.validate_json((found.get("data") or {}).get(_DATA_KEY, ""))
-        except ValidationError as error:
+            _require_times(content)
+        except ValueError as error:
             what = f"ConfigMap {names.sharing_group(name[1])} does not hold a sharing group"
             raise GroupUnreadable(f"{what}, so no turn is granted: delete it") from error
         group.version, group.is_read = found["metadata"]["resourceVersion"], True
@@ -218,6 +221,14 @@ class SharingDesk:
     def _wake_jobs(self, name: GroupKey, jobs: Iterable[str]) -> None:
         for job in sorted(jobs):
             self._wake((name[0], job))
+
+
+def _require_times(content: SharingGroup) -> None:
+    """Raise ValueError for times that no operator writes, with which none can calculate."""
+    for standing in content.standings:
+        for time_s in (standing.recalled_at_s, standing.member.limit_s):
+            if not 0 <= time_s <= _LATEST_S:
+                raise ValueError(f"{standing.member.name} has a time of {time_s} s")
 
 
 def manifest(name: GroupKey, content: SharingGroup) -> dict[str, Any]:

@@ -238,7 +238,10 @@ def overdue(group: SharingGroup, claims: Mapping[str, Claim], now_s: float) -> t
 
 
 def refusal(group: SharingGroup, candidate: Member) -> str | None:
-    """Why a job cannot join: memory of the host, or the limit of an admitted member; None if it can."""
+    """Why a job cannot join: memory of the host, or the limit of an admitted member; None if it can.
+
+    An earlier attempt of the same job, whose pods still end, takes no turns beside it.
+    """
     for slot in sorted(candidate.slots):
         on_slot = [member for member in (*group.members, candidate) if slot in member.slots]
         needed = sum(member.host_bytes for member in on_slot)
@@ -248,7 +251,7 @@ def refusal(group: SharingGroup, candidate: Member) -> str | None:
                 f"has {group.slot_host_bytes / 1e9:.0f} GB"
             )
     admitted = (standing.member for standing in group.standings if standing.stage is MemberStage.ADMITTED)
-    members = (*admitted, candidate)
+    members = (*(member for member in admitted if member.job != candidate.job), candidate)
     for member in members:
         if not _stays_within_limit(member, [other for other in members if other is not member]):
             return f"a step of {member.job} could take more than {member.max_slowdown:g} times as long as alone"

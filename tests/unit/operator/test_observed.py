@@ -34,6 +34,15 @@ def test_identity_comes_from_the_labels() -> None:
     assert (view.phase, view.scheduled, view.ready, view.deleting) == ("Pending", True, False, False)
 
 
+@pytest.mark.parametrize("index", ["-1", "65536", "9" * 63])
+def test_no_pod_of_a_job_has_such_an_index(index: str) -> None:
+    """Whoever may create pods can write any label."""
+    found = pod()
+    found["metadata"]["labels"]["longshore.dev/index"] = index
+    with pytest.raises(ValueError, match="index"):
+        pod_view(found)
+
+
 def test_a_deletion_timestamp_means_that_the_pod_is_leaving() -> None:
     assert pod_view(pod(deletionTimestamp="2026-01-01T00:00:00Z")).deleting
 

@@ -28,6 +28,12 @@ class TestCoordinatorEnds:
         running.reconcile_until_stable()
         assert running.names() == []
 
+    def test_an_ended_pod_whose_other_containers_run_holds_resources_and_is_deleted(self, running: Cluster) -> None:
+        running.exit("demo-coordinator", ExitCode.SUCCEEDED)
+        running.change("demo-coordinator", others_run=True)
+        running.reconcile_until_stable()
+        assert (running.status.phase, running.names()) == (Phase.SUCCEEDED, [])
+
     @pytest.mark.parametrize("pod", ["demo-coordinator", "demo-worker-1", "demo-reward-0"])
     def test_a_users_mistake_fails_the_job_at_once_with_its_sentence(self, running: Cluster, pod: str) -> None:
         running.exit(pod, ExitCode.USER_ERROR, "data.path: no such file; check storage.claimName")

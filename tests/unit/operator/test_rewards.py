@@ -1,5 +1,6 @@
 """How the operator sizes the reward pods of a job, on a cluster in memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,13 @@ def test_the_status_says_where_the_pods_are(running: Cluster) -> None:
     running.change("demo-reward-0", phase="Failed", ready=False, reason="Evicted")
     running.step()
     assert address not in running.status.rewards.addresses
+
+
+def test_a_pod_beyond_the_greatest_number_has_no_address(running: Cluster) -> None:
+    """Somebody else made it."""
+    running.pods["stray"] = replace(running.pods["demo-reward-0"], name="stray", uid="other", index=4999)
+    running.step()
+    assert len(running.status.rewards.addresses) == 1
 
 
 def test_pods_are_added_when_rewards_fall_behind_and_an_event_says_why(running: Cluster) -> None:

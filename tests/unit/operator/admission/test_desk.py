@@ -51,6 +51,20 @@ async def test_nobody_is_admitted_before_every_job_that_exists_was_looked_at() -
     desk.close()
 
 
+async def test_a_job_that_cannot_be_looked_at_keeps_its_gpus_and_nobody_waiting() -> None:
+    desk = AdmissionDesk(CONFIG, lambda _: None)
+    await desk.expect(pages([("team", "a"), ("team", "b"), ("team", "c")]))
+    desk.recover(("team", "a"), held("a"), (), START)
+    assert not look(desk, named("b")).message, "nothing is decided before every job is known"
+    desk.recover(("team", "c"), named("c"), (), START)
+    assert look(desk, named("b")).message == "the job needs 2 nvidia.com/gpu, and 0 are free"
+    desk.recover(("team", "c"), held("c"), (), START)
+    desk._not_before_s = 0.0  # Without a pause since the last decision.
+    desk.withdraw(("team", "a"), has_pods=False)
+    assert look(desk, named("b")).admitted, "a later failure of a pass changes nothing"
+    desk.close()
+
+
 async def test_a_job_that_arrives_while_gpus_are_free_is_admitted_in_its_first_pass() -> None:
     woken: list[Key] = []
     desk = AdmissionDesk(CONFIG, woken.append)

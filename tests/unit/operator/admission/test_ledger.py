@@ -231,6 +231,18 @@ class TestElasticJobs:
         assert extra is not None
         assert (extra.num_granted, extra.num_held) == (1, 3)
 
+    @pytest.mark.parametrize(("index", "owner_uid"), [(4999, "job-uid"), (3, "of-another"), (3, "")])
+    def test_pods_of_others_with_its_labels_do_not_count(self, index: int, owner_uid: str) -> None:
+        held = AdmissionStatus(admitted=True, gpus={GPU: 4}, workers=2)
+        pod = next(pod for pod in pods() if pod.component is Component.WORKER)
+        extra = self.application(
+            held,
+            replace(pod, index=index, owner_uid=owner_uid),
+            assignment={"size": JobSize(epoch=1, workers=2, held=2)},
+        ).extra
+        assert extra is not None
+        assert (extra.num_granted, extra.num_held) == (0, 0)
+
     def test_and_what_its_coordinator_may_still_use(self) -> None:
         held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3)
         size = JobSize(epoch=2, workers=3, held=5)

@@ -1,6 +1,7 @@
 """Jobs of MultiKueue: in the cluster of the queue, where they start nothing, and in the cluster that runs them."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -113,6 +114,25 @@ class TestWhereTheJobIsQueued:
                 look(cluster, view)
                 assert cluster.pods == {}
 
+    def test_what_this_cluster_would_refuse_does_not_end_a_job_that_runs_there(self) -> None:
+        """Its rules may have become stricter since."""
+        refused = {"workers": {"replicas": 2, "gpusPerPod": 1, "template": {"spec": {"hostNetwork": True}}}}
+        cluster = Cluster(spec=ELSEWHERE | refused | {"ttlSecondsAfterFinished": 0}, status=RUNNING)
+        cluster.pass_time(3600)
+        [ready] = look(cluster, stored(VIEW, **ADMITTED))
+        [released] = look(cluster, stored(VIEW, **ADMITTED, Evicted="True/Preempted/"))
+        assert isinstance(ready, PatchWorkload) and isinstance(released, PatchWorkload)
+        assert released.change["status"]["admission"] is None
+        cluster.spec |= {"suspend": True}
+        assert look(cluster, stored(VIEW, **ADMITTED)) == [SUSPENDED]
+
+    def test_the_deadline_of_a_job_is_kept_where_it_runs(self) -> None:
+        status = RUNNING.model_copy(update={"start_time": "2026-01-01T00:00:00Z"})
+        cluster = Cluster(spec=ELSEWHERE | {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0}, status=status)
+        cluster.pass_time(3600)
+        [step] = look(cluster, stored(VIEW, **ADMITTED))
+        assert isinstance(step, PatchWorkload)
+
     def test_a_job_that_has_ended_there_is_deleted_here_after_its_time_to_live(self) -> None:
         ended = RLJobStatus(phase=Phase.SUCCEEDED, completion_time="2026-01-01T00:00:00Z")
         cluster = Cluster(spec=ELSEWHERE | {"ttlSecondsAfterFinished": 60}, status=ended)
@@ -150,6 +170,11 @@ class TestWhereTheJobRuns:
         assert cluster.pods == {}
         assert standing(cluster.job, prebuilt([owner("job-uid")], **ADMITTED)).admitted
 
+    def test_a_workload_that_somebody_changes_meanwhile_is_taken_over_at_the_next_look(self) -> None:
+        cluster = Cluster()
+        plan = reconcile(cluster.job, cluster.observed(kueue=prebuilt(**ADMITTED)), cluster.now, CONFIG)
+        assert plan.requeue_at == cluster.now + timedelta(seconds=1)
+
     def test_the_workload_of_another_job_is_left_alone(self) -> None:
         cluster = Cluster()
         assert look(cluster, prebuilt([owner("another")], **ADMITTED)) == []
@@ -173,3 +198,11 @@ class TestWhereTheJobRuns:
             assert "the worker pods of the job need" in mistake
             view = replace(prebuilt([owner("job-uid")], **ADMITTED), mistake=mistake)
             assert standing(job, view).reason is AdmittedReason.QUEUE_UNAVAILABLE
+
+    def test_an_upgrade_that_asks_for_more_stops_no_job_that_runs(self) -> None:
+        larger, view = {"workers": {"replicas": 2, "gpusPerPod": 4}}, prebuilt([owner("job-uid")], **ADMITTED)
+        status = RLJobStatus(attempt=1, phase=Phase.RUNNING, observed_generation=1)
+        assert unusable(make_job(status, **larger), CONFIG, view) == ""
+        assert unusable(make_job(status, generation=2, **larger), CONFIG, view), "its user has changed it"
+        for waits in (RLJobStatus(observed_generation=1), status.model_copy(update={"phase": Phase.SUSPENDED})):
+            assert unusable(make_job(waits, **larger), CONFIG, view)

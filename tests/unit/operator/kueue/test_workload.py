@@ -467,6 +467,20 @@ class TestSteps:
             cluster.kubelet()
         assert (cluster.status.phase, len(cluster.workers())) == (Phase.RUNNING, 5)
 
+    @pytest.mark.parametrize("attempt", [0, 1])
+    def test_quota_for_settings_that_were_changed_in_the_queue_starts_nothing(self, attempt: int) -> None:
+        """Kueue was faster than the operator, or that did not run."""
+        status = RLJobStatus(attempt=attempt, phase=Phase.QUEUED, admission=AdmissionStatus(queue="team"))
+        cluster = Cluster(spec={"workers": {"replicas": 8, "gpusPerPod": 4}}, status=status, generation=4)
+        assert self.look(cluster, assigned(2)) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+        assert (cluster.status.phase, cluster.pods) == (Phase.QUEUED, {})
+
+    def test_a_workload_of_earlier_settings_is_not_activated_before_it_is_replaced(self) -> None:
+        status = RLJobStatus(phase=Phase.SUSPENDED, admission=AdmissionStatus(queue="team"))
+        cluster = Cluster(spec={"workers": {"replicas": 8, "gpusPerPod": 4}}, status=status, generation=4)
+        waiting = inactive(stored(VIEW, QuotaReserved="False/Pending/"))
+        assert self.look(cluster, waiting) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+
     def test_settings_that_need_no_other_quota_keep_it(self) -> None:
         cluster, view = self.running()
         cluster.spec, cluster.generation = {"checkpoint": {"everySteps": 2}}, 4
@@ -551,6 +565,27 @@ class TestSteps:
         view = KueueView("team", "v1beta2", mistake="there is no WorkloadPriorityClass x")
         plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG)
         assert plan.requeue_at is not None
+
+
+class TestPodGroup:
+    """A job cannot start without the PodGroup that it asks for."""
+
+    SPEC = {"scheduling": {"podGroup": "Volcano"}}
+
+    @pytest.mark.parametrize("view", [inactive(stored(VIEW, QuotaReserved="False/Pending/")), assigned(2)])
+    def test_a_job_that_cannot_start_neither_queues_nor_keeps_quota(self, view: KueueView) -> None:
+        status = RLJobStatus(attempt=1, phase=Phase.SUSPENDED, admission=AdmissionStatus(queue="team"))
+        cluster = Cluster(spec=self.SPEC, status=status, pod_group_mistake="no Volcano")
+        plan = cluster.plan(kueue=replace(view, mistake="no Volcano"))
+        cluster.apply(plan)
+        assert [action.name for action in plan.actions if isinstance(action, DeleteWorkload)] == ["demo-rljob"]
+        assert cluster.condition("Admitted") == ("False", AdmittedReason.POD_GROUP_UNAVAILABLE, "no Volcano")
+
+    def test_a_job_that_runs_keeps_its_quota(self) -> None:
+        status = RLJobStatus(attempt=1, phase=Phase.RUNNING, admission=AdmissionStatus(admitted=True, queue="team"))
+        cluster = Cluster(spec=self.SPEC, status=status, pod_group_mistake="no Volcano")
+        plan = cluster.plan(kueue=assigned(2))
+        assert not [action for action in plan.actions if isinstance(action, DeleteWorkload)]
 
 
 class TestSharing:

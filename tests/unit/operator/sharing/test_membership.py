@@ -97,6 +97,15 @@ def test_an_attempt_is_a_member_until_its_last_pod_is_gone() -> None:
     assert [member.name for member in ended.members] == ["a/a-uid/2"]
 
 
+def test_the_next_attempt_joins_while_pods_of_the_one_before_still_end() -> None:
+    report = measured(10.0, 9.0)
+    group = look(EMPTY, facts("a", report=report))
+    following = replace(facts("a", attempt=2, report=report), is_current=False)
+    group = look(group, following, None, pod("a"))
+    assert [one.member.name for one in group.standings] == ["a/a-uid/1", "a/a-uid/2"]
+    assert view(group, "g", following, {}).refusal == ""
+
+
 def test_a_later_job_of_the_same_name_is_another_member() -> None:
     group = look(EMPTY, facts("a"), None, pod("a"))
     later = replace(facts("a"), uid="later")

@@ -3,7 +3,6 @@
 import contextlib
 import queue
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -85,9 +84,7 @@ class Session:
     def __enter__(self) -> "Session":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         # Reported before pods end, so that the operator does not mistake their end for a restart.
         if error is not None and mistake_of(error, self._volume) is not None:
             self._succeeded = False

@@ -15,7 +15,8 @@ from typing import Final
 from longshore.api import contract
 from longshore.api.addresses import redacted
 from longshore.api.tracking import Tracking
-from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background, in_one_line
+from longshore_runtime.errors import first_line
+from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background
 from longshore_runtime.telemetry.tracker import TrackedRun, Tracker
 
 MAX_WAITING: Final = 1_000
@@ -89,7 +90,7 @@ class TrackerThread:
                 if self._is_closing.is_set():
                     self._has_given_up = True
                     raise
-                self._report(in_one_line(error))
+                self._report(first_line(error))
             self._is_closing.wait(self._retry_s)
 
     def _send(self, item: _Step | _End) -> None:

@@ -11,7 +11,7 @@ from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.rollout_pace import RolloutPace
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.errors import TrainerLost
-from longshore_runtime.job_rounds import JobRounds
+from longshore_runtime.job_rounds import run_round
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.mismatch_guard import MismatchGuard
@@ -51,7 +51,6 @@ class RoundTraining:
         self,
         options: LoopOptions,
         parts: Parts,
-        rounds: JobRounds,
         turns: Turns,
         recovery: Recovery,
         regrouping: Regrouping,
@@ -61,7 +60,6 @@ class RoundTraining:
         """`lengths` and `gate`: what the run has learned about its rounds."""
         self._options = options
         self._parts = parts
-        self._rounds = rounds
         self._turns = turns
         self._recovery = recovery
         self._regrouping = regrouping
@@ -96,7 +94,8 @@ class RoundTraining:
         pace = step.repurposing.pace if step.repurposing is not None else None
         if pace is None and parts.auto is not None:
             pace = RolloutPace()
-        result = self._rounds.run(
+        result = run_round(
+            parts,
             parts.policy,
             parts.prompts.train,
             request_of,

@@ -68,9 +68,9 @@ class Session:
         self._succeeded: bool | None = None
         """Whether the job succeeded; None: it may continue."""
         run = TrackedRun.of(spec.tracking, settings.job, settings.job_uid, output, spec)
-        tracked = trackers(spec.tracking, run, self._tracker_failed)
-        self._exit.callback(lambda: tracked.close(self._succeeded))
-        metrics = MetricsWriter(output, registry, tracked, tensor_board=spec.tracking.tensor_board)
+        self._trackers = trackers(spec.tracking, run, self._tracker_failed)
+        self._exit.callback(self._close_trackers)
+        metrics = MetricsWriter(output, registry, self._trackers, tensor_board=spec.tracking.tensor_board)
         self._exit.callback(metrics.close)
         checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
         status = resumed_status(first, checkpoints.newest())
@@ -132,6 +132,10 @@ class Session:
         """Checkpoint the last finished step before the pod stops."""
         if self._loop is not None:
             self._loop.save_if_possible(timeout_s=_SAVE_TIMEOUT_S)
+
+    def _close_trackers(self) -> None:
+        for tracker in self._trackers:
+            tracker.close(self._succeeded)
 
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)

@@ -116,27 +116,9 @@ class TrackerThread:
             self._on_trouble(f"tracking.{self._name}: {redacted(reason)}; the job continues without it")
 
 
-class Trackers:
-    """All trackers of a job."""
-
-    def __init__(self, threads: Mapping[str, TrackerThread]) -> None:
-        self._threads = threads
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the metrics of a step; does not wait."""
-        for thread in self._threads.values():
-            thread.log(step, values)
-
-    def close(self, succeeded: bool | None) -> None:
-        """See `TrackerThread.close`."""
-        for thread in self._threads.values():
-            thread.close(succeeded)
-
-
-def trackers(tracking: Tracking, run: TrackedRun, on_trouble: Callable[[str], None]) -> Trackers:
+def trackers(tracking: Tracking, run: TrackedRun, on_trouble: Callable[[str], None]) -> list[TrackerThread]:
     """Start the trackers that a job names."""
-    makers = _makers(tracking)
-    return Trackers({name: TrackerThread(name, make, run, on_trouble) for name, make in makers})
+    return [TrackerThread(name, make, run, on_trouble) for name, make in _makers(tracking)]
 
 
 def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:

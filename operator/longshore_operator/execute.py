@@ -19,17 +19,15 @@ from longshore_operator.kube import KubeClient
 from longshore_operator.plan import (
     Action,
     Apply,
+    CreateObject,
     CreateOnce,
     CreatePod,
-    CreatePodGroup,
-    CreateWorkload,
     DeleteJob,
+    DeleteObject,
     DeletePod,
-    DeleteWorkload,
     Event,
     LabelPod,
-    PodGroupAction,
-    WorkloadAction,
+    ObjectAction,
 )
 
 _PARALLEL_REQUESTS = 8
@@ -128,8 +126,7 @@ class Executor:
         # An API server grants a role only if it knows it.
         failures += await _all(self._child(binding) for binding in bindings)
         failures += await _all(self._delete_pod(key, pod) for pod in deletions)
-        failures += await _all(self._workload(key, one) for one in actions if isinstance(one, WorkloadAction))
-        failures += await _all(self._pod_group(key, one) for one in actions if isinstance(one, PodGroupAction))
+        failures += await _all(self._object(key, one) for one in actions if isinstance(one, ObjectAction))
         failures += await _all(
             self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
             for pod in actions
@@ -180,20 +177,13 @@ class Executor:
             applied = [entry | {"operation": "Apply"} if _is_our_creation(entry) else entry for entry in entries]
             await self._kube.set_managers(child.key[0], metadata, applied)
 
-    async def _workload(self, key: Key, action: WorkloadAction) -> None:
-        kind = f"Workload@{action.version}"
-        if isinstance(action, CreateWorkload):
-            await self._kube.create(action.manifest, kind)
-        elif isinstance(action, DeleteWorkload):
-            await self._kube.delete(kind, key[0], action.name, action.uid)
+    async def _object(self, key: Key, action: ObjectAction) -> None:
+        if isinstance(action, CreateObject):
+            await self._kube.create(action.manifest, action.kind)
+        elif isinstance(action, DeleteObject):
+            await self._kube.delete(action.kind, key[0], action.name, action.uid)
         else:
-            await self._kube.merge(kind, key[0], action.name, action.change, action.subresource or "")
-
-    async def _pod_group(self, key: Key, action: PodGroupAction) -> None:
-        if isinstance(action, CreatePodGroup):
-            await self._kube.create(action.manifest, action.resource)
-        else:
-            await self._kube.delete(action.resource, key[0], action.name, action.uid)
+            await self._kube.merge(action.kind, key[0], action.name, action.change, action.subresource)
 
     async def _delete_pod(self, key: Key, pod: DeletePod) -> None:
         await self._kube.delete("Pod", key[0], pod.name, pod.uid)

@@ -47,6 +47,11 @@ class KueueView:
     is_prebuilt: bool = False
     """Whether the job uses a Workload that others make."""
 
+    @property
+    def kind(self) -> str:
+        """By which the Kubernetes client knows Workloads of this version."""
+        return f"Workload@{self.version}"
+
     def condition(self, kind: str) -> Object:
         """A condition of the Workload; empty where there is none."""
         conditions = self.status.get("conditions") or ()

@@ -13,7 +13,7 @@ from longshore.api import names
 from longshore.api.status import RLJobStatus
 from longshore_kube.errors import ApiError, KubeError
 from longshore_kube.times import rfc3339, rfc3339_micro
-from longshore_operator.identity import ANNOTATION_FINGERPRINT
+from longshore_operator.identity import ANNOTATION_FINGERPRINT, controller
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
 from longshore_operator.plan import (
@@ -159,7 +159,7 @@ class Executor:
         metadata = child.manifest["metadata"]
         found = await self._kube.get(kind, metadata["namespace"], name, metadata_only=True)
         if found is not None:
-            if _owner(found["metadata"]) != _owner(metadata):
+            if controller(found["metadata"]).get("uid") != controller(metadata).get("uid"):
                 raise NameTaken(kind, found["metadata"], metadata)
             annotations = found["metadata"].get("annotations", {})
             if child.is_kept or annotations.get(ANNOTATION_FINGERPRINT) == child.fingerprint:
@@ -226,19 +226,9 @@ def _is_our_creation(entry: dict[str, Any]) -> bool:
     return entry.get("manager") == names.OPERATOR_FIELD_MANAGER and entry.get("operation") == "Update"
 
 
-def _controller(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return the reference to the controlling owner; empty without one."""
-    return next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), {})
-
-
-def _owner(metadata: dict[str, Any]) -> str | None:
-    """Return the uid of the controlling owner."""
-    return _controller(metadata).get("uid")
-
-
 def _will_be_deleted(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Return whether an object is being deleted, or will be because an earlier job of this name owns it."""
-    earlier, job = _controller(found), _controller(wanted)
+    earlier, job = controller(found), controller(wanted)
     namesake = earlier.get("kind") == names.KIND and earlier.get("name") == job.get("name")
     return "deletionTimestamp" in found or namesake
 

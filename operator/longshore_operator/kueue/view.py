@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from longshore_operator.identity import controller
+
 GROUP: Final = "kueue.x-k8s.io"
 VERSIONS: Final = ("v1beta2", "v1beta1")
 """Versions of Kueue's API that Longshore supports, best first."""
@@ -83,8 +85,7 @@ class KueueView:
 
     @property
     def _owner(self) -> str | None:
-        owners = (self.workload or {}).get("metadata", {}).get("ownerReferences") or ()
-        return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
+        return controller((self.workload or {}).get("metadata", {})).get("uid")
 
     @property
     def status(self) -> Object:

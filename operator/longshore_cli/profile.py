@@ -52,7 +52,7 @@ def run(kube: Kube, plan: ProfilePlan, console: Console) -> None:
     if plan.out.exists() and not plan.force:
         raise CliError(f"{plan.out} exists already.", "Choose another place with --out, or overwrite it with --force.")
     documents = jobs.read_manifest(plan.manifest)
-    given = _only_job(documents, plan.manifest)
+    given = jobs.only_job(documents, plan.manifest, "profiled")
     measuring = profiling_job(given, shares_claim=kube.find_job(given["metadata"]["name"]) is not None)
     name = measuring["metadata"]["name"]
     if message := jobs.make_room(kube, name, otherwise="it is followed"):
@@ -182,10 +182,3 @@ def _seconds(seconds: float) -> str:
 
 def _count(profile: Profile, key: str) -> str:
     return str(profile.measurements.get(key, ""))
-
-
-def _only_job(documents: Sequence[Json], manifest: Path) -> Json:
-    found = [one for one in documents if one["kind"] == names.KIND]
-    if len(found) != 1:
-        raise CliError(f"{manifest} holds {fmt.count(len(found), 'RLJob')}; exactly one is profiled.")
-    return found[0]

@@ -54,7 +54,7 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
         CliError: a step failed; with its sentence.
     """
     started_s = clock()
-    document = _only_job(plan.manifest)
+    document = jobs.only_job(jobs.read_manifest(plan.manifest), plan.manifest, "run by the quickstart")
     job = document["metadata"]["name"]
     target = plan.target
     with _step(console, 1, "Start a cluster", clock):
@@ -118,13 +118,6 @@ def _step(console: Console, number: int, title: str, clock: Callable[[], float])
 
 def _headline(console: Console, number: int, title: str) -> None:
     console.print(Rule(f"[bold]{number}/{NUM_STEPS}  {title}[/bold]", align="left"))
-
-
-def _only_job(manifest: Path) -> Json:
-    found = [document for document in jobs.read_manifest(manifest) if document["kind"] == names.KIND]
-    if len(found) != 1:
-        raise CliError(f"{manifest} holds {fmt.count(len(found), 'RLJob')}, but the quickstart runs exactly one.")
-    return found[0]
 
 
 def _apply(kube: Kube, target: Target, manifest: Path, console: Console) -> None:

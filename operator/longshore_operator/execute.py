@@ -13,23 +13,21 @@ from longshore.api import names
 from longshore.api.status import RLJobStatus
 from longshore_kube.errors import ApiError, KubeError
 from longshore_kube.times import rfc3339, rfc3339_micro
-from longshore_operator.identity import ANNOTATION_FINGERPRINT
+from longshore_operator.identity import ANNOTATION_FINGERPRINT, controller
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
 from longshore_operator.plan import (
     Action,
     Apply,
+    CreateObject,
     CreateOnce,
     CreatePod,
-    CreatePodGroup,
-    CreateWorkload,
     DeleteJob,
+    DeleteObject,
     DeletePod,
-    DeleteWorkload,
     Event,
     LabelPod,
-    PodGroupAction,
-    WorkloadAction,
+    ObjectAction,
 )
 
 _PARALLEL_REQUESTS = 8
@@ -128,8 +126,7 @@ class Executor:
         # An API server grants a role only if it knows it.
         failures += await _all(self._child(binding) for binding in bindings)
         failures += await _all(self._delete_pod(key, pod) for pod in deletions)
-        failures += await _all(self._workload(key, one) for one in actions if isinstance(one, WorkloadAction))
-        failures += await _all(self._pod_group(key, one) for one in actions if isinstance(one, PodGroupAction))
+        failures += await _all(self._object(key, one) for one in actions if isinstance(one, ObjectAction))
         failures += await _all(
             self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
             for pod in actions
@@ -162,7 +159,7 @@ class Executor:
         metadata = child.manifest["metadata"]
         found = await self._kube.get(kind, metadata["namespace"], name, metadata_only=True)
         if found is not None:
-            if _owner(found["metadata"]) != _owner(metadata):
+            if controller(found["metadata"]).get("uid") != controller(metadata).get("uid"):
                 raise NameTaken(kind, found["metadata"], metadata)
             annotations = found["metadata"].get("annotations", {})
             if child.is_kept or annotations.get(ANNOTATION_FINGERPRINT) == child.fingerprint:
@@ -180,20 +177,13 @@ class Executor:
             applied = [entry | {"operation": "Apply"} if _is_our_creation(entry) else entry for entry in entries]
             await self._kube.set_managers(child.key[0], metadata, applied)
 
-    async def _workload(self, key: Key, action: WorkloadAction) -> None:
-        kind = f"Workload@{action.version}"
-        if isinstance(action, CreateWorkload):
-            await self._kube.create(action.manifest, kind)
-        elif isinstance(action, DeleteWorkload):
-            await self._kube.delete(kind, key[0], action.name, action.uid)
+    async def _object(self, key: Key, action: ObjectAction) -> None:
+        if isinstance(action, CreateObject):
+            await self._kube.create(action.manifest, action.kind)
+        elif isinstance(action, DeleteObject):
+            await self._kube.delete(action.kind, key[0], action.name, action.uid)
         else:
-            await self._kube.merge(kind, key[0], action.name, action.change, action.subresource or "")
-
-    async def _pod_group(self, key: Key, action: PodGroupAction) -> None:
-        if isinstance(action, CreatePodGroup):
-            await self._kube.create(action.manifest, action.resource)
-        else:
-            await self._kube.delete(action.resource, key[0], action.name, action.uid)
+            await self._kube.merge(action.kind, key[0], action.name, action.change, action.subresource)
 
     async def _delete_pod(self, key: Key, pod: DeletePod) -> None:
         await self._kube.delete("Pod", key[0], pod.name, pod.uid)
@@ -236,19 +226,9 @@ def _is_our_creation(entry: dict[str, Any]) -> bool:
     return entry.get("manager") == names.OPERATOR_FIELD_MANAGER and entry.get("operation") == "Update"
 
 
-def _controller(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return the reference to the controlling owner; empty without one."""
-    return next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), {})
-
-
-def _owner(metadata: dict[str, Any]) -> str | None:
-    """Return the uid of the controlling owner."""
-    return _controller(metadata).get("uid")
-
-
 def _will_be_deleted(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Return whether an object is being deleted, or will be because an earlier job of this name owns it."""
-    earlier, job = _controller(found), _controller(wanted)
+    earlier, job = controller(found), controller(wanted)
     namesake = earlier.get("kind") == names.KIND and earlier.get("name") == job.get("name")
     return "deletionTimestamp" in found or namesake
 

@@ -1,5 +1,6 @@
 """Who a job is, and what marks everything that belongs to it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,3 +71,8 @@ class Identity:
             "labels": self.labels(component),
             "ownerReferences": [self.owner_reference()],
         }
+
+
+def controller(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the reference to the controlling owner; empty without one."""
+    return next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), {})

@@ -70,13 +70,8 @@ class KubeClient:
 
     async def label(self, kind: str, namespace: str, name: str, uid: str, labels: dict[str, str]) -> None:
         """Set labels of the object with this uid; one that is gone is no error."""
-        change = {"metadata": {"uid": uid, "labels": labels}}
-        try:
-            await self.client.patch(_RESOURCES[kind], name, namespace, change)
-        except ApiError as error:
-            # A conflict: the name belongs to a newer object by now.
-            if not (error.not_found or error.conflict):
-                raise
+        # Another uid is a conflict: the name belongs to a newer object by now.
+        await self.merge(kind, namespace, name, {"metadata": {"uid": uid, "labels": labels}})
 
     async def merge(self, kind: str, namespace: str, name: str, change: Object, subresource: str = "") -> Object | None:
         """Merge patch; None if the object is gone, or is not of the version that the change names."""

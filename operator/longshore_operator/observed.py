@@ -7,6 +7,7 @@ from typing import Any
 from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
+from longshore_operator.identity import controller
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.sharing.view import SharingView
@@ -208,9 +209,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         tp_size=labels.get(names.LABEL_TP_SIZE),
         sharing=labels.get(names.LABEL_SHARING, ""),
         others_run="terminated" in container and status.get("phase") == "Running",
-        owner_uid=next(
-            (owner["uid"] for owner in metadata.get("ownerReferences") or () if owner.get("controller")), ""
-        ),
+        owner_uid=controller(metadata).get("uid", ""),
     )
 
 

@@ -88,52 +88,35 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateWorkload:
-    """Create the Workload of a job for Kueue."""
+class CreateObject:
+    """Create an object for another controller: the Workload or the PodGroup of a job."""
 
     manifest: dict[str, Any]
-    version: str
+    kind: str
+    """By which the Kubernetes client knows it."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteWorkload:
-    """Delete the Workload with this uid; the next one describes the present job."""
+class DeleteObject:
+    """Delete the object with this uid; the next one describes the present job."""
 
     name: str
     uid: str
-    version: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
-class PatchWorkload:
-    """Merge into a Workload; if it has changed meanwhile, reconcile again instead."""
+class PatchObject:
+    """Merge into an object; if it has changed meanwhile, reconcile again instead."""
 
     name: str
-    version: str
+    kind: str
     change: dict[str, Any]
-    subresource: str | None = None
+    subresource: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePodGroup:
-    """Create the PodGroup of a job; `resource`: of which scheduler."""
-
-    manifest: dict[str, Any]
-    resource: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePodGroup:
-    """Delete the PodGroup with this uid."""
-
-    name: str
-    uid: str
-    resource: str
-
-
-WorkloadAction = CreateWorkload | DeleteWorkload | PatchWorkload
-PodGroupAction = CreatePodGroup | DeletePodGroup
-Action = WorkloadAction | PodGroupAction | Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
+ObjectAction = CreateObject | DeleteObject | PatchObject
+Action = ObjectAction | Apply | CreateOnce | CreatePod | DeletePod | LabelPod | DeleteJob | Event
 
 
 @dataclass(frozen=True, slots=True)

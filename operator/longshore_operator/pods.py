@@ -127,7 +127,6 @@ def _limit_memory(pod: dict[str, Any], reward: Reward) -> None:
 
 
 def _join(pod: dict[str, Any], index: int, coordinator_ip: str) -> None:
-    pod["metadata"]["labels"][names.LABEL_INDEX] = str(index)
     pod["spec"]["containers"][0]["env"] += [
         {"name": contract.ENV_INDEX, "value": str(index)},
         {"name": contract.ENV_COORDINATOR_ADDRESS, "value": coordinator_ip},

@@ -1,6 +1,6 @@
 """Submit jobs, and find what belongs to them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +46,14 @@ def read_manifest(path: Path) -> list[Json]:
 def jobs_in(documents: list[Json]) -> list[str]:
     """Return names of the RLJobs among the objects."""
     return [document["metadata"]["name"] for document in documents if document["kind"] == names.KIND]
+
+
+def only_job(documents: Sequence[Json], manifest: Path, what: str) -> Json:
+    """Return the only RLJob of a manifest, of which `what` happens to one; raises ClientError."""
+    found = [document for document in documents if document["kind"] == names.KIND]
+    if len(found) != 1:
+        raise ClientError(f"{manifest} holds {len(found)} RLJobs; exactly one is {what}.")
+    return found[0]
 
 
 def submit(kube: Kube, documents: list[Json]) -> Iterator[str]:

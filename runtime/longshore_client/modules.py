@@ -13,6 +13,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.checks.modules import module_mistakes
 from longshore_client.errors import ClientError
 from longshore_client.kube import Kube
+from longshore_client.transfer.pod import owner_reference
 from longshore_kube.resources import Json
 
 
@@ -103,11 +104,7 @@ def _config_map(name: str, job: Json, files: Mapping[str, bytes]) -> Json:
 
 def _owned(config_map: Json, job: Json) -> Json:
     """Deleted with the job."""
-    owner = {
-        "apiVersion": names.API_VERSION, "kind": names.KIND, "name": job["metadata"]["name"],
-        "uid": job["metadata"]["uid"],
-    }  # fmt: skip
-    return {**config_map, "metadata": {**config_map["metadata"], "ownerReferences": [owner]}}
+    return {**config_map, "metadata": {**config_map["metadata"], "ownerReferences": [owner_reference(job)]}}
 
 
 def _path(kube: Kube, config_map: Json) -> str:

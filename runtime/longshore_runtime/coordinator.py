@@ -4,7 +4,6 @@ import contextlib
 import queue
 import signal
 from collections.abc import Iterator
-from types import FrameType
 from typing import Final
 
 import structlog
@@ -197,7 +196,7 @@ class _StopSignal:
         finally:
             self._events = None
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, *_: object) -> None:
         self._has_come = True
         if self._events is None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one must not cut the cleaning up short.

@@ -30,6 +30,16 @@ def sync_tree(root: Path) -> None:
         sync(path)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all, in a directory that need not be there yet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_bytes(content)
+    # A rename may reach the disk before the content does; syncing first rules out an incomplete file.
+    sync(unfinished)
+    unfinished.replace(path)
+
+
 def is_no_room(error: BaseException, directory: Path) -> bool:
     """Whether a write failed because the disk is full, no matter who wraps the error; `directory` is where it went."""
     seen: set[int] = set()

@@ -1,6 +1,11 @@
 """Errors that cross modules: what ends a run, by whose it is, and what costs an engine or its weights."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or what it is called if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class UserError(Exception):
     """A mistake in the job that no retry mends: one sentence that names the field and the fix."""
 

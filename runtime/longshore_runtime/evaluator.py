@@ -4,10 +4,10 @@ from longshore.api.runtime_status import RuntimeActivity
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape
 from longshore.policy.synchronous import Synchronous
-from longshore_runtime.job_rounds import JobRounds
+from longshore_runtime.job_rounds import run_round
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
-from longshore_runtime.round_requests import RoundRequests
+from longshore_runtime.round_requests import round_requests
 from longshore_runtime.run_state import HeldOutScore, RunState
 from longshore_runtime.running_step import Evaluating
 from longshore_runtime.telemetry.alarms import Alarms
@@ -18,12 +18,9 @@ from longshore_runtime.trainer.recovery import Recovery
 class Evaluator:
     """Scores them with the same seeds every time, so that the scores of different weights can be compared."""
 
-    def __init__(
-        self, options: LoopOptions, parts: Parts, rounds: JobRounds, recovery: Recovery, alarms: Alarms
-    ) -> None:
+    def __init__(self, options: LoopOptions, parts: Parts, recovery: Recovery, alarms: Alarms) -> None:
         self._options = options
         self._parts = parts
-        self._rounds = rounds
         self._recovery = recovery
         self._alarms = alarms
 
@@ -42,8 +39,9 @@ class Evaluator:
         started_s = parts.clock.now_s()
         shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
-        requests = RoundRequests(prompts, self._options.algorithm, "held-out", evaluation.temperature)
-        result = self._rounds.run(policy, prompts, requests.of, Evaluating(self._recovery, parts.recorder.progress))
+        request_of = round_requests(prompts, self._options.algorithm, "held-out", evaluation.temperature)
+        observer = Evaluating(self._recovery, parts.recorder.progress)
+        result = run_round(parts, policy, prompts, request_of, observer)
         state = state.after_evaluation(HeldOutScore.of(result.groups, prompts))
         parts.recorder.evaluation(state, parts.clock.now_s() - started_s)
         parts.records.keep_evaluation(EvaluationDone(state.step, result))

@@ -14,47 +14,40 @@ from longshore_runtime.rollout.round_runner import NOTHING_KEPT, Pause, RoundObs
 from longshore_runtime.round_requests import RequestOf
 
 
-class JobRounds:
-    """Runs one round after the other."""
+def run_round(
+    parts: Parts,
+    policy: RoundPolicy,
+    prompts: Sequence[PromptRecord],
+    request_of: RequestOf,
+    observer: RoundObserver,
+    *,
+    draining: bool = False,
+    kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
+    repurposing: Repurposing | None = None,
+    pace: RolloutPace | None = None,
+    pause: Pause | None = None,
+) -> RoundResult:
+    """Run a round of draws of these prompts; `kept`, `draining`, `pace` and `pause` as of `RoundRunner`.
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-
-    def run(
-        self,
-        policy: RoundPolicy,
-        prompts: Sequence[PromptRecord],
-        request_of: RequestOf,
-        observer: RoundObserver,
-        *,
-        draining: bool = False,
-        kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
-        repurposing: Repurposing | None = None,
-        pace: RolloutPace | None = None,
-        pause: Pause | None = None,
-    ) -> RoundResult:
-        """Run a round of draws of these prompts; `kept`, `draining`, `pace` and `pause` as of `RoundRunner`.
-
-        Raises:
-            UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
-        """
-        parts = self._parts
-        parts.rewards.use(prompts)
-        runner = RoundRunner(
-            policy,
-            parts.engines,
-            parts.rewards,
-            parts.events,
-            request_of,
-            parts.clock,
-            observer,
-            kept,
-            None if repurposing is None else repurposing.milestones,
-            pace,
-            pause,
-        )
-        if repurposing is not None:
-            repurposing.begin(runner)
-        result = runner.run(draining=draining)
-        parts.rewards.rest()
-        return result
+    Raises:
+        UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
+    """
+    parts.rewards.use(prompts)
+    runner = RoundRunner(
+        policy,
+        parts.engines,
+        parts.rewards,
+        parts.events,
+        request_of,
+        parts.clock,
+        observer,
+        kept,
+        None if repurposing is None else repurposing.milestones,
+        pace,
+        pause,
+    )
+    if repurposing is not None:
+        repurposing.begin(runner)
+    result = runner.run(draining=draining)
+    parts.rewards.rest()
+    return result

@@ -12,23 +12,22 @@ RequestOf = Callable[[ResponseId, Completion | None], Request]
 """The request for a response, and what is kept of it from an earlier round."""
 
 
-class RoundRequests:
-    """The requests of one round: a round that is sampled again asks for the same."""
+def round_requests(
+    records: Sequence[PromptRecord], algorithm: Algorithm, purpose: str, temperature: float
+) -> RequestOf:
+    """Return what makes the requests of one round: a round that is sampled again asks for the same.
 
-    def __init__(self, records: Sequence[PromptRecord], algorithm: Algorithm, purpose: str, temperature: float) -> None:
-        """`records` by index of the draw; `purpose` tells the seeds of one round from those of others."""
-        self._records = records
-        self._algorithm = algorithm
-        self._purpose = purpose
-        self._temperature = temperature
+    `records` by index of the draw; `purpose` tells the seeds of one round from those of others.
+    """
 
-    def of(self, response: ResponseId, kept: Completion | None) -> Request:
-        """Return the request for a response, which continues what was `kept` of it."""
+    def request_of(response: ResponseId, kept: Completion | None) -> Request:
         return Request(
             request_id=str(response),
-            prompt_tokens=self._records[response.draw.index].prompt_tokens,
-            max_tokens=self._algorithm.max_response_tokens,
-            temperature=self._temperature,
-            seed=request_seed(self._algorithm.seed, self._purpose, response),
+            prompt_tokens=records[response.draw.index].prompt_tokens,
+            max_tokens=algorithm.max_response_tokens,
+            temperature=temperature,
+            seed=request_seed(algorithm.seed, purpose, response),
             partial=kept.runs if kept else (),
         )
+
+    return request_of

@@ -10,8 +10,9 @@ from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.rollout_pace import RolloutPace
 from longshore_runtime.elastic.regrouping import Regrouping
+from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.errors import TrainerLost
-from longshore_runtime.job_rounds import JobRounds
+from longshore_runtime.job_rounds import run_round
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.mismatch_guard import MismatchGuard
@@ -20,10 +21,9 @@ from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.round_requests import RequestOf
 from longshore_runtime.run_state import RunState
 from longshore_runtime.running_step import RunningStep
-from longshore_runtime.step_start import StepStart
-from longshore_runtime.step_work import require_equal_gradients
+from longshore_runtime.step_work import require_equal_gradients, step_work
 from longshore_runtime.trainer.recovery import Recovery
-from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.trainer.updates import StepTraining, StepWork
 from longshore_runtime.turns import RoundPause, Turns
 
 
@@ -51,7 +51,6 @@ class RoundTraining:
         self,
         options: LoopOptions,
         parts: Parts,
-        rounds: JobRounds,
         turns: Turns,
         recovery: Recovery,
         regrouping: Regrouping,
@@ -61,11 +60,11 @@ class RoundTraining:
         """`lengths` and `gate`: what the run has learned about its rounds."""
         self._options = options
         self._parts = parts
-        self._rounds = rounds
         self._turns = turns
         self._recovery = recovery
         self._regrouping = regrouping
-        self._start = StepStart(options, parts, recovery, lengths, gate)
+        self._lengths = lengths
+        self._gate = gate
         self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
         self._step: RunningStep | None = None
         """The current step; None: between two."""
@@ -92,11 +91,12 @@ class RoundTraining:
         """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
         parts, clock = self._parts, self._parts.clock
         started_s, started_wait_s = clock.now_s(), parts.gpus.waited_s
-        self._step = step = self._start.begin(state, self._regrouping.epoch)
+        self._step = step = self._begin(state)
         pace = step.repurposing.pace if step.repurposing is not None else None
         if pace is None and parts.auto is not None:
             pace = RolloutPace()
-        result = self._rounds.run(
+        result = run_round(
+            parts,
             parts.policy,
             parts.prompts.train,
             request_of,
@@ -119,6 +119,45 @@ class RoundTraining:
             rollout_wait_s=rolled_out_wait_s - started_wait_s,
             training_wait_s=parts.gpus.waited_s - rolled_out_wait_s,
             pace=pace,
+        )
+
+    def _begin(self, state: RunState) -> RunningStep:
+        parts, number = self._parts, state.step + 1
+        work = step_work(
+            self._options,
+            parts.trainers,
+            parts.prompts.train,
+            parts.events,
+            parts.clock,
+            step=number,
+            policy_version=state.policy_version,
+            handover=self._options.handover if parts.auto is None else parts.auto.handover,
+        )
+        return RunningStep(
+            work,
+            self._repurposing(number, work),
+            self._recovery,
+            lambda progress: parts.recorder.round_progress(state, progress),
+        )
+
+    def _repurposing(self, step: int, work: StepWork) -> Repurposing | None:
+        """Return what repurposes pods while the round of a step runs; None: the job never does."""
+        options, parts = self._options.repurposing, self._parts
+        if options is None:
+            return None
+        return Repurposing(
+            options,
+            step,
+            parts.engines,
+            parts.trainers,
+            self._lengths,
+            parts.recorder,
+            parts.events,
+            parts.elastic,
+            parts.clock,
+            work.replicas_awake,
+            answered_epoch=self._regrouping.epoch,
+            gate=self._gate,
         )
 
     def _train(self, step: RunningStep, state: RunState) -> StepTraining:

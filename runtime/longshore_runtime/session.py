@@ -3,7 +3,6 @@
 import contextlib
 import queue
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -69,9 +68,9 @@ class Session:
         self._succeeded: bool | None = None
         """Whether the job succeeded; None: it may continue."""
         run = TrackedRun.of(spec.tracking, settings.job, settings.job_uid, output, spec)
-        tracked = trackers(spec.tracking, run, self._tracker_failed)
-        self._exit.callback(lambda: tracked.close(self._succeeded))
-        metrics = MetricsWriter(output, registry, tracked, tensor_board=spec.tracking.tensor_board)
+        self._trackers = trackers(spec.tracking, run, self._tracker_failed)
+        self._exit.callback(self._close_trackers)
+        metrics = MetricsWriter(output, registry, self._trackers, tensor_board=spec.tracking.tensor_board)
         self._exit.callback(metrics.close)
         checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
         status = resumed_status(first, checkpoints.newest())
@@ -85,9 +84,7 @@ class Session:
     def __enter__(self) -> "Session":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         # Reported before pods end, so that the operator does not mistake their end for a restart.
         if error is not None and mistake_of(error, self._volume) is not None:
             self._succeeded = False
@@ -135,6 +132,10 @@ class Session:
         """Checkpoint the last finished step before the pod stops."""
         if self._loop is not None:
             self._loop.save_if_possible(timeout_s=_SAVE_TIMEOUT_S)
+
+    def _close_trackers(self) -> None:
+        for tracker in self._trackers:
+            tracker.close(self._succeeded)
 
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)

@@ -19,56 +19,46 @@ from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWor
 from longshore_runtime.trainer_protocol import Sample
 
 
-class StepWorks:
-    """Creates the work of each step."""
+def step_work(
+    options: LoopOptions,
+    trainers: TrainerGroup,
+    prompts: Sequence[PromptRecord],
+    events: "queue.SimpleQueue[Event]",
+    clock: Clock,
+    *,
+    step: int,
+    policy_version: int,
+    handover: Handover,
+) -> StepWork:
+    """Return the work of a step whose round weights of this version sample; `prompts` by index of the draw."""
+    algorithm, limit = options.algorithm, options.max_mismatch
+    verify = options.verify_every is not None and step % options.verify_every == 0
 
-    def __init__(
-        self,
-        options: LoopOptions,
-        trainers: TrainerGroup,
-        prompts: Sequence[PromptRecord],
-        events: "queue.SimpleQueue[Event]",
-        clock: Clock,
-    ) -> None:
-        """`prompts` by index of the draw."""
-        self._options = options
-        self._trainers = trainers
-        self._prompts = prompts
-        self._events = events
-        self._clock = clock
+    def samples_of(groups: Sequence[ScoredGroup]) -> list[Sample]:
+        return batch_samples(groups, prompts, algorithm, policy_version)
 
-    def begin(self, step: int, policy_version: int, handover: Handover) -> StepWork:
-        """Return the work of a step whose round weights of this version sample."""
-        options, algorithm, trainers, clock = self._options, self._options.algorithm, self._trainers, self._clock
-        verify, limit = options.verify_every is not None and step % options.verify_every == 0, options.max_mismatch
-
-        def samples_of(groups: Sequence[ScoredGroup]) -> list[Sample]:
-            return batch_samples(groups, self._prompts, algorithm, policy_version)
-
-        if handover is Handover.STREAMED:
-            awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
-            return StreamedUpdate(
-                trainers, samples_of, self._events, clock, awake=awake, verify=verify, max_mismatch=limit
-            )
-        is_pipelined = handover is Handover.PIPELINED
-        budget = max_tokens_per_batch(
-            OBJECTIVES[algorithm.name],
-            trainers.num_replicas,
-            is_pipelined=is_pipelined,
-            max_tokens_per_dispatch=options.max_tokens_per_dispatch,
-        )
-        return StepUpdates(
-            trainers,
-            HandoverQueue(algorithm.groups_per_update, budget),
-            samples_of,
-            self._prompts,
-            clock,
-            begins_during_rollout=is_pipelined and options.trains_during_rollout,
-            num_epochs=algorithm.epochs_per_step,
-            computes_old_log_probs=algorithm.computes_old_log_probs,
-            verify=verify,
-            max_mismatch=limit,
-        )
+    if handover is Handover.STREAMED:
+        awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
+        return StreamedUpdate(trainers, samples_of, events, clock, awake=awake, verify=verify, max_mismatch=limit)
+    is_pipelined = handover is Handover.PIPELINED
+    budget = max_tokens_per_batch(
+        OBJECTIVES[algorithm.name],
+        trainers.num_replicas,
+        is_pipelined=is_pipelined,
+        max_tokens_per_dispatch=options.max_tokens_per_dispatch,
+    )
+    return StepUpdates(
+        trainers,
+        HandoverQueue(algorithm.groups_per_update, budget),
+        samples_of,
+        prompts,
+        clock,
+        begins_during_rollout=is_pipelined and options.trains_during_rollout,
+        num_epochs=algorithm.epochs_per_step,
+        computes_old_log_probs=algorithm.computes_old_log_probs,
+        verify=verify,
+        max_mismatch=limit,
+    )
 
 
 def require_equal_gradients(trained: StepTraining, step: int, tolerance: float) -> None:

@@ -37,10 +37,9 @@ from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.elastic.size import AppliedSize
 from longshore_runtime.errors import SizeChanged, TrainerLost, UserError
 from longshore_runtime.evaluator import Evaluator
-from longshore_runtime.job_rounds import JobRounds
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
-from longshore_runtime.round_requests import RequestOf, RoundRequests
+from longshore_runtime.round_requests import RequestOf, round_requests
 from longshore_runtime.round_training import RoundTraining
 from longshore_runtime.run_checkpoints import RunCheckpoints
 from longshore_runtime.run_state import RunState
@@ -72,12 +71,11 @@ class TrainingLoop:
         self._checkpoints = RunCheckpoints(parts, self._alarms, self._lengths, self._gate)
         self._recovery = Recovery(parts.trainers, self._checkpoints.load_trainers, lambda: self._turns.to_training())
         self._turns = Turns(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)
-        rounds = JobRounds(parts)
         self._training = RoundTraining(
-            options, parts, rounds, self._turns, self._recovery, self._regrouping, self._lengths, self._gate
+            options, parts, self._turns, self._recovery, self._regrouping, self._lengths, self._gate
         )
         self._report = StepReport(parts, self._regrouping, self._gate, self._alarms)
-        self._evaluator = Evaluator(options, parts, rounds, self._recovery, self._alarms)
+        self._evaluator = Evaluator(options, parts, self._recovery, self._alarms)
 
     def run(self) -> None:
         """Train to the end.
@@ -192,6 +190,4 @@ class TrainingLoop:
     def _training_requests(self) -> RequestOf:
         """Return the requests of the next round; a benchmark overrides this to set lengths."""
         algorithm = self._options.algorithm
-        return RoundRequests(
-            self._parts.prompts.train, algorithm, f"train/{self._state.step}", algorithm.temperature
-        ).of
+        return round_requests(self._parts.prompts.train, algorithm, f"train/{self._state.step}", algorithm.temperature)

@@ -61,16 +61,10 @@ def namespace_rows(jobs: Iterable[Json]) -> list[Row]:
     ]
 
 
-def waiting(jobs: Iterable[Json]) -> list[WaitingJob]:
-    """Return jobs that wait, in the order of the operator's queue; then those of Kueue's queues, the oldest first."""
-    found = [_waiting(job) for job in jobs if (job.get("status") or {}).get("phase") == Phase.QUEUED]
-    return sorted(
-        found, key=lambda one: (one.queue, not one.position, one.position, one.since, one.namespace, one.name)
-    )
-
-
 def queue_rows(jobs: Iterable[Json], now: datetime) -> list[Row]:
-    """One row for each job that waits."""
+    """One row for each job that waits, in the order of the operator's queue; then Kueue's queues, the oldest first."""
+    waiting = [_waiting(job) for job in jobs if (job.get("status") or {}).get("phase") == Phase.QUEUED]
+    waiting.sort(key=lambda one: (one.queue, not one.position, one.position, one.since, one.namespace, one.name))
     return [
         (
             str(one.position) if one.position else NOTHING,
@@ -81,7 +75,7 @@ def queue_rows(jobs: Iterable[Json], now: datetime) -> list[Row]:
             fmt.duration(max(0.0, (now - datetime.fromisoformat(one.since)).total_seconds())),
             one.why,
         )
-        for one in waiting(jobs)
+        for one in waiting
     ]
 
 

@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
@@ -19,7 +18,6 @@ from longshore.sim.job import default_lengths
 from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
 from longshore.sim.traces import LengthTrace, csv_trace, jsonl_trace, recorded_trace
-from longshore_cli import format as fmt
 from longshore_cli.simulate.errors import BadInput, BadSpec
 from longshore_client import jobs
 from longshore_client.errors import ClientError
@@ -108,15 +106,12 @@ def read(options: SimulateOptions) -> Inputs:
 def read_job(path: Path) -> RLJob:
     """Return the only RLJob of a manifest, checked as the API server would check it."""
     try:
-        documents = jobs.read_manifest(path)
+        found = jobs.only_job(jobs.read_manifest(path), path, "simulated")
     except ClientError as error:
         raise BadInput(error.message, error.fix) from error
     except (UnicodeDecodeError, OSError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
-    found = [document for document in documents if document["kind"] == names.KIND]
-    if len(found) != 1:
-        raise BadInput(f"{path} holds {fmt.count(len(found), 'RLJob')}; exactly one is simulated.")
-    return _checked(found[0], str(path))
+    return _checked(found, str(path))
 
 
 def _job_of(source: RecordedJob | None) -> RLJob:

@@ -15,6 +15,7 @@ from longshore.sim.paper.published import Paper
 from longshore.sim.search import SearchResult
 from longshore.sim.simulate import simulate as run_job
 from longshore.sim.timeline import timeline as timeline_of
+from longshore_cli import consoles
 from longshore_cli.simulate import inputs as reading
 from longshore_cli.simulate import papers, picture, table
 from longshore_cli.simulate import search as searching
@@ -66,7 +67,7 @@ def search(options: SimulateOptions, timeline: Path | None, *, as_json: bool) ->
         picture.check(timeline)
     inputs = reading.read(options)
     job = sim_job(inputs, inputs.spec)
-    with _errors().status("searching …"):
+    with consoles.errors().status("searching …"):
         found = searching.searched(job, inputs.spec)
     own = [StrategyVariant(inputs.spec, is_given=True)]
     report = searching.search_report(inputs, found, list(notes(inputs, own)))
@@ -84,7 +85,7 @@ def share(options: SimulateOptions, num_jobs: int, max_slowdown: float, *, as_js
     """Let so many jobs like this one share GPUs, and show what they gain."""
     inputs = reading.read(options)
     job = sim_job(inputs, inputs.spec)
-    with _errors().status("simulating …"):
+    with consoles.errors().status("simulating …"):
         try:
             found = sharing.share(job, inputs.spec, num_jobs, max_slowdown, default_num_steps(inputs.spec))
         except ValueError as error:
@@ -99,7 +100,7 @@ def compare(name: str, *, as_json: bool) -> None:
     """Compare predictions with the figures of a paper."""
     if name not in list(Paper):
         raise BadInput(f"--paper: {name!r} is not known; choose one of {', '.join(Paper)}")
-    with _errors().status(f"{name} …"):
+    with consoles.errors().status(f"{name} …"):
         found = papers.comparison(Paper(name))
     if as_json:
         typer.echo(papers.as_json(found))
@@ -118,7 +119,7 @@ def _simulated(
         for spec in [with_gpus(variant.spec, num_gpus)]
     ]
     runs = []
-    with _errors().status("") as status:
+    with consoles.errors().status("") as status:
         for variant, num_gpus, job in todo:
             status.update(f"{variant.strategy} on {num_gpus} GPUs …")
             try:
@@ -174,7 +175,3 @@ def _split(text: str, option: str) -> list[str]:
 
 def _console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-
-
-def _errors() -> Console:
-    return Console(stderr=True, highlight=False)

@@ -1,7 +1,6 @@
 """Where a watch is shown: a live panel on a terminal, plain lines anywhere else."""
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 from rich.console import Console, RenderableType
@@ -20,8 +19,7 @@ class Screen(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None: ...  # fmt: skip
+    def __exit__(self, *_: object) -> None: ...
 
     def job(self, history: WatchHistory, lines: tuple[Line, ...]) -> None:
         """Show a change of the job, which these lines describe."""
@@ -48,8 +46,7 @@ class LiveScreen:
         self._live.start(refresh=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def job(self, history: WatchHistory, lines: tuple[Line, ...]) -> None:
@@ -76,8 +73,7 @@ class PlainScreen:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         return None
 
     def job(self, history: WatchHistory, lines: tuple[Line, ...]) -> None:

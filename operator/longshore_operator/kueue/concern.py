@@ -30,14 +30,7 @@ from longshore_operator.kueue.workload import (
 )
 from longshore_operator.observed import PodView
 from longshore_operator.outcome import Outcome
-from longshore_operator.plan import (
-    CreateWorkload,
-    DeleteWorkload,
-    Event,
-    OperatorConfig,
-    PatchWorkload,
-    WorkloadAction,
-)
+from longshore_operator.plan import CreateObject, DeleteObject, Event, ObjectAction, OperatorConfig, PatchObject
 
 _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
@@ -54,10 +47,12 @@ def reconcile_kueue(context: Context) -> Outcome:
     if view is None:
         return Outcome()
     look_at = _retry_at(context, view)
-    step = _step(context, view, view.version) if view.version is not None else None
-    if step is None and view.version is not None:
-        return _reclaim(context, view, view.version) or Outcome(requeue_at=look_at)
-    return Outcome(actions=() if step is None else (step,), requeue_at=look_at)
+    if view.version is None:
+        return Outcome(requeue_at=look_at)
+    step = _step(context, view)
+    if step is None:
+        return _reclaim(context, view) or Outcome(requeue_at=look_at)
+    return Outcome(actions=(step,), requeue_at=look_at)
 
 
 def _retry_at(context: Context, view: KueueView) -> datetime | None:
@@ -68,7 +63,7 @@ def _retry_at(context: Context, view: KueueView) -> datetime | None:
     return context.now + _TAKE_OVER_LOOK if view.is_unowned else None
 
 
-def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
+def _step(context: Context, view: KueueView) -> ObjectAction | None:
     found, progress = view.workload, context.progress
     if view.is_foreign(Identity.of(context.job).uid):
         return None
@@ -78,41 +73,38 @@ def _step(context: Context, view: KueueView, version: str) -> WorkloadAction | N
             return None
         reason = "Succeeded" if progress.phase is Phase.SUCCEEDED else "Failed"
         message = progress.message or "the job has ended"
-        return _conditions(context, view, version, {"Finished": (True, reason, message)})
+        return _conditions(context, view, {"Finished": (True, reason, message)})
     if found is not None and view.is_unowned:
-        return None if view.mistake else _take_over(context, found, version)
+        return None if view.mistake else _take_over(context, view, found)
     if found is None:
-        return (
-            None
-            if view.mistake or progress.suspended
-            else CreateWorkload(workload(context.job, context.config, view), version)
-        )
+        waits = view.mistake or progress.suspended
+        return None if waits else CreateObject(workload(context.job, context.config, view), view.kind)
     if context.job.spec.sharing is not None or (_waits_for_pod_group(context) and not view.is_prebuilt):
         # Kueue starts and stops jobs, and so does their sharing group; without its PodGroup, a job does not start: it
         # waits without quota.
         return next(iter(abandon(view, context.observed.pods)), None)
     if progress.suspended and view.is_active:
         # Kueue gives the quota of an inactive Workload to others at once, without waiting for its eviction.
-        return None if has_pods else activate(found, version, active=False)
+        return None if has_pods else activate(view, active=False)
     if progress.suspended and view.is_deactivated:
         # From now on it is inactive for the sake of the suspension, and ends with it.
-        return PatchWorkload(_name(found), version, {"metadata": {"annotations": {ANNOTATION_SUSPENDED: "true"}}})
+        return _patch(view, {"metadata": {"annotations": {ANNOTATION_SUSPENDED: "true"}}})
     if view.holds("Evicted") and view.holds("QuotaReserved"):
-        return None if has_pods else release(context, view, version)
+        return None if has_pods else release(context, view)
     if not progress.suspended and not view.is_active:
         # With its old admission, Kueue would count the quota again that others may have by now.
         if view.is_deactivated or view.holds("QuotaReserved"):
             return None
         if not _gives_up(context, view, has_pods=has_pods):
-            return activate(found, version, active=True)
+            return activate(view, active=True)
     if _gives_up(context, view, has_pods=has_pods):
-        return DeleteWorkload(_name(found), found["metadata"]["uid"], version)
+        return _deletion(view, found)
     if not (view.holds("QuotaReserved") or view.mistake or progress.suspended or view.is_prebuilt):
         change = newer_generation(found, workload(context.job, context.config, view))
         if change is not None:
-            return PatchWorkload(_name(found), version, change)
+            return _patch(view, change)
     if progress.active and view.holds("Admitted"):
-        return pods_ready(context, view, version)
+        return pods_ready(context, view)
     return None
 
 
@@ -121,11 +113,11 @@ def _waits_for_pod_group(context: Context) -> bool:
     return group is not None and group.keeps_waiting(context.job.status)
 
 
-def abandon(view: KueueView | None, pods: tuple[PodView, ...]) -> tuple[DeleteWorkload, ...]:
+def abandon(view: KueueView | None, pods: tuple[PodView, ...]) -> tuple[DeleteObject, ...]:
     """Give up the Workload of a job that cannot be read, once none of its pods needs the quota."""
     if view is None or view.version is None or view.workload is None or any(pod.holds_resources for pod in pods):
         return ()
-    return (DeleteWorkload(_name(view.workload), view.workload["metadata"]["uid"], view.version),)
+    return (_deletion(view, view.workload),)
 
 
 def too_many_pod_sets(manifest: Object) -> str:
@@ -158,7 +150,7 @@ def _has_begun(job: RLJob) -> bool:
     return is_current and status.attempt > 0 and status.phase not in WITHOUT_PODS
 
 
-def _take_over(context: Context, found: Object, version: str) -> PatchWorkload:
+def _take_over(context: Context, view: KueueView, found: Object) -> PatchObject:
     """Make the job the owner of a prebuilt Workload, which is then deleted with it, and followed."""
     metadata, identity = found["metadata"], Identity.of(context.job)
     change = {
@@ -166,14 +158,13 @@ def _take_over(context: Context, found: Object, version: str) -> PatchWorkload:
         "labels": identity.labels(),
         "ownerReferences": [*(metadata.get("ownerReferences") or ()), identity.owner_reference()],
     }
-    return PatchWorkload(_name(found), version, {"metadata": change})
+    return _patch(view, {"metadata": change})
 
 
-def activate(found: Object, version: str, *, active: bool) -> PatchWorkload:
+def activate(view: KueueView, *, active: bool) -> PatchObject:
     """Let the Workload of a job that is not suspended queue, and that of a suspended one be inactive for its sake."""
     annotations = {ANNOTATION_SUSPENDED: None if active else "true"}
-    change = {"metadata": {"annotations": annotations}, "spec": {"active": active}}
-    return PatchWorkload(_name(found), version, change)
+    return _patch(view, {"metadata": {"annotations": annotations}, "spec": {"active": active}})
 
 
 def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
@@ -185,16 +176,16 @@ def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
     return not view.mistake and is_outdated(context.job, context.config, view)
 
 
-def pods_ready(context: Context, view: KueueView, version: str) -> WorkloadAction | None:
+def pods_ready(context: Context, view: KueueView) -> ObjectAction | None:
     """PodsReady, which Kueue reads where it waits for pods (`waitForPodsReady`)."""
     is_ready, known = context.decided.phase is Phase.RUNNING, view.condition("PodsReady")
     if is_ready == (known.get("status") == "True"):
         return None
     reason = ("PodsReady", "all pods are ready") if is_ready else ("WaitForRecovery", "pods are being replaced")
-    return _conditions(context, view, version, {"PodsReady": (is_ready, *reason)})
+    return _conditions(context, view, {"PodsReady": (is_ready, *reason)})
 
 
-def _reclaim(context: Context, view: KueueView, version: str) -> Outcome | None:
+def _reclaim(context: Context, view: KueueView) -> Outcome | None:
     """Give quota of reward pods back that were not wanted for long; None: all of them may be."""
     rewards, step = context.decided.rewards, context.runtime.step if context.runtime is not None else None
     if not (context.progress.active and view.holds("Admitted")):
@@ -202,19 +193,15 @@ def _reclaim(context: Context, view: KueueView, version: str) -> Outcome | None:
     found = reclaimable(view, rewards, step, context.observed.pods, context.now)
     if found is None:
         return None
-    assert view.workload is not None, "it is admitted"
-    version_of_it = {"resourceVersion": view.workload["metadata"]["resourceVersion"]}
-    body = {"metadata": version_of_it, "status": {"reclaimablePods": found}}
     message = (
         f"no more than {rewards.peak} reward pods were wanted since {rewards.peak_since}: Kueue gets the quota of the "
         "others back, and the job has no more of them until it is admitted again"
     )
     event = Event("Normal", EventReason.QUOTA_RETURNED, message, f"reclaimed-{context.progress.attempt}-{rewards.peak}")
-    patch = PatchWorkload(_name(view.workload), version, body, subresource="status")
-    return Outcome(actions=(patch,), events=(event,))
+    return Outcome(actions=(_status_patch(view, {"reclaimablePods": found}),), events=(event,))
 
 
-def release(context: Context, view: KueueView, version: str) -> WorkloadAction:
+def release(context: Context, view: KueueView) -> ObjectAction:
     """Give the quota back: no pod uses it any more."""
     evicted = view.condition("Evicted")
     reason, message = evicted.get("reason", ""), evicted.get("message", "")
@@ -228,16 +215,13 @@ def release(context: Context, view: KueueView, version: str) -> WorkloadAction:
         "PodsReady": (False, "WaitForStart", "the pods were stopped"),
         "Requeued": (reason in _REQUEUED_AT_ONCE, reason, message),
     }
-    return _conditions(context, view, version, changes, admission=None, reclaimablePods=None)
+    return _conditions(context, view, changes, admission=None, reclaimablePods=None)
 
 
 def _conditions(
-    context: Context, view: KueueView, version: str, changes: Mapping[str, tuple[bool, str, str] | None], **status: Any
-) -> PatchWorkload:
-    """Set conditions, and remove those that become None.
-
-    A merge patch replaces a list as a whole, so it carries the version of the object that it was made from.
-    """
+    context: Context, view: KueueView, changes: Mapping[str, tuple[bool, str, str] | None], **status: Any
+) -> PatchObject:
+    """Set conditions, and remove those that become None."""
     assert view.workload is not None, "there is a Workload"
     kept = [one for one in view.status.get("conditions") or () if one["type"] not in changes]
     generation = view.workload["metadata"].get("generation", 0)
@@ -246,11 +230,7 @@ def _conditions(
         for kind, change in changes.items()
         if change is not None
     ]
-    body = {
-        "metadata": {"resourceVersion": view.workload["metadata"]["resourceVersion"]},
-        "status": {"conditions": [*kept, *changed], **status},
-    }
-    return PatchWorkload(_name(view.workload), version, body, subresource="status")
+    return _status_patch(view, {"conditions": [*kept, *changed], **status})
 
 
 def _condition(
@@ -268,5 +248,17 @@ def _condition(
     }
 
 
-def _name(found: Object) -> str:
-    return str(found["metadata"]["name"])
+def _deletion(view: KueueView, found: Object) -> DeleteObject:
+    return DeleteObject(found["metadata"]["name"], found["metadata"]["uid"], view.kind)
+
+
+def _patch(view: KueueView, change: dict[str, Any], subresource: str = "") -> PatchObject:
+    assert view.workload is not None, "there is a Workload"
+    return PatchObject(view.workload["metadata"]["name"], view.kind, change, subresource)
+
+
+def _status_patch(view: KueueView, status: dict[str, Any]) -> PatchObject:
+    """A merge patch replaces a list as a whole, so it carries the version of the object that it was made from."""
+    assert view.workload is not None, "there is a Workload"
+    version = {"resourceVersion": view.workload["metadata"]["resourceVersion"]}
+    return _patch(view, {"metadata": version, "status": status}, "status")

@@ -19,14 +19,13 @@ def reconcile_elsewhere(context: Context) -> Outcome:
     view, status = context.observed.kueue, context.job.status
     if view is None or view.workload is None or view.version is None or context.progress.finished:
         return Outcome()
-    found, version = view.workload, view.version
     if context.job.spec.suspend and view.is_active:
-        return Outcome(actions=(activate(found, version, active=False),))
+        return Outcome(actions=(activate(view, active=False),))
     if not view.holds("Evicted"):
-        step = pods_ready(context, view, version)
+        step = pods_ready(context, view)
         return Outcome(actions=() if step is None else (step,))
     holds_gpus = status.admission is not None and bool(status.admission.gpus)
     until = parse_time(view.condition("Evicted")["lastTransitionTime"]) + _STOP
     if until > context.now and (holds_gpus or status.phase not in WITHOUT_PODS):
         return Outcome(requeue_at=until)
-    return Outcome(actions=(release(context, view, version),))
+    return Outcome(actions=(release(context, view),))

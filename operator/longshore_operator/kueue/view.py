@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from longshore_operator.identity import controller
+
 GROUP: Final = "kueue.x-k8s.io"
 VERSIONS: Final = ("v1beta2", "v1beta1")
 """Versions of Kueue's API that Longshore supports, best first."""
@@ -47,6 +49,11 @@ class KueueView:
     is_prebuilt: bool = False
     """Whether the job uses a Workload that others make."""
 
+    @property
+    def kind(self) -> str:
+        """By which the Kubernetes client knows Workloads of this version."""
+        return f"Workload@{self.version}"
+
     def condition(self, kind: str) -> Object:
         """A condition of the Workload; empty where there is none."""
         conditions = self.status.get("conditions") or ()
@@ -78,8 +85,7 @@ class KueueView:
 
     @property
     def _owner(self) -> str | None:
-        owners = (self.workload or {}).get("metadata", {}).get("ownerReferences") or ()
-        return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
+        return controller((self.workload or {}).get("metadata", {})).get("uid")
 
     @property
     def status(self) -> Object:

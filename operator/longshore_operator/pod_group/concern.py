@@ -7,7 +7,7 @@ from longshore.api.names import Component
 from longshore_operator.context import Context
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
 from longshore_operator.outcome import Outcome
-from longshore_operator.plan import CreatePodGroup, DeletePodGroup
+from longshore_operator.plan import CreateObject, DeleteObject
 from longshore_operator.pod_group.api import APIS
 from longshore_operator.pod_group.manifest import pod_group
 from longshore_operator.size import num_granted
@@ -30,12 +30,12 @@ def reconcile_pod_group(context: Context) -> Outcome:
         if not context.progress.active:
             return Outcome()
         wanted = pod_group(context.job, context.config, num_members_of_workers(context))
-        return Outcome(actions=(CreatePodGroup(wanted, resource),), requeue_at=context.now + _NEXT_LOOK)
+        return Outcome(actions=(CreateObject(wanted, resource),), requeue_at=context.now + _NEXT_LOOK)
     if view.is_leaving:
         return Outcome(requeue_at=context.now + _NEXT_LOOK if context.progress.active else None)
     if _has_members(context) or (context.progress.active and _is_wanted(context)):
         return Outcome()
-    deletion = DeletePodGroup(names.pod_group(Identity.of(context.job).name), view.found["metadata"]["uid"], resource)
+    deletion = DeleteObject(names.pod_group(Identity.of(context.job).name), view.found["metadata"]["uid"], resource)
     return Outcome(actions=(deletion,), requeue_at=context.now + _NEXT_LOOK if context.progress.active else None)
 
 

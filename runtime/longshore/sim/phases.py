@@ -7,7 +7,6 @@ from typing import Final
 
 from longshore.policy.draws import Draw
 from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
-from longshore.sim.costs import Costs
 from longshore.sim.events import EventQueue
 from longshore.sim.job import SimJob, Training
 from longshore.sim.result import SpanRecorder, Work
@@ -20,6 +19,8 @@ _WHOLE_UPDATE: Final = 1 << 62
 
 class TrainingPhase(ABC):
     """What training does during a round and at its end."""
+
+    _trainer: SimTrainer | StreamingTrainer
 
     def __init__(self, job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> None:
         self._job = job
@@ -49,25 +50,21 @@ class TrainingPhase(ABC):
         """The round is complete; returns when its last update is done."""
 
     @property
-    @abstractmethod
     def compute_s(self) -> float:
         """Time in which the trainer computed, in this round."""
+        return self._trainer.compute_s
 
     @property
-    @abstractmethod
     def first_start_s(self) -> float | None:
         """When it first did."""
+        return self._trainer.first_start_s
 
     def _to_training(self, replicas: Sequence[tuple[int, ...]], after_s: float = 0.0) -> float:
         """These GPUs change from rollout to training, after a while; returns when they can compute."""
-        end_s = self._queue.now_s + after_s + self._costs.to_training_s(len(self.shape.gpus))
+        end_s = self._queue.now_s + after_s + self.shape.costs.to_training_s(len(self.shape.gpus))
         gpus = [gpu for replica in replicas for gpu in replica]
         self._recorder.busy(gpus, Work.SWITCH, self._queue.now_s, end_s, "to training")
         return end_s
-
-    @property
-    def _costs(self) -> Costs:
-        return self.shape.costs
 
 
 class BatchedTraining(TrainingPhase):
@@ -79,7 +76,7 @@ class BatchedTraining(TrainingPhase):
         per_replica = job.rollout.max_tokens_per_dispatch
         budget = per_replica * len(self.shape.replicas) if self._is_pipelined else _WHOLE_UPDATE
         self._handover = HandoverQueue(job.groups_per_update, budget)
-        self._trainer = SimTrainer(self.shape, recorder)
+        self._trainer: SimTrainer = SimTrainer(self.shape, recorder)
         self._samples: dict[Draw, tuple[int, ...]] = {}
         self._batches: list[Batch] = []
 
@@ -105,14 +102,6 @@ class BatchedTraining(TrainingPhase):
             samples = [tokens for draw in batch.draws for tokens in self._samples[draw]]
             self._trainer.train(samples, from_s, ends_update=batch.ends_update)
 
-    @property
-    def compute_s(self) -> float:
-        return self._trainer.compute_s
-
-    @property
-    def first_start_s(self) -> float | None:
-        return self._trainer.first_start_s
-
 
 class StreamedTraining(TrainingPhase):
     """Gradients on GPUs that were repurposed while the round ran, the rest and the update on all."""
@@ -121,7 +110,7 @@ class StreamedTraining(TrainingPhase):
         super().__init__(job, queue, recorder)
         share = job.trainer.fetched_once_share
         most = None if share is None else math.ceil(share * job.shape.num_prompts)
-        self._trainer = StreamingTrainer(self.shape, queue, recorder, most)
+        self._trainer: StreamingTrainer = StreamingTrainer(self.shape, queue, recorder, most)
         self._awake: set[int] = set()
         self.wake_s = 0.0
         """From the decision to repurpose GPUs until their replicas were awake, in this round."""
@@ -144,7 +133,7 @@ class StreamedTraining(TrainingPhase):
         free = set(gpus)
         replicas = [index for index, replica in enumerate(self.shape.replicas) if free.issuperset(replica)]
         freed = [self.shape.replicas[index] for index in replicas]
-        awake_s = self._to_training(freed, after_s=self._costs.migration_s())
+        awake_s = self._to_training(freed, after_s=self.shape.costs.migration_s())
         self.wake_s = awake_s - decided_s
         self._awake.update(replicas)
         for replica in replicas:
@@ -154,14 +143,6 @@ class StreamedTraining(TrainingPhase):
         asleep = [replica for index, replica in enumerate(self.shape.replicas) if index not in self._awake]
         others_from_s = self._to_training(asleep) if asleep else self._queue.now_s
         return self._trainer.finish(self._queue.now_s, others_from_s)
-
-    @property
-    def compute_s(self) -> float:
-        return self._trainer.compute_s
-
-    @property
-    def first_start_s(self) -> float | None:
-        return self._trainer.first_start_s
 
 
 def training_phase(job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> TrainingPhase:

@@ -35,7 +35,7 @@ def helper_pod(claim: str, image: str, *, read_only: bool, job: Json | None) -> 
         "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": claim, "readOnly": read_only}}],
     }
     if job is not None:
-        metadata["ownerReferences"] = [_owner(job)]
+        metadata["ownerReferences"] = [owner_reference(job)]
         spec["affinity"] = _same_node_affinity(job["metadata"]["name"])
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -83,7 +83,8 @@ def _source() -> str:
     return source
 
 
-def _owner(job: Json) -> Json:
+def owner_reference(job: Json) -> Json:
+    """Return what an object has that goes with a job."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,

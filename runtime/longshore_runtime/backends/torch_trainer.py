@@ -1,6 +1,5 @@
 """Data-parallel trainer of any Hugging Face causal language model, in PyTorch."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.devices import HOST, compute_device
-from longshore_runtime.backends.hf_mapping.files import TensorFiles
+from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorFiles, copy_files
 from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
@@ -30,7 +29,6 @@ __all__ = ["TorchTrainer", "World"]
 _STATE_FILE = "trainer.pt"
 _States = dict[int, dict[str, Tensor]]
 """State of an optimizer by number of the parameter, then name."""
-_TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*", "*.model")
 
 
 @dataclass
@@ -200,9 +198,7 @@ class TorchTrainer:
         directory.mkdir(parents=True, exist_ok=True)
         buffers = {name: value for name, value in module.named_buffers() if name in module.state_dict()}
         module.save_pretrained(directory, state_dict=weights | buffers)
-        for pattern in _TOKENIZER_FILES:
-            for file in self._directory.glob(pattern):
-                shutil.copyfile(file, directory / file.name)
+        copy_files(self._directory, directory, TOKENIZER_FILES)
         state = {
             "optimizer": optimizer,
             "policy_version": self._policy_version,

@@ -25,7 +25,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing import util
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from longshore_runtime.cluster import worker_launcher
@@ -139,7 +138,7 @@ def _next_worker(listener: socket.socket) -> _Worker | None:
             os.close(file)
 
 
-def _reap(number: int, frame: FrameType | None) -> None:
+def _reap(*_: object) -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass

@@ -1,7 +1,5 @@
 """`/readyz` and `/metrics` of a pod, served by a separate thread, so that they answer while the program is busy."""
 
-from types import TracebackType
-
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -9,13 +7,13 @@ from longshore.api.contract import HEALTH_PORT
 from longshore_runtime.cluster.served import Served
 
 
-class HealthServer:
+class HealthServer(Served):
     """Serves while the `with` block runs; `/readyz` answers 503 until `ready` is called."""
 
     def __init__(self, host: str, registry: CollectorRegistry, port: int = HEALTH_PORT) -> None:
+        super().__init__("health", self._application(), [host], port)
         self._registry = registry
         self._is_ready = False
-        self._served = Served("health", self._application(), [host], port)
 
     def ready(self) -> None:
         """From now on the pod is ready."""
@@ -24,15 +22,6 @@ class HealthServer:
     def not_ready(self) -> None:
         """From now on it is not."""
         self._is_ready = False
-
-    def __enter__(self) -> "HealthServer":
-        self._served.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._served.__exit__(kind, error, traceback)
 
     def _application(self) -> web.Application:
         application = web.Application()

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final, NoReturn
 
 from longshore_runtime.cluster.fork_server import has_one_thread
@@ -70,9 +69,7 @@ class NodeStarter:
     def __enter__(self) -> "NodeStarter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for end in (self._lifeline, self._output):
             if end >= 0:
                 os.close(end)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Sequence
-from types import TracebackType
+from typing import Self
 
 from aiohttp import web
 
@@ -18,14 +18,12 @@ class Served:
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._runner = web.AppRunner(application, access_log=None)
 
-    def __enter__(self) -> "Served":
+    def __enter__(self) -> Self:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -1,7 +1,6 @@
 """Main program of worker and trainer pods: a Ray node on which the coordinator starts its actors."""
 
 import signal
-from types import FrameType
 from typing import Final
 
 import structlog
@@ -69,7 +68,7 @@ def _serve_until_the_end(node: RayNode, daemon: MpsDaemon | None) -> str | None:
     return None
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(*_: object) -> None:
     # A second signal must not cut the cleaning up short.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Interrupted("the pod was asked to stop")

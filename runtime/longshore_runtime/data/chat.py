@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 from jinja2 import TemplateError
 
 from longshore.api.model import Chat
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import UserError, first_line
 
 Message = Mapping[str, Any]
 
@@ -52,6 +52,5 @@ def rendered(messages: Sequence[Message], chat: Chat | None, tokenizer: ChatToke
     try:
         return tokenizer.apply_chat_template(list(messages), **options)
     except (ValueError, TypeError, TemplateError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         whose = "data.chat.template" if template is not None else "the model's chat template"
-        raise UserError(f"{source}: {whose} does not take its messages ({reason})") from error
+        raise UserError(f"{source}: {whose} does not take its messages ({first_line(error)})") from error

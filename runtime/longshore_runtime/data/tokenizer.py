@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import UserError, first_line
 
 _ANY_TEXT: Final = "1 and a"
 
@@ -35,8 +35,7 @@ def load_tokenizer(directory: Path, repository: str | None = None) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # A damaged file raises whatever its parser raises.
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{field}: {name!r} has no usable tokenizer ({reason})") from error
+        raise UserError(f"{field}: {name!r} has no usable tokenizer ({first_line(error)})") from error
     if not tokenizer.encode(_ANY_TEXT, add_special_tokens=False):
         # Without its files, transformers makes a tokenizer with an empty vocabulary.
         raise UserError(f"{field}: the tokenizer of {name!r} has no vocabulary; copy its files there")

@@ -110,48 +110,42 @@ class JobWatch:
         options: Any = {"fields": f"metadata.name={self._job}", "on_error": _log_failure}
         for news in self._kube.iterate(lambda client: Reflector(client, self._path, _status, **options).changes()):
             for status in news.items if isinstance(news, Listed) else [news.item]:
-                self._take_addresses(status.get("rewards") or {})
-                self._take_turns(status.get("sharing"))
-                self._take_measured((status.get("runtime") or {}).get("sharing"))
-                self._take(status.get("assignment") or {})
+                self._take_status(status)
 
-    def _take_addresses(self, written: dict[str, Any]) -> None:
-        try:
-            addresses = RewardPodCounts.model_validate(written).addresses
-        except ValidationError as error:
-            log.warning("addresses of another version of the operator", error=sentence(error))
-            return
+    def _take_status(self, status: Json) -> None:
+        measured = (status.get("runtime") or {}).get("sharing")
+        for what, take, written in (
+            ("addresses", self._take_addresses, status.get("rewards") or {}),
+            ("turns", self._take_turns, status.get("sharing")),
+            ("measurements", self._take_measured, measured),
+            ("an assignment", self._take_assignment, status.get("assignment") or {}),
+        ):
+            try:
+                take(written)
+            except ValidationError as error:
+                log.warning(f"the status has {what} of another version", error=sentence(error))
+
+    def _take_addresses(self, written: Any) -> None:
+        addresses = RewardPodCounts.model_validate(written).addresses
         with self._lock:
             self._rewards = tuple(addresses)
 
-    def _take_turns(self, written: dict[str, Any] | None) -> None:
-        try:
-            turns = SharingStatus.model_validate(written) if written is not None else None
-        except ValidationError as error:
-            log.warning("turns of another version of the operator", error=sentence(error))
-            return
+    def _take_turns(self, written: Any) -> None:
+        turns = SharingStatus.model_validate(written) if written is not None else None
         with self._lock:
             if turns is None or turns == self._turns:
                 return
             self._turns = turns
         self._events.put(TurnChanged())
 
-    def _take_measured(self, written: dict[str, Any] | None) -> None:
-        try:
-            measured = RuntimeSharing.model_validate(written) if written is not None else None
-        except ValidationError as error:
-            log.warning("measurements of another version of the runtime", error=sentence(error))
-            return
+    def _take_measured(self, written: Any) -> None:
+        measured = RuntimeSharing.model_validate(written) if written is not None else None
         with self._lock:
             if not self._is_known.is_set():
                 self._measured = measured
 
-    def _take(self, written: dict[str, Any]) -> None:
-        try:
-            assignment = Assignment.model_validate(written)
-        except ValidationError as error:
-            log.warning("assignment of another version of the operator", error=sentence(error))
-            return
+    def _take_assignment(self, written: Any) -> None:
+        assignment = Assignment.model_validate(written)
         with self._lock:
             if assignment.epoch <= self._newest.epoch:
                 return

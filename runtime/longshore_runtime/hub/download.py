@@ -19,6 +19,7 @@ from longshore.api import contract
 from longshore.api.addresses import redacted
 from longshore.api.hub import DEFAULT_ENDPOINT, Hub
 from longshore.api.model import Data, Model
+from longshore_runtime.durable import write_whole
 from longshore_runtime.errors import UserError
 from longshore_runtime.hub.messages import (
     DownloadFailure,
@@ -96,7 +97,8 @@ class Downloads:
         revision = pins.get(one.at, {}).get(reference, one.revision)
         snapshot = self._downloaded(one, revision)
         if pins.get(one.at) != {reference: snapshot.commit}:
-            self._write_pins({**pins, one.at: {reference: snapshot.commit}})
+            pins[one.at] = {reference: snapshot.commit}
+            write_whole(self._pins, json.dumps(pins, indent=2).encode())
         log.info("from the hub", field=one.at, repository=one.repository, commit=snapshot.commit)
         return Downloaded(self._cache / snapshot.path, tuple(snapshot.files))
 
@@ -134,12 +136,6 @@ class Downloads:
         except FileNotFoundError:
             return {}
         return found
-
-    def _write_pins(self, pins: Mapping[str, Mapping[str, str]]) -> None:
-        self._pins.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._pins.with_suffix(".new")
-        unfinished.write_text(json.dumps(pins, indent=2))
-        unfinished.replace(self._pins)
 
 
 class _DownloadAttempt:

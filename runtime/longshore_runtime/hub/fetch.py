@@ -10,10 +10,9 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -29,6 +28,7 @@ from longshore_runtime.hub.messages import (
     RepositoryType,
     Snapshot,
 )
+from longshore_runtime.repeated import repeated
 
 _PROGRESS_EVERY_S: Final = 1.0
 _NUM_THREADS: Final = 4
@@ -168,23 +168,15 @@ class _Downloader:
                 path.unlink(missing_ok=True)
         raise DownloadFailed(DownloadFailure.DAMAGED, ", ".join(wrong))
 
-    @contextmanager
-    def _reporting(self, files: Mapping[str, int], commit: str) -> Iterator[None]:
-        """Report the progress while the block runs."""
-        total, stop = sum(files.values()), threading.Event()
+    def _reporting(self, files: Mapping[str, int], commit: str) -> AbstractContextManager[None]:
+        """Report the progress while the block runs, and not after it: the last line of the answer is the outcome."""
+        total = sum(files.values())
 
         def report() -> None:
-            while not stop.wait(_PROGRESS_EVERY_S):
-                done = min(total, self._num_bytes(files, commit))
-                _say(self._answers, DownloadProgress(num_bytes=done, total_bytes=total))
+            done = min(total, self._num_bytes(files, commit))
+            _say(self._answers, DownloadProgress(num_bytes=done, total_bytes=total))
 
-        reporter = threading.Thread(target=report, daemon=True)
-        reporter.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            reporter.join()  # The last line of the answer is the outcome.
+        return repeated(report, _PROGRESS_EVERY_S)
 
     def _num_bytes(self, files: Mapping[str, int], commit: str) -> int:
         """Return what is there of these files, parts included."""

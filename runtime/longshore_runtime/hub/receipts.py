@@ -1,11 +1,11 @@
 """Notes about finished downloads: a job that asks for the same again needs no network."""
 
 import hashlib
-import os
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from longshore_runtime.durable import write_whole
 from longshore_runtime.hub.messages import DownloadRequest, Snapshot
 
 
@@ -23,10 +23,7 @@ def write(request: DownloadRequest, snapshot: Snapshot) -> None:
     """Remember a verified download under the requested revision and under its commit."""
     for revision in {request.revision, snapshot.commit}:
         path = _path(request.model_copy(update={"revision": revision}))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(snapshot.model_dump_json())
-        unfinished.replace(path)
+        write_whole(path, snapshot.model_dump_json().encode())
 
 
 def _path(request: DownloadRequest) -> Path:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import orjson
 
+from longshore_runtime.durable import write_whole
+
 _DIRECTORY = "judges"
 
 
@@ -26,10 +28,7 @@ def directory(output: Path, function: str) -> Path:
 
 def publish(directory: Path, replica: int, address: Address) -> None:
     """Write an address atomically, replacing an earlier one."""
-    directory.mkdir(parents=True, exist_ok=True)
-    unfinished = directory / f".{replica}.json"
-    unfinished.write_bytes(orjson.dumps(asdict(address)))
-    unfinished.replace(_file(directory, replica))
+    write_whole(_file(directory, replica), orjson.dumps(asdict(address)))
 
 
 def was_published(directory: Path, replica: int) -> bool:

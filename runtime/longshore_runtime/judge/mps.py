@@ -27,7 +27,6 @@ CONTROL_PROGRAM: Final = "nvidia-cuda-mps-control"
 PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 
 _LOG_VARIABLE: Final = "CUDA_MPS_LOG_DIRECTORY"
-_THREADS_VARIABLE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PINNED_MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MAX_FAILURES: Final = 5
 """Consecutive failures of the daemon to report the state of its servers that count as a fault."""
@@ -51,22 +50,6 @@ class SharingMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class ClientLimits:
-    """What one client process may take of each GPU; None: no limit."""
-
-    active_thread_percentage: float | None = None
-    """Share of the multiprocessors."""
-    device_memory_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        share, memory = self.active_thread_percentage, self.device_memory_bytes
-        if share is not None and not 0 < share <= 100:
-            raise ValueError(f"active_thread_percentage: {share:g} must be above 0 and at most 100")
-        if memory is not None and memory < 1 << 20:
-            raise ValueError(f"device_memory_bytes: {memory} must be at least 1 MiB")
-
-
-@dataclass(frozen=True)
 class GpuSharing:
     """How the GPUs of this container are shared, and why."""
 
@@ -75,24 +58,10 @@ class GpuSharing:
     daemon: "MpsDaemon | None" = None
     """To watch and to stop; None with time slicing, and where the node runs the daemon."""
     pipe_directory: Path | None = None
-    num_gpus: int = 0
 
-    def client_environment(self, limits: ClientLimits | None = None) -> dict[str, str]:
+    def client_environment(self) -> dict[str, str]:
         """Return what a client process needs in its environment before it first touches CUDA."""
-        if self.pipe_directory is None:
-            return {}
-        return client_environment(self.pipe_directory, self.num_gpus, limits or ClientLimits())
-
-
-def client_environment(pipe_directory: Path, num_gpus: int, limits: ClientLimits) -> dict[str, str]:
-    """Return variables that make a process a client of the daemon behind these pipes."""
-    environment = {PIPE_VARIABLE: str(pipe_directory)}
-    if limits.active_thread_percentage is not None:
-        environment[_THREADS_VARIABLE] = f"{limits.active_thread_percentage:g}"
-    if limits.device_memory_bytes is not None:
-        megabytes = limits.device_memory_bytes >> 20
-        environment[PINNED_MEMORY_VARIABLE] = ",".join(f"{gpu}={megabytes}M" for gpu in range(num_gpus))
-    return environment
+        return {} if self.pipe_directory is None else {PIPE_VARIABLE: str(self.pipe_directory)}
 
 
 def share_gpus(directory: Path, environment: Mapping[str, str] = os.environ) -> GpuSharing:
@@ -102,7 +71,7 @@ def share_gpus(directory: Path, environment: Mapping[str, str] = os.environ) -> 
         return GpuSharing(SharingMode.TIME_SLICING, gpus)
     if given := environment.get(PIPE_VARIABLE):
         reason = f"the node runs a daemon behind {PIPE_VARIABLE}={given}"
-        return GpuSharing(SharingMode.MPS, reason, pipe_directory=Path(given), num_gpus=len(gpus))
+        return GpuSharing(SharingMode.MPS, reason, pipe_directory=Path(given))
     program = shutil.which(CONTROL_PROGRAM, path=environment.get("PATH"))
     if program is None:
         return GpuSharing(SharingMode.TIME_SLICING, f"{CONTROL_PROGRAM} is not in this container")
@@ -112,7 +81,7 @@ def share_gpus(directory: Path, environment: Mapping[str, str] = os.environ) -> 
         daemon = MpsDaemon(program, directory, environment)
     except MpsError as error:
         return GpuSharing(SharingMode.TIME_SLICING, str(error))
-    return GpuSharing(SharingMode.MPS, f"a daemon runs in {directory}", daemon, daemon.pipe_directory, len(gpus))
+    return GpuSharing(SharingMode.MPS, f"a daemon runs in {directory}", daemon, daemon.pipe_directory)
 
 
 class MpsDaemon:

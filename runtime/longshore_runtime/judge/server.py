@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Final, Never
 
 import structlog
@@ -193,5 +192,5 @@ class _Interrupter:
         self.check()
         time.sleep(seconds)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, *_: object) -> None:
         self._is_requested = True

@@ -17,7 +17,7 @@ from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile
 from longshore_runtime.cluster.placement import ActorPlacement
-from longshore_runtime.durable import sync
+from longshore_runtime.durable import sync, write_whole
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.places import possible_tp_sizes
 from longshore_runtime.profiling.judge_probe import measure_judges
@@ -122,10 +122,7 @@ def require_fit(profile: Profile, subject: Subject) -> None:
 
 def write(path: Path, profile: Profile) -> None:
     """Write the profile as a whole, or not at all."""
-    unfinished = path.with_name(f".unfinished-{path.name}")
-    unfinished.write_text(profile.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n", encoding="utf-8")
-    sync(unfinished)
-    unfinished.replace(path)
+    write_whole(path, (profile.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n").encode())
     sync(path.parent)
 
 

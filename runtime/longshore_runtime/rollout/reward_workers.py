@@ -17,7 +17,7 @@ import structlog
 from longshore.api.reward import RewardFunction
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.reward_queue import MAX_RESPONSES_PER_CALL, RewardQueue, ScoreTask
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import UserError, first_line
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import (
     RewardError,
@@ -212,7 +212,7 @@ class RewardWorkers:
             self._notify(WorkerReady(self._number, worker, found=future.result()))
         elif not isinstance(error, WorkerDied):  # WorkerLost reports those.
             is_fatal = isinstance(error, RewardSetupError)
-            self._notify(WorkerReady(self._number, worker, _first_line(error), is_fatal))
+            self._notify(WorkerReady(self._number, worker, first_line(error), is_fatal))
 
     def _answer_callback(
         self, tasks: Sequence[ScoreTask], worker: int
@@ -240,8 +240,4 @@ def _failure(function: str, error: BaseException) -> RewardError | RewardFault:
             return WorkerDied(f"reward {function}: the reward worker is lost ({error})")
         case RewardError() | RewardFault():
             return error
-    return RewardFault(f"reward {function}: the reward worker failed ({type(error).__name__}: {_first_line(error)})")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return RewardFault(f"reward {function}: the reward worker failed ({type(error).__name__}: {first_line(error)})")

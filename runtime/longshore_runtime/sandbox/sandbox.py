@@ -4,7 +4,6 @@ import os
 import secrets
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from longshore_runtime.sandbox.cases import CaseOutcome, CaseResult, Ran, StdioCase, TestCase, verdict
@@ -58,9 +57,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

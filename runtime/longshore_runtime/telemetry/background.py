@@ -7,6 +7,8 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
+from longshore_runtime.errors import first_line
+
 log = structlog.get_logger()
 
 T = TypeVar("T")
@@ -64,8 +66,8 @@ class Background(Generic[T]):
             try:
                 self._handle(item)
             except Exception as error:  # noqa: BLE001 - whatever a file system or a service does, later items are tried
-                log.warning("an item was lost", worker=self._name, error=in_one_line(error))
-                self._lost(in_one_line(error))
+                log.warning("an item was lost", worker=self._name, error=first_line(error))
+                self._lost(first_line(error))
 
     def _lost(self, reason: str) -> None:
         with self._lock:
@@ -73,8 +75,3 @@ class Background(Generic[T]):
             is_first = self._num_lost == 1
         if is_first:
             self._on_trouble(reason)
-
-
-def in_one_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

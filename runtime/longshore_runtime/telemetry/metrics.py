@@ -1,7 +1,7 @@
 """Metrics of a run under the names that verl users know: TensorBoard, JSON lines, Prometheus, and trackers."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -10,7 +10,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from longshore_runtime.telemetry.journal import Journal
-from longshore_runtime.telemetry.trackers import Trackers
+from longshore_runtime.telemetry.trackers import TrackerThread
 
 
 class MetricsWriter:
@@ -20,7 +20,7 @@ class MetricsWriter:
         self,
         output: Path,
         registry: CollectorRegistry,
-        trackers: Trackers | None = None,
+        trackers: Sequence[TrackerThread] = (),
         *,
         tensor_board: bool = True,
     ) -> None:
@@ -43,8 +43,8 @@ class MetricsWriter:
             summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
             self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
             self._writer.flush()
-        if self._trackers is not None:
-            self._trackers.log(step, values)
+        for tracker in self._trackers:
+            tracker.log(step, values)
         self.journal.append({"step": step, **values})
         for name, value in values.items():
             self._gauge.labels(name=name).set(value)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from longshore_runtime.durable import sync
+from longshore_runtime.durable import write_whole
 
 _MOST_SPARED_BYTES: Final = 4 << 30
 _SPARED_SHARE: Final = 0.05
@@ -48,12 +48,7 @@ class StepFiles:
         self._directory.mkdir(parents=True, exist_ok=True)
         _require_spare_room(self._directory, len(content))
         self._make_room(step, self._max_bytes - len(content))
-        target = self._directory / f"{self._prefix}{step:06d}{self._suffix}"
-        unfinished = target.with_name(f".{target.name}")
-        unfinished.write_bytes(content)
-        # A rename may reach the disk before the content does; syncing first rules out an incomplete file.
-        sync(unfinished)
-        unfinished.replace(target)
+        write_whole(self._directory / f"{self._prefix}{step:06d}{self._suffix}", content)
 
     def _make_room(self, step: int, max_bytes: int) -> None:
         """Delete the oldest steps until the others fit."""

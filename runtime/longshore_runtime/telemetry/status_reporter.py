@@ -10,7 +10,7 @@ from longshore.api.runtime_status import RuntimeStatus
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
 from longshore_kube.resources import Resource
-from longshore_runtime.telemetry.background import in_one_line
+from longshore_runtime.errors import first_line
 
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ class StatusReporter:
             try:
                 self._apply(status)
             except Exception as error:  # noqa: BLE001 - a report that fails must not end all later ones
-                log.warning("status not reported", error=in_one_line(error))
+                log.warning("status not reported", error=first_line(error))
 
     def _next(self) -> RuntimeStatus | None:
         with self._changed:

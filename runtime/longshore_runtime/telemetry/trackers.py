@@ -15,7 +15,8 @@ from typing import Final
 from longshore.api import contract
 from longshore.api.addresses import redacted
 from longshore.api.tracking import Tracking
-from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background, in_one_line
+from longshore_runtime.errors import first_line
+from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background
 from longshore_runtime.telemetry.tracker import TrackedRun, Tracker
 
 MAX_WAITING: Final = 1_000
@@ -89,7 +90,7 @@ class TrackerThread:
                 if self._is_closing.is_set():
                     self._has_given_up = True
                     raise
-                self._report(in_one_line(error))
+                self._report(first_line(error))
             self._is_closing.wait(self._retry_s)
 
     def _send(self, item: _Step | _End) -> None:
@@ -115,27 +116,9 @@ class TrackerThread:
             self._on_trouble(f"tracking.{self._name}: {redacted(reason)}; the job continues without it")
 
 
-class Trackers:
-    """All trackers of a job."""
-
-    def __init__(self, threads: Mapping[str, TrackerThread]) -> None:
-        self._threads = threads
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the metrics of a step; does not wait."""
-        for thread in self._threads.values():
-            thread.log(step, values)
-
-    def close(self, succeeded: bool | None) -> None:
-        """See `TrackerThread.close`."""
-        for thread in self._threads.values():
-            thread.close(succeeded)
-
-
-def trackers(tracking: Tracking, run: TrackedRun, on_trouble: Callable[[str], None]) -> Trackers:
+def trackers(tracking: Tracking, run: TrackedRun, on_trouble: Callable[[str], None]) -> list[TrackerThread]:
     """Start the trackers that a job names."""
-    makers = _makers(tracking)
-    return Trackers({name: TrackerThread(name, make, run, on_trouble) for name, make in makers})
+    return [TrackerThread(name, make, run, on_trouble) for name, make in _makers(tracking)]
 
 
 def _makers(tracking: Tracking) -> Iterator[tuple[str, Callable[[], Tracker]]]:

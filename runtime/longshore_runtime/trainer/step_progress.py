@@ -1,16 +1,6 @@
 """How many responses of a step the trainers have computed."""
 
-from typing import Protocol
-
-
-class MeteredTrainers(Protocol):
-    """The trainers as far as they count."""
-
-    num_given: int
-    """Samples that this world was given, once for every pass."""
-
-    def num_computed(self) -> float:
-        """Return how many of them it has computed; raises TrainerLost."""
+from longshore_runtime.trainer.group import TrainerGroup
 
 
 class StepProgress:
@@ -19,7 +9,7 @@ class StepProgress:
     A new world repeats no more of the earlier steps than the one before was given. So until `restart` it shows nothing.
     """
 
-    def __init__(self, trainers: MeteredTrainers) -> None:
+    def __init__(self, trainers: TrainerGroup) -> None:
         """A step begins."""
         self._trainers = trainers
         self.restart()

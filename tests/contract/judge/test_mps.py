@@ -9,17 +9,7 @@ from pathlib import Path
 import pytest
 
 from longshore_runtime.judge import mps
-from longshore_runtime.judge.mps import (
-    MAX_FAILURES,
-    ClientLimits,
-    GpuSharing,
-    MpsDaemon,
-    SharingMode,
-    client_environment,
-    share_gpus,
-)
-
-GIB = 1 << 30
+from longshore_runtime.judge.mps import MAX_FAILURES, GpuSharing, MpsDaemon, SharingMode, share_gpus
 
 CONTROL = """#!/bin/sh
 pipe=$CUDA_MPS_PIPE_DIRECTORY
@@ -91,25 +81,7 @@ def test_a_daemon_runs_with_pipes_and_logs_of_its_own(sharing: GpuSharing, conta
 
 
 def test_clients_find_it_through_their_environment(sharing: GpuSharing, container: Container) -> None:
-    limits = ClientLimits(active_thread_percentage=30, device_memory_bytes=6 * GIB)
-    assert sharing.client_environment(limits) == {
-        "CUDA_MPS_PIPE_DIRECTORY": str(container.directory / "pipe"),
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=6144M,1=6144M",
-    }
-
-
-def test_without_limits_a_client_gets_the_pipes_alone(tmp_path: Path) -> None:
-    assert client_environment(tmp_path, 1, ClientLimits()) == {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
-
-
-@pytest.mark.parametrize(
-    ("share", "memory", "sentence"),
-    [(0, None, r"^active_thread_percentage: 0 must"), (101, None, "101 must"), (None, 9, r"^device_memory_bytes: 9")],
-)
-def test_limits_out_of_range_are_refused(share: float | None, memory: int | None, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        ClientLimits(share, memory)
+    assert sharing.client_environment() == {"CUDA_MPS_PIPE_DIRECTORY": str(container.directory / "pipe")}
 
 
 def test_a_client_that_faulted_the_server_is_seen(sharing: GpuSharing) -> None:
@@ -196,7 +168,7 @@ def test_gpus_that_cannot_be_shared_so_are_time_sliced_with_the_reason(
     sharing = container.share()
     assert (sharing.mode, sharing.reason) == (SharingMode.TIME_SLICING, reason)
     assert sharing.daemon is None
-    assert sharing.client_environment(ClientLimits(active_thread_percentage=30)) == {}
+    assert sharing.client_environment() == {}
 
 
 def test_without_a_driver_the_reason_says_so(container: Container) -> None:

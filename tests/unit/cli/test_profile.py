@@ -13,6 +13,7 @@ from longshore.sim.profile import JudgePoint
 from longshore_cli import profile as profiling
 from longshore_cli.errors import CliError
 from longshore_cli.profile import ProfilePlan, profiling_job, profiling_name
+from longshore_client.errors import ClientError
 from longshore_client.kube import Kube
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
@@ -67,7 +68,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_manifest_without_a_job_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.yaml"
     path.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n")
-    with pytest.raises(CliError, match="holds 0 RLJobs; exactly one is profiled"):
+    with pytest.raises(ClientError, match="holds 0 RLJobs; exactly one is profiled"):
         profiling.run(NO_CLUSTER, ProfilePlan(path, tmp_path / "out.json"), Console())
 
 

@@ -15,12 +15,12 @@ from longshore_operator.notices import newest_notice
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import (
     Apply,
+    CreateObject,
     CreateOnce,
     CreatePod,
-    CreatePodGroup,
     DeleteJob,
+    DeleteObject,
     DeletePod,
-    DeletePodGroup,
     Event,
     LabelPod,
     OperatorConfig,
@@ -138,12 +138,12 @@ class Cluster:
                 self.delete(action.name, action.uid)
             case LabelPod():
                 self.label(action.name, action.uid, action.labels)
-            case CreatePodGroup():
+            case CreateObject() if action.manifest["kind"] == "PodGroup":
                 assert self.pod_group is None, "there is one PodGroup"
                 self._num_created += 1
                 uid = {"uid": f"group-{self._num_created}"}
                 self.pod_group = action.manifest | {"metadata": action.manifest["metadata"] | uid}
-            case DeletePodGroup():
+            case DeleteObject() if action.kind.startswith("PodGroup"):
                 if self.pod_group is not None and self.pod_group["metadata"]["uid"] == action.uid:
                     self.pod_group = None
             case DeleteJob():

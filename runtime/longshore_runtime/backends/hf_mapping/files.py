@@ -1,7 +1,7 @@
 """Read and write Hugging Face checkpoint directories without building the model."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -12,15 +12,7 @@ from transformers import AutoConfig
 
 from longshore_runtime.backends.hf_mapping.entries import EMBEDDING, HEAD
 
-_COMPANIONS = (
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "vocab*",
-    "merges.txt",
-    "chat_template*",
-    "*.model",
-)
+TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*", "*.model")
 
 
 class TensorFiles:
@@ -56,7 +48,12 @@ def write_model(source: Path, target: Path, weights: Mapping[str, Tensor]) -> No
     config = AutoConfig.from_pretrained(source, local_files_only=True)
     config.dtype = "float32"
     config.save_pretrained(target)
-    for pattern in _COMPANIONS:
+    copy_files(source, target, ("generation_config.json", *TOKENIZER_FILES))
+    save_torch_state_dict({name: weight.contiguous() for name, weight in weights.items()}, target)
+
+
+def copy_files(source: Path, target: Path, patterns: Iterable[str]) -> None:
+    """Copy the files of a directory that have such names."""
+    for pattern in patterns:
         for file in source.glob(pattern):
             shutil.copyfile(file, target / file.name)
-    save_torch_state_dict({name: weight.contiguous() for name, weight in weights.items()}, target)

@@ -13,7 +13,7 @@ from longshore_operator.kueue.concern import unusable
 from longshore_operator.kueue.standing import standing
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.kueue.workload import workload, workload_name
-from longshore_operator.plan import CreatePod, CreateWorkload, DeleteJob, PatchWorkload
+from longshore_operator.plan import CreateObject, CreatePod, DeleteJob, PatchObject
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import CONFIG, SUSPENDED, VIEW, conditions, inactive, stored
 from tests.unit.operator.model import Cluster, make_job
@@ -32,7 +32,7 @@ def look(cluster: Cluster, view: KueueView | None) -> list[object]:
     plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG)
     cluster.apply(plan)
     assert not [action for action in plan.actions if isinstance(action, CreatePod)]
-    return [action for action in plan.actions if isinstance(action, CreateWorkload | PatchWorkload | DeleteJob)]
+    return [action for action in plan.actions if isinstance(action, CreateObject | PatchObject | DeleteJob)]
 
 
 class TestWhereTheJobIsQueued:
@@ -45,7 +45,7 @@ class TestWhereTheJobIsQueued:
     def test_a_job_that_waits_has_a_workload_and_says_what_kueue_does(self) -> None:
         cluster = Cluster(spec=ELSEWHERE)
         [step] = look(cluster, VIEW)
-        assert isinstance(step, CreateWorkload)
+        assert isinstance(step, CreateObject)
         view = stored(VIEW, **RESERVED)
         assert view.workload is not None
         check = {"name": "clusters", "state": "Pending", "message": 'The workload got reservation on "east"'}
@@ -68,7 +68,7 @@ class TestWhereTheJobIsQueued:
 
     def test_kueue_learns_from_that_status_that_the_pods_are_ready(self) -> None:
         [step] = look(Cluster(spec=ELSEWHERE, status=RUNNING), stored(VIEW, **ADMITTED))
-        assert isinstance(step, PatchWorkload)
+        assert isinstance(step, PatchObject)
         assert {one["type"]: one["status"] for one in step.change["status"]["conditions"]}["PodsReady"] == "True"
 
     def test_quota_is_given_back_when_the_job_has_stopped_there_or_was_not_asked_to(self) -> None:
@@ -85,7 +85,7 @@ class TestWhereTheJobIsQueued:
         cluster.pass_time(300)
         for one_cluster in (stopped, cluster):
             [step] = look(one_cluster, evicted)
-            assert isinstance(step, PatchWorkload)
+            assert isinstance(step, PatchObject)
             assert step.change["status"]["admission"] is None
 
     def test_a_suspension_makes_the_workload_inactive_while_the_job_runs_there(self) -> None:
@@ -121,7 +121,7 @@ class TestWhereTheJobIsQueued:
         cluster.pass_time(3600)
         [ready] = look(cluster, stored(VIEW, **ADMITTED))
         [released] = look(cluster, stored(VIEW, **ADMITTED, Evicted="True/Preempted/"))
-        assert isinstance(ready, PatchWorkload) and isinstance(released, PatchWorkload)
+        assert isinstance(ready, PatchObject) and isinstance(released, PatchObject)
         assert released.change["status"]["admission"] is None
         cluster.spec |= {"suspend": True}
         assert look(cluster, stored(VIEW, **ADMITTED)) == [SUSPENDED]
@@ -131,7 +131,7 @@ class TestWhereTheJobIsQueued:
         cluster = Cluster(spec=ELSEWHERE | {"activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0}, status=status)
         cluster.pass_time(3600)
         [step] = look(cluster, stored(VIEW, **ADMITTED))
-        assert isinstance(step, PatchWorkload)
+        assert isinstance(step, PatchObject)
 
     def test_a_job_that_has_ended_there_is_deleted_here_after_its_time_to_live(self) -> None:
         ended = RLJobStatus(phase=Phase.SUCCEEDED, completion_time="2026-01-01T00:00:00Z")
@@ -163,7 +163,7 @@ class TestWhereTheJobRuns:
     def test_the_job_takes_its_workload_over_before_it_starts(self) -> None:
         cluster = Cluster()
         [step] = look(cluster, prebuilt(**ADMITTED))
-        assert isinstance(step, PatchWorkload)
+        assert isinstance(step, PatchObject)
         metadata = step.change["metadata"]
         assert (metadata["resourceVersion"], metadata["labels"]["longshore.dev/job"]) == ("3", "demo")
         assert [one["uid"] for one in metadata["ownerReferences"]] == ["job-uid"]

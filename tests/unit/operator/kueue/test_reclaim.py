@@ -12,7 +12,7 @@ from longshore.api.status import RewardPodCounts
 from longshore_kube.times import rfc3339
 from longshore_operator.kueue.reclaim import NUM_STEPS, WINDOW, reclaimable
 from longshore_operator.kueue.view import KueueView
-from longshore_operator.plan import OperatorConfig, PatchWorkload
+from longshore_operator.plan import OperatorConfig, PatchObject
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import VIEW, stored
 from tests.unit.operator.model import Cluster
@@ -45,11 +45,11 @@ class Admitted:
     def reclaimed(self) -> int:
         return sum(one["count"] for one in self.workload["status"].get("reclaimablePods") or ())
 
-    def look(self) -> list[PatchWorkload]:
+    def look(self) -> list[PatchObject]:
         """One pass of the operator."""
         plan = reconcile(self.cluster.job, self.cluster.observed(kueue=self.view), self.cluster.now, CONFIG)
         self.cluster.apply(plan)
-        patches = [action for action in plan.actions if isinstance(action, PatchWorkload)]
+        patches = [action for action in plan.actions if isinstance(action, PatchObject)]
         for patch in patches:
             assert patch.change["metadata"]["resourceVersion"] == self.workload["metadata"]["resourceVersion"]
             self.workload = {**self.workload, "status": {**self.workload["status"], **patch.change["status"]}}

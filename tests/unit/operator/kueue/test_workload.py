@@ -14,7 +14,7 @@ from longshore_operator.kueue.standing import standing
 from longshore_operator.kueue.view import KueueView, Priority
 from longshore_operator.kueue.workload import placed, placements, requested_pod_sets, workload
 from longshore_operator.observed import PodPlacement
-from longshore_operator.plan import CreateWorkload, DeleteWorkload, OperatorConfig, PatchWorkload
+from longshore_operator.plan import CreateObject, DeleteObject, OperatorConfig, PatchObject
 from longshore_operator.pod_sets import pod_set
 from longshore_operator.pods import worker_pod
 from longshore_operator.reconcile import reconcile, reject
@@ -60,9 +60,9 @@ def inactive(view: KueueView, *, by: str = "") -> KueueView:
 
 
 SUSPENDED, RESUMED = (
-    PatchWorkload(
+    PatchObject(
         "demo-rljob",
-        "v1beta2",
+        "Workload@v1beta2",
         {"metadata": {"annotations": {"longshore.dev/suspended": mark}}, "spec": {"active": mark is None}},
     )
     for mark in ("true", None)
@@ -325,9 +325,7 @@ class TestSteps:
         cluster.config = config
         plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, config)
         cluster.apply(plan)
-        return [
-            action for action in plan.actions if isinstance(action, CreateWorkload | DeleteWorkload | PatchWorkload)
-        ]
+        return [action for action in plan.actions if isinstance(action, CreateObject | DeleteObject | PatchObject)]
 
     def running(self) -> tuple[Cluster, KueueView]:
         cluster = Cluster()
@@ -341,7 +339,7 @@ class TestSteps:
     def patched(self, steps: list[object]) -> dict[str, dict[str, Any]]:
         """Conditions that one patch of the status writes, by type."""
         (step,) = steps
-        assert isinstance(step, PatchWorkload)
+        assert isinstance(step, PatchObject)
         assert step.subresource == "status"
         assert step.change["metadata"] == {"resourceVersion": "7"}
         return {one["type"]: one for one in step.change["status"]["conditions"]}
@@ -349,7 +347,7 @@ class TestSteps:
     def test_a_new_job_gets_a_workload_and_no_pods(self) -> None:
         cluster = Cluster()
         (step,) = self.look(cluster, VIEW)
-        assert isinstance(step, CreateWorkload)
+        assert isinstance(step, CreateObject)
         assert cluster.pods == {}
         assert cluster.status.phase is Phase.QUEUED
 
@@ -423,7 +421,7 @@ class TestSteps:
     def test_a_suspension_makes_a_deactivated_job_the_users_again(self) -> None:
         left = inactive(stored(VIEW, QuotaReserved="False/Pending/", Evicted="True/Deactivated/"), by="kubectl-patch")
         [noted] = self.look(Cluster(spec={"suspend": True}), left)
-        assert isinstance(noted, PatchWorkload)
+        assert isinstance(noted, PatchObject)
         assert noted.change == {"metadata": {"annotations": {"longshore.dev/suspended": "true"}}}
         resumed = inactive(stored(VIEW, QuotaReserved="False/Pending/"))
         assert self.look(Cluster(spec={"suspend": True}), resumed) == []
@@ -442,7 +440,7 @@ class TestSteps:
 
     def test_another_size_makes_another_workload_while_no_quota_is_held(self) -> None:
         cluster = Cluster(spec={"workers": {"replicas": 5}}, generation=2)
-        assert self.look(cluster, stored(VIEW)) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+        assert self.look(cluster, stored(VIEW)) == [DeleteObject("demo-rljob", "workload-uid", "Workload@v1beta2")]
 
     def test_quota_for_smaller_settings_is_given_back_before_the_job_goes_on(self) -> None:
         """It was suspended, changed and resumed between two looks of the operator."""
@@ -456,9 +454,9 @@ class TestSteps:
         while cluster.pods:
             assert self.look(cluster, view) == []
             cluster.kubelet()
-        assert self.look(cluster, view) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+        assert self.look(cluster, view) == [DeleteObject("demo-rljob", "workload-uid", "Workload@v1beta2")]
         (step,) = self.look(cluster, VIEW)
-        assert isinstance(step, CreateWorkload)
+        assert isinstance(step, CreateObject)
         assert cluster.pods == {}
         made = conditions(QuotaReserved="True/QuotaReserved/", Admitted="True/Admitted/") | step.manifest
         made["metadata"]["resourceVersion"] = "8"
@@ -472,14 +470,14 @@ class TestSteps:
         """Kueue was faster than the operator, or that did not run."""
         status = RLJobStatus(attempt=attempt, phase=Phase.QUEUED, admission=AdmissionStatus(queue="team"))
         cluster = Cluster(spec={"workers": {"replicas": 8, "gpusPerPod": 4}}, status=status, generation=4)
-        assert self.look(cluster, assigned(2)) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+        assert self.look(cluster, assigned(2)) == [DeleteObject("demo-rljob", "workload-uid", "Workload@v1beta2")]
         assert (cluster.status.phase, cluster.pods) == (Phase.QUEUED, {})
 
     def test_a_workload_of_earlier_settings_is_not_activated_before_it_is_replaced(self) -> None:
         status = RLJobStatus(phase=Phase.SUSPENDED, admission=AdmissionStatus(queue="team"))
         cluster = Cluster(spec={"workers": {"replicas": 8, "gpusPerPod": 4}}, status=status, generation=4)
         waiting = inactive(stored(VIEW, QuotaReserved="False/Pending/"))
-        assert self.look(cluster, waiting) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+        assert self.look(cluster, waiting) == [DeleteObject("demo-rljob", "workload-uid", "Workload@v1beta2")]
 
     def test_settings_that_need_no_other_quota_keep_it(self) -> None:
         cluster, view = self.running()
@@ -500,7 +498,7 @@ class TestSteps:
     def test_another_queue_or_priority_makes_another_workload(self, view: KueueView) -> None:
         """Labels of a job have no generation."""
         view = replace(view, workload=stored(VIEW).workload)
-        assert self.look(Cluster(), view) == [DeleteWorkload("demo-rljob", "workload-uid", "v1beta2")]
+        assert self.look(Cluster(), view) == [DeleteObject("demo-rljob", "workload-uid", "Workload@v1beta2")]
 
     def test_another_default_of_an_upgraded_operator_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
         """The spec that the user wrote is the same: here the new version reads a least number of workers from it."""
@@ -519,7 +517,7 @@ class TestSteps:
         """Otherwise it would look like one of the pods after an upgrade."""
         cluster, view = Cluster(spec={"ttlSecondsAfterFinished": 60}, generation=2), stored(VIEW)
         [step] = self.look(cluster, view)
-        assert isinstance(step, PatchWorkload)
+        assert isinstance(step, PatchObject)
         change = step.change["metadata"]["annotations"]
         assert change == {"longshore.dev/generation": "2"}
         assert view.workload is not None
@@ -555,10 +553,10 @@ class TestSteps:
             make_job(unknown=1)
         pods = tuple(cluster.pods.values())
         first = reject(cluster.status, 2, caught.value, pods, cluster.now, view)
-        assert not any(isinstance(action, DeleteWorkload) for action in first.actions)
+        assert not any(isinstance(action, DeleteObject) for action in first.actions)
         assert first.status is not None
         second = reject(first.status, 2, caught.value, (), cluster.now, view)
-        assert second.actions == (DeleteWorkload("demo-rljob", "workload-uid", "v1beta2"),)
+        assert second.actions == (DeleteObject("demo-rljob", "workload-uid", "Workload@v1beta2"),)
 
     def test_a_mistake_is_looked_at_again(self) -> None:
         cluster = Cluster()
@@ -578,14 +576,14 @@ class TestPodGroup:
         cluster = Cluster(spec=self.SPEC, status=status, pod_group_mistake="no Volcano")
         plan = cluster.plan(kueue=replace(view, mistake="no Volcano"))
         cluster.apply(plan)
-        assert [action.name for action in plan.actions if isinstance(action, DeleteWorkload)] == ["demo-rljob"]
+        assert [action.name for action in plan.actions if isinstance(action, DeleteObject)] == ["demo-rljob"]
         assert cluster.condition("Admitted") == ("False", AdmittedReason.POD_GROUP_UNAVAILABLE, "no Volcano")
 
     def test_a_job_that_runs_keeps_its_quota(self) -> None:
         status = RLJobStatus(attempt=1, phase=Phase.RUNNING, admission=AdmissionStatus(admitted=True, queue="team"))
         cluster = Cluster(spec=self.SPEC, status=status, pod_group_mistake="no Volcano")
         plan = cluster.plan(kueue=assigned(2))
-        assert not [action for action in plan.actions if isinstance(action, DeleteWorkload)]
+        assert not [action for action in plan.actions if isinstance(action, DeleteObject)]
 
 
 class TestSharing:
@@ -597,7 +595,7 @@ class TestSharing:
         cluster = Cluster(spec=SHARING)
         view = replace(VIEW, mistake=KUEUE_REFUSAL)
         plan = cluster.plan(kueue=view, **self.REFUSED)
-        assert not [action for action in plan.actions if isinstance(action, CreateWorkload)]
+        assert not [action for action in plan.actions if isinstance(action, CreateObject)]
         cluster.apply(plan)
         assert cluster.condition("Admitted") == ("False", AdmittedReason.SHARING_REFUSED, KUEUE_REFUSAL)
         assert queue_of(cluster.job) is None
@@ -606,7 +604,7 @@ class TestSharing:
         cluster = Cluster(spec=SHARING)
         view = replace(stored(VIEW, QuotaReserved="True/Reserved/"), mistake=KUEUE_REFUSAL)
         plan = cluster.plan(kueue=view, **self.REFUSED)
-        assert [action.name for action in plan.actions if isinstance(action, DeleteWorkload)] == ["demo-rljob"]
+        assert [action.name for action in plan.actions if isinstance(action, DeleteObject)] == ["demo-rljob"]
         cluster.apply(plan)
         assert queue_of(cluster.job) == "team"
 

@@ -9,7 +9,7 @@ from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import ConditionType, Phase
 from longshore_operator.observed import Standing
-from longshore_operator.plan import CreatePod, CreatePodGroup, DeletePodGroup
+from longshore_operator.plan import CreateObject, CreatePod, DeleteObject
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import assigned
 from tests.unit.operator.model import Cluster, running_cluster
@@ -67,7 +67,7 @@ class TestLifeOfTheGroup:
     def test_it_is_there_before_its_members(self) -> None:
         cluster = Cluster(spec=VOLCANO)
         plan = cluster.step()
-        assert any(isinstance(action, CreatePodGroup) for action in plan.actions)
+        assert any(isinstance(action, CreateObject) for action in plan.actions)
         cluster.pod_group = None
         for _ in range(4):
             cluster.kubelet()
@@ -86,7 +86,7 @@ class TestLifeOfTheGroup:
         assert cluster.pod_group is not None
         cluster.pod_group["metadata"]["annotations"] = {}
         plan = cluster.plan()
-        assert [type(one) for one in plan.actions if isinstance(one, CreatePod | DeletePodGroup)] == [DeletePodGroup]
+        assert [type(one) for one in plan.actions if isinstance(one, CreatePod | DeleteObject)] == [DeleteObject]
         cluster.reconcile_until_stable()
         assert (cluster.status.phase, min_member(cluster)) == (Phase.RUNNING, 3)
 

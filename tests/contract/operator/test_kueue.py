@@ -2,13 +2,12 @@
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.operator.harness import GPU, LITTLE, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import Kueue, holds, operator_with_kueue
+from tests.contract.operator.kueue import Kueue, holds
 
 ON_LINUX = {"kubernetes.io/os": "linux"}
 TEAM = {"kueue.x-k8s.io/queue-name": "team"}
@@ -16,16 +15,8 @@ ENDS_WHEN_KILLED = "trap '' TERM; while :; do sleep 1; done"
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def operator(
-    cluster: Cluster, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Operator]:
-    with operator_with_kueue(cluster, operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log") as process:
-        yield process
-
-
 @pytest.fixture
-def kueue(cluster: Cluster, jobs: Jobs, operator: Operator) -> Iterator[Kueue]:
+def kueue(cluster: Cluster, jobs: Jobs, kueue_operator: Operator) -> Iterator[Kueue]:
     """A queue with two GPUs for the namespace of the test."""
     made = Kueue(cluster, f"queue-{next(_numbers)}")
     made.create_queue(jobs.namespace, 2, ON_LINUX)
@@ -101,12 +92,12 @@ def test_the_quota_of_a_suspended_job_is_not_free_while_its_pods_end(jobs: Jobs,
 
 
 def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
-    jobs: Jobs, kueue: Kueue, operator: Operator
+    jobs: Jobs, kueue: Kueue, kueue_operator: Operator
 ) -> None:
     for name in ("first", "second"):
         jobs.create(name, labels=TEAM, **job_spec(replicas=1))
         wait_admitted(jobs, name)
-    with operator.paused():
+    with kueue_operator.paused():
         for change in ({"suspend": True}, {"workers": {"replicas": 2}}, {"suspend": False}):
             jobs.patch(change, "first")
     jobs.wait_reported("first", "QuotaPending", f"insufficient unused quota for {GPU}")

@@ -52,6 +52,9 @@ def test_a_new_pod_mounts_its_service_account(api: Api, pods: str) -> None:
         ({}, "BestEffort"),
         ({"requests": {"cpu": "1"}}, "Burstable"),
         ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+        ({"requests": {"cpu": "1000m"}, "limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+        ({"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "1Gi"}}, "Burstable"),
+        ({"limits": {"example.com/gpu": "1"}}, "BestEffort"),
     ],
 )
 def test_quality_of_service_follows_resources(api: Api, pods: str, resources: Any, expected: str) -> None:

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,8 @@ STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+WIDGET = {"apiVersion": "contract.example.com/v1", "kind": "Widget"}
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,12 @@ class Api:
             events.close()
 
 
+def is_established(event: Json) -> bool:
+    """Whether a definition is served."""
+    conditions = event["object"].get("status", {}).get("conditions") or []
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
 class Events:
     """Collects a watch's events in a thread."""
 
@@ -136,6 +144,13 @@ class Events:
             assert self._more.wait_for(lambda: len(self._seen) >= count, within_s), self._seen
             return self._seen[:count]
 
+    def until(self, holds: Callable[[Json], Any], within_s: float = 20.0) -> Json:
+        """The first event that fits, as soon as it is there."""
+        count = 1
+        while not holds(event := self.take(count, within_s)[-1]):
+            count += 1
+        return event
+
     def close(self) -> None:
         """Cuts the connection, which also ends the reader."""
         connection: Any = self._response.connection
@@ -143,6 +158,11 @@ class Events:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
+
+
+def widget(name: str = "w", **spec: Any) -> dict[str, Any]:
+    """A custom resource of `widgets.yaml`."""
+    return {**WIDGET, "metadata": {"name": name}, "spec": {"size": "small", **spec}}
 
 
 def _with_query(path: str, query: dict[str, Any]) -> str:

@@ -5,12 +5,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kubernetes import client, config, watch
 
-from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.api import Api, widget
 
 GROUP = "contract.example.com"
 
@@ -48,8 +47,7 @@ def test_the_python_client_handles_custom_objects(
     python_client: client.ApiClient, widgets: str, namespace: str
 ) -> None:
     custom = client.CustomObjectsApi(python_client)
-    body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": "small"}}
-    custom.create_namespaced_custom_object(GROUP, "v1", namespace, "widgets", body)
+    custom.create_namespaced_custom_object(GROUP, "v1", namespace, "widgets", widget())
     where = (GROUP, "v1", namespace, "widgets", "w")
     custom.patch_namespaced_custom_object(*where, {"spec": {"size": "large"}})
     custom.patch_namespaced_custom_object_status(*where, {"status": {"phase": "Ready"}})
@@ -86,30 +84,20 @@ def test_kopf_handles_a_life(
         command, env={"KUBECONFIG": kubeconfig, "PATH": os.environ["PATH"]}, stdout=log, stderr=log
     )
     try:
-        body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": "small"}}
         with api.watching(widget_path) as events:
-            api.post(widget_path, body)
-            _until(events, lambda obj: obj.get("status", {}).get("phase") == "Created small")
+            api.post(widget_path, widget())
+            events.until(lambda event: event["object"].get("status", {}).get("phase") == "Created small", 60)
             api.patch(f"{widget_path}/w", {"spec": {"size": "large"}})
-            _until(events, lambda obj: obj.get("status", {}).get("phase") == "Updated large")
+            events.until(lambda event: event["object"].get("status", {}).get("phase") == "Updated large", 60)
             assert api.get(f"{widget_path}/w").json["metadata"]["finalizers"]
             with api.watching(f"/api/v1/namespaces/{namespace}/events") as reports:
-                _until(reports, lambda event: event["reason"] == "Changed")
+                reports.until(lambda event: event["object"]["reason"] == "Changed", 60)
             api.delete(f"{widget_path}/w")
-            _until(events, lambda obj: True, kind="DELETED")
+            events.until(lambda event: event["type"] == "DELETED", 60)
     finally:
         operator.terminate()
         operator.wait(20)
         log.close()
-
-
-def _until(events: Any, wanted: Any, kind: str = "") -> None:
-    count = 0
-    while True:
-        count += 1
-        event = events.take(count, within_s=60)[-1]
-        if (not kind or event["type"] == kind) and wanted(event["object"]):
-            return
 
 
 TEMPLATE = """

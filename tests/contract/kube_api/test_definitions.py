@@ -10,7 +10,7 @@ import yaml
 
 from longshore.api import names
 from longshore.api.crd import rljob_crd
-from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.api import Api, is_established
 from tests.unit.api.specs import BROKEN, from_python, spec
 
 Json = dict[str, Any]
@@ -211,9 +211,7 @@ def rljobs(api: Api) -> Iterator[str]:
         with api.watching(DEFINITIONS, fieldSelector=f"metadata.name={crd['metadata']['name']}") as events:
             answer = api.post(DEFINITIONS, crd, fieldValidation="Strict")
             assert answer.status == 201, answer.text
-            count = 1
-            while "Established" not in str(events.take(count)[-1]["object"].get("status", {}).get("conditions")):
-                count += 1
+            events.until(is_established)
         yield f"/apis/{GROUP}/{names.VERSION}"
     finally:
         api.delete(path)

@@ -138,9 +138,7 @@ def test_a_disruption_budget_holds_an_eviction(api: Api, pods: str, namespace: s
     api.patch(f"{pods}/p/status", ready, "application/strategic-merge-patch+json")
     with api.watching(budgets) as events:
         assert api.post(budgets, {"metadata": {"name": "b"}, "spec": spec}).status == 201
-        count = 1
-        while not events.take(count)[-1]["object"].get("status", {}).get("currentHealthy"):
-            count += 1
+        events.until(lambda event: event["object"].get("status", {}).get("currentHealthy"))
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
     held = api.post(f"{pods}/p/eviction", eviction)
     assert (held.status, held.json["reason"]) == (429, "TooManyRequests")

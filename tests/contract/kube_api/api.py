@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -158,6 +159,23 @@ class Events:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
+
+
+def eventually(what: str, holds: Callable[[], bool], within_s: float = 30.0) -> None:
+    """Wait for what nothing tells: rights and policies take effect within a moment on a real cluster."""
+    end_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.05)
+
+
+def role_binding(name: str, namespace: str, account: str, role: str, kind: str = "Role") -> dict[str, Any]:
+    """Gives a role to a service account."""
+    return {
+        "metadata": {"name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+    }
 
 
 def widget(name: str = "w", **spec: Any) -> dict[str, Any]:

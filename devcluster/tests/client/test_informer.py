@@ -1,4 +1,4 @@
-"""A local copy stays true, whatever a reflector tells; `tests/contract/kube_client` has what that makes of watches."""
+"""A local copy stays true, whatever a reflector reports; `tests/contract/kube_client` has what that makes of watches."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Scripted:
             yield one
 
 
-def told(*news: News) -> Informer:
+def following(*news: News) -> Informer:
     informer = Informer(Client(Access("http://127.0.0.1:1"), "test"), CONFIG_MAPS)
     informer._reflector = Scripted(news)  # type: ignore[assignment]
     return informer
@@ -54,7 +54,7 @@ def seen(informer: Informer) -> list[Change]:
 
 
 def test_list_then_watch() -> None:
-    informer = told(
+    informer = following(
         listed(5, config_map("a", 1)),
         Changed("MODIFIED", config_map("a", 6)),
         Changed("ADDED", config_map("b", 7)),
@@ -67,7 +67,7 @@ def test_list_then_watch() -> None:
 
 
 def test_another_list_is_turned_into_the_changes_that_were_missed() -> None:
-    informer = told(
+    informer = following(
         listed(5, config_map("gone", 1), config_map("kept", 2), config_map("changed", 3)),
         listed(40, config_map("kept", 2), config_map("changed", 30), config_map("new", 31)),
     )
@@ -77,13 +77,13 @@ def test_another_list_is_turned_into_the_changes_that_were_missed() -> None:
 
 
 def test_object_recreated_while_nobody_watched_is_a_deletion_and_an_addition() -> None:
-    informer = told(listed(5, config_map("a", 1)), listed(40, config_map("a", 30, uid="another")))
+    informer = following(listed(5, config_map("a", 1)), listed(40, config_map("a", 30, uid="another")))
 
     assert seen(informer)[1:] == [("a@1", None), (None, "a@30")]
 
 
 def test_own_writes_count_at_once_and_are_not_reported_twice() -> None:
-    informer = told(listed(5), Changed("ADDED", config_map("mine", 6)), Changed("ADDED", config_map("other", 7)))
+    informer = following(listed(5), Changed("ADDED", config_map("mine", 6)), Changed("ADDED", config_map("other", 7)))
     informer.observe(config_map("mine", 6))
 
     assert seen(informer) == [(None, "mine@6"), (None, "other@7")]

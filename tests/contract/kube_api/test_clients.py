@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from kubernetes import client, config, watch
+from kubernetes import client, config
 
 from tests.contract.kube_api.api import Api, widget
 
@@ -32,27 +32,6 @@ def test_the_python_client_reads_and_writes(python_client: client.ApiClient, nam
         core.read_namespaced_config_map("a", namespace)
     assert error.value.status == 404
     assert client.VersionApi(python_client).get_code().major == "1"
-
-
-def test_the_python_client_watches(python_client: client.ApiClient, namespace: str) -> None:
-    core = client.CoreV1Api(python_client)
-    core.create_namespaced_config_map(namespace, client.V1ConfigMap(metadata=client.V1ObjectMeta(name="a")))
-    stream = watch.Watch().stream(
-        core.list_namespaced_config_map, namespace, field_selector="metadata.name=a", timeout_seconds=1
-    )
-    assert [(e["type"], e["object"].metadata.name) for e in stream] == [("ADDED", "a")]
-
-
-def test_the_python_client_handles_custom_objects(
-    python_client: client.ApiClient, widgets: str, namespace: str
-) -> None:
-    custom = client.CustomObjectsApi(python_client)
-    custom.create_namespaced_custom_object(GROUP, "v1", namespace, "widgets", widget())
-    where = (GROUP, "v1", namespace, "widgets", "w")
-    custom.patch_namespaced_custom_object(*where, {"spec": {"size": "large"}})
-    custom.patch_namespaced_custom_object_status(*where, {"status": {"phase": "Ready"}})
-    found = custom.get_namespaced_custom_object(*where)
-    assert (found["spec"]["size"], found["status"]["phase"]) == ("large", "Ready")
 
 
 OPERATOR = """
@@ -98,55 +77,3 @@ def test_kopf_handles_a_life(
         operator.terminate()
         operator.wait(20)
         log.close()
-
-
-TEMPLATE = """
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: {{ .Release.Name }}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: {{ .Release.Name }}}
-spec:
-  replicas: {{ .Values.replicas }}
-  selector: {matchLabels: {app: {{ .Release.Name }}}}
-  template:
-    metadata: {labels: {app: {{ .Release.Name }}}}
-    spec: {containers: [{name: main, image: "example.com/x:{{ .Values.tag }}"}]}
----
-apiVersion: contract.example.com/v1
-kind: Widget
-metadata: {name: {{ .Release.Name }}}
-spec: {size: small}
-"""
-
-
-@pytest.fixture
-def chart(tmp_path: Path) -> str:
-    directory = tmp_path / "chart"
-    (directory / "templates").mkdir(parents=True)
-    (directory / "Chart.yaml").write_text("apiVersion: v2\nname: contract\nversion: 0.1.0\n")
-    (directory / "values.yaml").write_text("replicas: 0\ntag: '1'\n")
-    (directory / "templates" / "all.yaml").write_text(TEMPLATE)
-    return str(directory)
-
-
-def test_helm_installs_upgrades_and_uninstalls(
-    api: Api, widgets: str, namespace: str, kubeconfig: str, chart: str
-) -> None:
-    helm = pytest.importorskip("helm_python")
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/demo"
-    with helm.Config(namespace=namespace, kubeconfig_path=kubeconfig) as releases:
-        assert releases.install(chart, "demo", {}, timeout=30)["status"] == "deployed"
-        assert api.get(path).status == 200
-        assert releases.upgrade(chart, "demo", {"tag": "2"}, timeout=30)["revision"] == 2
-        image = api.get(path).json["spec"]["template"]["spec"]["containers"][0]["image"]
-        assert image == "example.com/x:2"
-        assert [release["name"] for release in releases.list()] == ["demo"]
-        releases.rollback("demo", version=1)
-        image = api.get(path).json["spec"]["template"]["spec"]["containers"][0]["image"]
-        assert image == "example.com/x:1"
-        releases.uninstall("demo")
-    assert api.get(path).status == 404
-    assert api.get(f"/apis/{GROUP}/v1/namespaces/{namespace}/widgets/demo").status == 404

@@ -121,12 +121,15 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     )
 
 
-def test_a_chart_is_installed_upgraded_and_removed(installer: Installer, api: Api) -> None:
+def test_a_chart_is_installed_upgraded_rolled_back_and_removed(installer: Installer, api: Api) -> None:
     assert installer.install() == "installed"
     assert api.get(CRD).status == 200
     assert installer.install(maxConcurrency=4) == "upgraded to revision 2"
     deployments = api.get(f"/apis/apps/v1/namespaces/{installer.namespace}/deployments").json["items"]
     assert "--max-concurrency=4" in deployments[0]["spec"]["template"]["spec"]["containers"][0]["command"]
+    installer.roll_back()
+    deployments = api.get(f"/apis/apps/v1/namespaces/{installer.namespace}/deployments").json["items"]
+    assert "--max-concurrency=4" not in deployments[0]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert installer.uninstall()
     assert installer.objects() == set()
     assert api.get(CRD).status == 200, "jobs outlive the operator"

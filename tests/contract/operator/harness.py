@@ -111,6 +111,10 @@ class Jobs:
     def delete(self, name: str = "demo") -> None:
         self._custom("delete_namespaced_custom_object", name)
 
+    def delete_all(self) -> None:
+        for name in self.statuses():
+            self.delete(name)
+
     def status(self, name: str = "demo") -> dict[str, Any]:
         job = self.get(name)
         assert job is not None

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from tests.contract.operator.harness import GPU, LITTLE, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import Kueue, holds
+from tests.contract.operator.kueue import ON_LINUX, TEAM, Kueue, holds
 
-ON_LINUX = {"kubernetes.io/os": "linux"}
-TEAM = {"kueue.x-k8s.io/queue-name": "team"}
 ENDS_WHEN_KILLED = "trap '' TERM; while :; do sleep 1; done"
 _numbers = itertools.count(1)
 
@@ -21,9 +19,7 @@ def kueue(cluster: Cluster, jobs: Jobs, kueue_operator: Operator) -> Iterator[Ku
     made = Kueue(cluster, f"queue-{next(_numbers)}")
     made.create_queue(jobs.namespace, 2, ON_LINUX)
     yield made
-    for job in ("first", "second", "urgent"):
-        if jobs.get(job) is not None:
-            jobs.delete(job)
+    jobs.delete_all()
     made.delete_queue()
 
 

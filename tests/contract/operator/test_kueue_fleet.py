@@ -8,9 +8,8 @@ import pytest
 
 from tests.contract.operator.bookings import Bookings, Gang
 from tests.contract.operator.harness import Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import Kueue
+from tests.contract.operator.kueue import ON_LINUX, Kueue
 
-ON_LINUX = {"kubernetes.io/os": "linux"}
 QUOTAS = {"production": 4, "research": 4}
 DEADLINE_S = 240.0
 TRAINS = """
@@ -66,9 +65,8 @@ def queues(cluster: Cluster, teams: tuple[Jobs, Jobs, Jobs], kueue_operator: Ope
         for team in teams:
             kueue.create_local_queue(team.namespace, name)
     yield made
-    for member in FLEET:
-        if teams[member.team].get(member.name) is not None:
-            teams[member.team].delete(member.name)
+    for team in teams:
+        team.delete_all()
     for kueue in made.values():
         kueue.delete_queue()
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import Kueue, condition
+from tests.contract.operator.kueue import ON_LINUX, TEAM, Kueue, condition
 from tests.contract.operator.pod_groups import start
 
-TEAM = {"kueue.x-k8s.io/queue-name": "team"}
 RACK = "longshore.dev/test-rack"
 LICENCE = "example.com/licence"
 _numbers = itertools.count(1)
@@ -49,11 +48,10 @@ def _create_idle_node(cluster: Cluster, like: Any) -> Any:
 def kueue(cluster: Cluster, jobs: Jobs, kueue_operator: Operator, racks: dict[str, int]) -> Iterator[Kueue]:
     """A queue with all GPUs, whose flavor has the racks for a topology."""
     made = Kueue(cluster, f"racks-{next(_numbers)}")
-    made.create_cluster_queue(sum(racks.values()), {"kubernetes.io/os": "linux"}, [RACK])
+    made.create_cluster_queue(sum(racks.values()), ON_LINUX, [RACK])
     made.create_local_queue(jobs.namespace, "team")
     yield made
-    if jobs.get() is not None:
-        jobs.delete()
+    jobs.delete_all()
     made.delete_queue()
 
 

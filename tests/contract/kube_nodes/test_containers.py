@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -47,30 +46,6 @@ async def test_both_output_streams_are_logged_with_unfinished_last_line(tmp_path
     await process.wait()
 
     assert sorted((await log_text(tmp_path)).splitlines()) == ["one", "three", "two"]
-
-
-async def test_long_lines_survive_whole(tmp_path: Path) -> None:
-    process = await ContainerProcess.start(
-        Spec(
-            [sys.executable, "-c", "print('x' * 300_000); print('end')"],
-            {},
-            str(tmp_path),
-            log=str(tmp_path / "log"),
-        )
-    )
-    await process.wait()
-
-    assert await log_text(tmp_path) == "x" * 300_000 + "\nend\n"
-
-
-async def test_main_processes_end_takes_daemons_in_other_sessions_with_it(tmp_path: Path) -> None:
-    process = await ContainerProcess.start(
-        spec(tmp_path, "setsid sh -c 'setsid sleep 1000 & sleep 1000' & setsid -f sleep 1000; exit 0")
-    )
-
-    assert await process.wait() == 0
-
-    assert marked_processes(str(tmp_path)) == []
 
 
 async def test_kill_ends_processes_that_ignore_sigterm_and_have_groups_of_their_own(tmp_path: Path) -> None:

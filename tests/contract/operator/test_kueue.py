@@ -40,15 +40,6 @@ def test_a_job_is_admitted_with_all_of_its_pods_and_placed_as_kueue_says(jobs: J
     assert "team" in [toleration.key for toleration in pod.spec.tolerations]
 
 
-def test_a_job_that_waits_says_why_in_kueues_words_and_has_no_pods(jobs: Jobs, kueue: Kueue) -> None:
-    jobs.create("first", labels=TEAM, **job_spec())
-    wait_admitted(jobs, "first")
-    jobs.create("second", labels=TEAM, **job_spec())
-    jobs.wait_reported("second", "QuotaPending", f"insufficient unused quota for {GPU}")
-    assert jobs.status("second")["phase"] == "Queued"
-    assert jobs.gpu_pods("second") == {}
-
-
 def test_an_evicted_job_gives_its_quota_back_when_its_pods_are_gone_and_returns(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels=TEAM, **job_spec())
     wait_admitted(jobs, "first")
@@ -139,13 +130,6 @@ def test_a_job_that_kueue_deactivates_says_so_and_returns_after_a_suspension_by_
     assert wait_admitted(jobs, "first")["attempt"] == 2
 
 
-def test_a_queue_that_does_not_exist_is_reported_and_corrected(jobs: Jobs, kueue: Kueue) -> None:
-    jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
-    jobs.wait_reported("first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
-    kueue.create_local_queue(jobs.namespace, "later")
-    wait_admitted(jobs, "first")
-
-
 def test_a_job_that_has_ended_leaves_its_quota_to_others(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels=TEAM, **job_spec(), activeDeadlineSeconds=2)
     wait_admitted(jobs, "first")
@@ -213,17 +197,11 @@ def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for
 
 
 @pytest.mark.usefixtures("running_pods")
-def test_a_partly_admitted_job_runs_with_its_part(jobs: Jobs, kueue: Kueue) -> None:
+def test_a_partly_admitted_job_runs_with_its_part_and_kueue_learns_of_it(jobs: Jobs, kueue: Kueue) -> None:
     spec = job_spec(replicas=4)
     spec["workers"] |= {"minReplicas": 1}
     jobs.create("first", labels=TEAM, **spec)
     status = jobs.wait_phase("Running", "first")
     assert status["workers"] == {"desired": 2, "ready": 2}
     assert sorted(jobs.gpu_pods("first")) == ["first-coordinator", "first-worker-0", "first-worker-1"]
-
-
-@pytest.mark.usefixtures("running_pods")
-def test_kueue_learns_that_the_pods_are_ready(jobs: Jobs, kueue: Kueue) -> None:
-    jobs.create("first", labels=TEAM, **job_spec())
-    jobs.wait_phase("Running", "first")
     eventually("PodsReady", lambda: kueue.condition(jobs.namespace, "first", "PodsReady").get("status") == "True")

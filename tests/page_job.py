@@ -4,7 +4,7 @@ Some of its prompts and responses try to become part of the page that shows them
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,21 +18,17 @@ from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.page.fleet import FleetJob, FleetMoment, FleetView
 from longshore.page.view import ClusterView, ConditionView, PageEvent
+from longshore.policy.draws import Draw
+from longshore.policy.engine_load import EngineLoad
+from longshore.policy.round import AcceptedGroup, ResponseId
+from longshore.policy.round_policy import RoundEnd
 from longshore.record import model
-from longshore.record.model import (
-    GroupRow,
-    Interval,
-    Lane,
-    LaneKind,
-    LaneState,
-    PhaseName,
-    RecordOutcome,
-    ResponseRow,
-    RoundRecord,
-    Stay,
-    StayEnd,
-    StepPhase,
-)
+from longshore.record.build import round_record
+from longshore.record.facts import LanePlace, RoundFacts, StepMarks, TrainerPass, UpdatePasses
+from longshore.record.history import TimedMessage
+from longshore.record.model import RecordOutcome, RoundRecord
+from longshore.rounds.messages import AddRequests, EndedRequest, RequestsEnded
+from longshore.rounds.protocol import RoundTotals
 from longshore_runtime.telemetry.samples import SCHEMA
 
 HOSTILE: Final = (
@@ -44,7 +40,6 @@ HOSTILE: Final = (
     "{{constructor.constructor('window.hacked=8')()}} ${window.hacked=9} \u202e desrever",
 )
 NUM_GPUS: Final = 4
-_ENGINE_LANES: Final = range(NUM_GPUS)
 _TOKENS_PER_S: Final = 120.0
 _MAX_TOKENS: Final = 4096
 _RESPONSES: Final = 4
@@ -123,7 +118,7 @@ def cluster(*, is_finished: bool = False) -> ClusterView:
     )
 
 
-def write_job(output: Path, num_steps: int = 40) -> None:
+def write_job(output: Path, num_steps: int) -> None:
     """Everything that such a job has written after so many steps."""
     for directory in ("rounds", "samples", "held-out"):
         (output / directory).mkdir(parents=True, exist_ok=True)
@@ -157,119 +152,77 @@ def _write_evaluation(output: Path, done: RoundRecord) -> None:
 def record(step: int, chance: random.Random) -> RoundRecord:
     """A short round, or every fifth time a long one: four engines that end when enough groups have."""
     kind = RoundKind.LONG if step % 5 == 0 else RoundKind.SHORT
-    num_groups = _WANTED if kind is RoundKind.LONG else _WANTED + 3
-    begun_s, free_s = 0.4, [0.4] * NUM_GPUS
-    stays: list[Stay] = []
-    tokens_of: dict[str, int] = {}
-    for group in range(num_groups):
+    draws = [Draw(0, step * 20 + group) for group in range(_WANTED if kind is RoundKind.LONG else _WANTED + 3)]
+    tokens_of: dict[ResponseId, int] = {}
+    for draw in draws:
         scale = chance.lognormvariate(6.6 if kind is RoundKind.LONG else 5.4, 0.8)
         for number in range(_RESPONSES):
-            name, engine = f"0-{step * 20 + group}-{number}", (group + number) % NUM_GPUS
-            tokens = max(8, min(_MAX_TOKENS, round(scale * chance.lognormvariate(0, 0.35))))
-            tokens_of[name] = tokens
-            start_s = begun_s + 0.05 * group
-            stays.append(
-                Stay(
-                    response=name,
-                    engine=engine,
-                    start_s=start_s,
-                    end_s=start_s + tokens / _TOKENS_PER_S,
-                    tokens=tokens,
-                    end=StayEnd.FINISHED,
-                )
-            )
-    by_group = sorted(
-        range(num_groups), key=lambda group: max(tokens_of[f"0-{step * 20 + group}-{n}"] for n in range(4))
-    )
-    accepted, rest = set(by_group[:_WANTED]), by_group[_WANTED:]
-    sampled_s = max(stay.end_s for stay in stays if _group_of(stay.response, step) in accepted)
-    stays = [_cut(stay, sampled_s) for stay in stays]
-    moved = next((stay for stay in stays if stay.end_s - stay.start_s > 1.0), None)
-    if moved is not None:
-        half_s = (moved.start_s + moved.end_s) / 2
-        stays.append(moved.model_copy(update={"engine": (moved.engine + 1) % NUM_GPUS, "start_s": half_s}))
-        stays[stays.index(moved)] = moved.model_copy(update={"end_s": half_s, "end": StayEnd.MOVED})
-    for stay in stays:
-        free_s[stay.engine] = max(free_s[stay.engine], stay.end_s)
-    trained_s, end_s = sampled_s + 2.0, sampled_s + 2.6
-    outcome = dict.fromkeys(accepted, RecordOutcome.ACCEPTED) | dict.fromkeys(rest, RecordOutcome.DEFERRED)
+            tokens = round(scale * chance.lognormvariate(0, 0.35))
+            tokens_of[ResponseId(draw, number)] = max(8, min(_MAX_TOKENS, tokens))
+    by_length = sorted(draws, key=lambda draw: max(tokens_of[ResponseId(draw, n)] for n in range(_RESPONSES)))
+    accepted, rest = by_length[:_WANTED], by_length[_WANTED:]
+    trained_on = [response for response in tokens_of if response.draw in accepted]
+    sampled_s = max(_start_s(response) + tokens_of[response] / _TOKENS_PER_S for response in trained_on)
+    trained_s, published_s = sampled_s + 2.0, sampled_s + 2.6
+    groups = tuple(AcceptedGroup(draw, tuple(range(_RESPONSES))) for draw in accepted)
     learned = min(1.0, 0.25 + 0.5 * step / 40)
-    responses = tuple(
-        ResponseRow(
-            response=name,
-            prompt=_group_of(name, step),
-            tokens=tokens,
-            outcome=outcome[_group_of(name, step)],
-            finish="length" if tokens == _MAX_TOKENS else "stop",
-            reward=float(chance.random() < learned) if _group_of(name, step) in accepted else None,
-            engine_s=tokens / _TOKENS_PER_S,
+    places = tuple(LanePlace(gpu, gpu // 2, Component.WORKER, (gpu % 2,)) for gpu in range(NUM_GPUS))
+    passes = tuple(TrainerPass(replica, sampled_s, 2.0) for replica in range(NUM_GPUS))
+    return round_record(
+        RoundFacts(
+            step=step,
+            attempt=1,
+            started=1.79e9 + 30 * step,
+            marks=StepMarks(0.0, 0.0, 0.0, sampled_s, sampled_s, trained_s, published_s),
+            totals=RoundTotals(
+                end=RoundEnd(kind, groups, deferred=tuple(rest), kept=()),
+                batch_complete_s=sampled_s,
+                finished_tokens=(),
+                rejected={},
+                num_launched=len(tokens_of),
+                num_aborted=0,
+                num_moved=1,
+            ),
+            messages=sorted(_messages(tokens_of, sampled_s), key=lambda timed: timed[0]),
+            rewards={response: float(chance.random() < learned) for response in trained_on},
+            prompt_of={},
+            max_response_tokens=_MAX_TOKENS,
+            bubble_share=0.14,
+            num_preemptions=0,
+            queue_length=len(rest) * (step % 5),
+            engines=places,
+            trainers=places,
+            updates=(UpdatePasses(passes, 0.0),),
+            repurposed_s=None,
+            is_colocated=True,
         )
-        for name, tokens in tokens_of.items()
-    )
-    return RoundRecord(
-        step=step,
-        attempt=1,
-        kind=kind,
-        started=1.79e9 + 30 * step,
-        duration_s=end_s,
-        bubble_share=round(sum(sampled_s - at for at in free_s) / (NUM_GPUS * sampled_s), 3),
-        num_preemptions=0,
-        queue_length=len(rest) * (step % 5),
-        phases=(
-            StepPhase(name=PhaseName.ROLLOUT, start_s=0.0, end_s=sampled_s),
-            StepPhase(name=PhaseName.TRAIN, start_s=sampled_s, end_s=trained_s),
-            StepPhase(name=PhaseName.PUBLISH, start_s=trained_s, end_s=end_s),
-        ),
-        lanes=tuple(
-            Lane(
-                lane=place + (NUM_GPUS if part is LaneKind.TRAINER else 0),
-                kind=part,
-                number=place,
-                pod=place // 2,
-                component=Component.WORKER,
-                gpus=(place % 2,),
-            )
-            for part in LaneKind
-            for place in _ENGINE_LANES
-        ),
-        intervals=tuple(_intervals(free_s, sampled_s, trained_s, end_s)),
-        requests=tuple(stays),
-        responses=responses,
-        groups=tuple(
-            GroupRow(
-                draw=f"0-{step * 20 + group}",
-                outcome=outcome[group],
-                responses=_RESPONSES,
-                scored_s=None,
-                accepted_s=None,
-            )
-            for group in range(num_groups)
-        ),
     )
 
 
-def _intervals(free_s: list[float], sampled_s: float, trained_s: float, end_s: float) -> Iterator[Interval]:
-    for lane in _ENGINE_LANES:
-        yield Interval(lane=lane, state=LaneState.IDLE, start_s=0.0, end_s=0.4)
-        yield Interval(lane=lane, state=LaneState.SAMPLING, start_s=0.4, end_s=free_s[lane])
-        yield Interval(lane=lane, state=LaneState.IDLE, start_s=free_s[lane], end_s=sampled_s)
-        yield Interval(lane=lane, state=LaneState.ASLEEP, start_s=sampled_s, end_s=trained_s)
-        yield Interval(lane=lane, state=LaneState.PUBLISHING, start_s=trained_s, end_s=end_s)
-    for lane in _ENGINE_LANES:
-        yield Interval(lane=NUM_GPUS + lane, state=LaneState.ASLEEP, start_s=0.0, end_s=sampled_s)
-        yield Interval(lane=NUM_GPUS + lane, state=LaneState.TRAINING, start_s=sampled_s, end_s=trained_s)
-        yield Interval(lane=NUM_GPUS + lane, state=LaneState.PUBLISHING, start_s=trained_s, end_s=end_s)
+def _start_s(response: ResponseId) -> float:
+    return 0.4 + 0.05 * (response.draw.index % 20)
 
 
-def _group_of(response: str, step: int) -> int:
-    return int(response.split("-")[1]) - step * 20
+def _messages(tokens_of: Mapping[ResponseId, int], until_s: float) -> Iterator[TimedMessage]:
+    """The driver's: what still runs in the end is stopped, and one long response moves to another engine."""
+    has_moved = False
+    for response, tokens in tokens_of.items():
+        engine, start_s = sum(response.draw, response.index) % NUM_GPUS, _start_s(response)
+        end_s = min(start_s + tokens / _TOKENS_PER_S, until_s)
+        yield start_s, AddRequests(engine, (response,))
+        if not has_moved and end_s - start_s > 1.0:
+            half_s, has_moved = (start_s + end_s) / 2, True
+            yield half_s, _ended(engine, response, tokens // 2, finished=False)
+            engine = (engine + 1) % NUM_GPUS
+            yield half_s, AddRequests(engine, (response,))
+        is_over = start_s + tokens / _TOKENS_PER_S <= until_s
+        so_far = tokens if is_over else int((until_s - start_s) * _TOKENS_PER_S)
+        yield end_s, _ended(engine, response, so_far, finished=is_over)
 
 
-def _cut(stay: Stay, end_s: float) -> Stay:
-    if stay.end_s <= end_s:
-        return stay
-    tokens = int((end_s - stay.start_s) * _TOKENS_PER_S)
-    return stay.model_copy(update={"end_s": end_s, "tokens": tokens, "end": StayEnd.ABORTED})
+def _ended(engine: int, response: ResponseId, num_tokens: int, *, finished: bool) -> RequestsEnded:
+    load = EngineLoad(num_running=0, num_waiting=0, kv_usage=0.5, num_preemptions=0, at_s=0.0)
+    return RequestsEnded(engine, [EndedRequest(response, num_tokens, finished, 1)], load)
 
 
 def _samples(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,6 @@ from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.controllers import ControllerManager
 from longshore_devcluster.kubelet import (
     ContainerStreams,
-    ExecOptions,
     Kubelet,
     KubeletConfig,
     LogOptions,
@@ -200,7 +199,7 @@ class ServedStreams:
         tty: bool,
     ) -> None:
         """Run a command in a container, connected to an accepted websocket."""
-        await self._streams.run_exec(namespace, pod, container, command, ExecOptions(stdin, tty), ws)
+        await self._streams.run_exec(namespace, pod, container, command, ws, stdin=stdin, tty=tty)
 
     async def forward_ports(self, namespace: str, pod: str, ws: web.WebSocketResponse) -> None:
         """Carry connections to ports of a pod over an accepted websocket."""

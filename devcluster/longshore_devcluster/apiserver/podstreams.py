@@ -33,7 +33,7 @@ class PodStreams(Protocol):
         timestamps: bool,
         previous: bool,
     ) -> AsyncIterator[bytes]:
-        """Return the lines of a container. Raises KeyError where there are none."""
+        """Return the lines of a container; the first one raises ApiError where there are none."""
 
     async def exec(
         self,
@@ -98,12 +98,7 @@ async def logs(objects: Objects, streams: PodStreams | None, call: Call) -> web.
     )
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()
-    try:
-        first = await anext(lines, None)
-    except KeyError as error:
-        why = str(error.args[0]) if error.args else "is waiting to start"
-        message = f'container "{container}" in pod "{call.info.name}" is not available: {why}'
-        raise bad_request(message) from error
+    first = await anext(lines, None)
     await response.prepare(call.http)
     call.http[STREAMING] = True
     try:

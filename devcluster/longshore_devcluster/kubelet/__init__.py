@@ -3,11 +3,10 @@
 from longshore_devcluster.kubelet.kubelet import Kubelet, KubeletConfig
 from longshore_devcluster.kubelet.layout import create_run_dir, remove_if_empty, remove_run_dir
 from longshore_devcluster.kubelet.logs import LogOptions
-from longshore_devcluster.kubelet.streams import ContainerStreams, ExecOptions, StreamError
+from longshore_devcluster.kubelet.streams import ContainerStreams, StreamError
 
 __all__ = [
     "ContainerStreams",
-    "ExecOptions",
     "Kubelet",
     "KubeletConfig",
     "LogOptions",

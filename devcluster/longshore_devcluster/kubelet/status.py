@@ -5,7 +5,6 @@ from enum import Enum
 from typing import Final
 
 from longshore_devcluster.client.objects import condition
-from longshore_kube.quantities import parse_quantity
 from longshore_kube.resources import Json
 from longshore_kube.times import parse_time, rfc3339
 
@@ -202,7 +201,6 @@ def pod_status(pod: Json, record: PodRecord, now_s: float) -> Json:
         "podIP": record.pod_ip,
         "podIPs": [{"ip": record.pod_ip}],
         "startTime": rfc3339(record.start_s),
-        "qosClass": qos_class(pod),
         "containerStatuses": [_container_status(entry) for entry in record.of_role(Role.MAIN)],
     }
     init = record.of_role(Role.INIT, Role.SIDECAR)
@@ -211,22 +209,6 @@ def pod_status(pod: Json, record: PodRecord, now_s: float) -> Json:
     if record.failed and phase == "Failed":
         status["reason"], status["message"] = record.failed
     return status
-
-
-def qos_class(pod: Json) -> str:
-    """Guaranteed, Burstable or BestEffort, by the cpu and memory of its containers."""
-    containers = pod["spec"]["containers"] + (pod["spec"].get("initContainers") or [])
-    guaranteed, any_stated = True, False
-    for container in containers:
-        resources = container.get("resources") or {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-        for name in ("cpu", "memory"):
-            any_stated |= name in limits or name in requests
-            limit = parse_quantity(limits.get(name, 0))
-            guaranteed &= limit > 0 and parse_quantity(requests.get(name, limits.get(name, 0))) == limit
-    if guaranteed:
-        return "Guaranteed"
-    return "Burstable" if any_stated else "BestEffort"
 
 
 def _conditions(pod: Json, record: PodRecord, phase: str, now_s: float) -> list[Json]:

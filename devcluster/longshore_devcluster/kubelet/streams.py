@@ -1,7 +1,6 @@
 """`kubectl logs`, `exec`, `cp` and `port-forward`: what the API server passes on to the kubelet."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -19,14 +18,6 @@ from longshore_devcluster.kubelet.worker import PodWorker
 
 class StreamError(Exception):
     """The stream cannot be given; the message is the answer to the client."""
-
-
-@dataclass(frozen=True)
-class ExecOptions:
-    """Whether the client of an exec sends standard input, and whether it wants a terminal."""
-
-    stdin: bool = False
-    tty: bool = False
 
 
 class ContainerStreams:
@@ -59,10 +50,15 @@ class ContainerStreams:
         pod: str,
         container: str,
         command: list[str],
-        options: ExecOptions,
         ws: web.WebSocketResponse,
+        *,
+        stdin: bool,
+        tty: bool,
     ) -> None:
-        """Run a command in a container, connected to a websocket that has been accepted."""
+        """Run a command in a container, connected to a websocket that has been accepted.
+
+        `stdin`: its client sends standard input. `tty`: it wants a terminal.
+        """
         try:
             _, runner = self._find(namespace, pod, container)
         except StreamError as error:
@@ -72,9 +68,9 @@ class ContainerStreams:
         if instance is None:
             await refuse_exec(ws, f'container "{container}" in pod "{pod}" is not running')
             return
-        ends = open_terminal() if options.tty else open_pipes(with_stdin=options.stdin)
+        ends = open_terminal() if tty else open_pipes(with_stdin=stdin)
         try:
-            process = await instance.run_exec(command, ends.child, terminal=options.tty)
+            process = await instance.run_exec(command, ends.child, terminal=tty)
         except (ConfigError, StartError) as error:
             ends.close_child()
             ends.close()

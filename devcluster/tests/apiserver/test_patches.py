@@ -24,22 +24,12 @@ def test_a_merge_patch_applied_twice_is_applied_once(obj: dict[str, object], pat
     assert merged(once, patch) == once
 
 
-def test_a_merge_patch_removes_by_null() -> None:
-    assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}) == {"a": {"c": 2}}
-
-
 def _pod(*containers: dict[str, object], **spec: object) -> dict[str, object]:
     return {"spec": {"containers": list(containers), **spec}}
 
 
 def _names(pod: object) -> list[str]:
     return [c["name"] for c in pod["spec"]["containers"]]  # type: ignore[index]
-
-
-def test_a_strategic_patch_merges_items_by_their_key() -> None:
-    pod = _pod({"name": "a", "image": "1", "tty": True}, {"name": "b", "image": "1"})
-    patched = strategic(pod, _pod({"name": "a", "image": "2"}), POD)
-    assert patched == _pod({"name": "a", "image": "2", "tty": True}, {"name": "b", "image": "1"})
 
 
 def test_items_are_deleted_by_directive() -> None:

@@ -52,10 +52,6 @@ def test_env_wins_over_env_from() -> None:
     assert env_of(container)["a"] == "mine"
 
 
-def test_secret_keys_are_decoded() -> None:
-    assert env_of(source("secretKeyRef", name="keys", key="token"))["X"] == "s3cret"
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [

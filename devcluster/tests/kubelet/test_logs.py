@@ -51,12 +51,6 @@ async def test_lines_older_than_asked_for_are_left_out(tmp_path: Path) -> None:
     assert await read(tmp_path / "log", LogOptions(since_s=parse_time("2030-01-01T00:00:10Z").timestamp())) == "new\n"
 
 
-async def test_limit_cuts_in_the_middle(tmp_path: Path) -> None:
-    write(tmp_path / "log", ["abc", "def"])
-
-    assert await read(tmp_path / "log", LogOptions(limit_bytes=5)) == "abc\nd"
-
-
 async def test_follower_gets_what_is_written_later_and_ends_with_the_container(tmp_path: Path) -> None:
     watch = LogWatch()
     log = Log(str(tmp_path / "log"))

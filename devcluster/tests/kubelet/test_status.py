@@ -14,7 +14,6 @@ from longshore_devcluster.kubelet.status import (
     new_records,
     pod_phase,
     pod_status,
-    qos_class,
 )
 
 NOW_S = 1_900_000_000.0
@@ -152,18 +151,3 @@ def test_running_containers_of_an_earlier_kubelet_have_been_lost() -> None:
     assert (lost.exit_code, lost.reason) == (137, "ContainerStatusUnknown")
     assert isinstance(ended, Terminated)
     assert ended.exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("requests", "limits", "quality"),
-    [
-        ({}, {}, "BestEffort"),
-        ({"example.com/gpu": "1"}, {"example.com/gpu": "1"}, "BestEffort"),
-        ({"cpu": "1"}, {}, "Burstable"),
-        ({}, {"cpu": "1", "memory": "1Gi"}, "Guaranteed"),
-        ({"cpu": "1000m"}, {"cpu": "1", "memory": "1Gi"}, "Guaranteed"),
-        ({"cpu": "500m"}, {"cpu": "1", "memory": "1Gi"}, "Burstable"),
-    ],
-)
-def test_quality_of_service(requests: Json, limits: Json, quality: str) -> None:
-    assert qos_class(pod(requests=requests, limits=limits)) == quality

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import psutil
-import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
@@ -24,7 +23,6 @@ from longshore.page.view import JobPageView
 from longshore_cli.main import app
 from longshore_client import jobs
 from longshore_client.kube import Kube
-from longshore_kube.errors import ApiError
 from longshore_kube.resources import PODS, Json
 from tests import page_job
 from tests.contract.cli.manifests import IMAGE, claim, job, pod, report
@@ -88,15 +86,6 @@ def test_modules_of_a_job_that_is_refused_do_not_stay(kubeconfig: Path, kube: Ku
     assert not [one for one in left if "modules" in one["metadata"]["name"]]
 
 
-def test_submit_reports_what_the_api_server_refuses(kubeconfig: Path, tmp_path: Path, crd: None) -> None:
-    path = tmp_path / "wrong.yaml"
-    path.write_text(yaml.safe_dump(job("wrong", rollout={"strategy": "PartialRollout"})))
-    result = longshore(kubeconfig, "submit", path)
-    assert result.exit_code == 1
-    assert "set onPolicy to Relaxed" in result.stderr
-    assert "Traceback" not in result.output
-
-
 def test_commands_name_a_job_that_does_not_exist(kubeconfig: Path, crd: None) -> None:
     for command in ("watch", "suspend", "resume", "fetch"):
         result = longshore(kubeconfig, command, "nobody")
@@ -129,14 +118,6 @@ def test_suspend_and_resume_change_the_spec_alone(kubeconfig: Path, kube: Kube, 
     assert kube.job("demo")["spec"] == before | {"suspend": True}
     assert longshore(kubeconfig, "resume", "demo").exit_code == 0
     assert kube.job("demo")["spec"] == before
-
-
-def test_a_finished_job_cannot_be_suspended(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
-    longshore(kubeconfig, "submit", manifest)
-    report(kube, "demo", {"phase": "Succeeded"})
-    result = longshore(kubeconfig, "suspend", "demo")
-    assert result.exit_code == 1
-    assert "succeeded already" in result.stderr
 
 
 def test_ctrl_c_ends_the_watch_and_not_the_job(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
@@ -299,29 +280,6 @@ def test_a_deleted_job_is_gone_with_its_pods_when_delete_returns(kube: Kube, man
     jobs.delete(kube, "demo")
     assert kube.find_job("demo") is None
     assert kube.pods("longshore.dev/job=demo") == []
-
-
-def test_a_watch_reports_what_exists_and_then_what_changes(kube: Kube) -> None:
-    path = "/api/v1/namespaces/default/configmaps"
-    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "seen"}, "data": {"a": "1"}}
-    kube.apply(item)
-    changes = kube.watch(path, "metadata.name=seen", timeout_s=TIMEOUT_S)
-    assert next(changes)[0] == "ADDED"
-    kube.apply(item | {"data": {"a": "2"}})
-    kind, changed = next(changes)
-    assert (kind, changed["data"]) == ("MODIFIED", {"a": "2"})
-    kube.request("DELETE", f"{path}/seen")
-    assert next(changes)[0] == "DELETED"
-
-
-def test_a_watch_with_a_time_limit_ends(kube: Kube) -> None:
-    path = "/api/v1/namespaces/default/configmaps"
-    assert list(kube.watch(path, "metadata.name=nothing", timeout_s=1.0)) == []
-
-
-def test_a_watch_of_an_unknown_kind_is_refused(kube: Kube) -> None:
-    with pytest.raises(ApiError):
-        next(kube.watch("/apis/longshore.dev/v0/namespaces/default/rljobs", ""))
 
 
 _COORDINATOR: Final = """

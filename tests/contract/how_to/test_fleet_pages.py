@@ -13,7 +13,7 @@ from tests.contract.how_to.conftest import install
 from tests.contract.how_to.pages import PAGES, Json, Page, Shell, commands
 from tests.contract.operator.harness import GPU as PRETEND_GPU
 from tests.contract.operator.harness import RELEASE_NAMESPACE, SERVICE_ACCOUNT, Jobs, eventually, job_spec
-from tests.contract.operator.kueue import FakeKueue, Kueue, install_definitions
+from tests.contract.operator.kueue import ON_LINUX, FakeKueue, Kueue, install_definitions
 
 GPU: Final = "nvidia.com/gpu"
 NOT_RUN: Final = {
@@ -107,7 +107,7 @@ def test_queues_and_quotas(shell: Shell, teams: tuple[Jobs, Jobs]) -> None:
     install_definitions(a.cluster)
     kueue = Kueue(a.cluster, "urgent")
     with FakeKueue(a.cluster):
-        kueue.create_queue("team-a", 2, {"kubernetes.io/os": "linux"})
+        kueue.create_queue("team-a", 2, ON_LINUX)
         kueue.create_local_queue("team-a", "team-a")
         spec = spec_of(replicas=2, gpus_per_pod=2)
         spec["workers"]["gpuResourceName"] = PRETEND_GPU

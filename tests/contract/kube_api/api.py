@@ -3,7 +3,8 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+WIDGET = {"apiVersion": "contract.example.com/v1", "kind": "Widget"}
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,12 @@ class Api:
             events.close()
 
 
+def is_established(event: Json) -> bool:
+    """Whether a definition is served."""
+    conditions = event["object"].get("status", {}).get("conditions") or []
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
 class Events:
     """Collects a watch's events in a thread."""
 
@@ -136,6 +145,13 @@ class Events:
             assert self._more.wait_for(lambda: len(self._seen) >= count, within_s), self._seen
             return self._seen[:count]
 
+    def until(self, holds: Callable[[Json], Any], within_s: float = 20.0) -> Json:
+        """The first event that fits, as soon as it is there."""
+        count = 1
+        while not holds(event := self.take(count, within_s)[-1]):
+            count += 1
+        return event
+
     def close(self) -> None:
         """Cuts the connection, which also ends the reader."""
         connection: Any = self._response.connection
@@ -143,6 +159,28 @@ class Events:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
+
+
+def eventually(what: str, holds: Callable[[], bool], within_s: float = 30.0) -> None:
+    """Wait for what nothing tells: rights and policies take effect within a moment on a real cluster."""
+    end_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < end_s, f"not within {within_s:g} s: {what}"
+        time.sleep(0.05)
+
+
+def role_binding(name: str, namespace: str, account: str, role: str, kind: str = "Role") -> dict[str, Any]:
+    """Gives a role to a service account."""
+    return {
+        "metadata": {"name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
+    }
+
+
+def widget(name: str = "w", **spec: Any) -> dict[str, Any]:
+    """A custom resource of `widgets.yaml`."""
+    return {**WIDGET, "metadata": {"name": name}, "spec": {"size": "small", **spec}}
 
 
 def _with_query(path: str, query: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from longshore_devcluster.apiserver import ApiServer
-from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.api import Api, is_established
 
 GROUP = "contract.example.com"
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
@@ -81,16 +81,9 @@ def widgets(api: Api) -> Iterator[str]:
     with api.watching(path, fieldSelector=f"metadata.name={name}") as events:
         answer = api.post(path, definition)
         assert answer.status == 201, answer.text
-        count = 1
-        while not _established(events.take(count)[-1]["object"]):
-            count += 1
+        events.until(is_established)
     yield f"/apis/{GROUP}/v1"
     api.delete(f"{path}/{name}")
-
-
-def _established(definition: Any) -> bool:
-    conditions = definition.get("status", {}).get("conditions") or []
-    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
 @pytest.fixture

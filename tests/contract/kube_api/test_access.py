@@ -2,13 +2,11 @@
 
 import base64
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.api import Api, eventually, role_binding
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -31,24 +29,11 @@ def _token(api: Api, namespace: str, **spec: Any) -> str:
 def _grant(api: Api, namespace: str, *rules: dict[str, Any]) -> None:
     base = f"{RBAC}/namespaces/{namespace}"
     assert api.post(f"{base}/roles", {"metadata": {"name": "r"}, "rules": list(rules)}).status == 201
-    binding = {
-        "metadata": {"name": "r"},
-        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": namespace}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
-    }
-    assert api.post(f"{base}/rolebindings", binding).status == 201
+    assert api.post(f"{base}/rolebindings", role_binding("r", namespace, "bot", "r")).status == 201
 
 
 def _until_allowed(api: Api, path: str) -> None:
-    """Rights take effect at once here, and within a moment on a real cluster."""
-    _eventually(lambda: api.get(path).status == 200)
-
-
-def _eventually(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end_s, "not within 30 s"
-        time.sleep(0.05)
+    eventually(f"{path} is allowed", lambda: api.get(path).status == 200)
 
 
 def test_nobody_gets_in_with_a_wrong_token(api: Api, namespace: str) -> None:
@@ -136,11 +121,7 @@ def test_nobody_grants_what_they_do_not_hold(api: Api, bot: Api, namespace: str)
     refused = bot.post(roles, {"metadata": {"name": "more"}, "rules": [secrets]})
     assert refused.status == 403
     assert "is attempting to grant RBAC permissions not currently held" in refused.json["message"]
-    binding = {
-        "metadata": {"name": "admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": namespace}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-    }
+    binding = role_binding("admin", namespace, "bot", "cluster-admin", "ClusterRole")
     assert bot.post(f"{RBAC}/namespaces/{namespace}/rolebindings", binding).status == 403
 
 
@@ -152,11 +133,7 @@ def test_a_role_that_does_not_exist_is_bound_by_those_who_may_bind_any(
     _grant(api, namespace, {**resources, "verbs": ["create", "list"]})
     bindings = f"{RBAC}/namespaces/{namespace}/rolebindings"
     _until_allowed(bot, bindings)
-    binding = {
-        "metadata": {"name": "b"},
-        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": namespace}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "missing"},
-    }
+    binding = role_binding("b", namespace, "bot", "missing", kind)
     refused = bot.post(bindings, binding)
     assert (refused.status, refused.json["reason"]) == (404, "NotFound")
     assert refused.json["message"] == 'rolebindings.rbac.authorization.k8s.io "missing" not found'
@@ -204,7 +181,7 @@ def test_a_token_ends_with_its_pod(api: Api, bot: Api, namespace: str) -> None:
     assert api.post(path, review).json["status"]["authenticated"]
     api.delete(f"{pods}/p")
     # A real server remembers for ten seconds whom it let in.
-    _eventually(lambda: not api.post(path, review).json["status"].get("authenticated"))
+    eventually("the token has ended", lambda: not api.post(path, review).json["status"].get("authenticated"))
 
 
 def test_a_token_for_another_audience_is_not_ours(api: Api, bot: Api, namespace: str) -> None:

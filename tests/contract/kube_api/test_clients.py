@@ -5,12 +5,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kubernetes import client, config, watch
+from kubernetes import client, config
 
-from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.api import Api, widget
 
 GROUP = "contract.example.com"
 
@@ -33,28 +32,6 @@ def test_the_python_client_reads_and_writes(python_client: client.ApiClient, nam
         core.read_namespaced_config_map("a", namespace)
     assert error.value.status == 404
     assert client.VersionApi(python_client).get_code().major == "1"
-
-
-def test_the_python_client_watches(python_client: client.ApiClient, namespace: str) -> None:
-    core = client.CoreV1Api(python_client)
-    core.create_namespaced_config_map(namespace, client.V1ConfigMap(metadata=client.V1ObjectMeta(name="a")))
-    stream = watch.Watch().stream(
-        core.list_namespaced_config_map, namespace, field_selector="metadata.name=a", timeout_seconds=1
-    )
-    assert [(e["type"], e["object"].metadata.name) for e in stream] == [("ADDED", "a")]
-
-
-def test_the_python_client_handles_custom_objects(
-    python_client: client.ApiClient, widgets: str, namespace: str
-) -> None:
-    custom = client.CustomObjectsApi(python_client)
-    body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": "small"}}
-    custom.create_namespaced_custom_object(GROUP, "v1", namespace, "widgets", body)
-    where = (GROUP, "v1", namespace, "widgets", "w")
-    custom.patch_namespaced_custom_object(*where, {"spec": {"size": "large"}})
-    custom.patch_namespaced_custom_object_status(*where, {"status": {"phase": "Ready"}})
-    found = custom.get_namespaced_custom_object(*where)
-    assert (found["spec"]["size"], found["status"]["phase"]) == ("large", "Ready")
 
 
 OPERATOR = """
@@ -86,79 +63,17 @@ def test_kopf_handles_a_life(
         command, env={"KUBECONFIG": kubeconfig, "PATH": os.environ["PATH"]}, stdout=log, stderr=log
     )
     try:
-        body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": "small"}}
         with api.watching(widget_path) as events:
-            api.post(widget_path, body)
-            _until(events, lambda obj: obj.get("status", {}).get("phase") == "Created small")
+            api.post(widget_path, widget())
+            events.until(lambda event: event["object"].get("status", {}).get("phase") == "Created small", 60)
             api.patch(f"{widget_path}/w", {"spec": {"size": "large"}})
-            _until(events, lambda obj: obj.get("status", {}).get("phase") == "Updated large")
+            events.until(lambda event: event["object"].get("status", {}).get("phase") == "Updated large", 60)
             assert api.get(f"{widget_path}/w").json["metadata"]["finalizers"]
             with api.watching(f"/api/v1/namespaces/{namespace}/events") as reports:
-                _until(reports, lambda event: event["reason"] == "Changed")
+                reports.until(lambda event: event["object"]["reason"] == "Changed", 60)
             api.delete(f"{widget_path}/w")
-            _until(events, lambda obj: True, kind="DELETED")
+            events.until(lambda event: event["type"] == "DELETED", 60)
     finally:
         operator.terminate()
         operator.wait(20)
         log.close()
-
-
-def _until(events: Any, wanted: Any, kind: str = "") -> None:
-    count = 0
-    while True:
-        count += 1
-        event = events.take(count, within_s=60)[-1]
-        if (not kind or event["type"] == kind) and wanted(event["object"]):
-            return
-
-
-TEMPLATE = """
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: {{ .Release.Name }}}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: {{ .Release.Name }}}
-spec:
-  replicas: {{ .Values.replicas }}
-  selector: {matchLabels: {app: {{ .Release.Name }}}}
-  template:
-    metadata: {labels: {app: {{ .Release.Name }}}}
-    spec: {containers: [{name: main, image: "example.com/x:{{ .Values.tag }}"}]}
----
-apiVersion: contract.example.com/v1
-kind: Widget
-metadata: {name: {{ .Release.Name }}}
-spec: {size: small}
-"""
-
-
-@pytest.fixture
-def chart(tmp_path: Path) -> str:
-    directory = tmp_path / "chart"
-    (directory / "templates").mkdir(parents=True)
-    (directory / "Chart.yaml").write_text("apiVersion: v2\nname: contract\nversion: 0.1.0\n")
-    (directory / "values.yaml").write_text("replicas: 0\ntag: '1'\n")
-    (directory / "templates" / "all.yaml").write_text(TEMPLATE)
-    return str(directory)
-
-
-def test_helm_installs_upgrades_and_uninstalls(
-    api: Api, widgets: str, namespace: str, kubeconfig: str, chart: str
-) -> None:
-    helm = pytest.importorskip("helm_python")
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/demo"
-    with helm.Config(namespace=namespace, kubeconfig_path=kubeconfig) as releases:
-        assert releases.install(chart, "demo", {}, timeout=30)["status"] == "deployed"
-        assert api.get(path).status == 200
-        assert releases.upgrade(chart, "demo", {"tag": "2"}, timeout=30)["revision"] == 2
-        image = api.get(path).json["spec"]["template"]["spec"]["containers"][0]["image"]
-        assert image == "example.com/x:2"
-        assert [release["name"] for release in releases.list()] == ["demo"]
-        releases.rollback("demo", version=1)
-        image = api.get(path).json["spec"]["template"]["spec"]["containers"][0]["image"]
-        assert image == "example.com/x:1"
-        releases.uninstall("demo")
-    assert api.get(path).status == 404
-    assert api.get(f"/apis/{GROUP}/v1/namespaces/{namespace}/widgets/demo").status == 404

@@ -1,16 +1,14 @@
 """What the chart's ValidatingAdmissionPolicy lets a coordinator write: status.runtime of its own job."""
 
-import time
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from longshore.api import names
-from tests.contract.kube_api.api import Answer, Api
+from tests.contract.kube_api.api import Answer, Api, eventually, role_binding
 from tests.contract.kube_api.test_definitions import quickstart_job
-from tests.contract.kube_api.test_install import CRD, Installer, remove_installation
+from tests.contract.kube_api.test_install import installing
 
 pytest.importorskip("helm_python")
 
@@ -20,12 +18,9 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 @pytest.fixture(scope="module")
 def installed(api: Api, kubeconfig: str) -> Iterator[None]:
-    if api.get(CRD).status == 200:
-        pytest.skip("the cluster has Longshore installed")
-    installer = Installer(api, kubeconfig, f"install-{uuid.uuid4().hex[:8]}")
-    installer.install()
-    yield
-    remove_installation(installer)
+    with installing(api, kubeconfig) as installer:
+        installer.install()
+        yield
 
 
 class Job:
@@ -63,12 +58,7 @@ def account(api: Api, namespace: str, name: str, pod: str = "") -> Api:
     rule = {"apiGroups": [names.GROUP], "resources": [names.PLURAL, f"{names.PLURAL}/status"], "verbs": ["*"]}
     base = f"{RBAC}/namespaces/{namespace}"
     assert api.post(f"{base}/roles", {"metadata": {"name": name}, "rules": [rule]}).status == 201
-    binding = {
-        "metadata": {"name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-    }
-    assert api.post(f"{base}/rolebindings", binding).status == 201
+    assert api.post(f"{base}/rolebindings", role_binding(name, namespace, name, name)).status == 201
     spec: Json = {}
     if pod:
         containers = [{"name": "c", "image": "x"}]
@@ -85,16 +75,8 @@ def coordinator(api: Api, job: Job) -> Api:
     """The coordinator's account, with more rights than the operator gives it: the policy holds regardless."""
     own = names.service_account(job.name)
     who = account(api, job.namespace, own, pod=own)
-    _until_ruled(job, who)
+    eventually("the policy rules", lambda: "denied request" in job.apply_status(who, {"phase": "Failed"}).text)
     return who
-
-
-def _until_ruled(job: Job, who: Api) -> None:
-    """Rights and policies take effect within a moment on a real cluster."""
-    end_s = time.monotonic() + 30
-    while "denied request" not in job.apply_status(who, {"phase": "Failed"}).text:
-        assert time.monotonic() < end_s, job.apply_status(who, {"phase": "Failed"}).text
-        time.sleep(0.1)
 
 
 def test_a_coordinator_reports(job: Job, coordinator: Api) -> None:
@@ -149,10 +131,13 @@ def test_a_coordinator_writes_no_other_job(job: Job, coordinator: Api) -> None:
 
 def test_others_are_not_meant(job: Job, coordinator: Api) -> None:
     person = account(job.api, job.namespace, "team-coordinator")
-    end_s = time.monotonic() + 30
-    while (answer := person.patch(job.path, {"spec": {"suspend": True}})).status != 200:
-        assert time.monotonic() < end_s and "denied request" not in answer.text, answer.text
-        time.sleep(0.1)
+
+    def may_write() -> bool:
+        answer = person.patch(job.path, {"spec": {"suspend": True}})
+        assert "denied request" not in answer.text
+        return answer.status == 200
+
+    eventually("the rights of the account", may_write)
     nameless = quickstart_job() | {"apiVersion": names.API_VERSION, "metadata": {"generateName": "sweep-"}}
     assert person.post(job.path.rpartition("/")[0], nameless).status == 201
     assert job.apply_status(job.api, {"phase": "Suspended"}, names.OPERATOR_FIELD_MANAGER).status == 200

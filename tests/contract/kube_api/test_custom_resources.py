@@ -4,14 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.api import WIDGET, Api, is_established, widget
 
-VERSION = {"apiVersion": "contract.example.com/v1", "kind": "Widget"}
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-
-def widget(name: str = "w", **spec: Any) -> dict[str, Any]:
-    return {**VERSION, "metadata": {"name": name}, "spec": {"size": "small", **spec}}
 
 
 def _causes(answer: Any) -> dict[str, str]:
@@ -63,7 +58,7 @@ def test_what_the_schema_forbids_is_refused(
 
 
 def test_rules_are_skipped_where_the_shape_is_wrong(api: Api, widget_path: str) -> None:
-    causes = _causes(api.post(widget_path, {**VERSION, "metadata": {"name": "w"}, "spec": {"replicas": 99}}))
+    causes = _causes(api.post(widget_path, {**WIDGET, "metadata": {"name": "w"}, "spec": {"replicas": 99}}))
     assert causes["spec.size"] == "Required value" and "some validation rules were not checked" in causes["<nil>"]
 
 
@@ -140,13 +135,10 @@ def test_a_definition_takes_its_objects_with_it(api: Api, namespace: str) -> Non
         created = api.post(DEFINITIONS, _definition("gadgets", "Gadget", {"type": "object"}))
         assert created.status == 201
         assert created.json["spec"]["names"]["listKind"] == "GadgetList"
-        count = 1
-        while "Established" not in str(events.take(count)[-1]["object"].get("status", {}).get("conditions")):
-            count += 1
+        events.until(is_established)
         path = f"/apis/contract.example.com/v1/namespaces/{namespace}/gadgets"
         gadget = {"apiVersion": "contract.example.com/v1", "kind": "Gadget", "metadata": {"name": "g"}}
         assert api.post(path, gadget).status == 201
         assert api.delete(f"{DEFINITIONS}/{name}").status == 200
-        while events.take(count)[-1]["type"] != "DELETED":
-            count += 1
+        events.until(lambda event: event["type"] == "DELETED")
     assert api.get(f"{DEFINITIONS}/{name}").status == 404

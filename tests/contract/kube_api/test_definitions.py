@@ -1,6 +1,5 @@
 """What an API server refuses in a CustomResourceDefinition, and that it accepts ours with every manifest we ship."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import yaml
 
 from longshore.api import names
 from longshore.api.crd import rljob_crd
-from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.api import Api, eventually, is_established
 from tests.unit.api.specs import BROKEN, from_python, spec
 
 Json = dict[str, Any]
@@ -211,9 +210,7 @@ def rljobs(api: Api) -> Iterator[str]:
         with api.watching(DEFINITIONS, fieldSelector=f"metadata.name={crd['metadata']['name']}") as events:
             answer = api.post(DEFINITIONS, crd, fieldValidation="Strict")
             assert answer.status == 201, answer.text
-            count = 1
-            while "Established" not in str(events.take(count)[-1]["object"].get("status", {}).get("conditions")):
-                count += 1
+            events.until(is_established)
         yield f"/apis/{GROUP}/{names.VERSION}"
     finally:
         api.delete(path)
@@ -290,11 +287,8 @@ def test_a_definition_with_a_new_default_does_not_change_the_generation_of_jobs_
     spec = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     spec["properties"]["novelty"] = {"type": "integer", "default": 3}
     assert api.put(definition, found).status == 200
-    end_s = time.monotonic() + 30
-    while (read := api.get(f"{jobs}/old").json)["spec"].get("novelty") != 3:
-        assert time.monotonic() < end_s, "the new default is not served"
-        time.sleep(0.1)
-    assert read["metadata"]["generation"] == 1
+    eventually("the new default", lambda: api.get(f"{jobs}/old").json["spec"].get("novelty") == 3)
+    assert api.get(f"{jobs}/old").json["metadata"]["generation"] == 1
     written = api.patch(f"{jobs}/old/status", {"status": {"attempt": 1}})
     assert (written.status, written.json["metadata"]["generation"]) == (200, 1)
     labelled = api.patch(f"{jobs}/old", {"metadata": {"labels": {"team": "a"}}})

@@ -52,9 +52,7 @@ def test_a_deleted_namespace_goes_with_its_content(api: Api, namespace: str, con
         assert refused.json["message"].endswith("because it is being terminated")
         assert refused.json["details"]["causes"][0]["reason"] == "NamespaceTerminating"
         with api.watching(config_maps, fieldSelector="metadata.name=held") as held:
-            count = 1
-            while "deletionTimestamp" not in held.take(count)[-1]["object"]["metadata"]:
-                count += 1
+            held.until(lambda event: "deletionTimestamp" in event["object"]["metadata"])
         api.patch(f"{config_maps}/held", {"metadata": {"finalizers": None}})
         assert _until_deleted(events, namespace) == [namespace]
 
@@ -115,9 +113,7 @@ def test_roles_aggregate_by_label(api: Api, namespace: str) -> None:
         with api.watching(path, fieldSelector=f"metadata.name={whole}") as events:
             api.post(path, {"metadata": {"name": whole}, "aggregationRule": selector, "rules": []})
             api.post(path, {"metadata": {"name": part, "labels": {label: "true"}}, "rules": [rule]})
-            count = 1
-            while events.take(count)[-1]["object"].get("rules") != [rule]:
-                count += 1
+            events.until(lambda event: event["object"].get("rules") == [rule])
     finally:
         api.delete(f"{path}/{whole}")
         api.delete(f"{path}/{part}")

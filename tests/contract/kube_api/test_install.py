@@ -4,9 +4,9 @@ import base64
 import gzip
 import json
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from longshore_cli.errors import CliError
 from longshore_cli.examples import CHART
 from longshore_client.kube import Kube
 from longshore_client.target import Target
-from tests.contract.kube_api.api import Api
+from tests.contract.kube_api.api import Api, eventually
 from tests.contract.kube_api.test_definitions import quickstart_job
 
 helm = pytest.importorskip("helm_python")
@@ -85,19 +85,21 @@ def _names(answer: Any) -> list[str]:
 
 @pytest.fixture
 def installer(api: Api, kubeconfig: str) -> Iterator[Installer]:
+    with installing(api, kubeconfig) as one:
+        yield one
+
+
+@contextmanager
+def installing(api: Api, kubeconfig: str) -> Iterator[Installer]:
+    """An installer; in the end even what stays on purpose is removed: the definition, and with it every job."""
     if api.get(CRD).status == 200:
         pytest.skip("the cluster has Longshore installed")
-    one = Installer(api, kubeconfig, f"install-{uuid.uuid4().hex[:8]}")
-    yield one
-    remove_installation(one)
-
-
-def remove_installation(installer: Installer) -> None:
-    """Also remove what stays on purpose: the definition, and with it every job."""
+    installer = Installer(api, kubeconfig, f"install-{uuid.uuid4().hex[:8]}")
+    yield installer
     installer.uninstall()
-    installer.api.delete(f"/api/v1/namespaces/{installer.namespace}")
-    installer.api.delete(CRD)
-    _until_deleted(installer.api, CRD)
+    api.delete(f"/api/v1/namespaces/{installer.namespace}")
+    api.delete(CRD)
+    _until_deleted(api, CRD)
 
 
 def broken_chart(tmp_path: Path, file: str, old: str, new: str) -> Path:
@@ -119,12 +121,15 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     )
 
 
-def test_a_chart_is_installed_upgraded_and_removed(installer: Installer, api: Api) -> None:
+def test_a_chart_is_installed_upgraded_rolled_back_and_removed(installer: Installer, api: Api) -> None:
     assert installer.install() == "installed"
     assert api.get(CRD).status == 200
     assert installer.install(maxConcurrency=4) == "upgraded to revision 2"
     deployments = api.get(f"/apis/apps/v1/namespaces/{installer.namespace}/deployments").json["items"]
     assert "--max-concurrency=4" in deployments[0]["spec"]["template"]["spec"]["containers"][0]["command"]
+    installer.roll_back()
+    deployments = api.get(f"/apis/apps/v1/namespaces/{installer.namespace}/deployments").json["items"]
+    assert "--max-concurrency=4" not in deployments[0]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert installer.uninstall()
     assert installer.objects() == set()
     assert api.get(CRD).status == 200, "jobs outlive the operator"
@@ -206,9 +211,5 @@ def test_an_upgrade_that_was_interrupted_does_not_block_the_next(installer: Inst
     assert installer.install(maxConcurrency=8).startswith("upgraded to revision")
 
 
-def _until_deleted(api: Api, path: str, within_s: float = 60.0) -> None:
-    """Wait until an object that is being deleted is gone."""
-    end_s = time.monotonic() + within_s
-    while api.get(path).status != 404:
-        assert time.monotonic() < end_s, f"{path} is still there"
-        time.sleep(0.1)
+def _until_deleted(api: Api, path: str) -> None:
+    eventually(f"{path} is gone", lambda: api.get(path).status == 404, 60)

@@ -2,7 +2,6 @@
 
 import json
 import time
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 
 from longshore.api import names
 from longshore_operator.template_rules import refusals
-from tests.contract.kube_api.api import Answer, Api
+from tests.contract.kube_api.api import Answer, Api, eventually
 from tests.contract.kube_api.test_definitions import quickstart_job
-from tests.contract.kube_api.test_install import CRD, Installer, remove_installation
+from tests.contract.kube_api.test_install import Installer, installing
 
 pytest.importorskip("helm_python")
 
@@ -25,22 +24,16 @@ OWN = "longshore"
 
 @pytest.fixture(scope="module")
 def installer(api: Api, kubeconfig: str) -> Iterator[Installer]:
-    if api.get(CRD).status == 200:
-        pytest.skip("the cluster has Longshore installed")
-    installer = Installer(api, kubeconfig, f"install-{uuid.uuid4().hex[:8]}")
-    installer.install(jobPolicy=LIMITS, templates={"priorityClasses": ["urgent"]})
-    yield installer
-    remove_installation(installer)
+    with installing(api, kubeconfig) as installer:
+        installer.install(jobPolicy=LIMITS, templates={"priorityClasses": ["urgent"]})
+        yield installer
 
 
 @pytest.fixture(scope="module")
 def jobs(api: Api, installer: Installer) -> str:
     """Where jobs are written, once the policy is in force."""
     path = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL}"
-    end_s = time.monotonic() + 30
-    while "kueue.x-k8s.io/queue-name" not in create(api, path, labels={}).text:
-        assert time.monotonic() < end_s, "the policy does not take effect"
-        time.sleep(0.1)
+    eventually("the policy", lambda: "kueue.x-k8s.io/queue-name" in create(api, path, labels={}).text)
     return path
 
 
@@ -152,13 +145,13 @@ def test_a_job_that_exists_can_be_suspended_and_labelled_though_it_is_too_large_
     assert api.post(jobs, {**job, "metadata": {"name": "old", "labels": QUEUE}, "spec": spec}).status == 201
     path = f"{jobs}/old"
     installer.install(jobPolicy={**LIMITS, "maxGpus": 4}, templates={"priorityClasses": ["urgent"]})
-    end_s = time.monotonic() + 30
-    while (
-        refused := api.patch(path, {"spec": {"suspend": True, "backoffLimit": int(time.monotonic()) % 100}})
-    ).status == 200:
-        assert time.monotonic() < end_s, "the new limit does not take effect"
-        time.sleep(0.1)
-    assert "more than 4 GPUs" in refused.json["message"]
+
+    def is_refused() -> bool:
+        limit = int(time.monotonic()) % 100
+        answer = api.patch(path, {"spec": {"suspend": True, "backoffLimit": limit}})
+        return answer.status != 200 and "more than 4 GPUs" in answer.json["message"]
+
+    eventually("the new limit", is_refused)
     assert api.patch(path, {"spec": {"suspend": True}}).status == 200
     assert api.patch(path, {"spec": {"suspend": False}}).status == 200
     assert api.patch(path, {"metadata": {"labels": {"team": "a"}}}).status == 200

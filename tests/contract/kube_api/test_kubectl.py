@@ -135,13 +135,6 @@ def test_diff_and_dry_run(kubectl: Kubectl, widgets: str) -> None:
     assert json.loads(kubectl("get", "widget", "w", "-o", "json").stdout)["spec"]["note"] == "hello"
 
 
-def test_wait_sees_conditions(kubectl: Kubectl, widgets: str) -> None:
-    kubectl("apply", "-f", "-", stdin=WIDGET)
-    kubectl("patch", "widget", "w", "--subresource=status", "--type=merge", "-p",
-            '{"status":{"conditions":[{"type":"Ready","status":"True"}]}}')  # fmt: skip
-    kubectl("wait", "widget/w", "--for=condition=Ready", "--timeout=20s")
-
-
 def test_auth_questions(kubectl: Kubectl) -> None:
     assert kubectl("auth", "can-i", "create", "pods").stdout == "yes\n"
     answer = kubectl("auth", "can-i", "list", "secrets", "--as=nobody", check=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.kube_api.api import TABLE, Api
+from tests.contract.kube_api.api import TABLE, Api, widget
 
 
 @pytest.fixture
@@ -41,13 +41,7 @@ def test_field_selectors(api: Api, five: str) -> None:
 
 def test_selectable_fields_of_custom_resources(api: Api, widget_path: str) -> None:
     for name, size in (("a", "small"), ("b", "large")):
-        body = {
-            "apiVersion": "contract.example.com/v1",
-            "kind": "Widget",
-            "metadata": {"name": name},
-            "spec": {"size": size},
-        }
-        assert api.post(widget_path, body).status == 201
+        assert api.post(widget_path, widget(name, size=size)).status == 201
     assert _names(api.get(widget_path, fieldSelector="spec.size=large").json) == ["b"]
     refused = api.get(widget_path, fieldSelector="spec.note=x")
     assert (refused.status, refused.json["message"]) == (400, "field label not supported: spec.note")
@@ -91,13 +85,7 @@ def test_a_table_has_typed_cells_and_metadata(api: Api, five: str) -> None:
 
 
 def test_printer_columns_of_custom_resources(api: Api, widget_path: str) -> None:
-    body = {
-        "apiVersion": "contract.example.com/v1",
-        "kind": "Widget",
-        "metadata": {"name": "w"},
-        "spec": {"size": "small"},
-    }
-    api.post(widget_path, body)
+    api.post(widget_path, widget())
     api.patch(f"{widget_path}/w/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     table = api.get(widget_path, accept=TABLE).json
     columns = [(c["name"], c["type"], c["priority"]) for c in table["columnDefinitions"]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.kube_api.api import JSON_PATCH, MERGE, STRATEGIC, Api
+from tests.contract.kube_api.api import JSON_PATCH, MERGE, STRATEGIC, Api, widget
 
 
 @pytest.fixture
@@ -96,15 +96,7 @@ def test_a_strategic_patch_merges_lists_by_key(api: Api, namespace: str) -> None
 
 
 def test_a_custom_resource_refuses_strategic_patches(api: Api, widget_path: str) -> None:
-    api.post(
-        widget_path,
-        {
-            "apiVersion": "contract.example.com/v1",
-            "kind": "Widget",
-            "metadata": {"name": "w"},
-            "spec": {"size": "small"},
-        },
-    )
+    api.post(widget_path, widget())
     answer = api.patch(f"{widget_path}/w", {"spec": {"size": "large"}}, STRATEGIC)
     assert (answer.status, answer.json["reason"]) == (415, "UnsupportedMediaType")
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ import yaml
 from longshore_kube import client as module
 from longshore_kube.access import Access, from_kubeconfig
 from longshore_kube.blocking import Blocking
-from longshore_kube.client import METADATA_LIST_TYPE, Client, Patch
-from longshore_kube.errors import ApiError, Unreachable
-from longshore_kube.plugin import ExecPlugin
+from longshore_kube.client import Client, Patch
+from longshore_kube.errors import ApiError
 from longshore_kube.reflector import Changed, Listed, Reflector
 from longshore_kube.resources import CONFIG_MAPS, PODS
 
@@ -96,32 +94,8 @@ class TestLists:
         names = [item["metadata"]["name"] for item in await client.items(path, fields=fields)]
         assert [name for name in names if len(name) == 1] == list("abcde")
 
-    async def test_metadata_alone_can_be_had(self, client: Client, namespace: str) -> None:
-        await client.create(CONFIG_MAPS, config_map(namespace, "a", k="1"), namespace)
-        found = await client.request("GET", CONFIG_MAPS.path(namespace), accept=METADATA_LIST_TYPE)
-        assert found["kind"] == "PartialObjectMetadataList"
-        assert not any("data" in item for item in found["items"])
-
 
 class TestFollowing:
-    async def test_changes_follow_the_list(self, client: Client, namespace: str) -> None:
-        await create(client, namespace, "a")
-        seen: list[str] = []
-        async with asyncio.timeout(LIMIT_S):
-            changes = Reflector(client, CONFIG_MAPS.path(namespace), _own, fields=_OWN).changes()
-            async with aclosing(changes):
-                async for news in changes:
-                    match news:
-                        case Listed():
-                            seen += ["listed", *sorted(news.items)]
-                            await create(client, namespace, "b")
-                            await client.delete(CONFIG_MAPS, "a", namespace)
-                        case Changed():
-                            seen.append(f"{news.kind} {news.item}")
-                            if news.kind == "DELETED":
-                                break
-        assert seen == ["listed", "a", "ADDED b", "DELETED a"]
-
     async def test_a_change_is_heard_within_a_second(self, client: Client, namespace: str) -> None:
         """Of the watch itself; a relist would take longer than any pause."""
         received: asyncio.Queue[str] = asyncio.Queue()
@@ -149,18 +123,6 @@ def _own(obj: dict[str, Any]) -> str | None:
     return None if "ca.crt" in name else name
 
 
-ISSUE = """
-import json, os, sys
-from pathlib import Path
-info = json.loads(os.environ["KUBERNETES_EXEC_INFO"])
-runs = Path(sys.argv[2])
-runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
-status = json.loads(Path(sys.argv[1]).read_text())[min(len(runs.read_text()), 2) - 1]
-print(json.dumps({"apiVersion": info["apiVersion"], "kind": "ExecCredential", "status": status}))
-"""
-"""Answers with the first credentials of a file, and from then on with the second."""
-
-
 @pytest.fixture
 async def credentials(access: Access) -> dict[str, str]:
     """The administrator's, as a plugin gives them."""
@@ -172,34 +134,11 @@ async def credentials(access: Access) -> dict[str, str]:
     return {"clientCertificateData": access.certificate.decode(), "clientKeyData": access.key.decode()}
 
 
-def issued(tmp_path: Path, *statuses: dict[str, str]) -> ExecPlugin:
-    (tmp_path / "answers").write_text(json.dumps(statuses))
-    command = (sys.executable, "-c", ISSUE, str(tmp_path / "answers"), str(tmp_path / "runs"))
-    return ExecPlugin(command, "client.authentication.k8s.io/v1")
-
-
 def anonymous(access: Access) -> Access:
     return Access(access.server, ca=access.ca, insecure=access.insecure, server_name=access.server_name)
 
 
 class TestCredentials:
-    async def test_a_plugin_identifies_the_user(
-        self, access: Access, credentials: dict[str, str], namespace: str, tmp_path: Path
-    ) -> None:
-        plugin = issued(tmp_path, credentials, credentials)
-        async with Client(replace(anonymous(access), plugin=plugin), "contract") as client:
-            await create(client, namespace, "a", "b")
-        assert (tmp_path / "runs").read_text() == "x"
-
-    async def test_a_token_that_the_server_knows_no_longer_is_issued_again(
-        self, access: Access, credentials: dict[str, str], namespace: str, tmp_path: Path
-    ) -> None:
-        plugin = issued(tmp_path, {"token": "expired"}, credentials)
-        async with Client(replace(anonymous(access), plugin=plugin), "contract") as client:
-            if "token" in credentials:
-                await create(client, namespace, "a")
-                assert (tmp_path / "runs").read_text() == "xx"
-
     async def test_a_token_that_nobody_accepts_is_one_sentence(self, access: Access, namespace: str) -> None:
         async with Client(replace(anonymous(access), token="expired"), "contract") as client:
             with pytest.raises(ApiError, match="does not accept the credentials: renew them"):
@@ -259,14 +198,6 @@ class TestBlocking:
             news = kube.iterate(lambda client: Reflector(client, path, _own, fields=_OWN).changes(), 1.0)
             assert [type(one) for one in news] == [Listed]
             kube.call(lambda client: create(client, namespace, "a"))
-        finally:
-            kube.close()
-
-    def test_an_api_server_that_is_away_is_said(self) -> None:
-        kube = Blocking(Access("http://127.0.0.1:1"), "contract")
-        try:
-            with pytest.raises(Unreachable, match="Connection refused"):
-                kube.call(lambda client: client.get(PODS, "a", "default"))
         finally:
             kube.close()
 

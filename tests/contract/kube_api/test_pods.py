@@ -52,6 +52,9 @@ def test_a_new_pod_mounts_its_service_account(api: Api, pods: str) -> None:
         ({}, "BestEffort"),
         ({"requests": {"cpu": "1"}}, "Burstable"),
         ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+        ({"requests": {"cpu": "1000m"}, "limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
+        ({"requests": {"cpu": "500m"}, "limits": {"cpu": "1", "memory": "1Gi"}}, "Burstable"),
+        ({"limits": {"example.com/gpu": "1"}}, "BestEffort"),
     ],
 )
 def test_quality_of_service_follows_resources(api: Api, pods: str, resources: Any, expected: str) -> None:
@@ -135,9 +138,7 @@ def test_a_disruption_budget_holds_an_eviction(api: Api, pods: str, namespace: s
     api.patch(f"{pods}/p/status", ready, "application/strategic-merge-patch+json")
     with api.watching(budgets) as events:
         assert api.post(budgets, {"metadata": {"name": "b"}, "spec": spec}).status == 201
-        count = 1
-        while not events.take(count)[-1]["object"].get("status", {}).get("currentHealthy"):
-            count += 1
+        events.until(lambda event: event["object"].get("status", {}).get("currentHealthy"))
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
     held = api.post(f"{pods}/p/eviction", eviction)
     assert (held.status, held.json["reason"]) == (429, "TooManyRequests")

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from tests.contract.kube_api.api import Api, Json
-
-VERSION = {"apiVersion": "contract.example.com/v1", "kind": "Widget"}
+from tests.contract.kube_api.api import WIDGET, Api, Json
 
 
 def config(**spec: Any) -> dict[str, Any]:
-    return {**VERSION, "metadata": {"name": "w"}, "spec": spec}
+    return {**WIDGET, "metadata": {"name": "w"}, "spec": spec}
 
 
 def _fields(obj: Json, manager: str, operation: str = "Apply") -> Json:
@@ -81,7 +79,7 @@ def test_status_conditions_have_an_owner_each(api: Api, widget_path: str) -> Non
     api.post(widget_path, config(size="small"))
     for manager, kind in (("one", "Ready"), ("two", "Synced")):
         status = {"conditions": [{"type": kind, "status": "True"}]}
-        body = {**VERSION, "metadata": {"name": "w"}, "status": status}
+        body = {**WIDGET, "metadata": {"name": "w"}, "status": status}
         assert api.apply(f"{path}/status", body, manager, force="true").status == 200
     obj = api.get(path).json
     assert {c["type"] for c in obj["status"]["conditions"]} == {"Ready", "Synced"}

@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
+SCRATCH: Json = {
+    "volumes": [{"name": "v", "emptyDir": {}}],
+    "c_volumeMounts": [{"name": "v", "mountPath": "/scratch"}],
+}
+"""Fields of a pod whose container keeps files in /scratch when it restarts."""
 
 
 class Kubectl:
@@ -69,6 +74,17 @@ class Kubectl:
     def wait_phase(self, pod: str, phase: str) -> Json:
         """Wait for the phase of a pod."""
         return self.wait(f"pod/{pod}", ".status.phase", phase)
+
+    def ready_pod(self, script: str, **fields: Any) -> Json:
+        """Apply a pod `p` and wait until it is ready."""
+        self.apply(self.pod("p", script, **fields))
+        return self.wait_ready("pod/p")
+
+    def output(self, script: str, **fields: Any) -> str:
+        """Apply a pod `p` that runs once; its log when it has succeeded."""
+        self.apply(self.pod("p", script, restartPolicy="Never", **fields))
+        self.wait_phase("p", "Succeeded")
+        return self("logs", "p")
 
     def events(self, name: str) -> dict[str, str]:
         """Messages of the events of an object, by reason."""

@@ -2,15 +2,12 @@
 
 import asyncio
 import os
-import select
-import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from longshore_devcluster.kubelet.containers import KILLED, ContainerProcess, Spec, StartError
+from longshore_devcluster.kubelet.containers import KILLED, ContainerProcess, Spec
 from longshore_devcluster.kubelet.leftovers import marked_processes
 from longshore_devcluster.kubelet.logs import LogOptions, LogWatch, read_log
 
@@ -51,47 +48,6 @@ async def test_both_output_streams_are_logged_with_unfinished_last_line(tmp_path
     assert sorted((await log_text(tmp_path)).splitlines()) == ["one", "three", "two"]
 
 
-async def test_long_lines_survive_whole(tmp_path: Path) -> None:
-    process = await ContainerProcess.start(
-        Spec(
-            [sys.executable, "-c", "print('x' * 300_000); print('end')"],
-            {},
-            str(tmp_path),
-            log=str(tmp_path / "log"),
-        )
-    )
-    await process.wait()
-
-    assert await log_text(tmp_path) == "x" * 300_000 + "\nend\n"
-
-
-async def test_missing_program_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="no-such-program"):
-        await ContainerProcess.start(Spec(["no-such-program"], {}, str(tmp_path), log=str(tmp_path / "log")))
-
-
-async def test_signals_reach_the_main_process(tmp_path: Path) -> None:
-    watch = LogWatch()
-    script = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
-    process = await ContainerProcess.start(spec(tmp_path, script), watch.changed.notify)
-    assert await next_line(process, tmp_path, watch) == "ready\n"
-
-    process.signal(signal.SIGTERM)
-
-    assert await process.wait() == 3
-    assert await log_text(tmp_path, tail_lines=1) == "bye\n"
-
-
-async def test_main_processes_end_takes_daemons_in_other_sessions_with_it(tmp_path: Path) -> None:
-    process = await ContainerProcess.start(
-        spec(tmp_path, "setsid sh -c 'setsid sleep 1000 & sleep 1000' & setsid -f sleep 1000; exit 0")
-    )
-
-    assert await process.wait() == 0
-
-    assert marked_processes(str(tmp_path)) == []
-
-
 async def test_kill_ends_processes_that_ignore_sigterm_and_have_groups_of_their_own(tmp_path: Path) -> None:
     watch = LogWatch()
     script = "trap '' TERM; setsid sh -c \"trap '' TERM; sleep 1000\" & set -m; sleep 1000 & echo ready; wait; wait"
@@ -105,43 +61,12 @@ async def test_kill_ends_processes_that_ignore_sigterm_and_have_groups_of_their_
     assert marked_processes(str(tmp_path)) == []
 
 
-async def test_nothing_survives_when_the_kubelet_disappears(tmp_path: Path) -> None:
-    driver = f"""
-import asyncio, sys
-sys.path[:0] = {sys.path!r}
-from longshore_devcluster.kubelet.containers import ContainerProcess, Spec
-async def main():
-    spec = Spec(["sh", "-c", "setsid sleep 1000 & sleep 1000"], {{"PATH": "/usr/bin:/bin", "{MARK}": "{tmp_path}"}},
-                "/", log="{tmp_path}/log")
-    process = await ContainerProcess.start(spec)
-    print(process._shim.pid, flush=True)
-    await process.wait()
-asyncio.run(main())
-"""
-    kubelet = await asyncio.create_subprocess_exec(sys.executable, "-c", driver, stdout=asyncio.subprocess.PIPE)
-    assert kubelet.stdout is not None
-    shim = os.pidfd_open(int(await kubelet.stdout.readline()))
-    assert marked_processes(str(tmp_path))
-
-    kubelet.kill()
-    await kubelet.wait()
-    await asyncio.to_thread(wait_for_end, shim)
-
-    assert marked_processes(str(tmp_path)) == []
-
-
 def until_marked(mark: str, count: int) -> None:
     """Wait for so many processes: one that is between `fork` and `exec` shows no mark."""
     deadline_s = time.monotonic() + 60
     while len(marked_processes(mark)) < count:
         assert time.monotonic() < deadline_s, f"fewer than {count} processes have the mark"
         time.sleep(0.01)
-
-
-def wait_for_end(pidfd: int) -> None:
-    ended, _, _ = select.select([pidfd], [], [], 60)
-    assert ended, "the keeper of the container outlived its kubelet"
-    os.close(pidfd)
 
 
 async def test_no_zombie_is_left(tmp_path: Path) -> None:

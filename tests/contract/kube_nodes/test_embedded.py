@@ -19,7 +19,7 @@ from longshore_devcluster.cluster import ClusterConfig, remove_run_dirs
 from longshore_devcluster.kubelet.leftovers import marked_processes
 from longshore_devcluster.kubelet.shim import processes
 from longshore_devcluster.launcher import LaunchError, cluster_process, find, start_detached, stop
-from tests.contract.kube_nodes.kube import Json, Kubectl
+from tests.contract.kube_nodes.kube import SCRATCH, Json, Kubectl
 
 pytestmark = pytest.mark.usefixtures("embedded_only")
 
@@ -47,9 +47,7 @@ def test_every_pod_has_a_loopback_address_of_its_own(kubectl: Kubectl) -> None:
     probe = {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 1}
     ports = [{"name": "web", "containerPort": 8000}]
     for name in ("a", "b"):
-        server = kubectl.pod(name, "", c_env=env, c_readinessProbe=probe, c_ports=ports)
-        server["spec"]["containers"][0]["command"] = serve
-        kubectl.apply(server)
+        kubectl.apply(kubectl.pod(name, "", c_command=serve, c_env=env, c_readinessProbe=probe, c_ports=ports))
 
     addresses = [kubectl.wait_ready(f"pod/{name}")["status"]["podIP"] for name in ("a", "b")]
 
@@ -60,19 +58,12 @@ def test_every_pod_has_a_loopback_address_of_its_own(kubectl: Kubectl) -> None:
 
 
 def test_python_in_a_pod_is_the_interpreter_that_runs_the_cluster(kubectl: Kubectl) -> None:
-    pod = kubectl.pod("p", "", restartPolicy="Never")
-    pod["spec"]["containers"][0]["command"] = ["python", "-c", "import sys; print(sys.prefix)"]
-    kubectl.apply(pod)
-    kubectl.wait_phase("p", "Succeeded")
-
-    assert kubectl("logs", "p").strip() == sys.prefix
+    command = ["python", "-c", "import sys; print(sys.prefix)"]
+    assert kubectl.output("", c_command=command).strip() == sys.prefix
 
 
 def test_environment_of_a_pod_holds_nothing_of_the_cluster_processes_environment(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "env", restartPolicy="Never"))
-    kubectl.wait_phase("p", "Succeeded")
-
-    names = {line.partition("=")[0] for line in kubectl("logs", "p").splitlines()}
+    names = {line.partition("=")[0] for line in kubectl.output("env").splitlines()}
 
     assert names - {"PWD", "SHLVL", "_", "OLDPWD"} == {
         "DEVCLUSTER_CONTAINER",
@@ -89,10 +80,7 @@ def test_environment_of_a_pod_holds_nothing_of_the_cluster_processes_environment
 
 
 def test_ordinary_clients_in_a_pod_find_the_cluster_as_its_service_account(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "kubectl auth whoami -o json", restartPolicy="Never"))
-    kubectl.wait_phase("p", "Succeeded")
-
-    user = json.loads(kubectl("logs", "p"))["status"]["userInfo"]
+    user = json.loads(kubectl.output("kubectl auth whoami -o json"))["status"]["userInfo"]
 
     assert user["username"] == f"system:serviceaccount:{kubectl.namespace}:default"
 
@@ -109,9 +97,7 @@ def test_container_without_a_command_says_what_is_missing(kubectl: Kubectl) -> N
 
 
 def test_missing_program_is_a_start_error(kubectl: Kubectl) -> None:
-    pod = kubectl.pod("p", "", restartPolicy="Never")
-    pod["spec"]["containers"][0]["command"] = ["no-such-program"]
-    kubectl.apply(pod)
+    kubectl.apply(kubectl.pod("p", "", restartPolicy="Never", c_command=["no-such-program"]))
 
     ended = kubectl.wait_phase("p", "Failed")["status"]["containerStatuses"][0]["state"]["terminated"]
 
@@ -121,8 +107,7 @@ def test_missing_program_is_a_start_error(kubectl: Kubectl) -> None:
 
 def test_nothing_of_a_deleted_pod_survives_even_in_sessions_of_its_own(kubectl: Kubectl) -> None:
     script = "setsid sh -c \"trap '' TERM; sleep 1000\" & setsid -f sleep 1000; echo up; wait"
-    kubectl.apply(kubectl.pod("p", script, terminationGracePeriodSeconds=1))
-    pod = kubectl.wait_ready("pod/p")
+    pod = kubectl.ready_pod(script, terminationGracePeriodSeconds=1)
     assert marked_processes(uid(pod))
 
     kubectl("delete", "pod", "p")
@@ -145,8 +130,7 @@ def test_forced_deletion_ends_the_processes_too(kubectl: Kubectl) -> None:
 
 
 def test_container_whose_keeper_was_killed_is_ended_whole_and_restarted(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "setsid -f sleep 1000; echo up; sleep 1000"))
-    pod = kubectl.wait_ready("pod/p")
+    pod = kubectl.ready_pod("setsid -f sleep 1000; echo up; sleep 1000")
     first = marked_processes(uid(pod))
     keepers = {parent for pid, parent in processes() if pid in first} - set(first)
     assert len(keepers) == 1
@@ -159,8 +143,7 @@ def test_container_whose_keeper_was_killed_is_ended_whole_and_restarted(kubectl:
 
 
 def test_files_of_a_pod_go_with_it(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "sleep 1000"))
-    kubectl.wait_ready("pod/p")
+    kubectl.ready_pod("sleep 1000")
     home, scratch = kubectl("exec", "p", "--", "sh", "-c", "pwd; echo $TMPDIR").split()
     assert Path(home).is_dir()
 
@@ -171,8 +154,7 @@ def test_files_of_a_pod_go_with_it(kubectl: Kubectl) -> None:
 
 
 def test_terminal_of_an_exec_is_a_terminal(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "sleep 1000"))
-    kubectl.wait_ready("pod/p")
+    kubectl.ready_pod("sleep 1000")
     master, slave = pty.openpty()
     command = [*kubectl.base, "exec", "-it", "p", "--", "sh", "-c", "test -t 0 && test -t 1 && echo terminal"]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
@@ -186,10 +168,9 @@ def test_terminal_of_an_exec_is_a_terminal(kubectl: Kubectl) -> None:
 def test_restarted_cluster_restarts_the_containers_that_it_lost(data_dir: Path) -> None:
     with cluster_process(data_dir, CONFIG, keep_volumes=True) as running:
         kubectl = kubectl_of(running.kubeconfig)
-        volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/state"}]
-        script = "echo run >> /state/runs; cat /state/runs; sleep 1000"
+        script = "echo run >> /scratch/runs; cat /scratch/runs; sleep 1000"
         kubectl.apply(
-            kubectl.pod("always", script, volumes=[volume], c_volumeMounts=mount),
+            kubectl.pod("always", script, **SCRATCH),
             kubectl.pod("never", "sleep 1000", restartPolicy="Never"),
             kubectl.pod("done", "echo kept", restartPolicy="Never"),
         )
@@ -206,7 +187,7 @@ def test_restarted_cluster_restarts_the_containers_that_it_lost(data_dir: Path) 
         assert kubectl.wait_phase("never", "Failed")["status"]["containerStatuses"][0]["restartCount"] == 0
         assert kubectl("logs", "done") == "kept\n"
         # Its scratch volume has outlived the restart, as on a real node.
-        assert kubectl("exec", "always", "--", "cat", "/state/runs") == "run\nrun\n"
+        assert kubectl("exec", "always", "--", "cat", "/scratch/runs") == "run\nrun\n"
 
 
 def test_smaller_cluster_forgets_its_former_nodes_and_their_pods(data_dir: Path) -> None:
@@ -224,8 +205,7 @@ def test_smaller_cluster_forgets_its_former_nodes_and_their_pods(data_dir: Path)
 def test_nothing_survives_the_sudden_death_of_the_cluster(data_dir: Path) -> None:
     running = start_detached(data_dir, CONFIG)
     kubectl = kubectl_of(running.kubeconfig)
-    kubectl.apply(kubectl.pod("p", "setsid sleep 1000 & trap '' TERM; echo up; while :; do sleep 0.1; done"))
-    pod = kubectl.wait_ready("pod/p")
+    pod = kubectl.ready_pod("setsid sleep 1000 & trap '' TERM; echo up; while :; do sleep 0.1; done")
     handles = [os.pidfd_open(pid) for pid in marked_processes(uid(pod))]
     assert handles
 

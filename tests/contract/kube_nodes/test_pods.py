@@ -6,9 +6,8 @@ from pathlib import Path
 import kubernetes.client
 import kubernetes.config
 import kubernetes.stream
-import pytest
 
-from tests.contract.kube_nodes.kube import Json, Kubectl
+from tests.contract.kube_nodes.kube import SCRATCH, Json, Kubectl
 
 
 def main_status(pod: Json) -> Json:
@@ -52,9 +51,7 @@ def test_last_words_may_come_from_the_log(kubectl: Kubectl) -> None:
 
 
 def test_running_pod_is_ready_and_has_addresses(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "sleep 1000"))
-
-    pod = kubectl.wait_ready("pod/p")
+    pod = kubectl.ready_pod("sleep 1000")
 
     held = conditions(pod)
     assert {name for name, value in held.items() if value == "True"} >= {
@@ -88,28 +85,19 @@ def test_crashing_container_restarts_with_growing_delay_and_keeps_its_previous_l
 
 
 def test_on_failure_restarts_until_success(kubectl: Kubectl) -> None:
-    volume = {"name": "v", "emptyDir": {}}
-    mount = {"name": "v", "mountPath": "/state"}
-    script = "if [ -e /state/tried ]; then exit 0; fi; touch /state/tried; exit 1"
-    kubectl.apply(kubectl.pod("p", script, restartPolicy="OnFailure", volumes=[volume], c_volumeMounts=[mount]))
+    script = "if [ -e /scratch/tried ]; then exit 0; fi; touch /scratch/tried; exit 1"
+    kubectl.apply(kubectl.pod("p", script, restartPolicy="OnFailure", **SCRATCH))
 
     assert main_status(kubectl.wait_phase("p", "Succeeded"))["restartCount"] == 1
 
 
 def test_init_containers_run_one_after_the_other_before_the_rest(kubectl: Kubectl) -> None:
-    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/scratch"}]
-    init = [
-        kubectl.container("one", "echo one >> /scratch/order", volumeMounts=mount),
-        kubectl.container("two", "echo two >> /scratch/order", volumeMounts=mount),
-    ]
-    pod = kubectl.pod(
-        "p", "cat /scratch/order", restartPolicy="Never", initContainers=init, volumes=[volume], c_volumeMounts=mount
-    )
-    kubectl.apply(pod)
+    mounts = SCRATCH["c_volumeMounts"]
+    init = [kubectl.container(one, f"echo {one} >> /scratch/order", volumeMounts=mounts) for one in ("one", "two")]
 
-    ended = kubectl.wait_phase("p", "Succeeded")
+    assert kubectl.output("cat /scratch/order", initContainers=init, **SCRATCH) == "one\ntwo\n"
 
-    assert kubectl("logs", "p") == "one\ntwo\n"
+    ended = kubectl.get("pod/p")
     assert conditions(ended)["Initialized"] == "True"
     assert [entry["state"]["terminated"]["exitCode"] for entry in ended["status"]["initContainerStatuses"]] == [0, 0]
 
@@ -125,18 +113,10 @@ def test_failing_init_container_fails_a_pod_that_never_restarts(kubectl: Kubectl
 
 
 def test_sidecar_runs_beside_the_main_container_and_ends_after_it(kubectl: Kubectl) -> None:
-    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/scratch"}]
     serving = "trap 'exit 0' TERM; touch /scratch/up; while :; do sleep 0.1; done"
-    sidecar = kubectl.container("side", serving, restartPolicy="Always", volumeMounts=mount)
-    pod = kubectl.pod(
-        "p",
-        "until [ -e /scratch/up ]; do sleep 0.1; done; echo served",
-        restartPolicy="Never",
-        initContainers=[sidecar],
-        volumes=[volume],
-        c_volumeMounts=mount,
-    )
-    kubectl.apply(pod)
+    sidecar = kubectl.container("side", serving, restartPolicy="Always", volumeMounts=SCRATCH["c_volumeMounts"])
+    script = "until [ -e /scratch/up ]; do sleep 0.1; done; echo served"
+    kubectl.apply(kubectl.pod("p", script, restartPolicy="Never", initContainers=[sidecar], **SCRATCH))
 
     ended = kubectl.wait_phase("p", "Succeeded")
 
@@ -152,8 +132,7 @@ def test_active_deadline_fails_the_pod(kubectl: Kubectl) -> None:
 
 def test_deleted_pod_gets_time_for_its_last_words(kubectl: Kubectl) -> None:
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-    kubectl.apply(kubectl.pod("p", script, terminationGracePeriodSeconds=60))
-    kubectl.wait_ready("pod/p")
+    kubectl.ready_pod(script, terminationGracePeriodSeconds=60)
     follower = kubectl.start("logs", "-f", "p")
     assert follower.stdout is not None
     assert follower.stdout.readline() == "up\n"
@@ -166,18 +145,15 @@ def test_deleted_pod_gets_time_for_its_last_words(kubectl: Kubectl) -> None:
 
 def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(kubectl: Kubectl) -> None:
     script = "trap '' TERM; echo up; while :; do sleep 0.1; done"
-    kubectl.apply(kubectl.pod("p", script, terminationGracePeriodSeconds=1))
-    kubectl.wait_ready("pod/p")
+    kubectl.ready_pod(script, terminationGracePeriodSeconds=1)
 
     kubectl("delete", "pod", "p", timeout_s=60)
 
 
 def test_pre_stop_hook_runs_before_sigterm(kubectl: Kubectl) -> None:
-    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/scratch"}]
     script = "trap 'cat /scratch/hook; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hooked > /scratch/hook"]}}}
-    kubectl.apply(kubectl.pod("p", script, volumes=[volume], c_volumeMounts=mount, c_lifecycle=hook))
-    kubectl.wait_ready("pod/p")
+    kubectl.ready_pod(script, c_lifecycle=hook, **SCRATCH)
     follower = kubectl.start("logs", "-f", "p")
     assert follower.stdout is not None
     assert follower.stdout.readline() == "up\n"
@@ -197,26 +173,14 @@ def test_two_containers_share_the_pod_and_are_distinguished_by_name(kubectl: Kub
     assert kubectl("logs", "p", "-c", "other") == "two\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ((), "1\n2\n3\n4\n"),
-        (("--tail=2",), "3\n4\n"),
-        (("--tail=0",), ""),
-        (("--limit-bytes=3",), "1\n2"),
-        (("--since=1h",), "1\n2\n3\n4\n"),
-    ],
-)
-def test_logs_can_be_cut(kubectl: Kubectl, options: tuple[str, ...], text: str) -> None:
-    kubectl.apply(kubectl.pod("p", "for i in 1 2 3 4; do echo $i; done", restartPolicy="Never"))
-    kubectl.wait_phase("p", "Succeeded")
-
-    assert kubectl("logs", "p", *options) == text
+def test_logs_can_be_cut(kubectl: Kubectl) -> None:
+    assert kubectl.output("for i in 1 2 3 4; do echo $i; done") == "1\n2\n3\n4\n"
+    for option, text in (("tail=2", "3\n4\n"), ("tail=0", ""), ("limit-bytes=3", "1\n2"), ("since=1h", "1\n2\n3\n4\n")):
+        assert kubectl("logs", "p", f"--{option}") == text
 
 
 def test_logs_can_carry_the_time(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "echo text", restartPolicy="Never"))
-    kubectl.wait_phase("p", "Succeeded")
+    kubectl.output("echo text")
 
     stamp, _, text = kubectl("logs", "p", "--timestamps").partition(" ")
 
@@ -226,8 +190,7 @@ def test_logs_can_carry_the_time(kubectl: Kubectl) -> None:
 
 
 def test_exec_passes_input_output_and_exit_code(kubectl: Kubectl) -> None:
-    kubectl.apply(kubectl.pod("p", "sleep 1000", c_env=[{"name": "COLOUR", "value": "blue"}]))
-    kubectl.wait_ready("pod/p")
+    kubectl.ready_pod("sleep 1000", c_env=[{"name": "COLOUR", "value": "blue"}])
 
     assert kubectl("exec", "p", "--", "sh", "-c", "echo $COLOUR") == "blue\n"
     assert kubectl("exec", "-i", "p", "--", "cat", stdin="over\nand out") == "over\nand out"
@@ -237,8 +200,7 @@ def test_exec_passes_input_output_and_exit_code(kubectl: Kubectl) -> None:
 
 
 def test_python_client_execs_over_the_older_channel_protocol(kubectl: Kubectl, kubeconfig: Path) -> None:
-    kubectl.apply(kubectl.pod("p", "sleep 1000"))
-    kubectl.wait_ready("pod/p")
+    kubectl.ready_pod("sleep 1000")
     with kubernetes.config.new_client_from_config(str(kubeconfig)) as client:
         api = kubernetes.client.CoreV1Api(client)
         answer = kubernetes.stream.stream(
@@ -260,9 +222,7 @@ def test_python_client_execs_over_the_older_channel_protocol(kubectl: Kubectl, k
 def test_files_are_copied_in_and_out(kubectl: Kubectl, tmp_path: Path) -> None:
     local = tmp_path
     (local / "in").write_bytes(bytes(range(256)) * 1000)
-    volume, mount = {"name": "v", "emptyDir": {}}, [{"name": "v", "mountPath": "/scratch"}]
-    kubectl.apply(kubectl.pod("p", "sleep 1000", volumes=[volume], c_volumeMounts=mount))
-    kubectl.wait_ready("pod/p")
+    kubectl.ready_pod("sleep 1000", **SCRATCH)
 
     kubectl("cp", str(local / "in"), f"{kubectl.namespace}/p:/scratch/file")
     kubectl("cp", f"{kubectl.namespace}/p:/scratch/file", str(local / "out"))

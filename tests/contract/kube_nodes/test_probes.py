@@ -1,48 +1,29 @@
 """Probes decide about readiness and restarts."""
 
-from tests.contract.kube_nodes.kube import Json, Kubectl
+from tests.contract.kube_nodes.kube import SCRATCH, Json, Kubectl
 
 
 def exec_probe(script: str, **timing: int) -> Json:
     return {"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, **timing}
 
 
-def state_volume() -> Json:
-    return {"name": "v", "emptyDir": {}}
-
-
-def state_mount() -> list[Json]:
-    return [{"name": "v", "mountPath": "/state"}]
-
-
 def test_readiness_follows_its_probe_both_ways(kubectl: Kubectl) -> None:
-    pod = kubectl.pod(
-        "p",
-        "sleep 1000",
-        volumes=[state_volume()],
-        c_volumeMounts=state_mount(),
-        c_readinessProbe=exec_probe("test -e /state/ready", failureThreshold=1),
-    )
-    kubectl.apply(pod)
+    probe = exec_probe("test -e /scratch/ready", failureThreshold=1)
+    kubectl.apply(kubectl.pod("p", "sleep 1000", c_readinessProbe=probe, **SCRATCH))
     kubectl.wait("pod/p", ".status.phase", "Running")
     kubectl("wait", "pod/p", "--for=condition=Ready=False", "--timeout=60s")
 
-    kubectl("exec", "p", "--", "touch", "/state/ready")
+    kubectl("exec", "p", "--", "touch", "/scratch/ready")
     kubectl.wait_ready("pod/p")
-    kubectl("exec", "p", "--", "rm", "/state/ready")
+    kubectl("exec", "p", "--", "rm", "/scratch/ready")
     kubectl("wait", "pod/p", "--for=condition=Ready=False", "--timeout=60s")
 
     assert kubectl.get("pod/p")["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
 def test_failing_liveness_probe_restarts_the_container(kubectl: Kubectl) -> None:
-    pod = kubectl.pod(
-        "p",
-        "echo up; sleep 1000",
-        terminationGracePeriodSeconds=1,
-        c_livenessProbe=exec_probe("false", failureThreshold=1),
-    )
-    kubectl.apply(pod)
+    probe = exec_probe("false", failureThreshold=1)
+    kubectl.apply(kubectl.pod("p", "echo up; sleep 1000", terminationGracePeriodSeconds=1, c_livenessProbe=probe))
 
     restarts = "{.status.containerStatuses[0].restartCount}"
     kubectl("wait", "pod/p", f"--for=jsonpath={restarts}=1", "--timeout=100s")
@@ -51,19 +32,13 @@ def test_failing_liveness_probe_restarts_the_container(kubectl: Kubectl) -> None
 
 
 def test_startup_probe_holds_the_others_back(kubectl: Kubectl) -> None:
-    pod = kubectl.pod(
-        "p",
-        "sleep 1000",
-        volumes=[state_volume()],
-        c_volumeMounts=state_mount(),
-        c_startupProbe=exec_probe("test -e /state/started", failureThreshold=100),
-        c_livenessProbe=exec_probe("test -e /state/started", failureThreshold=1),
-    )
-    kubectl.apply(pod)
+    startup = exec_probe("test -e /scratch/started", failureThreshold=100)
+    liveness = exec_probe("test -e /scratch/started", failureThreshold=1)
+    kubectl.apply(kubectl.pod("p", "sleep 1000", c_startupProbe=startup, c_livenessProbe=liveness, **SCRATCH))
     kubectl.wait("pod/p", ".status.phase", "Running")
     assert kubectl.get("pod/p")["status"]["containerStatuses"][0]["started"] is False
 
-    kubectl("exec", "p", "--", "touch", "/state/started")
+    kubectl("exec", "p", "--", "touch", "/scratch/started")
     pod = kubectl.wait_ready("pod/p")
 
     status = pod["status"]["containerStatuses"][0]

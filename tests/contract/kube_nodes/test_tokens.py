@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,14 +56,3 @@ async def test_token_is_kept_for_most_of_its_life_and_then_renewed(client: Clien
     renewed_s = tokens.renewal_s()
     assert renewed_s is not None
     assert renewed_s > due_s
-
-
-async def test_token_is_accepted_as_its_service_account(client: Client) -> None:
-    request = TokenRequest(audience="", expiration_s=3600)
-    tokens = await Tokens(client, time.time).fetch(await pod(client), [request])
-
-    async with Client(replace(client.access, token=tokens[request]), "test") as in_pod:
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        answer = await in_pod.request("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=review)
-
-    assert answer["status"]["userInfo"]["username"] == "system:serviceaccount:default:default"

@@ -26,6 +26,7 @@ from tests.contract.operator.harness import (
     Operator,
     eventually,
 )
+from tests.contract.operator.kueue import operator_with_kueue
 
 helm = pytest.importorskip("helm_python", reason="the chart is installed with helm-python-sdk")
 
@@ -77,6 +78,15 @@ def operator(operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
     code = process.stop()
     print(process.log())
     assert code == 0
+
+
+@pytest.fixture(scope="module")
+def kueue_operator(
+    cluster: Cluster, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operator]:
+    """An operator that uses Kueue, and something that admits Workloads."""
+    with operator_with_kueue(cluster, operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log") as process:
+        yield process
 
 
 @pytest.fixture

@@ -104,12 +104,16 @@ class Jobs:
     def patch(self, spec: dict[str, Any], name: str = "demo") -> None:
         self._custom("patch_namespaced_custom_object", name, {"spec": spec})
 
-    def patch_status(self, status: dict[str, Any], name: str = "demo") -> None:
+    def patch_status(self, status: dict[str, Any], name: str) -> None:
         """Change the part of a job's status that belongs to the operator."""
         self._custom("patch_namespaced_custom_object_status", name, {"status": status})
 
     def delete(self, name: str = "demo") -> None:
         self._custom("delete_namespaced_custom_object", name)
+
+    def delete_all(self) -> None:
+        for name in self.statuses():
+            self.delete(name)
 
     def status(self, name: str = "demo") -> dict[str, Any]:
         job = self.get(name)
@@ -185,9 +189,9 @@ class Jobs:
         found = self.cluster.core.list_namespaced_pod(self.namespace, label_selector="longshore.dev/job")
         return {pod.metadata.name: pod for pod in found.items}
 
-    def worker_labels(self, label: str, name: str = "demo") -> list[str]:
+    def worker_labels(self, label: str) -> list[str]:
         """A label of the workers, in their order."""
-        workers = [pod.metadata.labels for pod in self.pods().values() if f"{name}-worker-" in pod.metadata.name]
+        workers = [pod.metadata.labels for pod in self.pods().values() if "-worker-" in pod.metadata.name]
         return [labels[label] for labels in sorted(workers, key=lambda labels: int(labels["longshore.dev/index"]))]
 
     def delete_pod(self, name: str) -> str:

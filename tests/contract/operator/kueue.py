@@ -23,6 +23,9 @@ from tests.contract.operator.harness import GPU, Cluster, Operator, eventually
 from tests.contract.operator.stand_in import StandIn
 
 GROUP = "kueue.x-k8s.io"
+TEAM = {f"{GROUP}/queue-name": "team"}
+"""Labels of a job in the queue `team`."""
+ON_LINUX = {"kubernetes.io/os": "linux"}
 _KINDS = {
     "Workload": "workloads",
     "LocalQueue": "localqueues",

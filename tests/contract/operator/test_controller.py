@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from longshore.api.rljob import RLJob
-from longshore_devcluster.apiserver import ApiServer
-from longshore_kube.access import Access, from_kubeconfig
+from longshore_kube.access import Access
 from longshore_kube.client import Client, Patch
 from longshore_operator import schedule
 from longshore_operator.children import children
@@ -25,10 +23,10 @@ from longshore_operator.kube import RLJOBS, KubeClient, Object
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.observed import pod_view
 from longshore_operator.plan import OperatorConfig
-from tests.contract.operator.harness import CHART
+from tests.contract.operator.no_nodes import JOB as KEY
+from tests.contract.operator.no_nodes import api_server, create_job
 from tests.unit.operator.model import SPEC
 
-KEY = ("default", "demo")
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
 READY = {"type": "Ready", "status": "True"}
 READ = [("GET", "rljobs")]
@@ -109,31 +107,12 @@ class Operator:
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
     """With one job, which is as it should be."""
-    server = ApiServer(tmp_path)
-    await server.start()
-    async with CountingKube(from_kubeconfig(server.kubeconfig_path)) as kube:
-        crd = yaml.safe_load((CHART / "files" / "rljob-crd.yaml").read_text())
-        await kube.client.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
-        job = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "spec": SPEC}
-        job |= {"metadata": {"namespace": KEY[0], "name": KEY[1]}}
-        async with asyncio.timeout(30):
-            while not await _created(kube, job):  # noqa: ASYNC110 - the server tells nobody
-                await asyncio.sleep(0.05)
+    async with api_server(tmp_path) as access, CountingKube(access) as kube:
+        await create_job(kube, SPEC)
         operator = Operator(kube)
         await operator.until_idle()
         yield operator
         await operator.controller.close()
-    await server.stop()
-
-
-async def _created(kube: KubeClient, job: Object) -> bool:
-    """Whether the job could be made: a definition takes a moment to be served."""
-    try:
-        return await kube.create(job) is not None
-    except Exception as error:
-        if "404" not in repr(error) and getattr(error, "code", 0) != 404:
-            raise
-        return False
 
 
 async def test_a_coordinators_report_costs_one_read(operator: Operator) -> None:

@@ -3,7 +3,6 @@
 import urllib.request
 from typing import Any
 
-import pytest
 from kubernetes import watch
 
 from tests.contract.operator.harness import Jobs, Operator, eventually, job_spec
@@ -93,22 +92,6 @@ def test_a_rejection_is_reported_by_one_event(jobs: Jobs, operator: Operator) ->
     assert "longshore_operator_assignment_rejections_total 1.0" in metric_lines(operator)
 
 
-def test_lost_engines_are_reported_by_one_event_each(jobs: Jobs, operator: Operator) -> None:
-    jobs.create(**job_spec())
-    jobs.wait_phase("Running")
-    notices = [
-        {"number": number, "reason": "EngineLost", "message": f"engine {number} was lost"} for number in range(1, 4)
-    ]
-    for reported in (notices[:2], notices):
-        jobs.report({"attempt": 1, "notices": reported})
-        eventually(
-            "engines are reported", lambda reported=reported: jobs.event_reasons().count("EngineLost") == len(reported)
-        )
-    lost = [event for event in jobs.events() if event.reason == "EngineLost"]
-    assert {event.message for event in lost} == {notice["message"] for notice in notices}
-    assert {(event.type, event.count) for event in lost} == {("Warning", 1)}
-
-
 def test_an_alarm_is_one_event_and_a_condition_until_it_is_over(jobs: Jobs, operator: Operator) -> None:
     jobs.create(**job_spec())
     jobs.wait_phase("Running")
@@ -121,19 +104,3 @@ def test_an_alarm_is_one_event_and_a_condition_until_it_is_over(jobs: Jobs, oper
     assert jobs.wait_condition("TrainingAlarm", "Cleared")["status"] == "False"
     (event,) = [event for event in jobs.events() if event.reason == "RewardsAllZero"]
     assert (event.type, event.count, event.message) == ("Warning", 1, notice["message"])
-
-
-@pytest.mark.parametrize(
-    ("spec", "kind", "reason"),
-    [
-        ({"rollout": STREAMED, **job_spec(replicas=1)}, "RepurposeUnavailable", "NoPodToSpare"),
-        ({"rollout": ADAPTIVE, **job_spec()}, "RegroupUnavailable", "TooFewGPUs"),
-    ],
-    ids=["repurpose", "regroup"],
-)
-def test_a_shape_that_cannot_says_so(
-    jobs: Jobs, operator: Operator, spec: dict[str, Any], kind: str, reason: str
-) -> None:
-    jobs.create(**spec)
-    assert jobs.wait_condition(kind, reason)["status"] == "True"
-    jobs.wait_phase("Running")

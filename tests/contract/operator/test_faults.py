@@ -2,65 +2,27 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from benchmarks.measured_process import free_port
 from benchmarks.pretend_kubelet import PretendKubelet
 
-from longshore_devcluster.apiserver import ApiServer
-from longshore_kube.access import Access, from_kubeconfig
+from longshore_kube.access import Access
 from longshore_kube.errors import KubeError
 from longshore_operator import leader
 from longshore_operator.kube import KubeClient
 from longshore_operator.leader import Election, LeadershipLost
 from longshore_operator.main import parse, run
-from tests.contract.operator.harness import CHART
+from tests.contract.operator.no_nodes import JOB, api_server, create_job, until
 from tests.contract.operator.test_controller import CountingKube, Operator
 from tests.unit.operator.model import SPEC
 
-JOB = ("default", "demo")
+THREE_PODS = SPEC | {"reward": {"pods": 0}}
 SKEWS = [timedelta(minutes=-10), timedelta(minutes=10)]
-
-
-@contextlib.asynccontextmanager
-async def api_server(folder: Path, port: int = 0, ahead: timedelta = timedelta()) -> AsyncIterator[Access]:
-    """The embedded API server, whose clock is ahead of that of the others."""
-    server = ApiServer(folder, port=port, now=lambda: datetime.now(UTC) + ahead)
-    await server.start()
-    try:
-        yield from_kubeconfig(server.kubeconfig_path)
-    finally:
-        await server.stop()
-
-
-async def until(what: str, look: Callable[[], Any]) -> None:
-    """Wait until `look` is true; it may be asynchronous."""
-    async with asyncio.timeout(120):
-        while True:
-            found = look()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.05)
-
-
-async def create_job(kube: KubeClient) -> None:
-    """The definition, and a job of three pods."""
-    crd = yaml.safe_load((CHART / "files" / "rljob-crd.yaml").read_text())
-    await kube.client.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
-    job = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "spec": SPEC | {"reward": {"pods": 0}}}
-    job |= {"metadata": {"namespace": JOB[0], "name": JOB[1]}}
-
-    async def is_created() -> bool:
-        with contextlib.suppress(KubeError):
-            return await kube.create(job) is not None
-        return False
-
-    await until("the definition is served", is_created)
 
 
 async def has_phase(kube: KubeClient, phase: str) -> bool:
@@ -112,7 +74,7 @@ async def test_jobs_go_on_and_no_pod_starts_twice_when_the_api_server_was_away(
         async with api_server(tmp_path, port) as access:
             kube = await stack.enter_async_context(KubeClient(access))
             kubelet, operator = PretendKubelet(kube.client), Supervised(access)
-            await create_job(kube)
+            await create_job(kube, THREE_PODS)
             await stack.enter_async_context(background(kubelet.run(), operator.run()))
             await until("the job runs", lambda: has_phase(kube, "Running"))
             pods = dict(kubelet.pods)
@@ -136,7 +98,7 @@ async def test_jobs_go_on_and_no_pod_starts_twice_when_the_api_server_was_away(
 async def test_a_job_runs_and_ends_though_the_clock_of_the_api_server_differs(tmp_path: Path, ahead: timedelta) -> None:
     async with api_server(tmp_path, ahead=ahead) as access, KubeClient(access) as kube:
         kubelet, operator = PretendKubelet(kube.client), Supervised(access)
-        await create_job(kube)
+        await create_job(kube, THREE_PODS)
         async with background(kubelet.run(), operator.run()):
             await until("the job runs", lambda: has_phase(kube, "Running"))
             await kubelet.succeed(*JOB)
@@ -148,7 +110,7 @@ async def test_a_job_runs_and_ends_though_the_clock_of_the_api_server_differs(tm
 @pytest.mark.parametrize("ahead", SKEWS)
 async def test_a_back_off_is_measured_by_the_clock_of_the_operator(tmp_path: Path, ahead: timedelta) -> None:
     async with api_server(tmp_path, ahead=ahead) as access, CountingKube(access) as kube:
-        await create_job(kube)
+        await create_job(kube, THREE_PODS)
         operator = Operator(kube)
         await operator.until_idle()
         crashed = {"name": "longshore", "state": {"terminated": {"exitCode": 1}}}

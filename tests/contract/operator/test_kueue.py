@@ -2,37 +2,24 @@
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.operator.harness import GPU, LITTLE, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import Kueue, holds, operator_with_kueue
+from tests.contract.operator.kueue import ON_LINUX, TEAM, Kueue, holds
 
-ON_LINUX = {"kubernetes.io/os": "linux"}
-TEAM = {"kueue.x-k8s.io/queue-name": "team"}
 ENDS_WHEN_KILLED = "trap '' TERM; while :; do sleep 1; done"
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def operator(
-    cluster: Cluster, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Operator]:
-    with operator_with_kueue(cluster, operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log") as process:
-        yield process
-
-
 @pytest.fixture
-def kueue(cluster: Cluster, jobs: Jobs, operator: Operator) -> Iterator[Kueue]:
+def kueue(cluster: Cluster, jobs: Jobs, kueue_operator: Operator) -> Iterator[Kueue]:
     """A queue with two GPUs for the namespace of the test."""
     made = Kueue(cluster, f"queue-{next(_numbers)}")
     made.create_queue(jobs.namespace, 2, ON_LINUX)
     yield made
-    for job in ("first", "second", "urgent"):
-        if jobs.get(job) is not None:
-            jobs.delete(job)
+    jobs.delete_all()
     made.delete_queue()
 
 
@@ -51,15 +38,6 @@ def test_a_job_is_admitted_with_all_of_its_pods_and_placed_as_kueue_says(jobs: J
     pod = jobs.pods()["first-coordinator"]
     assert pod.spec.node_selector == ON_LINUX
     assert "team" in [toleration.key for toleration in pod.spec.tolerations]
-
-
-def test_a_job_that_waits_says_why_in_kueues_words_and_has_no_pods(jobs: Jobs, kueue: Kueue) -> None:
-    jobs.create("first", labels=TEAM, **job_spec())
-    wait_admitted(jobs, "first")
-    jobs.create("second", labels=TEAM, **job_spec())
-    jobs.wait_reported("second", "QuotaPending", f"insufficient unused quota for {GPU}")
-    assert jobs.status("second")["phase"] == "Queued"
-    assert jobs.gpu_pods("second") == {}
 
 
 def test_an_evicted_job_gives_its_quota_back_when_its_pods_are_gone_and_returns(jobs: Jobs, kueue: Kueue) -> None:
@@ -101,12 +79,12 @@ def test_the_quota_of_a_suspended_job_is_not_free_while_its_pods_end(jobs: Jobs,
 
 
 def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
-    jobs: Jobs, kueue: Kueue, operator: Operator
+    jobs: Jobs, kueue: Kueue, kueue_operator: Operator
 ) -> None:
     for name in ("first", "second"):
         jobs.create(name, labels=TEAM, **job_spec(replicas=1))
         wait_admitted(jobs, name)
-    with operator.paused():
+    with kueue_operator.paused():
         for change in ({"suspend": True}, {"workers": {"replicas": 2}}, {"suspend": False}):
             jobs.patch(change, "first")
     jobs.wait_reported("first", "QuotaPending", f"insufficient unused quota for {GPU}")
@@ -150,13 +128,6 @@ def test_a_job_that_kueue_deactivates_says_so_and_returns_after_a_suspension_by_
     jobs.wait_phase("Suspended", "first")
     jobs.patch({"suspend": False}, "first")
     assert wait_admitted(jobs, "first")["attempt"] == 2
-
-
-def test_a_queue_that_does_not_exist_is_reported_and_corrected(jobs: Jobs, kueue: Kueue) -> None:
-    jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
-    jobs.wait_reported("first", "QueueUnavailable", "LocalQueue later doesn't exist. Set the label")
-    kueue.create_local_queue(jobs.namespace, "later")
-    wait_admitted(jobs, "first")
 
 
 def test_a_job_that_has_ended_leaves_its_quota_to_others(jobs: Jobs, kueue: Kueue) -> None:
@@ -226,17 +197,11 @@ def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for
 
 
 @pytest.mark.usefixtures("running_pods")
-def test_a_partly_admitted_job_runs_with_its_part(jobs: Jobs, kueue: Kueue) -> None:
+def test_a_partly_admitted_job_runs_with_its_part_and_kueue_learns_of_it(jobs: Jobs, kueue: Kueue) -> None:
     spec = job_spec(replicas=4)
     spec["workers"] |= {"minReplicas": 1}
     jobs.create("first", labels=TEAM, **spec)
     status = jobs.wait_phase("Running", "first")
     assert status["workers"] == {"desired": 2, "ready": 2}
     assert sorted(jobs.gpu_pods("first")) == ["first-coordinator", "first-worker-0", "first-worker-1"]
-
-
-@pytest.mark.usefixtures("running_pods")
-def test_kueue_learns_that_the_pods_are_ready(jobs: Jobs, kueue: Kueue) -> None:
-    jobs.create("first", labels=TEAM, **job_spec())
-    jobs.wait_phase("Running", "first")
     eventually("PodsReady", lambda: kueue.condition(jobs.namespace, "first", "PodsReady").get("status") == "True")

@@ -3,15 +3,13 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.contract.operator.bookings import Bookings, Gang
 from tests.contract.operator.harness import Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import Kueue, operator_with_kueue
+from tests.contract.operator.kueue import ON_LINUX, Kueue
 
-ON_LINUX = {"kubernetes.io/os": "linux"}
 QUOTAS = {"production": 4, "research": 4}
 DEADLINE_S = 240.0
 TRAINS = """
@@ -58,16 +56,8 @@ PROBE = Member(1, "probe", "production", 1)
 FLEET = [*FIRST, *WAITING, *URGENT, PROBE]
 
 
-@pytest.fixture(scope="module")
-def operator(
-    cluster: Cluster, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Operator]:
-    with operator_with_kueue(cluster, operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log") as process:
-        yield process
-
-
 @pytest.fixture
-def queues(cluster: Cluster, teams: tuple[Jobs, Jobs, Jobs], operator: Operator) -> Iterator[dict[str, Kueue]]:
+def queues(cluster: Cluster, teams: tuple[Jobs, Jobs, Jobs], kueue_operator: Operator) -> Iterator[dict[str, Kueue]]:
     """Two ClusterQueues, each with a LocalQueue in every team's namespace."""
     made = {name: Kueue(cluster, f"{name}-{next(_numbers)}") for name in QUOTAS}
     for name, kueue in made.items():
@@ -75,9 +65,8 @@ def queues(cluster: Cluster, teams: tuple[Jobs, Jobs, Jobs], operator: Operator)
         for team in teams:
             kueue.create_local_queue(team.namespace, name)
     yield made
-    for member in FLEET:
-        if teams[member.team].get(member.name) is not None:
-            teams[member.team].delete(member.name)
+    for team in teams:
+        team.delete_all()
     for kueue in made.values():
         kueue.delete_queue()
 

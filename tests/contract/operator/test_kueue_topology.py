@@ -6,27 +6,17 @@ The cluster of `LONGSHORE_TEST_KUBECONFIG` has two nodes or more with GPUs of th
 import itertools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
-from tests.contract.operator.kueue import Kueue, condition, operator_with_kueue
+from tests.contract.operator.kueue import ON_LINUX, TEAM, Kueue, condition
 from tests.contract.operator.pod_groups import start
 
-TEAM = {"kueue.x-k8s.io/queue-name": "team"}
 RACK = "longshore.dev/test-rack"
 LICENCE = "example.com/licence"
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def operator(
-    cluster: Cluster, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Operator]:
-    with operator_with_kueue(cluster, operator_kubeconfig, tmp_path_factory.mktemp("operator") / "log") as process:
-        yield process
 
 
 @pytest.fixture
@@ -55,14 +45,13 @@ def _create_idle_node(cluster: Cluster, like: Any) -> Any:
 
 
 @pytest.fixture
-def kueue(cluster: Cluster, jobs: Jobs, operator: Operator, racks: dict[str, int]) -> Iterator[Kueue]:
+def kueue(cluster: Cluster, jobs: Jobs, kueue_operator: Operator, racks: dict[str, int]) -> Iterator[Kueue]:
     """A queue with all GPUs, whose flavor has the racks for a topology."""
     made = Kueue(cluster, f"racks-{next(_numbers)}")
-    made.create_cluster_queue(sum(racks.values()), {"kubernetes.io/os": "linux"}, [RACK])
+    made.create_cluster_queue(sum(racks.values()), ON_LINUX, [RACK])
     made.create_local_queue(jobs.namespace, "team")
     yield made
-    if jobs.get() is not None:
-        jobs.delete()
+    jobs.delete_all()
     made.delete_queue()
 
 

@@ -23,11 +23,9 @@ from tests.contract.operator.harness import (
     eventually,
     job_spec,
 )
-from tests.contract.operator.kueue import Kueue, holds, operator_with_kueue
+from tests.contract.operator.kueue import ON_LINUX, TEAM, Kueue, holds, operator_with_kueue
 from tests.contract.operator.multikueue import CONTROLLER, FakeMultiKueue
 
-TEAM = {"kueue.x-k8s.io/queue-name": "team"}
-ON_LINUX = {"kubernetes.io/os": "linux"}
 TRAINS = """
 trap 'touch "$LONGSHORE_STORAGE/checkpoint"; exit 143' TERM
 until [ -e "$LONGSHORE_STORAGE/stop" ]; do sleep 1 & wait $!; done
@@ -64,8 +62,7 @@ def there(jobs: Jobs, cluster: Cluster, operators: Cluster) -> Iterator[Jobs]:
     found = Jobs(operators, jobs.namespace)
     with FakeMultiKueue(cluster, operators, name):
         yield found
-        if jobs.get() is not None:
-            jobs.delete()
+        jobs.delete_all()
         eventually("the job is gone there", lambda: found.get() is None)
     here_queue.delete_queue()
     there_queue.delete_queue()

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from kubernetes import client, config
-from kubernetes.client.exceptions import ApiException
 
 from tests.contract.operator.conftest import helm
 from tests.contract.operator.harness import (
@@ -39,11 +38,20 @@ SERVICE = "kubernetes"
 """The service of the API server, in the namespace `default`."""
 
 
+Start = Callable[..., Operator]
+
+
 @pytest.fixture
-def operators(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[list[Operator]]:
-    """Operators that a test starts with `start`; all are stopped in the end."""
+def start(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts an operator, for all namespaces where no options are given; all are stopped in the end."""
     started: list[Operator] = []
-    yield started
+
+    def make(*options: str, **more: str) -> Operator:
+        log = tmp_path / f"operator-{len(started)}.log"
+        started.append(Operator(operator_kubeconfig, log, *(options or ("--all-namespaces",)), **more))
+        return started[-1]
+
+    yield make
     for process in started:
         process.stop()
 
@@ -54,12 +62,6 @@ def after_rounds(*preemptions: int, **more: Any) -> dict[str, Any]:
     return {"attempt": 1, "step": len(rounds), "recentRounds": rounds, "tpSizes": [1, 2], "tpSize": 1, **more}
 
 
-def start(operators: list[Operator], kubeconfig: Path, folder: Path, *options: str) -> Operator:
-    options = options or ("--all-namespaces",)
-    operators.append(Operator(kubeconfig, folder / f"operator-{len(operators)}.log", *options))
-    return operators[-1]
-
-
 def replaced(jobs: Jobs, name: str, before: dict[str, str]) -> bool:
     """Another pod has the name."""
     pod = jobs.pods().get(name)
@@ -68,9 +70,9 @@ def replaced(jobs: Jobs, name: str, before: dict[str, str]) -> bool:
 
 class TestRestart:
     def test_what_happened_meanwhile_is_dealt_with_and_healthy_pods_are_left_alone(
-        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+        self, jobs: Jobs, start: Start
     ) -> None:
-        first = start(operators, operator_kubeconfig, tmp_path)
+        first = start()
         jobs.create("healthy", **job_spec())
         jobs.create("hurt", **job_spec())
         jobs.wait_phase("Running", "healthy")
@@ -80,7 +82,7 @@ class TestRestart:
 
         jobs.delete_pod("hurt-coordinator")
         eventually("the pod is gone", lambda: "hurt-coordinator" not in jobs.pods())
-        start(operators, operator_kubeconfig, tmp_path).wait_leading()
+        start().wait_leading()
         status = jobs.wait_phase("Running", "hurt", attempt=2)
         assert status["failures"] == 0
         now = {name: pod.metadata.uid for name, pod in jobs.pods().items() if name.startswith("healthy")}
@@ -88,9 +90,9 @@ class TestRestart:
         assert jobs.status("healthy")["attempt"] == 1
 
     def test_a_newer_version_with_other_defaults_and_another_image_restarts_no_running_job(
-        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+        self, jobs: Jobs, start: Start
     ) -> None:
-        first = start(operators, operator_kubeconfig, tmp_path)
+        first = start()
         jobs.create(**job_spec())
         before = jobs.wait_phase("Running")["settings"]
         pods = {name: pod.metadata.uid for name, pod in jobs.pods().items()}
@@ -98,8 +100,7 @@ class TestRestart:
 
         jobs.patch({"backoffLimit": 5})
         options = ("--all-namespaces", f"--runtime-image={NEWER_IMAGE}")
-        newer = Operator(operator_kubeconfig, tmp_path / "newer.log", *options, module="tests.contract.operator.newer")
-        operators.append(newer)
+        start(*options, module="tests.contract.operator.newer")
         eventually("the newer version has looked", lambda: jobs.status()["settings"]["generation"] == 2)
         after = jobs.status()["settings"]
         assert after["fingerprint"] != before["fingerprint"]
@@ -119,9 +120,9 @@ class TestRestart:
         assert NEW_FIELD in json.loads(settings)
 
     def test_rounds_that_were_considered_are_remembered_and_missed_ones_are_caught_up(
-        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+        self, jobs: Jobs, start: Start
     ) -> None:
-        first = start(operators, operator_kubeconfig, tmp_path)
+        first = start()
         jobs.create(**job_spec(gpus_per_pod=2), rollout={"engine": {"parallelism": "Adaptive"}})
         jobs.wait_phase("Running")
         jobs.report(after_rounds(30, 30))
@@ -129,7 +130,7 @@ class TestRestart:
         first.stop(signal.SIGKILL)
 
         jobs.report(after_rounds(30, 30, 90))
-        start(operators, operator_kubeconfig, tmp_path).wait_leading()
+        start().wait_leading()
         eventually("engines regroup", lambda: jobs.status()["assignment"]["epoch"] == 2)
         status = jobs.status()
         assert status["assignment"]["baseline"] == {"tpSize": 1, "tpSizes": {"Short": 2}}
@@ -139,10 +140,8 @@ class TestRestart:
         jobs.report(after_rounds(30, 30, 90, appliedEpoch=2, tpSize=2))
         eventually("the labels follow", lambda: jobs.worker_labels("longshore.dev/tp-size") == ["2", "2"])
 
-    def test_a_job_deleted_while_no_operator_runs_goes_away_with_its_pods(
-        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
-    ) -> None:
-        operator = start(operators, operator_kubeconfig, tmp_path)
+    def test_a_job_deleted_while_no_operator_runs_goes_away_with_its_pods(self, jobs: Jobs, start: Start) -> None:
+        operator = start()
         jobs.create(**job_spec())
         jobs.wait_phase("Running")
         operator.stop()
@@ -151,12 +150,10 @@ class TestRestart:
 
 
 class TestLeadership:
-    def test_one_leads_and_the_other_takes_over_when_it_stops(
-        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
-    ) -> None:
-        first = start(operators, operator_kubeconfig, tmp_path)
+    def test_one_leads_and_the_other_takes_over_when_it_stops(self, jobs: Jobs, start: Start) -> None:
+        first = start()
         first.wait_leading()
-        second = start(operators, operator_kubeconfig, tmp_path)
+        second = start()
         eventually("the second serves its probes", lambda: answer(second, "readyz") == "standing by")
         assert answer(first, "readyz") == "leading"
         assert first.stop() == 0
@@ -175,10 +172,8 @@ def answer(operator: Operator, path: str) -> str | None:
 
 
 class TestHealth:
-    def test_a_working_operator_is_healthy_and_serves_its_metrics(
-        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
-    ) -> None:
-        operator = start(operators, operator_kubeconfig, tmp_path)
+    def test_a_working_operator_is_healthy_and_serves_its_metrics(self, jobs: Jobs, start: Start) -> None:
+        operator = start()
         jobs.create(**job_spec(coordinator="exit 0"))
         jobs.wait_phase("Succeeded")
         assert answer(operator, "healthz") == "ok"
@@ -195,9 +190,9 @@ class TestHealth:
 
 class TestScope:
     def test_an_operator_for_one_namespace_leaves_others_alone(
-        self, jobs: Jobs, cluster: Cluster, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+        self, jobs: Jobs, cluster: Cluster, start: Start
     ) -> None:
-        start(operators, operator_kubeconfig, tmp_path, f"--namespace={jobs.namespace}")
+        start(f"--namespace={jobs.namespace}")
         other = Jobs(cluster, "default")
         other.create("elsewhere", **job_spec())
         try:
@@ -225,9 +220,9 @@ class TestRights:
         assert allowed(operator_kubeconfig, "create", "secrets")
 
     def test_a_coordinator_may_follow_its_own_job_and_patch_its_status_and_nothing_else(
-        self, jobs: Jobs, operators: list[Operator], operator_kubeconfig: Path, tmp_path: Path
+        self, jobs: Jobs, start: Start, tmp_path: Path
     ) -> None:
-        start(operators, operator_kubeconfig, tmp_path)
+        start()
         jobs.create(**job_spec())
         jobs.create("other", **job_spec())
         jobs.wait_phase("Running")
@@ -336,12 +331,3 @@ class TestChart:
             return not pods
 
         eventually("the operator's pod is gone", stopped)
-
-
-def test_the_crd_is_kept_when_the_chart_goes(cluster: Cluster, chart: None) -> None:
-    api = client.ApiextensionsV1Api(cluster.client)
-    try:
-        crd = api.read_custom_resource_definition("rljobs.longshore.dev")
-    except ApiException as error:
-        raise AssertionError("the chart installs the CRD") from error
-    assert crd.metadata.annotations["helm.sh/resource-policy"] == "keep"

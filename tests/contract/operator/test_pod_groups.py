@@ -79,17 +79,6 @@ def test_workers_are_members_of_a_group_that_lives_as_long_as_the_job_has_pods(
     assert pod_group(cluster, kind, jobs.namespace)["spec"]["minMember"] == 3
 
 
-@pytest.mark.parametrize("kind", [VOLCANO], indirect=True)
-def test_volcano_has_its_queue_and_its_scheduler(
-    cluster: Cluster, jobs: Jobs, operator: Operator, kind: PodGroupKind
-) -> None:
-    jobs.create(scheduling={"podGroup": "Volcano", "queue": "research"})
-    start(jobs)
-    eventually("two workers", lambda: len(members(jobs)) == 2)
-    assert pod_group(cluster, kind, jobs.namespace)["spec"]["queue"] == "research"
-    assert {pod.spec.scheduler_name for pod in members(jobs)} == {"volcano"}
-
-
 def test_a_job_waits_until_the_cluster_serves_its_groups(cluster: Cluster, jobs: Jobs, operator: Operator) -> None:
     jobs.create(scheduling=scheduling(PLUGINS))
     condition = jobs.wait_condition("Admitted", "PodGroupUnavailable")

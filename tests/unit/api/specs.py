@@ -3,9 +3,11 @@
 import copy
 from typing import Any
 
+import pytest
 from pydantic import ValidationError
 
 from longshore.api.crd import rljob_crd
+from longshore.api.mistakes import sentence
 from longshore.api.spec import RLJobSpec
 from longshore_devcluster.apiserver.crd.cel import RuleSet
 from longshore_devcluster.apiserver.crd.structural import structural
@@ -99,6 +101,13 @@ def from_api_server(changes: Json, old: Json | None = None) -> list[tuple[str, s
         if one is not None:
             API_SERVER.fill_defaults(one)
     return [(error.field, error.message.removeprefix("Invalid value: ")) for error in API_SERVER.validate(new, before)]
+
+
+def refusal(stored: Any) -> str:
+    """The sentence with which Python refuses a spec."""
+    with pytest.raises(ValidationError) as caught:
+        RLJobSpec.model_validate(stored)
+    return sentence(caught.value, "spec")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -3,11 +3,8 @@
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from longshore.api.mistakes import sentence
-from longshore.api.spec import RLJobSpec
-from tests.unit.api.specs import spec
+from tests.unit.api.specs import refusal, spec
 
 
 @pytest.mark.parametrize(
@@ -31,9 +28,3 @@ def test_the_sentence_names_the_field_from_the_root_and_what_is_there(changes: d
 
 def test_what_is_there_is_shown_in_part_where_it_is_long() -> None:
     assert refusal(spec({"algorithm.steps": "9" * 10_000})).endswith(", not " + ('"' + "9" * 199) + "...")
-
-
-def refusal(stored: Any) -> str:
-    with pytest.raises(ValidationError) as caught:
-        RLJobSpec.model_validate(stored)
-    return sentence(caught.value, "spec")

@@ -92,22 +92,6 @@ def test_the_kubeconfig_is_the_option_then_the_variable_then_the_embedded_cluste
     assert kubeconfig_path(Target(), environment, "longshore") is None
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        ("", "is empty"),
-        ("- 1", "no Kubernetes object"),
-        ("kind: RLJob", "no Kubernetes object"),
-        ("a: [", "is no YAML"),
-    ],
-)
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(content)
-    with pytest.raises(ClientError, match=sentence):
-        jobs.read_manifest(path)
-
-
 def test_the_jobs_of_a_manifest_are_found_among_other_objects(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(

@@ -17,9 +17,15 @@ def example() -> dict[str, Any]:
     return job
 
 
-def test_the_other_side_differs_in_nothing_but_its_rollout_and_its_length() -> None:
-    ours, found = example(), synchronous(example())
+def other_side(job: dict[str, Any]) -> dict[str, Any]:
+    """The job of the comparison, which there is."""
+    found = synchronous(job)
     assert found is not None
+    return found
+
+
+def test_the_other_side_differs_in_nothing_but_its_rollout_and_its_length() -> None:
+    ours, found = example(), other_side(example())
     theirs, asked = RLJob.model_validate(found).spec, RLJob.model_validate(ours).spec
     assert found["metadata"]["name"] == "quickstart-synchronous"
     assert (theirs.rollout.strategy, asked.rollout.strategy) == (Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING)
@@ -34,8 +40,7 @@ def test_the_other_side_has_an_output_of_its_own() -> None:
     """Otherwise it would find the checkpoints of the job, which are of another strategy, and fail."""
     job = example()
     job["spec"]["storage"]["output"] = "runs/quickstart"
-    found = synchronous(job)
-    assert found is not None
+    found = other_side(job)
     assert "output" not in found["spec"]["storage"]
     assert job["spec"]["storage"]["output"] == "runs/quickstart"
 
@@ -44,16 +49,14 @@ def test_a_long_name_leaves_room_for_what_the_other_side_is() -> None:
     """A refused job would end the quickstart of a job that has succeeded with an error."""
     job = example()
     job["metadata"]["name"] = "a" * 32 + "-" + "b" * 12
-    found = synchronous(job)
-    assert found is not None
+    found = other_side(job)
     assert RLJob.model_validate(found).metadata["name"] == "a" * 32 + "-synchronous"
 
 
 def test_a_short_job_is_compared_over_all_its_steps() -> None:
     job = example()
     job["spec"]["algorithm"]["steps"] = 3
-    found = synchronous(job)
-    assert found is not None
+    found = other_side(job)
     assert found["spec"]["algorithm"]["steps"] == 3
 
 
@@ -63,8 +66,7 @@ def test_settings_of_the_strategy_are_left_behind(strategy: str | None) -> None:
     job["spec"]["rollout"] = {"strategy": strategy, "partialRollout": {}, "repurposing": {"trigger": "Adaptive"}}
     if strategy is None:
         job["spec"].pop("rollout")
-    found = synchronous(job)
-    assert found is not None
+    found = other_side(job)
     assert found["spec"]["rollout"] == {"strategy": "Synchronous"}
 
 

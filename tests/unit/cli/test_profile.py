@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import yaml
 from rich.console import Console
-from typer.testing import CliRunner
 
 from longshore.api.names import MAX_JOB_NAME_LENGTH
 from longshore.api.rljob import RLJob
@@ -70,15 +69,6 @@ def test_a_manifest_without_a_job_is_refused(tmp_path: Path) -> None:
     path.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n")
     with pytest.raises(ClientError, match="holds 0 RLJobs; exactly one is profiled"):
         profiling.run(NO_CLUSTER, ProfilePlan(path, tmp_path / "out.json"), Console())
-
-
-def test_a_missing_cluster_ends_without_traceback(tmp_path: Path) -> None:
-    from longshore_cli.main import app
-
-    arguments = ["profile", str(manifest(tmp_path)), "--kubeconfig", str(tmp_path / "none")]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1
-    assert "there is no kubeconfig at" in result.stderr
 
 
 def test_every_figure_is_shown_with_the_number_of_its_measurements() -> None:

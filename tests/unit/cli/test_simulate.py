@@ -246,16 +246,6 @@ def test_by_default_whole_periods_of_tail_batching_are_simulated(tmp_path: Path)
     assert report(third, "--strategies", "TailBatching")["numSteps"] == 21
 
 
-def test_trainers_with_gpus_of_their_own_do_not_share_those_of_the_rollout(tmp_path: Path) -> None:
-    shared = "Pipelined: rollout and trainer share the GPUs"
-    apart = {"placement": "Disaggregated", "trainerWorkers": {"replicas": 1, "gpusPerPod": 8}}
-    pipelined, steps = {"rollout": {"strategy": "GroupPipeline"}}, ("--steps", "2")
-    assert any(note.startswith(shared) for note in report(manifest(tmp_path, **pipelined), *steps)["notes"])
-    assert not any(
-        note.startswith(shared) for note in report(manifest(tmp_path, **pipelined, **apart), *steps)["notes"]
-    )
-
-
 def test_auto_is_simulated_as_it_begins_and_says_so(tmp_path: Path) -> None:
     found = report(manifest(tmp_path, rollout__strategy="Auto"), *STEPS)
     outcomes = by_strategy(found)

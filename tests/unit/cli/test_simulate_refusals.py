@@ -55,6 +55,7 @@ def test_a_model_that_does_not_fit_its_gpus_names_the_field(tmp_path: Path) -> N
         ("a: [", "is no YAML"),
         ("", "is empty"),
         ("- 1\n", "no Kubernetes object"),
+        ("kind: RLJob\n", "no Kubernetes object"),
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "holds 0 RLJobs; exactly one is simulated"),
         ("apiVersion: longshore.dev/v1alpha1\nkind: RLJob\nmetadata: {name: x}\n", "spec: the field is required"),
         ("apiVersion: longshore.dev/v2\nkind: RLJob\nmetadata: {name: x}\nspec: {}\n", "apiVersion"),

@@ -9,14 +9,6 @@ from longshore_client.errors import ClientError
 from longshore_client.frames import metrics_frame
 
 
-def test_a_step_and_its_evaluation_are_one_row_and_an_unfinished_line_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 0, "val": 0.1}\n{"step": 1, "lr": 0.5}\n{"step": 1, "val": 0.2}\n{"step": 2, "l')
-    found = metrics_frame(path)
-    assert list(found.index) == [0, 1]
-    assert found.loc[1].to_dict() == {"lr": 0.5, "val": 0.2}
-
-
 def test_a_job_without_a_step_has_an_empty_frame(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").touch()
     assert metrics_frame(tmp_path / "metrics.jsonl").empty

@@ -15,17 +15,13 @@ from longshore.api.crd import rljob_crd
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore_cli.simulate.inputs import read_job
-from longshore_devcluster.apiserver.crd.cel import RuleSet
-from longshore_devcluster.apiserver.crd.structural import structural
-from longshore_devcluster.apiserver.crd.version import CustomVersion
+from tests.unit.api.specs import API_SERVER
 
 Json = dict[str, Any]
 
 _ROOT: Final = Path(__file__).parents[3]
-_SPEC: Final = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-_FIELDS: Final = _SPEC["properties"].keys()
-_SCHEMA: Final = structural(_SPEC)
-_API_SERVER: Final = CustomVersion(_SCHEMA, RuleSet(_SCHEMA))
+_SCHEMA: Final = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+_FIELDS: Final = _SCHEMA["properties"]["spec"]["properties"].keys()
 _COMPLETE: Final[Json] = {
     "model": {"path": "models/m", "maxContextTokens": 32768},
     "data": {"path": "data/train.jsonl", "domainField": "domain"},
@@ -91,9 +87,9 @@ def _completed(shown: Json) -> Json:
 def _refusals(spec: Json) -> list[str]:
     """What an API server with the CRD has against a spec, unknown fields included."""
     stored = copy.deepcopy(spec)
-    unknown = [f"{path}: is no field" for path in _API_SERVER.prune(stored)]
-    _API_SERVER.fill_defaults(stored)
-    return unknown + [f"{error.field}: {error.message}" for error in _API_SERVER.validate(stored, None)]
+    unknown = [f"{path}: is no field" for path in API_SERVER.prune(stored)]
+    API_SERVER.fill_defaults(stored)
+    return unknown + [f"{error.field}: {error.message}" for error in API_SERVER.validate(stored, None)]
 
 
 _BLOCKS: Final = dict(_blocks())

@@ -59,10 +59,3 @@ def test_a_job_that_is_colocated_again_has_none(running: Cluster) -> None:
     running.spec = {}
     running.reconcile_until_stable()
     assert running.names() == [name for name in ALL_PODS if "trainer" not in name]
-
-
-def test_a_template_of_trainer_pods_that_escalates_is_refused() -> None:
-    cluster = Cluster(spec=apart(template={"spec": {"hostNetwork": True}}))
-    cluster.reconcile_until_stable()
-    assert cluster.condition("Failed")[1] == "TemplateRefused"
-    assert "spec.trainerWorkers.template.spec.hostNetwork" in cluster.condition("Failed")[2]

@@ -1,6 +1,7 @@
 """What keeps a job from running is named in its conditions."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,6 +14,10 @@ from longshore_operator.observed import ClaimView, PodView
 from longshore_operator.plan import DeletePod, OperatorConfig
 from longshore_operator.reconcile import reject
 from tests.unit.operator.model import START, Cluster, make_job
+from tests.unit.operator.test_disaggregated import apart
+from tests.unit.operator.test_judge_pools import judged
+
+ESCALATES = {"spec": {"hostNetwork": True}}
 
 
 class TestObstacles:
@@ -66,12 +71,20 @@ class TestObstacles:
         running.step()
         assert running.condition("Ready")[1] == "WaitingForPodsToEnd"
 
-    @pytest.mark.parametrize("component", ["coordinator", "workers", "reward"])
-    def test_a_template_that_escalates_is_refused(self, component: str) -> None:
-        cluster = Cluster(spec={component: {"template": {"spec": {"hostNetwork": True}}}})
+    @pytest.mark.parametrize(
+        ("spec", "field"),
+        [
+            *(({one: {"template": ESCALATES}}, one) for one in ("coordinator", "workers", "reward")),
+            (apart(template=ESCALATES), "trainerWorkers"),
+            (judged(template=ESCALATES), "reward.functions[critic].judge.pool"),
+        ],
+        ids=["coordinator", "workers", "reward", "trainers", "judges"],
+    )
+    def test_a_template_that_escalates_is_refused(self, spec: dict[str, Any], field: str) -> None:
+        cluster = Cluster(spec=spec)
         cluster.reconcile_until_stable()
         assert cluster.condition("Failed")[1] == "TemplateRefused"
-        assert f"spec.{component}.template.spec.hostNetwork" in cluster.condition("Failed")[2]
+        assert f"spec.{field}.template.spec.hostNetwork" in cluster.condition("Failed")[2]
         assert cluster.names() == []
 
     @pytest.mark.parametrize("name", ["gvisor", "runc-unconfined"])

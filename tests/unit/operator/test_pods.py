@@ -118,15 +118,6 @@ class TestEveryPod:
         assert env[contract.ENV_TERMINATION_LOG] == pod["spec"]["containers"][0]["terminationMessagePath"]
         assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
 
-    def test_the_restricted_pod_security_standard_holds(self, pod: Pod) -> None:
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
-        for container in pod["spec"]["containers"]:
-            security = container["securityContext"]
-            assert security["allowPrivilegeEscalation"] is False
-            assert security["capabilities"] == {"drop": ["ALL"]}
-            assert security["runAsNonRoot"] is True
-            assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-
     def test_a_pod_runs_once_and_is_not_evicted_for_packing(self, pod: Pod) -> None:
         assert pod["spec"]["restartPolicy"] == "Never"
         assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"

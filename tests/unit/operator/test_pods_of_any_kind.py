@@ -1,4 +1,4 @@
-"""What holds for trainer pods and judge pods alike, on a cluster in memory."""
+"""What holds for all pods but the coordinator, on a cluster in memory."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.unit.operator import test_judge_pools as judge_pools
 from tests.unit.operator.model import Cluster, running_cluster
 
 
-@pytest.fixture(params=["trainer", "judge"])
+@pytest.fixture(params=["worker", "reward", "trainer", "judge"])
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of pods that something happens to."""
     return str(request.param)
@@ -19,7 +19,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def running(kind: str) -> Cluster:
     """A job with several pods of this kind, all ready."""
-    return running_cluster(**(disaggregated.apart() if kind == "trainer" else judge_pools.judged()))
+    specs = {"trainer": disaggregated.apart(), "judge": judge_pools.judged()}
+    return running_cluster(**specs.get(kind, {"reward": {"pods": 2}}))
 
 
 def test_a_deleted_pod_is_replaced_within_the_attempt_and_reported(running: Cluster, kind: str) -> None:
@@ -27,27 +28,35 @@ def test_a_deleted_pod_is_replaced_within_the_attempt_and_reported(running: Clus
     running.delete(f"demo-{kind}-1")
     running.step()
     assert running.events[-1].reason == "PodLost"
+    assert running.plan().actions == ()
     assert running.condition("Ready")[0] == "False"
     running.reconcile_until_stable()
     assert running.names() == before
     assert (running.status.attempt, running.status.failures) == (1, 0)
+    assert running.status.phase is Phase.RUNNING
 
 
 def test_a_crashed_pod_is_counted_once_and_replaced_after_the_back_off(running: Cluster, kind: str) -> None:
     running.exit(f"demo-{kind}-0", 1, "out of memory")
     running.reconcile_until_stable()
-    assert running.status.failures == 1
+    assert (running.status.attempt, running.status.failures) == (1, 1)
+    assert running.status.restart_time == "2026-01-01T00:00:10Z"
+    assert running.pods[f"demo-{kind}-0"].terminal, "it stays for its log until it is replaced"
     assert f"demo-{kind}-0 exited with code 1: out of memory" in running.condition("Ready")[2]
     running.pass_time(10)
     running.reconcile_until_stable()
     assert running.status.phase is Phase.RUNNING
     assert (running.status.attempt, running.status.failures) == (1, 1)
+    assert not running.pods[f"demo-{kind}-0"].terminal
 
 
 def test_an_evicted_pod_is_replaced_at_once(running: Cluster, kind: str) -> None:
+    before = running.names()
     running.change(f"demo-{kind}-0", phase="Failed", ready=False, reason="Evicted")
     plan = running.step()
     assert [action.name for action in plan.actions if isinstance(action, DeletePod)] == [f"demo-{kind}-0"]
+    running.reconcile_until_stable()
+    assert (running.names(), running.status.failures) == (before, 0)
 
 
 def test_a_new_attempt_has_new_pods(running: Cluster) -> None:

@@ -8,7 +8,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.status import Phase
 from longshore_operator.lifecycle import backoff
-from longshore_operator.plan import DeletePod, Event
+from longshore_operator.plan import Event
 from tests.unit.operator.model import ALL_PODS, START, Cluster
 
 
@@ -159,38 +159,6 @@ class TestCoordinatorEnds:
 
 
 class TestPeersEnd:
-    def test_a_deleted_worker_is_replaced_within_the_attempt(self, running: Cluster) -> None:
-        running.delete("demo-worker-1")
-        plan = running.step()
-        assert [event.reason for event in plan.actions if isinstance(event, Event)] == ["PodLost"]
-        assert running.plan().actions == ()
-        assert running.condition("Ready")[0] == "False"
-        running.reconcile_until_stable()
-        assert running.names() == ALL_PODS
-        assert (running.status.attempt, running.status.failures) == (1, 0)
-        assert running.status.phase is Phase.RUNNING
-
-    def test_an_evicted_reward_pod_is_replaced_at_once(self, running: Cluster) -> None:
-        running.change("demo-reward-0", phase="Failed", ready=False, reason="Evicted")
-        plan = running.step()
-        assert [action.name for action in plan.actions if isinstance(action, DeletePod)] == ["demo-reward-0"]
-        running.reconcile_until_stable()
-        assert running.names() == ALL_PODS
-        assert running.status.failures == 0
-
-    def test_a_crashed_worker_is_counted_once_and_replaced_after_the_back_off(self, running: Cluster) -> None:
-        running.exit("demo-worker-0", 1, "out of memory")
-        running.reconcile_until_stable()
-        assert (running.status.attempt, running.status.failures) == (1, 1)
-        assert running.status.restart_time == "2026-01-01T00:00:10Z"
-        assert running.pods["demo-worker-0"].terminal, "it stays for its log until it is replaced"
-        assert "demo-worker-0 exited with code 1: out of memory" in running.condition("Ready")[2]
-        running.pass_time(10)
-        running.reconcile_until_stable()
-        assert (running.status.attempt, running.status.failures) == (1, 1)
-        assert running.status.phase is Phase.RUNNING
-        assert not running.pods["demo-worker-0"].terminal
-
     def test_workers_that_crash_together_are_one_failure(self, running: Cluster) -> None:
         running.exit("demo-worker-0", 1)
         running.step()

@@ -55,6 +55,13 @@ def pods() -> tuple[PodView, ...]:
     return tuple(cluster.pods.values())
 
 
+def asked(job: RLJob, *views: PodView) -> GpuRequest:
+    """What a job asks for, which has to be something."""
+    made = application(job, views, CONFIG, START).request
+    assert made is not None
+    return made
+
+
 def stage(job: RLJob, *views: PodView) -> Stage | None:
     made = application(job, views, CONFIG, START).request
     return made.stage if made is not None else None
@@ -86,8 +93,7 @@ class TestApplication:
 
     def test_what_the_status_says_holds_after_a_restart_of_the_operator(self) -> None:
         held = AdmissionStatus(admitted=True, gpus={GPU: 5})
-        made = application(make_job(RLJobStatus(attempt=1, admission=held)), (), CONFIG, START).request
-        assert made is not None
+        made = asked(make_job(RLJobStatus(attempt=1, admission=held)))
         assert (made.stage, made.gpus) == (Stage.ADMITTED, {GPU: 5})
 
     def test_a_job_that_ran_before_there_were_limits_keeps_its_gpus(self) -> None:
@@ -109,9 +115,7 @@ class TestApplication:
         assert stage(make_job(done)) is None
 
     def test_a_label_gives_the_priority(self) -> None:
-        made = application(labelled("urgent"), (), CONFIG, START).request
-        assert made is not None
-        assert made.priority == 10
+        assert asked(labelled("urgent")).priority == 10
 
     @pytest.mark.parametrize("name", ["asap", "board"])
     def test_a_class_that_is_unknown_or_for_other_namespaces_is_a_mistake_that_says_which_there_are(
@@ -214,21 +218,22 @@ def elastic_request(granted: int, held: int, stage: Stage = Stage.ADMITTED) -> G
 class TestElasticJobs:
     def application(self, admission: AdmissionStatus | None, *pods: PodView, **status: Any) -> GpuRequest:
         job = make_job(RLJobStatus(attempt=1, admission=admission, **status), workers=ELASTIC)
-        request = application(job, pods, CONFIG, START).request
-        assert request is not None
-        return request
+        return asked(job, *pods)
+
+    def extra(self, admission: AdmissionStatus, *pods: PodView, **status: Any) -> Extra:
+        extra = self.application(admission, *pods, **status).extra
+        assert extra is not None
+        return extra
 
     def test_a_job_that_waits_asks_for_the_least_that_it_needs(self) -> None:
-        request = application(make_job(workers=ELASTIC), (), CONFIG, START).request
-        assert request is not None
+        request = asked(make_job(workers=ELASTIC))
         assert (request.gpus, request.extra) == ({GPU: 2}, Extra(GPU, 1, 4))
 
     def test_a_job_that_runs_holds_what_was_granted_and_what_has_not_gone(self) -> None:
         held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3)
         size = JobSize(epoch=1, workers=3, held=3)
         lasting = [pod for pod in pods() if pod.index == 1 and pod.component is Component.WORKER]
-        extra = self.application(held, replace(lasting[0], index=4), assignment={"size": size}).extra
-        assert extra is not None
+        extra = self.extra(held, replace(lasting[0], index=4), assignment={"size": size})
         assert (extra.num_granted, extra.num_held) == (1, 3)
 
     @pytest.mark.parametrize(("index", "owner_uid"), [(4999, "job-uid"), (3, "of-another"), (3, "")])
@@ -246,12 +251,10 @@ class TestElasticJobs:
     def test_and_what_its_coordinator_may_still_use(self) -> None:
         held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3)
         size = JobSize(epoch=2, workers=3, held=5)
-        extra = self.application(held, assignment={"size": size}).extra
-        assert extra is not None
+        extra = self.extra(held, assignment={"size": size})
         assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 3, False)
         runtime = RuntimeStatus(attempt=1, size=size)
-        extra = self.application(held, assignment={"size": size}, runtime=runtime).extra
-        assert extra is not None
+        extra = self.extra(held, assignment={"size": size}, runtime=runtime)
         assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 1, True)
 
     @pytest.mark.parametrize(("attempt", "is_settled"), [(1, True), (2, False), (0, False)])
@@ -261,8 +264,7 @@ class TestElasticJobs:
         held = AdmissionStatus(admitted=True, gpus={GPU: 3}, workers=3)
         size = JobSize(epoch=2, workers=3, held=3)
         runtime = RuntimeStatus(attempt=attempt, size=size)
-        extra = self.application(held, assignment={"size": size}, runtime=runtime).extra
-        assert extra is not None
+        extra = self.extra(held, assignment={"size": size}, runtime=runtime)
         assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 1, is_settled)
 
     def test_a_job_that_ran_before_there_were_limits_has_all_its_pods(self) -> None:
@@ -274,18 +276,15 @@ class TestElasticJobs:
         since = rfc3339(START - timedelta(seconds=seconds))
         held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3, shrinking_since=since)
         size = JobSize(epoch=2, workers=3, held=5)
-        extra = self.application(held, assignment={"size": size}).extra
-        assert extra is not None
+        extra = self.extra(held, assignment={"size": size})
         assert extra.is_overdue is is_overdue
-        answered = self.application(held, assignment={"size": size}, runtime=RuntimeStatus(attempt=1, size=size)).extra
-        assert answered is not None
+        answered = self.extra(held, assignment={"size": size}, runtime=RuntimeStatus(attempt=1, size=size))
         assert not answered.is_overdue, "it has given them back"
 
     def test_one_whose_gpus_nothing_limits_is_like_any_other(self) -> None:
         workers = ELASTIC | {"gpuResourceName": "amd.com/gpu"}
         job = make_job(RLJobStatus(admission=AdmissionStatus()), workers=workers)
-        request = application(job, (), CONFIG, START).request
-        assert request is not None
+        request = asked(job)
         assert (request.gpus, request.extra) == ({"amd.com/gpu": 6}, None)
 
     def test_what_was_decided_counts_until_it_is_written(self) -> None:

@@ -209,6 +209,12 @@ class Job:
         """Which draws every step consumed."""
         return [json.loads(line) for line in (self.output() / "ledger.jsonl").read_text().splitlines()]
 
+    def metrics(self) -> list[Json]:
+        """Of every step that is complete; the job may still run. Evaluations have lines of their own."""
+        written = (self.output() / "metrics.jsonl").read_text()
+        rows = [json.loads(line) for line in written[: written.rfind("\n") + 1].splitlines()]
+        return [row for row in rows if "timing_s/step" in row]
+
     def kill(self, pod: str) -> None:
         """SIGKILL the main process of a pod, as when it runs out of memory."""
         name = f"{self.name}-{pod}"
@@ -328,13 +334,28 @@ def fake_job(name: str, **spec: Any) -> Json:
     }
 
 
+def claim(name: str) -> Json:
+    """A claim of storage that all pods share."""
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def coordinator_with(modules: Path) -> Json:
+    """`coordinator` of a job whose coordinator imports what is in a directory."""
+    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(modules)}]}
+    return {"template": {"spec": {"containers": [container]}}}
+
+
+def written_reward(modules: Path, source: str) -> tuple[Json, Json]:
+    """`reward` and `coordinator` of a job that is scored by the function `score` of this source."""
+    (modules / "written.py").write_text(source)
+    function = {"name": "written", "kind": "Python", "importPath": "written:score"}
+    return {"functions": [function], "pods": 0, "workersPerPod": 1}, coordinator_with(modules)
+
+
 def hashed_reward(modules: Path) -> tuple[Json, Json]:
     """`reward` and `coordinator` of a job in which responses of one prompt differ, whatever an engine makes up."""
-    (modules / "hashed.py").write_text(_HASHED)
-    function = {"name": "hashed", "kind": "Python", "importPath": "hashed:score"}
-    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(modules)}]}
-    reward = {"functions": [function], "pods": 0, "workersPerPod": 1}
-    return reward, {"template": {"spec": {"containers": [container]}}}
+    return written_reward(modules, _HASHED)
 
 
 def assert_every_draw_once(

@@ -120,11 +120,6 @@ def reasons(*teams: Cluster) -> dict[str, list[str]]:
     return found
 
 
-def metrics(job: Job) -> list[Json]:
-    """Of each step, with the times that it took."""
-    return [json.loads(line) for line in (job.output() / "metrics.jsonl").read_text().splitlines()]
-
-
 def checkpoints(job: Job) -> set[int]:
     """Steps after which there is one; 0: before the first."""
     return {int(path.name.removeprefix("step-")) for path in (job.output() / "checkpoints").glob("step-*")}
@@ -178,7 +173,7 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
         urgent.wait_running()
         assert reasons(*teams)["Preempted"] == ["exact"]
         wait_queued(exact, f"the job needs 1 {GPU}, and 0 are free; 3 jobs are ahead")
-        [checkpoint], steps_before = checkpoints(exact) - {0}, metrics(exact)
+        [checkpoint], steps_before = checkpoints(exact) - {0}, exact.metrics()
         assert num_trained <= steps_before[-1]["step"] == checkpoint < NUM_STEPS, "it was stopped with a checkpoint"
 
         pressing.end()
@@ -201,7 +196,7 @@ def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
     assert set(order[8:]) == {("twin", 1), ("exact", 2)}
 
     assert [(status["phase"], status["attempt"]) for status in statuses] == [("Succeeded", 2), ("Succeeded", 1)]
-    assert metrics(exact)[: len(steps_before)] == steps_before, "no step was repeated"
+    assert exact.metrics()[: len(steps_before)] == steps_before, "no step was repeated"
     for job in (exact, twin):
         assert_every_draw_once(job.ledger(), NUM_PROMPTS, NUM_RESPONSES)
     assert trained(exact) == trained(twin)

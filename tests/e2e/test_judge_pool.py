@@ -1,12 +1,11 @@
 """A judge with pods of its own grades the responses of a job."""
 
-import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.e2e.jobs import Cluster, fake_job
+from tests.e2e.jobs import Cluster, claim, fake_job
 from tests.e2e.reward_inputs import write_judge
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -17,9 +16,7 @@ GPU = "longshore.dev/pretend-gpu"
 
 def test_responses_are_graded_by_the_judge_of_the_job(cluster: Cluster, tmp_path: Path) -> None:
     write_judge(tmp_path / "judge")
-    storage = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}, "spec": storage}
-    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(claim))
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(claim(CLAIM)))
     cluster.longshore("put", CLAIM, str(tmp_path / "judge"), "judge")
     judge = {
         "placement": "Pool",
@@ -45,8 +42,7 @@ def test_responses_are_graded_by_the_judge_of_the_job(cluster: Cluster, tmp_path
     assert holding["judges"]["desired"] == 1
     finished = job.wait_finished()
     assert finished["phase"] == "Succeeded", job.story()
-    steps = [json.loads(line) for line in (job.output() / "metrics.jsonl").read_text().splitlines()]
-    means = [values["reward/critic/mean"] for values in steps if "reward/critic/mean" in values]
+    means = [values["reward/critic/mean"] for values in job.metrics()]
     assert len(means) == 3
     assert all(0 < mean < 1 for mean in means)
     job.wait_nothing_runs()

@@ -70,7 +70,7 @@ def test_every_panel_shows_a_job_and_no_alert_fails(cluster: Cluster, tmp_path: 
     assert {panel for panel, lines in found.items() if not any(lines.values())} == set()
     for title, _, names in STEP_PANELS:
         assert found[title, "A"].keys() == {f"default/shown-coordinator {name}" for name in {*names} - SHARING}
-    steps = [json.loads(line) for line in (job.output() / "metrics.jsonl").read_text().splitlines()]
-    trained = {step["response_length/mean"] for step in steps if "response_length/mean" in step}
+    steps = job.metrics()
+    trained = {step["response_length/mean"] for step in steps}
     assert found["Tokens of a response", "A"]["default/shown-coordinator response_length/mean"] <= trained
     assert max(found["Job step", "A"]["default/shown"]) == steps[-1]["step"]

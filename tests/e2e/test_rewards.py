@@ -10,9 +10,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from longshore.api import contract
 from tests.contract.rewards.endpoint import TOKEN, Endpoint, Reply, serving
-from tests.e2e.jobs import Cluster, Job, Json, fake_job
+from tests.e2e.jobs import Cluster, Job, Json, claim, coordinator_with, fake_job
 from tests.e2e.reward_inputs import USER_REWARDS, mixed_rows, write_judge, write_rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -32,7 +31,7 @@ def inputs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_rows(directory / "plain.jsonl", plain)
     write_judge(directory / "judge")
     (directory / "user_rewards.py").write_text(USER_REWARDS)
-    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([_claim(), _secret()]))
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([claim(CLAIM), _secret()]))
     cluster.longshore("put", CLAIM, str(directory), "inputs")
     return directory
 
@@ -73,7 +72,7 @@ def test_a_mixed_job_scores_each_domain_by_its_reward_and_survives_its_coordinat
     job.kill("coordinator")
     assert job.wait_finished()["phase"] == "Succeeded", job.story()
     assert job.status()["attempt"] == 2
-    steps = _metrics(job)
+    steps = job.metrics()
     assert [values["step"] for values in steps] == list(range(1, 9))
     for function, domain, weight in (("maths", "algebra", 1.0), ("tests", "code", 1.0), ("critic", "taste", 0.5)):
         scored = [values for values in steps if f"reward/{function}/mean" in values]
@@ -107,7 +106,7 @@ def test_the_mixed_manifest_trains_a_real_model_on_real_engines(cluster: Cluster
     cluster.longshore("resume", "mixed-manifest")
     status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()
-    steps = _metrics(job)
+    steps = job.metrics()
     assert len(steps) >= manifest["spec"]["algorithm"]["steps"]
     for domain in ("algebra", "code", "taste"):
         assert any(f"reward/domain/{domain}/mean" in values for values in steps), domain
@@ -143,10 +142,10 @@ def test_what_fails_is_retried_or_replaced_and_counted(cluster: Cluster, inputs:
     assert all("returned nan" in reason for reason in rejected.values())
     assert all(len(row["trained"]) == 4 for row in ledger), "batches are exact all the same"
     assert not rejected.keys() & {draw for row in ledger for draw in row["trained"]}
-    assert 0 < sum(values["reward/faults"] for values in _metrics(job)) <= 3, (
+    assert 0 < sum(values["reward/faults"] for values in job.metrics()) <= 3, (
         "three failures, of which some may be late"
     )
-    assert all("reward/service/mean" in values for values in _metrics(job))
+    assert all("reward/service/mean" in values for values in job.metrics())
     job.delete()
 
 
@@ -202,8 +201,6 @@ def _unusable(endpoint: Endpoint) -> dict[str, list[Json]]:
 def _job(name: str, functions: list[Json], data: str, *, code: Path | None = None, **spec: Any) -> Json:
     """A job with pretended sampling and training; `code`: directory of a user's modules."""
     domains = {"domainField": "domain"} if any("domains" in function for function in functions) else {}
-    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(code)}]}
-    template = {"template": {"spec": {"containers": [container]}}} if code else {}
     engine = {"backend": "Fake", "extraArgs": {"median_tokens": 2.0, "step_s": 0.03}}
     num_pods = int(any(function["kind"] == "Code" for function in functions))
     return fake_job(
@@ -214,16 +211,11 @@ def _job(name: str, functions: list[Json], data: str, *, code: Path | None = Non
             "algorithm": BATCH,
             "reward": {"pods": num_pods, "workersPerPod": 1, **spec.pop("reward", {}), "functions": functions},
             "rollout": {"strategy": "Synchronous", "engine": engine},
-            "coordinator": template,
+            "coordinator": coordinator_with(code) if code else {},
             "storage": {"claimName": CLAIM},
             **spec,
         },
     )
-
-
-def _metrics(job: Job) -> list[Json]:
-    lines = (job.output() / "metrics.jsonl").read_text().splitlines()
-    return [values for values in map(json.loads, lines) if "timing_s/step" in values]
 
 
 def _mean(steps: list[Json], name: str) -> float:
@@ -235,11 +227,6 @@ def _anchors(job: Job, function: str) -> dict[tuple[int, int], float]:
     newest = max((job.output() / "checkpoints").glob("step-*"))
     learned = json.loads((newest / "state.json").read_text())["rewards"][function]["anchors"]
     return {(prompt, case): seconds for prompt, cases in learned for case, seconds in cases}
-
-
-def _claim() -> Json:
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}, "spec": spec}
 
 
 def _secret() -> Json:

@@ -58,7 +58,6 @@ def test_jobs_that_share_gpus_learn_what_they_learn_alone_and_never_use_them_at_
         assert report["numSteps"] == NUM_STEPS - 1
         assert min(report[f"{what}Seconds"] for what in ("wait", "switch", "turn", "step")) > 0
     assert "sharing" not in statuses[0]["runtime"]
-    metrics = [json.loads(line) for line in (shared[0].output() / "metrics.jsonl").read_text().splitlines()]
-    assert any("sharing/wait_s" in row for row in metrics)
+    assert any("sharing/wait_s" in row for row in shared[0].metrics())
     for one in (alone, *shared):
         one.delete()

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api import contract
-from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job
+from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job, written_reward
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -28,12 +27,6 @@ def job(name: str, algorithm: Json, *, step_s: float = 0.002, **rollout: Any) ->
     """The small job with another algorithm and strategy; `step_s`: what a step of the engine takes."""
     engine = {"backend": "Fake", "maxNumSeqs": 32, "extraArgs": {"step_s": step_s}}
     return fake_job(name, algorithm=BATCH | algorithm, rollout={"engine": engine, **rollout})
-
-
-def metrics(finished: Job) -> list[Json]:
-    """What every step wrote; evaluations have lines of their own."""
-    lines = (finished.output() / "metrics.jsonl").read_text().splitlines()
-    return [values for values in map(json.loads, lines) if "timing_s/step" in values]
 
 
 def test_reorder_rollout_postpones_every_draw_at_most_as_often_as_it_may(cluster: Cluster) -> None:
@@ -67,8 +60,8 @@ def test_the_group_pipeline_makes_several_updates_per_step_and_survives_its_coor
     ledger = pipeline.ledger()
     assert len(ledger) == 8
     assert_every_draw_once(ledger, num_prompts=4, num_responses=4, num_updates=2)
-    assert [values["actor/num_updates"] for values in metrics(pipeline)] == [2] * 8
-    assert [values["response/aborted_ratio"] for values in metrics(pipeline)] == [0.0] * 8
+    assert [values["actor/num_updates"] for values in pipeline.metrics()] == [2] * 8
+    assert [values["response/aborted_ratio"] for values in pipeline.metrics()] == [0.0] * 8
     pipeline.delete()
 
 
@@ -104,19 +97,13 @@ def test_a_job_with_strategy_auto_speculates_because_its_lengths_have_a_tail(clu
 def test_tail_batching_with_dynamic_sampling_and_gates_trains_on_groups_that_differ(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    (tmp_path / "differing.py").write_text(REWARD)
     manifest = job(
         "dapo",
         {"name": "DAPO", "clipHigh": 0.28, "dynamicSampling": True},
         strategy="TailBatching",
         admission={"frontierWidth": 3, "adaptive": True},
     )
-    function = {"name": "differing", "kind": "Python", "importPath": "differing:score"}
-    container = {"name": contract.CONTAINER, "env": [{"name": "PYTHONPATH", "value": str(tmp_path)}]}
-    manifest["spec"] |= {
-        "reward": {"functions": [function], "pods": 0, "workersPerPod": 1},
-        "coordinator": {"template": {"spec": {"containers": [container]}}},
-    }
+    manifest["spec"]["reward"], manifest["spec"]["coordinator"] = written_reward(tmp_path, REWARD)
     dapo = cluster.apply(manifest)
     assert dapo.wait_finished()["phase"] == "Succeeded", dapo.story()
     ledger = dapo.ledger()

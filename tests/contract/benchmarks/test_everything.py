@@ -1,32 +1,24 @@
 """The mixed workload of `everything`, with engines and trainers without a model: real judge, sandbox and rewards."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 from benchmarks import everything
-from benchmarks.local_pods import run_in_coordinator
 from benchmarks.workload import Workload
 
-FAKE = {"backend": "Fake", "extraArgs": {"median_tokens": 100_000, "step_s": 0.01}}
+from tests.contract.benchmarks.in_coordinator import found_in_coordinator, without_models
 
 
 def test_sides_train_the_same_draws_and_differ_in_rounds_and_in_when_they_score(tmp_path: Path) -> None:
     document: dict[str, Any] = yaml.safe_load(everything.WORKLOAD.path.read_text())
-    document["responseTokens"]["max"] = 64
-    document["spec"]["model"] = {"builtin": "Tiny", "maxContextTokens": 1024}
-    document["spec"]["rollout"]["engine"] = FAKE
-    document["spec"]["trainer"] = {"backend": "Fake"}
-    document["spec"]["algorithm"]["promptsPerStep"] = 8
+    without_models(document, num_prompts=8)
     tests = next(one for one in document["spec"]["reward"]["functions"] if one["kind"] == "Code")
     tests["code"] = {"minTimeoutSeconds": 0.2, "maxTimeoutSeconds": 1}
-    workload, result = tmp_path / "workload.yaml", tmp_path / "result.json"
+    workload = tmp_path / "workload.yaml"
     workload.write_text(yaml.safe_dump(document))
     with everything.judged(Workload(workload)) as judged:
-        arguments = [str(judged.path), str(result), "AllOff", "AllOn"]
-        assert run_in_coordinator("tests.contract.benchmarks.one_alternation", arguments, judged.spec) == 0
-    runs = json.loads(result.read_text())
+        runs = found_in_coordinator(judged.path, "alternation", "AllOff", "AllOn")
     off, on = runs["AllOff"]["steps"], runs["AllOn"]["steps"]
     assert [step["kind"] for step in off] == ["Full"] * 5
     assert [step["kind"] for step in on] == ["Short"] * 4 + ["Long"]

@@ -1,12 +1,11 @@
 """Periods of the benchmarks on local pods, with engines and trainers without a model: what they tell is there."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
-from benchmarks.local_pods import run_in_coordinator
-from benchmarks.workload import Workload
+
+from tests.contract.benchmarks.in_coordinator import found_in_coordinator
 
 FAKE = {"backend": "Fake", "extraArgs": {"median_tokens": 1000, "step_s": 0.04}}
 PODS = {"replicas": 2, "gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"}
@@ -30,11 +29,9 @@ def periods(tmp_path: Path, num_rounds: int, jobs: dict[str, Any], **spec: Any) 
         "workers": PODS,
         "storage": {"claimName": "none"},
     }
-    workload, result = tmp_path / "workload.yaml", tmp_path / "result.json"
+    workload = tmp_path / "workload.yaml"
     workload.write_text(yaml.safe_dump({"responseTokens": LENGTHS, "jobs": jobs, "spec": {**base, **spec}}))
-    arguments = [str(workload), str(result), str(num_rounds)]
-    assert run_in_coordinator("tests.contract.benchmarks.one_period", arguments, Workload(workload).spec) == 0
-    runs: Runs = json.loads(result.read_text())
+    runs: Runs = found_in_coordinator(workload, "period", num_rounds)
     return runs
 
 

@@ -244,20 +244,6 @@ def test_copies_that_are_made_at_once_outlive_what_the_trainer_does_next(storage
         trainers.stop()
 
 
-def test_an_engine_that_dies_while_weights_come_keeps_them_from_nobody_else(storage: Path) -> None:
-    trainers = start_trainers(trainer_places(PODS, None), TrainerBackend.FAKE, ParallelSizes())
-    job = start_engines(PODS, EngineBackend.FAKE)
-    try:
-        weights = trainers.weights(0)
-        ray.kill(job.pool._fleet[2]._actor)
-        job.pool.publish(weights)
-        assert job.pool.serving() == [0, 1, 3]
-        assert isinstance(job.next_event(), EngineLost)
-    finally:
-        job.pool.stop()
-        trainers.stop()
-
-
 def test_some_engines_read_what_the_others_are_sent(storage: Path) -> None:
     trainers = start_trainers([Place(0, ())], TrainerBackend.FAKE, ParallelSizes())
     job = start_engines(PODS, EngineBackend.FAKE)
@@ -267,24 +253,6 @@ def test_some_engines_read_what_the_others_are_sent(storage: Path) -> None:
             job.pool.publish(trainers.weights(version))
             assert job.pool.serving() == [0, 1, 2, 3]
             assert len({job.finish(engine, request()).tokens for engine in job.pool.serving()}) == 1
-            trainers.train(make_samples())
-    finally:
-        job.pool.stop()
-        trainers.stop()
-
-
-def test_an_engine_that_shares_a_gpu_with_the_rank_that_broadcasts_loads_copies(
-    storage: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Places without GPUs share none: which engines do is for `test_replica_places`."""
-    trainers = start_trainers([Place(1, ())], TrainerBackend.FAKE, ParallelSizes())
-    job = start_engines(ONE_POD, EngineBackend.FAKE)
-    monkeypatch.setattr(trainers, "can_broadcast_to", lambda engine, readers: engine.engine == 1)
-    try:
-        for version in range(2):
-            job.pool.publish(trainers.weights(version))
-            assert job.pool.serving() == [0, 1]
-            assert job.finish(0, request()).runs == job.finish(1, request()).runs
             trainers.train(make_samples())
     finally:
         job.pool.stop()

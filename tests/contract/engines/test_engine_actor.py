@@ -16,7 +16,7 @@ from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.rollout.engine_actor import EngineActor, EngineThread, load_weights
 from longshore_runtime.weights.buckets import checksums, combined_checksum
-from tests.contract.engines.harness import PROMPT, request
+from tests.contract.engines.harness import request
 
 WEIGHTS = {"w": np.arange(4, dtype=np.float32)}
 LIMIT_S = 60.0
@@ -63,16 +63,6 @@ async def test_responses_arrive_as_they_end(storage: Path) -> None:
     assert (await actor.stats()).policy_version == 4
 
 
-async def test_aborted_responses_come_out_of_the_event_stream(storage: Path) -> None:
-    actor = await started(**NEVER_ENDS)
-    await actor.publish(0, [WEIGHTS], 0)
-    wanted = request(max_tokens=1 << 30)
-    await actor.add(1, [wanted])
-    await actor.abort(2, [wanted.request_id])
-    (aborted,) = await next_batches(actor, 1)
-    assert aborted.finish_reason is FinishReason.ABORT
-
-
 async def test_commands_that_overtake_each_other_run_in_their_order(storage: Path) -> None:
     """An abort that ran before its add would leave the response running for ever."""
     actor = await started(**NEVER_ENDS)
@@ -83,7 +73,7 @@ async def test_commands_that_overtake_each_other_run_in_their_order(storage: Pat
     await actor.publish(0, [WEIGHTS], 0)
     await asyncio.gather(add, abort)
     (aborted,) = await next_batches(actor, 1)
-    assert aborted.request_id == wanted.request_id
+    assert (aborted.request_id, aborted.finish_reason) == (wanted.request_id, FinishReason.ABORT)
 
 
 async def test_calls_are_answered_while_the_engine_steps(storage: Path) -> None:
@@ -95,19 +85,6 @@ async def test_calls_are_answered_while_the_engine_steps(storage: Path) -> None:
     while (await actor.stats()).num_steps == first:
         pass
     await actor.abort(2, [wanted.request_id])
-
-
-async def test_lengths_of_unfinished_responses_are_reported_while_the_engine_steps(storage: Path) -> None:
-    actor = await started(**NEVER_ENDS)
-    await actor.publish(0, [WEIGHTS], 0)
-    endless = [request(max_tokens=1 << 30), request(max_tokens=1 << 30)]
-    await actor.add(1, endless)
-    first = await actor.live()
-    while (again := await actor.live()) == first:
-        pass
-    assert [one.prompt_tokens for one in again] == [len(PROMPT)] * 2
-    assert all(one.generated_tokens > before.generated_tokens for one, before in zip(again, first, strict=True))
-    await actor.abort(2, [one.request_id for one in endless])
 
 
 def test_a_question_is_answered_after_the_step_that_runs_and_before_commands_that_wait() -> None:
@@ -176,18 +153,6 @@ async def test_an_engine_without_news_reports_that_it_is_well(storage: Path) -> 
         break
 
 
-async def test_a_step_that_does_not_end_ends_the_engine(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hanging = threading.Event()
-    monkeypatch.setattr(FakeEngine, "step", lambda engine: hanging.wait() and [])
-    actor = await started()
-    await actor.publish(0, [WEIGHTS], 0)
-    await actor.add(1, [request()])
-    with pytest.raises(EngineDied, match="hangs: a step has taken more than 0 s"):
-        async for completions, _ in actor.events(heartbeat_s=0.01, step_limit_s=0.1):
-            assert completions == []
-    hanging.set()
-
-
 async def test_a_command_that_fails_ends_the_engine(storage: Path) -> None:
     actor = await started()
     await actor.publish(0, [WEIGHTS], 0)
@@ -200,11 +165,10 @@ async def test_a_command_that_fails_ends_the_engine(storage: Path) -> None:
         await next_batches(actor, 1)
 
 
-@pytest.mark.parametrize(("model", "sentence"), [("nothing", "no Hugging Face checkpoint")])
-async def test_an_engine_that_cannot_start_says_why(storage: Path, model: str, sentence: str) -> None:
+async def test_an_engine_that_cannot_start_says_why(storage: Path) -> None:
     actor = EngineActor({})
-    with pytest.raises(EngineStartError, match=sentence):
-        await actor.start(EngineSpec(EngineSettings(), max_context_tokens=256), model, "output")
+    with pytest.raises(EngineStartError, match="no Hugging Face checkpoint"):
+        await actor.start(EngineSpec(EngineSettings(), max_context_tokens=256), "nothing", "output")
 
 
 async def test_unknown_options_of_the_fake_engine_are_refused(storage: Path) -> None:

@@ -20,8 +20,6 @@ from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
 from longshore_runtime.backends.weight_sender import Named, WeightSender
-from longshore_runtime.rollout.engine_actor import load_weights
-from longshore_runtime.weights.buckets import buckets
 from longshore_runtime.weights.shared import SharedBucket
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import (
@@ -32,7 +30,6 @@ from tests.contract.engines.harness import (
     SMALL_BUCKET_BYTES,
     Harness,
     request,
-    requests,
 )
 from tests.contract.engines.reference import reference_log_probs
 from tests.contract.trainers.tiny_models import Family, build
@@ -124,24 +121,6 @@ def test_weights_without_some_parameter_are_refused(vllm: Harness) -> None:
         vllm.engine.add([request()])
 
 
-def test_weights_are_right_after_a_load_that_broke_off(vllm: Harness, model: Path) -> None:
-    other = vllm.other_weights()
-
-    def broken() -> Iterator[Weights]:
-        bucket, *_ = buckets(other.items(), BUCKET_BYTES)
-        yield bucket
-        raise ConnectionError("the trainer is gone")
-
-    with pytest.raises(ConnectionError):
-        load_weights(vllm.engine, broken(), 1)
-    assert vllm.engine.stats().policy_version == -1
-    for version, weights in enumerate([vllm.weights, other], start=2):
-        vllm.publish(version, weights)
-        (completion,) = vllm.finish([request()])
-        expected = reference_log_probs(model, weights, PROMPT, completion, 1.0)
-        np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
-
-
 def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     vllm.publish(0)
     (one,) = vllm.finish([request(temperature=0.0)])
@@ -164,11 +143,6 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     (one,), (two,) = (engine.finish([request(temperature=0.0)]) for engine in (vllm, both))
     assert two.tokens == one.tokens
     np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
-    weights = vllm.other_weights()
-    both.publish(1, weights)
-    (changed,) = both.finish(requests(1))
-    expected = reference_log_probs(model, weights, PROMPT, changed, 1.0)
-    np.testing.assert_allclose(changed.log_probs, expected, atol=2e-5)
 
 
 def assert_ranks_are_forks_of_one_process(engine: Any) -> None:
@@ -275,11 +249,6 @@ def test_an_engine_starts_without_another_process_that_imports_vllm(
 
 def _no_process(*_: object, **__: object) -> None:
     raise AssertionError("vLLM started a process")
-
-
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineStartError, match=r"no Hugging Face checkpoint"):
-        create_engine(EngineSpec(EngineSettings(), MAX_CONTEXT_TOKENS), tmp_path)
 
 
 @pytest.mark.gpu

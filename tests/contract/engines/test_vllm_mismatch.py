@@ -8,53 +8,34 @@ import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from prometheus_client import CollectorRegistry
 
 from longshore.api.algorithm import Algorithm
-from longshore.api.model import Evaluation
-from longshore.api.rollout import OnFinish, Strategy
-from longshore.api.runtime_status import RuntimeStatus
-from longshore.api.status import Assignment
+from longshore.api.rollout import Strategy
 from longshore.policy.log_prob_mismatch import FLOAT32_LIMIT
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.backends.torch_trainer import TorchTrainer
-from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.clock import SystemClock
-from longshore_runtime.data.dataset import PromptSets
-from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import EngineStats, Request
-from longshore_runtime.errors import UserError
-from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.events import EngineOutput, Event
-from longshore_runtime.storage import JobStorage
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.telemetry.journal import Journal
-from longshore_runtime.telemetry.metrics import MetricsWriter
-from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample, TrainResult
-from longshore_runtime.training import TrainingLoop
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import Harness
 from tests.contract.trainers.replicas import OPTIONS
-from tests.unit.runtime.elastic_parts import AtOnce, Known
-from tests.unit.runtime.scripted import build, by_place
-from tests.unit.runtime.scripted_loop import Scorer
-from tests.unit.runtime.test_recorder import Reports
+from tests.unit.runtime.scripted_loop import Outcome, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 NUM_STEPS = 3
 ALGORITHM = Algorithm(steps=NUM_STEPS, prompts_per_step=4, responses_per_prompt=2, max_response_tokens=24)
-PROMPTS = PromptSets(tuple(PromptRecord(i, f"p{i}", (10 + i, 11, 12), "answer") for i in range(50)), (), 0)
 
 
 def head_of(worker: Any) -> torch.Tensor:
@@ -84,9 +65,12 @@ class OneEngine:
     harness: Harness
     stale: Callable[[int], bool]
     """Publications, counted from 1, after which the output layer is the one before."""
+    trainers: "OneTrainer"
     tp_size: int = 1
     num_publications: int = 0
     pending: deque[Event] = field(default_factory=deque)
+    seen: tuple[str, ...] = ()
+    versions: tuple[int, ...] = ()
 
     def publish(self, published: Published) -> None:
         before = self._rpc(head_of)
@@ -128,6 +112,8 @@ class OneTrainer:
 
     num_replicas = 1
     generation = 0
+    num_calls = 0
+    engines: Any = None
 
     def __init__(self, model: Path, root: Path) -> None:
         self._root = root
@@ -167,83 +153,56 @@ class OneTrainer:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    error: str
-    notices: list[str]
+class Trained:
+    """What a run leaves behind."""
+
+    outcome: Outcome
     mismatches: list[float]
     """Of the steps that were trained."""
     versions: int
     """Optimizer steps."""
 
+    @property
+    def notices(self) -> list[str]:
+        return [reason for reason, _ in self.outcome.notices]
 
-def train(vllm: Harness, model: Path, root: Path, stale: Callable[[int], bool]) -> Outcome:
+
+def train(vllm: Harness, model: Path, root: Path, stale: Callable[[int], bool]) -> Trained:
     """Run the loop to the end, or until the job fails."""
-    storage = JobStorage(root, "output")
-    storage.output_dir.mkdir()
-    engine, trainer, reports = OneEngine(vllm, stale), OneTrainer(model, root), Reports()
-    metrics = MetricsWriter(storage.output_dir, CollectorRegistry())
-    unscripted: Any = engine
-    parts = Parts(
-        policy=build(Strategy.SYNCHRONOUS),
-        prompts=PROMPTS,
-        engines=unscripted,
-        trainers=trainer,  # type: ignore[arg-type]
-        rewards=Scorer(unscripted, reward=by_place),  # type: ignore[arg-type]
-        checkpoints=CheckpointStore(storage.output_dir / "checkpoints", keep=1),
-        storage=storage,
-        recorder=Recorder(metrics, Journal(storage.output_dir / "ledger.jsonl"), reports, RuntimeStatus(attempt=1)),
-        assignments=Known(Assignment()),
-        elastic=AtOnce(),
-        events=unscripted,
-        clock=SystemClock(),
-    )
-    options = LoopOptions(
-        ALGORITHM,
-        Evaluation(),
-        OnFinish.DRAIN,
-        checkpoint_every_steps=10,
+    trainer = OneTrainer(model, root)
+    kinds: Any = (lambda *_: trainer, partial(OneEngine, vllm))
+    outcome = run(
+        kinds=kinds,
+        stale=stale,
+        root=root,
+        strategy=Strategy.SYNCHRONOUS,
+        every=10,
+        algorithm=ALGORITHM,
         is_colocated=False,
         max_mismatch=FLOAT32_LIMIT,
         alarm_limits=AlarmLimits(FLOAT32_LIMIT, ALGORITHM.max_response_tokens),
     )
-    error = ""
-    try:
-        TrainingLoop(options, parts).run()
-    except UserError as mistake:
-        error = str(mistake)
-    finally:
-        metrics.close()
-    rows = [json.loads(line) for line in (storage.output_dir / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (root / "output" / "metrics.jsonl").read_text().splitlines()]
     mismatches = [row["rollout_corr/log_prob_mismatch_mean"] for row in rows]
-    notices = [notice.reason for notice in reports[-1].notices]
-    return Outcome(error, notices, mismatches, trainer.rank.policy_version)
-
-
-def test_engine_and_trainer_agree_to_rounding_and_no_alarm_is_raised(
-    vllm: Harness, model: Path, tmp_path: Path
-) -> None:
-    outcome = train(vllm, model, tmp_path, lambda publication: False)
-    assert (outcome.error, outcome.notices, outcome.versions) == ("", [], NUM_STEPS)
-    assert max(outcome.mismatches) < 1e-5
+    return Trained(outcome, mismatches, trainer.rank.policy_version)
 
 
 def test_an_output_layer_that_is_one_step_old_is_noticed_and_reloading_mends_it(
     vllm: Harness, model: Path, tmp_path: Path
 ) -> None:
-    outcome = train(vllm, model, tmp_path, lambda publication: publication == 2)
-    assert (outcome.error, outcome.notices, outcome.versions) == ("", ["LogProbMismatch"], NUM_STEPS)
-    assert max(outcome.mismatches) < 1e-5, "of what was trained on"
+    """In all other steps engine and trainer agree to rounding, and no alarm is raised."""
+    trained = train(vllm, model, tmp_path, lambda publication: publication == 2)
+    assert (trained.outcome.error, trained.notices, trained.versions) == ("", ["LogProbMismatch"], NUM_STEPS)
+    assert len(trained.mismatches) == NUM_STEPS
+    assert max(trained.mismatches) < 1e-5, "of what was trained on"
 
 
 def test_an_output_layer_that_stays_behind_fails_the_job_before_a_step_is_made_with_it(
     vllm: Harness, model: Path, tmp_path: Path
 ) -> None:
-    outcome = train(vllm, model, tmp_path, _stays_behind())
-    assert outcome.error.startswith("rollout.maxLogProbMismatch: in step 2 the log-probabilities of engines and")
-    assert outcome.notices == ["LogProbMismatch"]
-    assert (outcome.versions, len(outcome.mismatches)) == (1, 1)
-
-
-def _stays_behind() -> Callable[[int], bool]:
-    """From the second publication: each takes the layer over from the one before, the oldest of all."""
-    return lambda publication: publication >= 2
+    """From the second publication on each takes the layer over from the one before, the oldest of all."""
+    trained = train(vllm, model, tmp_path, lambda publication: publication >= 2)
+    error = "rollout.maxLogProbMismatch: in step 2 the log-probabilities of engines and"
+    assert trained.outcome.error.startswith(error)
+    assert trained.notices == ["LogProbMismatch"]
+    assert (trained.versions, len(trained.mismatches)) == (1, 1)

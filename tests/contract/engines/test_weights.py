@@ -57,17 +57,6 @@ def test_other_weights_sample_other_responses_also_behind_a_cached_prompt(harnes
     assert (again.tokens, again.log_probs) == (old.tokens, old.log_probs)
 
 
-def test_shared_memory_brings_the_weights_that_copies_bring(harness: Harness) -> None:
-    weights = harness.other_weights()
-    copied = harness.publish(1, weights)
-    (expected,) = harness.finish([request(LONG_PROMPT, temperature=0.0)])
-    harness.publish(2)
-    assert harness.publish_shared(3, weights) == copied
-    (actual,) = harness.finish([request(LONG_PROMPT, temperature=0.0)])
-    assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
-    assert harness.engine.stats().policy_version == 3
-
-
 def test_parameters_that_are_larger_than_a_bucket_arrive_whole(harness: Harness) -> None:
     weights = harness.other_weights()
     whole = load_weights(harness.engine, [weights], 1)

@@ -3,24 +3,16 @@
 from pathlib import Path
 from typing import Final
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
-
 from longshore_runtime.backends.streamed_lm.plan import MARGIN_BYTES, RING_BUFFERS, DecoderShape, working_bytes
 from longshore_runtime.backends.tiny_model import BOS_ID, EOS_ID, PAD_ID, build_tokenizer
+from tests.contract.trainers import tiny_models
+from tests.contract.trainers.tiny_models import Family
 
 NUM_LAYERS: Final = 7
 FAMILIES: Final = ("llama", "qwen2", "qwen3")
 
-_CLASSES = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}
 _SHAPE = {
     "vocab_size": 128,
-    "hidden_size": 32,
-    "intermediate_size": 48,
     "num_hidden_layers": NUM_LAYERS,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -33,15 +25,8 @@ _SHAPE = {
 
 def build(directory: Path, family: str, **changes: object) -> Path:
     """Write a checkpoint whose layers all differ, with the built-in tokenizer."""
-    config_class, model_class = _CLASSES[family]
-    tied = {"tie_word_embeddings": family == "qwen2"}
-    config = config_class(**_SHAPE | tied | ({"head_dim": 16} if family == "qwen3" else {}) | changes)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = model_class(config)
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.1)
-    model.save_pretrained(directory)
+    heads = {"head_dim": 16} if family == "qwen3" else {}
+    tiny_models.build(directory, Family(family, tied=family == "qwen2"), **_SHAPE | heads | changes)
     build_tokenizer().save_pretrained(directory)
     return directory
 

@@ -65,11 +65,6 @@ def item(response: str) -> ScoreItem:
     return ScoreItem("row 7, response 0-7-1", "prompt", response, "answer", {})
 
 
-def test_a_users_function_scores(scorer: ChildScorer) -> None:
-    result = scorer.score(item("fine"))
-    assert (result.reward, result.timed_out) == (0.5, False)
-
-
 @pytest.mark.parametrize(
     ("response", "message"),
     [
@@ -90,12 +85,6 @@ def test_a_reward_that_fails_is_an_error_that_names_reward_and_sample(
 def test_a_process_that_dies_is_a_fault_and_not_the_responses(scorer: ChildScorer) -> None:
     with pytest.raises(RewardFault, match="reward mine: row 7, response 0-7-1: the scoring process died"):
         scorer.score(item("die"))
-    assert scorer.score(item("fine")).reward == 0.5
-
-
-def test_scoring_that_takes_too_long_is_cut_off_and_counted_apart(scorer: ChildScorer) -> None:
-    cut_off = scorer.score(item("hang"))
-    assert (cut_off.reward, cut_off.timed_out) == (0.0, True)
     assert scorer.score(item("fine")).reward == 0.5
 
 

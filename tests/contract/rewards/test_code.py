@@ -14,8 +14,9 @@ from longshore_runtime.sandbox.cases import Ran
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.layers import Layer, LayerReport
 from longshore_runtime.sandbox.worker import SandboxWorker
-from tests.unit.runtime.rewards.test_code import CALLS, DOUBLES
 
+DOUBLES = [{"stdin": f"{number}\n", "stdout": f"{2 * number}\n"} for number in range(4)]
+CALLS = [{"entry": "double", "arguments": [number], "expected": 2 * number} for number in range(4)]
 WRONG_FOR_TWO = "number = int(input())\nprint(5 if number == 2 else 2 * number)"
 
 

@@ -19,7 +19,7 @@ from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
-from tests.contract.trainers.replicas import OPTIONS, options_of, without_kl
+from tests.contract.trainers.replicas import options_of, without_kl
 from tests.properties import examples
 
 TRUNCATED = replace(without_kl(), importance_sampling=ImportanceSampling.TRUNCATED, importance_cap=2.0)
@@ -63,22 +63,11 @@ def test_a_truncated_weight_follows_the_ratio_up_to_the_cap_and_no_further(
     assert policy_loss(ratio, advantage, TRUNCATED)[1:] == pytest.approx((clipped, gradient), rel=1e-5)
 
 
-def test_k3_is_zero_at_equality_and_positive_elsewhere() -> None:
-    values = k3(torch.tensor([-1.0, -1.0, -1.0]), torch.tensor([-1.0, -2.0, -0.5]))
-    assert values.tolist() == pytest.approx([0.0, math.exp(-1) + 1 - 1, math.exp(0.5) - 0.5 - 1])
-
-
 def test_k3_estimates_the_kl_divergence_without_bias() -> None:
     generator = torch.Generator().manual_seed(0)
     policy, reference = (torch.randn(50, generator=generator, dtype=torch.float64).log_softmax(0) for _ in range(2))
     expected = (policy.exp() * (policy - reference)).sum()
     assert (policy.exp() * k3(policy, reference)).sum().item() == pytest.approx(expected.item(), rel=1e-9)
-
-
-def test_the_kl_penalty_is_added_with_its_weight() -> None:
-    one, options = torch.tensor([-1.0]), replace(OPTIONS, kl_coefficient=0.1)
-    result = token_losses(one, one, torch.tensor([0.5]), torch.tensor([-2.0]), [1], options)
-    assert result.total.item() == pytest.approx(-0.5 + 0.1 * math.exp(-1))
 
 
 def test_log_probs_and_gradients_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,15 +64,6 @@ def test_every_rank_reports_the_sums_and_norm_of_one_that_is_alone(
             assert figures(sums) == pytest.approx(figures(expected), rel=1e-4, abs=1e-3)
 
 
-def test_a_replica_speaks_through_its_first_rank(tied: Path) -> None:
-    sizes = ParallelSizes(tensor=2)
-    ranks = kept_ranks(4).run(one_step, tied, sizes, AlgorithmName.GRPO)
-    weights = [weights for _, _, weights in ranks]
-    assert [bool(some) for some in weights] == [sizes.is_first_of_replica(rank) for rank in range(4)]
-    assert [sizes.replica(rank) for rank in range(4)] == [0, 0, 1, 1]
-    assert all(np.array_equal(weights[0][name], weights[2][name]) for name in weights[0]), "replicas hold equal weights"
-
-
 def train(world: World, model: Path, sizes: ParallelSizes, loaded: Path | None, saved: Path, batches: Any) -> None:
     """Load, one step for each batch, save."""
     trainer = start(model, world, sizes)

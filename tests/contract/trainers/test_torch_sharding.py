@@ -111,12 +111,6 @@ def test_naps_between_parts_change_nothing(options: TrainerOptions, tied: Path) 
     assert_same_step(tied, HALVES, options=options, parts=[BATCHES[0][:5], BATCHES[0][5:]], naps=True)
 
 
-def test_a_replica_speaks_through_its_first_rank(tied: Path) -> None:
-    weights = [weights for _, _, weights in kept_ranks(4).run(one_step, tied, HALVES)]
-    assert [bool(some) for some in weights] == [HALVES.is_first_of_replica(rank) for rank in range(4)]
-    assert all(np.array_equal(weights[0][name], weights[2][name]) for name in weights[0]), "replicas hold equal weights"
-
-
 def held(world: World, model: Path, sizes: ParallelSizes) -> tuple[int, int, int]:
     """Numbers that this rank holds: of the weights, of the gradients, of the optimizer's state."""
     trainer = start(model, world, sizes)

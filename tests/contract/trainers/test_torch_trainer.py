@@ -63,58 +63,29 @@ class PlainTrainer:
         return float(norm)
 
 
-def relative_distance(model: Path, name: AlgorithmName, options: TrainerOptions, error: float = 1.0) -> list[float]:
-    """How far three steps end from those of the plain trainer: weights, then gradient norms."""
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        (AlgorithmName.GRPO, without_kl()),
+        (AlgorithmName.GRPO, TRUNCATED),
+        *((name, options_of(name)) for name in AlgorithmName),
+    ],
+)
+def test_three_steps_agree_with_a_plain_implementation(
+    model: Path, name: AlgorithmName, options: TrainerOptions
+) -> None:
     trainer, plain = TorchTrainer(model, options), PlainTrainer(model, options, name)
     before = dict(trainer.weights())
-    norms = []
     for batch in map(with_masks, BATCHES):
         expected_norm = plain.step(batch)
         trainer.accumulate(batch)
-        norm = trainer.update(error * step_denominator(batch, options)).grad_norm
-        norms.append(abs(norm - expected_norm) / expected_norm)
+        norm = trainer.update(step_denominator(batch, options)).grad_norm
+        assert norm == pytest.approx(expected_norm, rel=1e-3)
     after = dict(trainer.weights())
     expected = {name: values.detach().numpy() for name, values in plain.policy.named_parameters()}
     moved = np.concatenate([(expected[name] - before[name]).ravel() for name in before])
     apart = np.concatenate([(expected[name] - after[name]).ravel() for name in before])
-    return [float(np.linalg.norm(apart) / np.linalg.norm(moved)), *norms]
-
-
-@pytest.mark.parametrize("options", [without_kl(), replace(OPTIONS, max_grad_norm=0.01), TRUNCATED])
-def test_three_steps_agree_with_a_plain_implementation(model: Path, options: TrainerOptions) -> None:
-    weights, *norms = relative_distance(model, AlgorithmName.GRPO, options)
-    assert weights < 5e-3
-    assert max(norms) < 1e-3
-
-
-@pytest.mark.parametrize("name", AlgorithmName)
-def test_every_algorithm_agrees_with_a_plain_implementation(model: Path, name: AlgorithmName) -> None:
-    weights, *norms = relative_distance(model, name, options_of(name))
-    assert weights < 5e-3
-    assert max(norms) < 1e-3
-
-
-@pytest.mark.parametrize("name", AlgorithmName)
-def test_a_wrong_denominator_does_not_pass(model: Path, name: AlgorithmName) -> None:
-    _, *norms = relative_distance(model, name, options_of(name), error=1.01)
-    assert norms[0] == pytest.approx(0.01, rel=0.1)
-
-
-def test_the_gradient_is_divided_by_the_denominator(model: Path) -> None:
-    norms = []
-    for denominator in (100.0, 200.0):
-        trainer = TorchTrainer(model, OPTIONS)
-        trainer.accumulate(BATCHES[0])
-        norms.append(trainer.update(denominator).grad_norm)
-    assert norms[0] == pytest.approx(2 * norms[1], rel=1e-6)
-
-
-def test_samples_without_advantage_have_no_gradient_without_kl(model: Path) -> None:
-    trainer = TorchTrainer(model, without_kl(replace(OPTIONS, weight_decay=0.0)))
-    before = dict(trainer.weights())
-    outcome = step(trainer, [[replace(sample, advantage=0.0) for sample in BATCHES[0]]])
-    assert outcome.report.grad_norm == 0.0
-    assert all(np.array_equal(before[name], outcome.weights[name]) for name in before)
+    assert np.linalg.norm(apart) < 5e-3 * np.linalg.norm(moved)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -134,23 +105,6 @@ def test_metrics_are_zero_where_the_rollout_came_from_the_same_weights(model: Pa
         -sum(sample.advantage * len(sample.response_tokens) for sample in samples), rel=1e-3
     )
     assert sums.entropy / sums.num_tokens == pytest.approx(np.log(128), rel=0.05), "an untrained model knows nothing"
-
-
-def test_the_learning_rate_rises_linearly_and_stays(model: Path) -> None:
-    trainer = TorchTrainer(model, replace(OPTIONS, warmup_steps=4))
-    rates = [step(trainer, [BATCHES[0][:2]]).report.learning_rate for _ in range(6)]
-    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
-
-
-def test_the_kl_penalty_is_towards_the_initial_weights_also_after_a_restart(model: Path, tmp_path: Path) -> None:
-    trainer = TorchTrainer(model, OPTIONS)
-    for batch in BATCHES:
-        step(trainer, [batch])
-    trainer.save(tmp_path)
-    resumed = TorchTrainer(model, OPTIONS)
-    resumed.load(tmp_path)
-    expected, actual = trainer.accumulate(BATCHES[0]), resumed.accumulate(BATCHES[0])
-    assert actual.kl == expected.kl > 0
 
 
 def test_a_saved_checkpoint_opens_in_transformers_with_its_tokenizer(model: Path, tmp_path: Path) -> None:

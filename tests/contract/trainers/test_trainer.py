@@ -91,27 +91,6 @@ def test_a_batch_of_masked_tokens_alone_makes_a_step_without_gradient(kind: Kind
     assert outcome.sums == GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in SAMPLES))
 
 
-def test_several_updates_on_one_rollout_are_as_many_policy_versions(kind: Kind) -> None:
-    trainer = kind.start()
-    outcomes = [step(trainer, [SAMPLES[start : start + 4]]) for start in (0, 4, 8)]
-    assert [outcome.report.policy_version for outcome in outcomes] == [1, 2, 3]
-    together = kind.start()
-    once = step(together, [SAMPLES])
-    assert any(not np.array_equal(once.weights[name], values) for name, values in outcomes[-1].weights.items())
-
-
-def test_the_denominator_changes_the_update(kind: Kind) -> None:
-    def weights(denominator: float) -> dict[str, list[float]]:
-        trainer = kind.start()
-        for _ in range(2):  # Adam's first step alone does not depend on the gradient's scale.
-            trainer.accumulate(SAMPLES)
-            trainer.update(denominator)
-            denominator = 400.0
-        return {name: values.tolist() for name, values in trainer.weights()}
-
-    assert weights(400.0) != weights(4_000.0)
-
-
 def test_an_update_starts_from_zero(kind: Kind) -> None:
     trainer, other = kind.start(), kind.start()
     step(trainer, [SAMPLES[:4]])
@@ -203,17 +182,6 @@ def test_weights_are_copies(kind: Kind) -> None:
     assert all(np.array_equal(before[name], kept[name]) for name in before)
     assert any(not np.array_equal(dict(trainer.weights())[name], kept[name]) for name in kept)
     assert all(values.dtype == np.float32 for values in before.values())
-
-
-def test_sleeping_between_steps_changes_nothing(kind: Kind) -> None:
-    awake, drowsy = kind.start(), kind.start()
-    before = dict(awake.weights())
-    for trainer in (awake, drowsy):
-        step(trainer, [SAMPLES])
-    drowsy.sleep()
-    drowsy.wake()
-    one, other = step(awake, [SAMPLES]), step(drowsy, [SAMPLES])
-    assert_same_weights(kind, before, one.weights, other.weights)
 
 
 @pytest.mark.parametrize("options", [OPTIONS, without_kl()], ids=["with a reference", "alone"])

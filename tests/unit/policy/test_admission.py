@@ -156,15 +156,3 @@ def test_fields_of_a_job_reach_the_gates() -> None:
     assert Table(rounds(frontier_width=1)).row("start").launch == "A0 A1"
     assert Table(rounds(max_active_per_engine=3)).row("start").launch == "A0 A1 B0"
     assert Table(rounds(adaptive=True)).row("start").launch == "A0 A1"
-
-
-def test_a_round_that_the_gates_slow_down_gives_the_same_batch_where_all_is_accepted() -> None:
-    ends = []
-    for rules in (AdmissionRules(), AdmissionRules(frontier_width=1, max_active_per_engine=1)):
-        table = Table(synchronous(rules, num_prompts=2))
-        running = table.row("start").launch.split()
-        while running:
-            next_row = table.row(running.pop(0))
-            running += next_row.launch.split()
-        ends.append(table.end())
-    assert ends == [Ended(accepted="A01 B01")] * 2

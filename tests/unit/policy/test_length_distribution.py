@@ -17,34 +17,11 @@ def known(values: list[int], capacity: int = 100) -> LengthDistribution:
     return distribution
 
 
-def test_from_the_beginning_survival_is_the_share_of_longer_responses() -> None:
-    distribution = known([10, 20, 20, 40])
-    shares = [distribution.conditional_survival(generated=0, more=tokens) for tokens in (0, 10, 19, 20, 39, 40)]
-    assert shares == [1.0, 0.75, 0.75, 0.25, 0.25, 0.0]
-
-
 def test_conditional_survival_looks_only_at_responses_that_came_so_far() -> None:
     distribution = known([10, 20, 30, 40])
     assert distribution.conditional_survival(generated=15, more=0) == 1.0
     assert distribution.conditional_survival(generated=15, more=10) == pytest.approx(2 / 3)
     assert distribution.conditional_survival(generated=15, more=25) == 0.0
-
-
-def test_a_response_longer_than_all_known_ones_may_run_on() -> None:
-    assert known([10, 20]).conditional_survival(generated=20, more=1_000) == 1.0
-    assert LengthDistribution().conditional_survival(generated=0, more=1_000) == 1.0
-
-
-def test_the_mean_of_no_lengths_is_zero() -> None:
-    assert known([40, 10, 30, 20]).mean == 25.0
-    assert LengthDistribution().mean == 0.0
-
-
-def test_old_lengths_are_forgotten() -> None:
-    distribution = known([1_000, 1, 2, 3], capacity=3)
-    assert len(distribution) == 3
-    assert (distribution.export_state(), distribution.mean) == ({"lengths": [1, 2, 3]}, 2.0)
-    assert distribution.conditional_survival(0, 3) == 0.0
 
 
 def test_a_smaller_window_keeps_the_newest_of_a_loaded_state() -> None:
@@ -64,14 +41,6 @@ def test_a_window_agrees_with_counting(values: list[int], capacity: int, generat
     expected = sum(value > generated + more for value in alive) / len(alive) if alive else 1.0
     assert distribution.conditional_survival(generated, more) == expected
     assert distribution.mean == (sum(window) / len(window) if window else 0.0)
-
-
-@settings(deadline=None)
-@given(lengths, st.integers(0, 70), st.integers(0, 70), st.integers(0, 70))
-def test_survival_never_rises(values: list[int], generated: int, more: int, further: int) -> None:
-    distribution = known(values)
-    first = distribution.conditional_survival(generated, more)
-    assert 1.0 >= first >= distribution.conditional_survival(generated, more + further) >= 0.0
 
 
 @settings(deadline=None)

@@ -30,23 +30,6 @@ def test_the_least_loaded_engine_is_next() -> None:
     assert list(router.place([ResponseId(Draw(1, 0), 0)], RoundKind.SHORT)) == [1]
 
 
-def test_what_ran_on_a_lost_engine_is_placed_again() -> None:
-    router = Router([0, 1])
-    router.place(responses(4, 1), RoundKind.LONG)
-    orphans = router.lost(1)
-    assert len(orphans) == 2
-    assert list(router.place(orphans, RoundKind.LONG)) == [0]
-    assert not router.lost(1)
-
-
-def test_an_engine_that_returns_is_used_again() -> None:
-    router = Router([0])
-    router.lost(0)
-    assert not router.has_engines
-    router.joined(0)
-    assert list(router.place(responses(1, 1), RoundKind.LONG)) == [0]
-
-
 def test_no_engine_is_given_more_than_its_limit_while_another_has_room() -> None:
     router = Router([0, 1], {0: 2, 1: 4}.get)
     placement = router.place(responses(2, 3), RoundKind.SHORT)

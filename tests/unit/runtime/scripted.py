@@ -21,7 +21,7 @@ from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request, TokenRun
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request, TokenRun
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event, GroupScored, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundRunner
@@ -37,7 +37,7 @@ def length(request: Request) -> int:
 
 @dataclass
 class ScriptedEngines:
-    """Advances all requests by one token whenever the driver waits for an event: no thread, no clock."""
+    """Advances all requests by one token whenever the driver waits for an event: no thread, no clock. Each is a pod."""
 
     num_engines: int = 2
     script: deque[tuple[int, Event]] = field(default_factory=deque)
@@ -69,6 +69,18 @@ class ScriptedEngines:
 
     def stats(self) -> dict[int, EngineStats]:
         return dict.fromkeys(self.running, self._stats)
+
+    def live(self, timeout_s: float) -> Mapping[int, list[LiveResponse]]:
+        return {
+            engine: [LiveResponse(len(request.prompt_tokens), done) for request, done in self.running[engine].values()]
+            for engine in self.serving()
+        }
+
+    def pod_of(self, engine: int) -> int:
+        return engine
+
+    def num_gpus_of(self, engine: int) -> int:
+        return 1
 
     def replace(self, engine: int) -> None:
         assert engine not in self.running

@@ -1,6 +1,6 @@
 """A streamed job reports its rounds to the benefit gate, and keeps what that has learned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from longshore.api.rollout import Handover, Strategy
 from longshore.api.round_status import RoundKind
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.elastic.repurposing import RepurposingOptions
-from longshore_runtime.engine_protocol import EngineStats, LiveResponse
+from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer_protocol import Sample, TrainResult
 from tests.unit.runtime.scripted_loop import ALGORITHM, NUM_STEPS, Engines, Trainers, run
@@ -53,18 +53,6 @@ class Timed(Engines):
 
     def stats(self) -> dict[int, EngineStats]:
         return {engine: replace(self._stats, num_running=len(self.running[engine])) for engine in self.running}
-
-    def live(self, timeout_s: float) -> Mapping[int, list[LiveResponse]]:
-        return {
-            engine: [LiveResponse(len(request.prompt_tokens), done) for request, done in requests.values()]
-            for engine, requests in self.running.items()
-        }
-
-    def pod_of(self, engine: int) -> int:
-        return engine
-
-    def num_gpus_of(self, engine: int) -> int:
-        return 1
 
     @property
     def _stats(self) -> EngineStats:

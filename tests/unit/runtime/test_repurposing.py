@@ -2,7 +2,7 @@
 
 import queue
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from longshore.api.status import Assignment, Overlay
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 from longshore_runtime.elastic.repurposing import Repurposing, RepurposingOptions
-from longshore_runtime.engine_protocol import EngineStats, LiveResponse
+from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsRepurposed
@@ -39,20 +39,8 @@ class Pool(ScriptedEngines):
     def stats(self) -> dict[int, EngineStats]:
         return {engine: EngineStats(kv_capacity_tokens=500) for engine in self.serving()}
 
-    def live(self, timeout_s: float) -> Mapping[int, list[LiveResponse]]:
-        return {
-            engine: [LiveResponse(len(request.prompt_tokens), done) for request, done in self.running[engine].values()]
-            for engine in self.serving()
-        }
-
     def engines_on(self, pods: Collection[int]) -> tuple[int, ...]:
         return tuple(engine for engine in self.serving() if engine in pods)
-
-    def pod_of(self, engine: int) -> int:
-        return engine
-
-    def num_gpus_of(self, engine: int) -> int:
-        return 1
 
     def release(self, engines: Collection[int], timeout_s: float) -> None:
         assert not any(self.running[engine] for engine in engines), "only idle engines sleep"

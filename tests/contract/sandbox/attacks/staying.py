@@ -42,7 +42,6 @@ ENDLESS: Final = [
         """
         import atexit
         atexit.register(lambda: time.sleep(1e6))
-        tell()
         """,
         CaseOutcome.TIMED_OUT,
     ),
@@ -53,7 +52,6 @@ ENDLESS: Final = [
         "thread that never ends",
         """
         threading.Thread(target=time.sleep, args=(1e6,)).start()
-        tell()
         """,
         CaseOutcome.TIMED_OUT,
     ),
@@ -105,7 +103,6 @@ DAEMONS: Final = [
             os.wait()
             return False
         attempt("fork", detach)
-        tell()
         """,
     ),
     attack(
@@ -120,7 +117,6 @@ DAEMONS: Final = [
             return False
         for end in (signal.SIGCHLD, 0, signal.SIGUSR1):
             attempt("clone", lambda: detach(end))
-        tell()
         """,
     ),
     attack(
@@ -138,7 +134,6 @@ DAEMONS: Final = [
             os.read(ready, 1)
             return False
         attempt("fork", detach)
-        tell()
         """,
     ),
     attack(
@@ -161,7 +156,6 @@ DAEMONS: Final = [
             os.read(ready, 1)
             return False
         attempt("fork", detach)
-        tell()
         """,
     ),
     attack(
@@ -178,7 +172,6 @@ DAEMONS: Final = [
                     os._exit(0)
             return False
         attempt("fork", detach)
-        tell()
         """,
     ),
 ]

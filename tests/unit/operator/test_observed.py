@@ -36,7 +36,7 @@ def test_identity_comes_from_the_labels() -> None:
 
 @pytest.mark.parametrize("index", ["-1", "65536", "9" * 63])
 def test_no_pod_of_a_job_has_such_an_index(index: str) -> None:
-    """Whoever may create pods can write any label."""
+    """Everybody who may create pods can write any label."""
     found = pod()
     found["metadata"]["labels"]["longshore.dev/index"] = index
     with pytest.raises(ValueError, match="index"):

@@ -208,9 +208,7 @@ class Controller:
         if around.kueue is not None:
             # Pods of a job that Kueue has not admitted are left of an admission by the operator itself.
             self._desk.withdraw(key, has_pods=not around.kueue.holds("Admitted") and has_pods)
-        elif (around.pod_group is not None and around.pod_group.keeps_waiting(status)) or (
-            around.sharing is not None and around.sharing.refusal
-        ):
+        elif around.obstacle(status) is not None:
             self._desk.stop(key, parsed, pods, now)
         else:
             observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))

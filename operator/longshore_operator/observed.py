@@ -7,6 +7,7 @@ from typing import Any
 from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
+from longshore.api.status import RLJobStatus
 from longshore_operator.identity import controller
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.pod_group.view import PodGroupView
@@ -147,6 +148,14 @@ class Observed:
     """Whether the job is admitted; None: it needs no admission."""
     unreadable_status: str = ""
     """Parts of the stored status that were dropped, and why."""
+
+    def obstacle(self, status: RLJobStatus) -> tuple[AdmittedReason, str] | None:
+        """Return why the job must not have pods, whatever it was granted; None: it may."""
+        if self.sharing is not None and self.sharing.refusal:
+            return AdmittedReason.SHARING_REFUSED, self.sharing.refusal
+        if self.pod_group is not None and self.pod_group.keeps_waiting(status):
+            return AdmittedReason.POD_GROUP_UNAVAILABLE, self.pod_group.mistake
+        return None
 
 
 def comes_up(before: PodView, after: PodView) -> bool:

@@ -75,14 +75,8 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     observed = replace(observed, pods=pods, spec_hash=observed.spec_hash or pod_settings_fingerprint(job.spec))
     if observed.kueue is not None:
         observed = replace(observed, standing=standing_in_queue(job, observed.kueue))
-    if observed.pod_group is not None and observed.pod_group.keeps_waiting(before):
-        observed = replace(
-            observed, standing=_stopped(job, observed, AdmittedReason.POD_GROUP_UNAVAILABLE, observed.pod_group.mistake)
-        )
-    if observed.sharing is not None and observed.sharing.refusal:
-        observed = replace(
-            observed, standing=_stopped(job, observed, AdmittedReason.SHARING_REFUSED, observed.sharing.refusal)
-        )
+    if (obstacle := observed.obstacle(before)) is not None:
+        observed = replace(observed, standing=_stopped(job, observed, *obstacle))
     changed = settings_changed(before.settings, identity.generation, observed.spec_hash)
     starts = changed or before.attempt == 0 or before.phase in WITHOUT_PODS
     if starts and _is_of_other_settings(job, observed, config):

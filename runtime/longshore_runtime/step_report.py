@@ -14,34 +14,31 @@ from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.step_done import StepDone
 
 
-class StepReport:
-    """Reports steps to regrouping, benefit gate, tuner, recorder, records and alarms."""
-
-    def __init__(self, parts: Parts, regrouping: Regrouping, gate: BenefitGate | None, alarms: Alarms) -> None:
-        self._parts = parts
-        self._regrouping = regrouping
-        self._gate = gate
-        self._alarms = alarms
-
-    def step(self, state: RunState, done: TrainedRound, marks: StepMarks) -> None:
-        """Report the step that led to `state`."""
-        parts, result, trained = self._parts, done.result, done.trained
-        queue_length, num_replicas = parts.policy.num_deferred, parts.trainers.num_replicas
-        repurposed = None
-        if (repurposing := done.step.repurposing) is not None:
-            repurposed = repurposing.times
-            self._regrouping.answered(repurposing.answered_epoch, repurposing.answered_overlay)
-        if self._gate is not None:
-            step_s = marks.published_s - marks.begun_s
-            outcome = step_outcome(result.end.kind, trained, step_s, num_replicas, repurposed)
-            saved_s = self._gate.ended(outcome)
-            repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
-        if parts.auto is not None and done.pace is not None:
-            parts.auto.step_ended(
-                step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length)
-            )
-        step = StepDone(state.step, marks, result, trained, queue_length, repurposed)
-        parts.gpus.step_done()
-        parts.recorder.step(state, step)
-        parts.records.keep(step)
-        self._alarms.step(state.step, result, trained)
+def report_step(
+    parts: Parts,
+    regrouping: Regrouping,
+    gate: BenefitGate | None,
+    alarms: Alarms,
+    state: RunState,
+    done: TrainedRound,
+    marks: StepMarks,
+) -> None:
+    """Report the step that led to `state` to regrouping, benefit gate, tuner, recorder, records and alarms."""
+    result, trained = done.result, done.trained
+    queue_length, num_replicas = parts.policy.num_deferred, parts.trainers.num_replicas
+    repurposed = None
+    if (repurposing := done.step.repurposing) is not None:
+        repurposed = repurposing.times
+        regrouping.answered(repurposing.answered_epoch, repurposing.answered_overlay)
+    if gate is not None:
+        step_s = marks.published_s - marks.begun_s
+        outcome = step_outcome(result.end.kind, trained, step_s, num_replicas, repurposed)
+        saved_s = gate.ended(outcome)
+        repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
+    if parts.auto is not None and done.pace is not None:
+        parts.auto.step_ended(step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length))
+    step = StepDone(state.step, marks, result, trained, queue_length, repurposed)
+    parts.gpus.step_done()
+    parts.recorder.step(state, step)
+    parts.records.keep(step)
+    alarms.step(state.step, result, trained)

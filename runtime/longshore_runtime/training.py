@@ -43,7 +43,7 @@ from longshore_runtime.round_requests import RequestOf, round_requests
 from longshore_runtime.round_training import RoundTraining
 from longshore_runtime.run_checkpoints import RunCheckpoints
 from longshore_runtime.run_state import RunState
-from longshore_runtime.step_report import StepReport
+from longshore_runtime.step_report import report_step
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.turns import Turns
@@ -74,7 +74,6 @@ class TrainingLoop:
         self._training = RoundTraining(
             options, parts, self._turns, self._recovery, self._regrouping, self._lengths, self._gate
         )
-        self._report = StepReport(parts, self._regrouping, self._gate, self._alarms)
         self._evaluator = Evaluator(options, parts, self._recovery, self._alarms)
 
     def run(self) -> None:
@@ -140,7 +139,7 @@ class TrainingLoop:
         )
         self.num_steps += 1
         self._lengths[done.result.end.kind].extend(done.result.finished_tokens)
-        self._report.step(self._state, done, marks)
+        report_step(self._parts, self._regrouping, self._gate, self._alarms, self._state, done, marks)
         if self._evaluator.is_due(self._state.step):
             self._state = self._evaluator.run(self._state)
         if self._state.step % self._options.checkpoint_every_steps == 0:

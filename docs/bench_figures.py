@@ -14,6 +14,8 @@ from benchmarks.report import RESULTS
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
+from docs.marked import replace
+
 _DOCS: Final = Path(__file__).parent
 _BENCHMARKS: Final = "explanation/benchmarks.md"
 _COLOURS: Final = {"reward": "#1b7f79", "long": "#d1652c"}
@@ -81,9 +83,9 @@ def bench_figures(results: Path = RESULTS, docs: Path = _DOCS) -> None:
     """Everything that there are results for."""
     for name in _SHOWN:
         if (result := _result(results, name)) is not None:
-            _replace(docs / _BENCHMARKS, name, _drawn_ratios(name, result, docs))
+            replace(docs / _BENCHMARKS, name, _drawn_ratios(name, result, docs))
     if (result := _result(results, "learning")) is not None:
-        _replace(docs / "explanation/tail-batching.md", "learning", _drawn_learning(result, docs))
+        replace(docs / "explanation/tail-batching.md", "learning", _drawn_learning(result, docs))
 
 
 def _result(results: Path, name: str) -> Result | None:
@@ -92,12 +94,6 @@ def _result(results: Path, name: str) -> Result | None:
         return None
     result: Result = json.loads(path.read_text(encoding="utf-8"))
     return result
-
-
-def _replace(page: Path, name: str, content: str) -> None:
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    before, rest = page.read_text(encoding="utf-8").split(begin)
-    page.write_text(before + begin + content + end + rest.split(end)[1], encoding="utf-8")
 
 
 def _save(docs: Path, name: str) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 import yaml
 from matplotlib import pyplot
 
+from docs.marked import replace
 from longshore.sim.paper.april import Sensitivity, sensitivity
 from longshore.sim.paper.comparison import PaperComparison, Prediction, compare
 from longshore.sim.paper.published import PUBLISHED_FILE, FigureRole, Paper, Published, Unit
@@ -97,18 +98,10 @@ def _table_2(comparison: PaperComparison) -> None:
 
 
 def _write(comparisons: Sequence[PaperComparison], of_april: Sequence[Sensitivity]) -> None:
-    text = _PAGE.read_text()
-    text = _replaced(text, "summary", _summary(comparisons))
-    text = _replaced(text, "sensitivity", _sensitivity(of_april))
+    replace(_PAGE, "summary", _summary(comparisons))
+    replace(_PAGE, "sensitivity", _sensitivity(of_april))
     for comparison in comparisons:
-        text = _replaced(text, comparison.paper, _constants(comparison) + _rows(comparison))
-    _PAGE.write_text(text)
-
-
-def _replaced(text: str, name: str, content: str) -> str:
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    before, rest = text.split(begin)
-    return before + begin + content + end + rest.split(end)[1]
+        replace(_PAGE, comparison.paper, _constants(comparison) + _rows(comparison))
 
 
 def _summary(comparisons: Sequence[PaperComparison]) -> str:

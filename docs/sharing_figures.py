@@ -6,13 +6,12 @@ from typing import Final
 
 import yaml
 
+from docs.marked import replace
 from longshore.sim.paper import rollpacker
 from longshore.sim.paper.published import PUBLISHED_FILE, Published
 from longshore.sim.paper.sharing import MixRow, compare_mixes
 
 PAGE: Final = Path(__file__).parent / "explanation" / "sharing-groups.md"
-_BEGIN: Final = "<!-- begin mixes -->\n"
-_END: Final = "<!-- end mixes -->"
 _HEAD: Final = (
     "| jobs, and GPUs of each | limit | GPUs without sharing | GPUs shared | groups | largest slowdown "
     "| jobs per GPU hour | fewer GPUs instead |\n|---|---|---|---|---|---|---|---|\n"
@@ -27,9 +26,7 @@ def sharing_table() -> None:
 
 def write(rows: Iterable[MixRow]) -> None:
     """Replace the table of the page."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(_BEGIN)
-    after = rest.split(_END)[1]
-    PAGE.write_text(before + _BEGIN + _HEAD + "".join(map(_row, rows)) + _END + after, encoding="utf-8")
+    replace(PAGE, "mixes", _HEAD + "".join(map(_row, rows)))
 
 
 def _row(row: MixRow) -> str:

@@ -1,4 +1,4 @@
-"""A local copy stays true, whatever a reflector reports; `tests/contract/kube_client` has what that makes of watches."""
+"""A local copy stays true, whatever a reflector reports; `tests/contract/kube_client` covers its watches."""
 
 import asyncio
 from collections.abc import AsyncIterator

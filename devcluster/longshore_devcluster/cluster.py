@@ -9,24 +9,19 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from aiohttp import web
-
 from longshore_devcluster.apiserver import ApiServer
-from longshore_devcluster.apiserver.errors import bad_request
 from longshore_devcluster.client.tasks import TaskGroup
 from longshore_devcluster.controllers import ControllerManager
 from longshore_devcluster.kubelet import (
     ContainerStreams,
     Kubelet,
     KubeletConfig,
-    LogOptions,
-    StreamError,
     create_run_dir,
     remove_if_empty,
     remove_run_dir,
@@ -123,7 +118,7 @@ class DevCluster:
         prepare_data_dir(self.data_dir)
         await self._server.start()
         kubelet = Kubelet(await self._client("system:node", "kubelet"), self._kubelet_config(), time.time)
-        self._server.set_pod_streams(ServedStreams(ContainerStreams(kubelet), time.time))
+        self._server.set_pod_streams(ContainerStreams(kubelet, time.time))
         manager = await self._client("system:kube-controller-manager", "kube-controller-manager")
         controllers = ControllerManager(manager, self.data_dir / "volumes", time.time)
         scheduler = Scheduler(await self._client("system:kube-scheduler", "kube-scheduler"), time.time)
@@ -155,55 +150,6 @@ class DevCluster:
             restart_backoff_s=self.config.restart_backoff_s,
             preload=tuple(module for module in self.config.preload.split(",") if module),
         )
-
-
-class ServedStreams:
-    """The kubelet's streams as the API server asks for them."""
-
-    def __init__(self, streams: ContainerStreams, now: Callable[[], float]) -> None:
-        self._streams = streams
-        self._now = now
-
-    async def logs(
-        self,
-        namespace: str,
-        pod: str,
-        container: str,
-        *,
-        follow: bool,
-        tail_lines: int | None,
-        since_seconds: int | None,
-        limit_bytes: int | None,
-        timestamps: bool,
-        previous: bool,
-    ) -> AsyncIterator[bytes]:
-        """Yield the log of a container in blocks. Errors: the API server's 400 when there is none."""
-        since_s = None if since_seconds is None else self._now() - since_seconds
-        options = LogOptions(follow, tail_lines, since_s, limit_bytes, timestamps)
-        try:
-            blocks = self._streams.open_log(namespace, pod, container, options, previous=previous)
-        except StreamError as error:
-            raise bad_request(str(error)) from error
-        async for block in blocks:
-            yield block
-
-    async def exec(
-        self,
-        namespace: str,
-        pod: str,
-        container: str,
-        command: list[str],
-        ws: web.WebSocketResponse,
-        *,
-        stdin: bool,
-        tty: bool,
-    ) -> None:
-        """Run a command in a container, connected to an accepted websocket."""
-        await self._streams.run_exec(namespace, pod, container, command, ws, stdin=stdin, tty=tty)
-
-    async def forward_ports(self, namespace: str, pod: str, ws: web.WebSocketResponse) -> None:
-        """Carry connections to ports of a pod over an accepted websocket."""
-        await self._streams.forward_ports(namespace, pod, ws)
 
 
 def prepare_data_dir(data_dir: Path) -> None:

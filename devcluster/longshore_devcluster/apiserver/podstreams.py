@@ -33,7 +33,7 @@ class PodStreams(Protocol):
         timestamps: bool,
         previous: bool,
     ) -> AsyncIterator[bytes]:
-        """Return the lines of a container; the first one raises ApiError where there are none."""
+        """Return the lines of a container. Raises LookupError, which says why, where there are none."""
 
     async def exec(
         self,
@@ -85,17 +85,20 @@ async def logs(objects: Objects, streams: PodStreams | None, call: Call) -> web.
         return web.Response(status=204)
     if streams is None:
         raise internal("no preferred addresses found; known addresses: []")
-    lines = streams.logs(
-        call.info.namespace,
-        call.info.name,
-        container,
-        follow=is_true(call.query.get("follow", "")),
-        tail_lines=_number(call.query, "tailLines"),
-        since_seconds=_number(call.query, "sinceSeconds"),
-        limit_bytes=_number(call.query, "limitBytes"),
-        timestamps=is_true(call.query.get("timestamps", "")),
-        previous=is_true(call.query.get("previous", "")),
-    )
+    try:
+        lines = streams.logs(
+            call.info.namespace,
+            call.info.name,
+            container,
+            follow=is_true(call.query.get("follow", "")),
+            tail_lines=_number(call.query, "tailLines"),
+            since_seconds=_number(call.query, "sinceSeconds"),
+            limit_bytes=_number(call.query, "limitBytes"),
+            timestamps=is_true(call.query.get("timestamps", "")),
+            previous=is_true(call.query.get("previous", "")),
+        )
+    except LookupError as error:
+        raise bad_request(str(error)) from error
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()
     first = await anext(lines, None)
@@ -111,14 +114,20 @@ async def logs(objects: Objects, streams: PodStreams | None, call: Call) -> web.
     return response
 
 
-async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> web.StreamResponse:
-    """``kubectl exec`` over a websocket; SPDY is not spoken."""
+def _running(objects: Objects, streams: PodStreams | None, call: Call) -> tuple[Object, PodStreams]:
+    """Return a pod that has a node, and the kubelet. Raises 400 and 500 as the real server does."""
     pod = objects.read(call.resource, call.info.namespace, call.info.name)
     if not pod["spec"].get("nodeName"):
         raise bad_request(f"pod {call.info.name} does not have a host assigned")
-    container = _container(pod, call.query.get("container", ""))
     if streams is None:
         raise internal("no preferred addresses found; known addresses: []")
+    return pod, streams
+
+
+async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> web.StreamResponse:
+    """``kubectl exec`` over a websocket; SPDY is not spoken."""
+    pod, streams = _running(objects, streams, call)
+    container = _container(pod, call.query.get("container", ""))
     if call.http.headers.get("Upgrade", "").lower() != "websocket":
         raise ApiError(400, "BadRequest", "unable to upgrade: only websockets are supported for exec")
     socket = web.WebSocketResponse(protocols=_EXEC_PROTOCOLS)
@@ -132,11 +141,7 @@ async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> w
 
 async def forward_ports(objects: Objects, streams: PodStreams | None, call: Call) -> web.StreamResponse:
     """``kubectl port-forward`` over a websocket; SPDY without one is not spoken."""
-    pod = objects.read(call.resource, call.info.namespace, call.info.name)
-    if not pod["spec"].get("nodeName"):
-        raise bad_request(f"pod {call.info.name} does not have a host assigned")
-    if streams is None:
-        raise internal("no preferred addresses found; known addresses: []")
+    _, streams = _running(objects, streams, call)
     asked = [one.strip() for one in call.http.headers.get("Sec-WebSocket-Protocol", "").split(",")]
     if call.http.headers.get("Upgrade", "").lower() != "websocket" or _FORWARD_PROTOCOL not in asked:
         why = f"unable to upgrade: port-forward is served over websockets with the protocol {_FORWARD_PROTOCOL} only"

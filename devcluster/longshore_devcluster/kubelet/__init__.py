@@ -2,15 +2,12 @@
 
 from longshore_devcluster.kubelet.kubelet import Kubelet, KubeletConfig
 from longshore_devcluster.kubelet.layout import create_run_dir, remove_if_empty, remove_run_dir
-from longshore_devcluster.kubelet.logs import LogOptions
-from longshore_devcluster.kubelet.streams import ContainerStreams, StreamError
+from longshore_devcluster.kubelet.streams import ContainerStreams
 
 __all__ = [
     "ContainerStreams",
     "Kubelet",
     "KubeletConfig",
-    "LogOptions",
-    "StreamError",
     "create_run_dir",
     "remove_if_empty",
     "remove_run_dir",

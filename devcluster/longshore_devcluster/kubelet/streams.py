@@ -1,6 +1,6 @@
 """`kubectl logs`, `exec`, `cp` and `port-forward`: what the API server passes on to the kubelet."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from aiohttp import web
 
@@ -16,20 +16,32 @@ from longshore_devcluster.kubelet.terminal import open_pipes, open_terminal
 from longshore_devcluster.kubelet.worker import PodWorker
 
 
-class StreamError(Exception):
+class StreamError(LookupError):
     """The stream cannot be given; the message is the answer to the client."""
 
 
 class ContainerStreams:
     """The logs of, and further processes in, the containers of a kubelet."""
 
-    def __init__(self, kubelet: Kubelet) -> None:
-        self._kubelet = kubelet
+    def __init__(self, kubelet: Kubelet, now: Callable[[], float]) -> None:
+        self._kubelet, self._now = kubelet, now
 
-    def open_log(
-        self, namespace: str, pod: str, container: str, options: LogOptions, *, previous: bool
+    def logs(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        follow: bool,
+        tail_lines: int | None,
+        since_seconds: int | None,
+        limit_bytes: int | None,
+        timestamps: bool,
+        previous: bool,
     ) -> AsyncIterator[bytes]:
         """The log of the present or last instance of a container, or of the one before it. Errors: StreamError."""
+        since_s = None if since_seconds is None else self._now() - since_seconds
+        options = LogOptions(follow, tail_lines, since_s, limit_bytes, timestamps)
         worker, runner = self._find(namespace, pod, container)
         record = runner.record
         number = runner.latest
@@ -44,7 +56,7 @@ class ContainerStreams:
         watch = None if previous or runner.instance is None else runner.instance.log_watch
         return read_log(path, options, watch)
 
-    async def run_exec(
+    async def exec(
         self,
         namespace: str,
         pod: str,

@@ -210,7 +210,7 @@ async def test_jobs_leave_a_group_that_cannot_be_read_and_the_others_go_on_once_
 
 @pytest.mark.parametrize("time", ["1e300", "-1.0", "NaN", "Infinity"])
 async def test_times_with_which_nobody_can_calculate_are_no_group(fleet: Fleet, time: str) -> None:
-    """Somebody who may write the object cannot stop the passes of its jobs, which then could not be suspended either."""
+    """Who may write the object cannot stop the passes of its jobs, which then could not be suspended either."""
     assert fleet.api.stored is not None
     written = fleet.api.stored["data"]["group.json"]
     fleet.api._write({"metadata": {}, "data": {"group.json": written.replace('_at_s":0.0', f'_at_s":{time}')}})

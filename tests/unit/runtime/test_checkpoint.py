@@ -1,5 +1,6 @@
 """Checkpoints appear complete or not at all, and bring everything back."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,23 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 15):
         store.publish(step, {}, {}, save_weights)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000010", "step-000015"]
+
+
+def test_a_copy_that_a_user_keeps_beside_the_checkpoints_is_no_checkpoint_and_stays(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoints"
+    store = CheckpointStore(directory, keep=1)
+    store.publish(1, {}, {}, save_weights)
+    for name in ("step-000001.bak", "step-best", "step-2"):
+        shutil.copytree(directory / "step-000001", directory / name)
+    newest = store.newest()
+    assert newest is not None and newest.step == 1
+    store.publish(2, {}, {}, save_weights)
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "step-000001.bak",
+        "step-000002",
+        "step-2",
+        "step-best",
+    ]
 
 
 def test_the_exported_model_has_weights_and_no_trainer_state(tmp_path: Path) -> None:

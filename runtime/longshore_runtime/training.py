@@ -68,7 +68,9 @@ class TrainingLoop:
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
         self._regrouping = Regrouping(parts.assignments, parts.engines, parts.recorder, options.attempt)
         self._size = AppliedSize(parts.assignments, parts.recorder, options.num_workers)
-        self._checkpoints = RunCheckpoints(parts, self._alarms, self._lengths, self._gate)
+        self._checkpoints = RunCheckpoints(
+            parts, self._alarms, self._lengths, self._gate, options.algorithm.max_response_tokens
+        )
         self._recovery = Recovery(parts.trainers, self._checkpoints.load_trainers, lambda: self._turns.to_training())
         self._turns = Turns(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)
         self._training = RoundTraining(

@@ -4,16 +4,19 @@ import itertools
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.model import Evaluation
+from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
 from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_progress
 from longshore_runtime.durable import sync_tree
+from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.errors import SizeChanged, TrainerLost
 from tests.properties import examples
 from tests.unit.runtime.elastic_parts import Known
@@ -109,6 +112,24 @@ def test_a_run_that_continues_restores_its_checkpoint_first(tmp_path: Path) -> N
     activities = [str(one) for one, _ in itertools.groupby(report.activity for report in again)]
     assert activities[:2] == ["Restore", "Publish"]
     assert all(report.activity != "Restore" for report in UNDISTURBED.reports)
+
+
+def test_partial_responses_need_room_in_a_job_that_goes_on_with_shorter_ones(tmp_path: Path) -> None:
+    job: dict[str, Any] = {"strategy": Strategy.PARTIAL_ROLLOUT, "on_finish": OnFinish.LEAVE, "every": 1}
+    run(root=tmp_path, algorithm=ALGORITHM.model_copy(update={"steps": 2}), **job)
+    newest = CheckpointStore(tmp_path / "output" / "checkpoints", keep=2).newest()
+    assert newest is not None
+    kept = newest.kept().values()
+    longest = max(one.num_tokens for one in kept if one.finish_reason is FinishReason.ABORT)
+    shorter = ALGORITHM.model_copy(update={"max_response_tokens": longest})
+    error = run(root=tmp_path, algorithm=shorter, **job).error
+    assert error == (
+        f"algorithm.maxResponseTokens: {longest} is too few for a partial response that already has {longest} tokens; "
+        "restore it or start a new job"
+    )
+    assert not run(
+        root=tmp_path, algorithm=shorter.model_copy(update={"max_response_tokens": longest + 1}), **job
+    ).error
 
 
 def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(

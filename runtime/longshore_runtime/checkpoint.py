@@ -135,8 +135,12 @@ class CheckpointStore:
 
     def _prune(self) -> None:
         for old in sorted(self._all(), key=lambda checkpoint: checkpoint.step)[: -self._keep]:
-            log.info("checkpoint pruned", step=old.step)
-            shutil.rmtree(old.path)
+            try:
+                shutil.rmtree(old.path)
+            except OSError as error:  # Such as a file that is open elsewhere, on NFS.
+                log.warning("checkpoint not pruned; tried again after the next one", step=old.step, reason=str(error))
+            else:
+                log.info("checkpoint pruned", step=old.step)
 
 
 def export_model(checkpoint: Checkpoint, target: Path) -> None:

@@ -67,6 +67,8 @@ class RunState:
     kinds: Mapping[RoundKind, KindTotals] = field(default_factory=dict)
     held_out_before: HeldOutScore | None = None
     held_out_latest: HeldOutScore | None = None
+    evaluated_step: int | None = None
+    """Step after which `held_out_latest` was scored."""
 
     def with_policy(self, policy: Mapping[str, Any]) -> "RunState":
         """Return the state before a round, with another state of the round policy."""
@@ -98,7 +100,9 @@ class RunState:
 
     def after_evaluation(self, score: HeldOutScore) -> "RunState":
         """Return the state after an evaluation."""
-        return replace(self, held_out_before=self.held_out_before or score, held_out_latest=score)
+        return replace(
+            self, held_out_before=self.held_out_before or score, held_out_latest=score, evaluated_step=self.step
+        )
 
     def export(self) -> dict[str, Any]:
         """Return JSON values; partial responses are stored separately."""
@@ -120,6 +124,7 @@ class RunState:
             kinds={RoundKind(kind): KindTotals(**totals) for kind, totals in exported["kinds"].items()},
             held_out_before=HeldOutScore.load(before) if before else None,
             held_out_latest=HeldOutScore.load(latest) if latest else None,
+            evaluated_step=exported.get("evaluated_step", exported["step"]),  # Older versions had none.
         )
 
 

@@ -1,7 +1,7 @@
 """The training loop. It reads as the algorithm; the work is done by the parts that the session built.
 
 restore                 the newest checkpoint, if there is one
-evaluate                held-out prompts, with the initial weights
+evaluate                held-out prompts, with the initial weights, or what an interruption prevented
 for each step:
     end if resized      if the job is to go on with other worker pods: checkpoint, and another session
     regroup             engines take the size that the planner wants for the next round
@@ -86,7 +86,7 @@ class TrainingLoop:
             Interrupted, SizeChanged, TrainerLost: a new loop continues from a checkpoint.
         """
         self.restore()
-        if self._state.step == 0 and self._state.held_out_before is None:
+        if self._evaluator.is_missing(self._state):
             self._state = self._evaluator.run(self._state)
             self.checkpoint()
         while self._state.step < self._options.algorithm.steps:

@@ -41,7 +41,7 @@ class TimedLoop(TrainingLoop):
         """Held-out reward of the present weights."""
         self._state = self._evaluator.run(self._state)
         score = self._state.held_out_latest
-        assert score is not None, "the job has held-out prompts"
+        assert score is not None and score.overall is not None, "the job has held-out prompts"
         return {"step": self._state.step, "reward": score.overall}
 
 

@@ -6,6 +6,7 @@ checkpoints/step-000010/
     kept.json      tokens of partial responses, with the policy version of every run
 """
 
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -25,6 +26,8 @@ from longshore_runtime.trainer.saved_by import BACKEND_FILE
 log = structlog.get_logger()
 
 _PREFIX: Final = "step-"
+_NAME: Final = re.compile(rf"{_PREFIX}(\d{{6,}})", re.ASCII)
+"""Users may keep copies under other names beside them."""
 _UNFINISHED: Final = ".unfinished-"
 TRAINER_DIR: Final = "trainer"
 _NO_WEIGHTS: Final = ("*.pt", "optimizer", BACKEND_FILE)
@@ -127,13 +130,17 @@ class CheckpointStore:
     def _all(self) -> list[Checkpoint]:
         if not self._directory.is_dir():
             return []
-        found = [path for path in self._directory.iterdir() if path.name.startswith(_PREFIX)]
-        return [Checkpoint(int(path.name.removeprefix(_PREFIX)), path) for path in found]
+        found = [(_NAME.fullmatch(path.name), path) for path in self._directory.iterdir()]
+        return [Checkpoint(int(name[1]), path) for name, path in found if name]
 
     def _prune(self) -> None:
         for old in sorted(self._all(), key=lambda checkpoint: checkpoint.step)[: -self._keep]:
-            log.info("checkpoint pruned", step=old.step)
-            shutil.rmtree(old.path)
+            try:
+                shutil.rmtree(old.path)
+            except OSError as error:  # Such as a file that is open elsewhere, on NFS.
+                log.warning("checkpoint not pruned; tried again after the next one", step=old.step, reason=str(error))
+            else:
+                log.info("checkpoint pruned", step=old.step)
 
 
 def export_model(checkpoint: Checkpoint, target: Path) -> None:

@@ -29,6 +29,12 @@ class Evaluator:
         every = self._options.evaluation.every_steps
         return bool(every) and step % every == 0 and step < self._options.algorithm.steps
 
+    def is_missing(self, state: RunState) -> bool:
+        """Return whether the weights that a run begins or goes on with are still to be scored."""
+        if state.step == 0:
+            return state.held_out_before is None
+        return self.is_due(state.step) and state.evaluated_step != state.step
+
     def run(self, state: RunState) -> RunState:
         """Return the state with the score of its weights; without held-out prompts nothing happens."""
         parts, evaluation = self._parts, self._options.evaluation

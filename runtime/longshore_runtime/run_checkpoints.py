@@ -1,6 +1,6 @@
 """Checkpoints of a run: the files of the trainers, and the state that all other parts had after the same step."""
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 
 import structlog
@@ -11,6 +11,7 @@ from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
 from longshore_runtime.checkpoint import Checkpoint, export_model, export_progress
 from longshore_runtime.durable import tree_bytes
+from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
@@ -29,15 +30,17 @@ class RunCheckpoints:
         alarms: Alarms,
         lengths: MutableMapping[RoundKind, LengthDistribution],
         gate: BenefitGate | None,
+        max_response_tokens: int,
     ) -> None:
         """`lengths` and `gate` are what the run learns about its rounds."""
         self._parts = parts
         self._alarms = alarms
         self._lengths = lengths
         self._gate = gate
+        self._max_response_tokens = max_response_tokens
 
     def restore(self) -> RunState | None:
-        """Put everything back to the newest checkpoint; None: there is none. Raises UserError for another strategy."""
+        """Put everything back to the newest checkpoint; None: there is none. Raises UserError for another job."""
         parts, checkpoint = self._parts, self._parts.checkpoints.newest()
         if checkpoint is None:
             return None
@@ -49,6 +52,7 @@ class RunCheckpoints:
             parts.policy.load_state(run.policy)
         except ValueError as error:
             raise UserError(str(error)) from error
+        _require_room(run.kept.values(), self._max_response_tokens)
         with self._load_reported(checkpoint):
             self.load_trainers()
         for kind, exported in state.get("lengths", {}).items():
@@ -121,3 +125,14 @@ class RunCheckpoints:
         with repeated(report, PROGRESS_EVERY_S):
             export_model(newest, model)
         return parts.storage.relative(model)
+
+
+def _require_room(kept: Iterable[Completion], max_response_tokens: int) -> None:
+    """Raise UserError if a partial response has no token left to sample."""
+    partial = [completion.num_tokens for completion in kept if completion.finish_reason is FinishReason.ABORT]
+    longest = max(partial, default=0)
+    if longest >= max_response_tokens:
+        raise UserError(
+            f"algorithm.maxResponseTokens: {max_response_tokens} is too few for a partial response that already has "
+            f"{longest} tokens; restore it or start a new job"
+        )

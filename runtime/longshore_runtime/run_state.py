@@ -14,24 +14,24 @@ from longshore_runtime.trainer_protocol import Sample
 
 @dataclass(frozen=True)
 class HeldOutScore:
-    """Mean reward on held-out prompts, and on the quartile of them with the longest answers."""
+    """Mean reward on held-out prompts, and on the quartile of them with the longest answers; None: none has one."""
 
-    overall: float
-    longest_quartile: float
-    rewards: tuple[float, ...] = ()
-    """Mean reward of each prompt, in their order; empty if an older version scored them."""
+    overall: float | None
+    longest_quartile: float | None
+    rewards: tuple[float | None, ...] = ()
+    """Mean reward of each prompt, in their order; None: it failed. Empty if an older version scored them."""
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup], prompts: Sequence[PromptRecord]) -> "HeldOutScore":
-        """Score of an evaluation."""
+        """Score of an evaluation. Groups that replaced others are of a later epoch: draws of prompts that it has."""
         by_length = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place].answer), place))
-        longest = set(by_length[: max(1, len(prompts) // 4)])
-        rewards = {group.draw.index: _mean([one.reward for one in group.responses]) for group in groups}
-        return cls(
-            _mean(list(rewards.values())),
-            _mean([reward for place, reward in rewards.items() if place in longest]),
-            tuple(reward for _, reward in sorted(rewards.items())),
-        )
+        longest = by_length[: max(1, len(prompts) // 4)]
+        first = {group.draw.index: group for group in groups if group.draw.epoch == 0}
+        rewards = [
+            _mean([one.reward for one in first[place].responses]) if place in first else None
+            for place in range(len(prompts))
+        ]
+        return cls(_mean(rewards), _mean([rewards[place] for place in longest]), tuple(rewards))
 
     @classmethod
     def load(cls, exported: Mapping[str, Any]) -> "HeldOutScore":
@@ -67,6 +67,8 @@ class RunState:
     kinds: Mapping[RoundKind, KindTotals] = field(default_factory=dict)
     held_out_before: HeldOutScore | None = None
     held_out_latest: HeldOutScore | None = None
+    evaluated_step: int | None = None
+    """Step after which `held_out_latest` was scored."""
 
     def with_policy(self, policy: Mapping[str, Any]) -> "RunState":
         """Return the state before a round, with another state of the round policy."""
@@ -98,7 +100,9 @@ class RunState:
 
     def after_evaluation(self, score: HeldOutScore) -> "RunState":
         """Return the state after an evaluation."""
-        return replace(self, held_out_before=self.held_out_before or score, held_out_latest=score)
+        return replace(
+            self, held_out_before=self.held_out_before or score, held_out_latest=score, evaluated_step=self.step
+        )
 
     def export(self) -> dict[str, Any]:
         """Return JSON values; partial responses are stored separately."""
@@ -120,6 +124,7 @@ class RunState:
             kinds={RoundKind(kind): KindTotals(**totals) for kind, totals in exported["kinds"].items()},
             held_out_before=HeldOutScore.load(before) if before else None,
             held_out_latest=HeldOutScore.load(latest) if latest else None,
+            evaluated_step=exported.get("evaluated_step", exported["step"]),  # Older versions had none.
         )
 
 
@@ -131,5 +136,7 @@ def has_zero_variance(group: ScoredGroup) -> bool:
     return len({one.reward for one in group.responses}) == 1
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of those that exist."""
+    found = [value for value in values if value is not None]
+    return sum(found) / len(found) if found else None

@@ -1,7 +1,7 @@
 """The training loop. It reads as the algorithm; the work is done by the parts that the session built.
 
 restore                 the newest checkpoint, if there is one
-evaluate                held-out prompts, with the initial weights
+evaluate                held-out prompts, with the initial weights, or what an interruption prevented
 for each step:
     end if resized      if the job is to go on with other worker pods: checkpoint, and another session
     regroup             engines take the size that the planner wants for the next round
@@ -68,7 +68,9 @@ class TrainingLoop:
         self._alarms = Alarms(options.alarm_limits, parts.recorder)
         self._regrouping = Regrouping(parts.assignments, parts.engines, parts.recorder, options.attempt)
         self._size = AppliedSize(parts.assignments, parts.recorder, options.num_workers)
-        self._checkpoints = RunCheckpoints(parts, self._alarms, self._lengths, self._gate)
+        self._checkpoints = RunCheckpoints(
+            parts, self._alarms, self._lengths, self._gate, options.algorithm.max_response_tokens
+        )
         self._recovery = Recovery(parts.trainers, self._checkpoints.load_trainers, lambda: self._turns.to_training())
         self._turns = Turns(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)
         self._training = RoundTraining(
@@ -83,7 +85,7 @@ class TrainingLoop:
             Interrupted, SizeChanged, TrainerLost: a new loop continues from a checkpoint.
         """
         self.restore()
-        if self._state.step == 0 and self._state.held_out_before is None:
+        if self._evaluator.is_missing(self._state):
             self._state = self._evaluator.run(self._state)
             self.checkpoint()
         while self._state.step < self._options.algorithm.steps:

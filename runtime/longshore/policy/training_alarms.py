@@ -119,19 +119,28 @@ def after_step(
 
 
 def after_evaluation(
-    state: AlarmState, before: Sequence[float], latest: Sequence[float], step: int
+    state: AlarmState, before: Sequence[float | None], latest: Sequence[float | None], step: int
 ) -> tuple[AlarmState, tuple[RaisedAlarm, ...]]:
     """Return the state after held-out prompts were scored, and the alarms that this raises.
 
-    `before`: mean reward of each prompt before the first step; `latest`: of the same prompts now.
+    `before`: mean reward of each prompt before the first step; `latest`: of the same prompts now; None: it failed.
     """
     reason = AlarmReason.HELD_OUT_REWARD_FELL
-    errors = fall_in_standard_errors(before, latest)
+    old, new = _in_both(before, latest)
+    errors = fall_in_standard_errors(old, new)
     state, lasts = _lengthened(state, reason, has_sign=errors > _LOW_ERRORS)
     if _is_raised(state, reason) or not (lasts >= 2 or errors > _CLEARLY_LOW_ERRORS):
         return state, ()
-    alarm = RaisedAlarm(reason, _held_out_message(before, latest), step)
+    alarm = RaisedAlarm(reason, _held_out_message(old, new), step)
     return replace(state, raised=(*state.raised, alarm)), (alarm,)
+
+
+def _in_both(before: Sequence[float | None], latest: Sequence[float | None]) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the rewards of the prompts that have one in both; none if an older version scored them."""
+    if len(before) != len(latest):
+        return (), ()
+    both = [(old, new) for old, new in zip(before, latest, strict=True) if old is not None and new is not None]
+    return [old for old, _ in both], [new for _, new in both]
 
 
 def fall_in_standard_errors(before: Sequence[float], latest: Sequence[float]) -> float:

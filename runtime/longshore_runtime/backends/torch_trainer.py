@@ -289,10 +289,13 @@ class TorchTrainer:
         return reference
 
     def _mapped(self, states: _States, convert: Callable[[Tensor, Tensor], Tensor]) -> _States:
-        """Return the optimizer state; `convert` is applied to all tensors that are shaped like a parameter."""
+        """Return the optimizer state; `convert` is applied to all tensors that are shaped like a parameter.
+
+        Scalars are copied: a single one that still belongs to a mapped file would keep the whole file on the disk.
+        """
         return {
             number: {
-                name: convert(value, self._parameters[number]) if value.dim() > 0 else value
+                name: convert(value, self._parameters[number]) if value.dim() > 0 else value.clone()
                 for name, value in state.items()
             }
             for number, state in states.items()

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import AcceptedGroup, ResponseId
@@ -10,6 +12,9 @@ from longshore.record.history import TimedMessage
 from longshore.rounds.protocol import RoundTotals
 from longshore_runtime.engine_protocol import Completion, EngineStats
 from longshore_runtime.rollout.events import GroupScored
+
+_COUNTERS: Final = attrgetter("num_steps", "num_tokens", "num_preemptions", "busy_s")
+"""What only grows while an engine lives."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +66,17 @@ class EngineUse:
     """With the last responses of each engine: all that is known of one that has retired."""
 
     def deltas(self, to: Mapping[int, EngineStats]) -> list[tuple[EngineStats, EngineStats]]:
-        """Counters at the beginning and later."""
-        return [(self.before.get(engine, EngineStats()), stats) for engine, stats in to.items()]
+        """Counters at the beginning and later; those of an engine that was replaced began at 0 again."""
+        return [(self._begun(engine, stats), stats) for engine, stats in to.items()]
+
+    def _begun(self, engine: int, stats: EngineStats) -> EngineStats:
+        before = self.before.get(engine, EngineStats())
+        grew = all(new >= old for old, new in zip(_COUNTERS(before), _COUNTERS(stats), strict=True))
+        return before if grew else EngineStats()
 
     def busy_share(self, rollout_s: float) -> float:
         """Return the share of their time that engines which stayed spent in steps."""
-        # The counters of an engine that was replaced began again.
-        spent_s = [min(max(0.0, new.busy_s - old.busy_s), rollout_s) for old, new in self.deltas(self.after)]
+        spent_s = [min(new.busy_s - old.busy_s, rollout_s) for old, new in self.deltas(self.after)]
         return sum(spent_s) / (rollout_s * len(spent_s)) if rollout_s > 0 and spent_s else 0.0
 
 
@@ -133,9 +142,9 @@ def round_result(
         rewards=rewards,
         rollout_s=rollout_s,
         busy_share=use.busy_share(rollout_s),
-        num_preemptions=sum(max(0, new.num_preemptions - old.num_preemptions) for old, new in deltas),
+        num_preemptions=sum(new.num_preemptions - old.num_preemptions for old, new in deltas),
         num_steps=max((new.num_steps - old.num_steps for old, new in deltas), default=0),
-        num_sampled_tokens=sum(max(0, new.num_tokens - old.num_tokens) for old, new in deltas),
+        num_sampled_tokens=sum(new.num_tokens - old.num_tokens for old, new in deltas),
         messages=messages,
     )
 

@@ -250,11 +250,12 @@ class Recorder:
         """Report an evaluation."""
         score = state.held_out_latest
         assert score is not None
-        values = {
+        found = {
             "timing_s/testing": testing_s,
             "val/reward/mean": score.overall,
             "val/reward/longest_quartile": score.longest_quartile,
         }
+        values = {name: value for name, value in found.items() if value is not None}
         self._metrics.write(state.step, values)
         log.info("held-out reward", step=state.step, **{name: round(value, 3) for name, value in values.items()})
         self._update(held_out=held_out_reward(state))

@@ -47,11 +47,15 @@ def held_out_reward(state: RunState) -> HeldOutReward:
     """Return the first and the newest held-out reward."""
     before, latest = state.held_out_before, state.held_out_latest
     return HeldOutReward(
-        before=before and round(before.overall, 4),
-        latest=latest and round(latest.overall, 4),
-        long_before=before and round(before.longest_quartile, 4),
-        long_latest=latest and round(latest.longest_quartile, 4),
+        before=before and _rounded(before.overall),
+        latest=latest and _rounded(latest.overall),
+        long_before=before and _rounded(before.longest_quartile),
+        long_latest=latest and _rounded(latest.longest_quartile),
     )
+
+
+def _rounded(reward: float | None) -> float | None:
+    return None if reward is None else round(reward, 4)
 
 
 def reported_alarms(raised: Sequence[RaisedAlarm]) -> list[Alarm]:

@@ -45,8 +45,8 @@ class Recovery:
 
     def trained(self, training: StepTraining) -> None:
         """Note that the trainers have done a step."""
-        self._kept += training.batches
         self._num_tokens += sum(len(one.prompt_tokens) + len(one.response_tokens) for one in training.samples)
+        self._kept = [] if self._has_too_many else [*self._kept, *training.batches]
         self._num_restarts = 0
 
     def checkpointed(self) -> None:
@@ -76,11 +76,18 @@ class Recovery:
 
     def _count(self, loss: TrainerLost) -> None:
         self._num_restarts += 1
-        if self._num_restarts > _MAX_RESTARTS or self._num_tokens > MAX_KEPT_TOKENS:
+        if self._num_restarts > _MAX_RESTARTS or self._has_too_many:
             raise loss
         self._lost_reason = self._lost_reason or str(loss)
 
+    @property
+    def _has_too_many(self) -> bool:
+        """Whether more was trained on since the checkpoint than is kept."""
+        return self._num_tokens > MAX_KEPT_TOKENS
+
     def _bring_back(self) -> None:
+        if self._has_too_many:
+            raise TrainerLost(self._lost_reason)
         log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
         self._make_room()
         self._trainers.restart()

@@ -119,6 +119,17 @@ def test_a_saved_checkpoint_opens_in_transformers_with_its_tokenizer(model: Path
     assert tokenizer.apply_chat_template([{"role": "user", "content": "k5:"}], tokenize=False) == "k5:"
 
 
+def test_a_checkpoint_that_was_loaded_is_not_mapped_any_more(model: Path, tmp_path: Path) -> None:
+    """Otherwise deleting it frees no room."""
+    trainer = TorchTrainer(model, OPTIONS)
+    step(trainer, [BATCHES[0]])
+    trainer.save(tmp_path)
+    resumed = TorchTrainer(model, OPTIONS)
+    resumed.load(tmp_path)
+    step(resumed, [BATCHES[1]])
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
 def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises((OSError, ValueError)):
         Kind("torch", tmp_path).start()

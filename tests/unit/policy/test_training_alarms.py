@@ -188,6 +188,16 @@ def test_a_fall_by_a_tenth_is_reported_at_the_second_evaluation_of_64_prompts() 
     assert reasons(after_evaluation(state, before, latest, 8)[1]) == FELL
 
 
+def test_a_prompt_whose_rewards_failed_once_is_compared_with_nothing() -> None:
+    gone = [None if place % 2 else reward for place, reward in enumerate(BEFORE)]
+    assert after_evaluation(AlarmState(), BEFORE, gone, 4) == (AlarmState(), ())
+    state, new_alarms = after_evaluation(AlarmState(), gone, fallen(24), 4)
+    assert reasons(new_alarms) == FELL
+    found = [old for old in gone if old is not None]
+    assert f"fell from {sum(found) / len(found):.3f} before" in new_alarms[0].message
+    assert after_evaluation(state, gone[:-1], fallen(24), 8)[0] == AlarmState(), "of other prompts"
+
+
 def test_steps_do_not_end_an_episode_of_evaluations() -> None:
     state, _ = after_evaluation(AlarmState(), BEFORE, fallen(12), 4)
     assert reasons(run([WELL] * 3, state)[0].raised) == FELL

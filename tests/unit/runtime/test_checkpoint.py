@@ -1,5 +1,7 @@
 """Checkpoints appear complete or not at all, and bring everything back."""
 
+import errno
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,43 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 15):
         store.publish(step, {}, {}, save_weights)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000010", "step-000015"]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_is_tried_again_after_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=1)
+    store.publish(1, {}, {}, save_weights)
+    delete = shutil.rmtree
+
+    def in_use(path: Path, ignore_errors: bool = False) -> None:
+        if path.name == "step-000001":
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path / "trainer"))
+        delete(path, ignore_errors=ignore_errors)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("longshore_runtime.checkpoint.shutil.rmtree", in_use)
+        assert store.publish(2, {}, {}, save_weights).step == 2
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
+    store.publish(3, {}, {}, save_weights)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000003"]
+
+
+def test_a_copy_that_a_user_keeps_beside_the_checkpoints_is_no_checkpoint_and_stays(tmp_path: Path) -> None:
+    directory = tmp_path / "checkpoints"
+    store = CheckpointStore(directory, keep=1)
+    store.publish(1, {}, {}, save_weights)
+    for name in ("step-000001.bak", "step-best", "step-2"):
+        shutil.copytree(directory / "step-000001", directory / name)
+    newest = store.newest()
+    assert newest is not None and newest.step == 1
+    store.publish(2, {}, {}, save_weights)
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "step-000001.bak",
+        "step-000002",
+        "step-2",
+        "step-best",
+    ]
 
 
 def test_the_exported_model_has_weights_and_no_trainer_state(tmp_path: Path) -> None:

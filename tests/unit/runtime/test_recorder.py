@@ -1,6 +1,7 @@
 """What the recorder tells of rewards and of rounds that run."""
 
 import contextlib
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from longshore.api.runtime_status import (
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.run_state import RunState
+from longshore_runtime.run_state import HeldOutScore, RunState
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
@@ -167,3 +168,8 @@ def test_a_load_is_reported_until_the_next_one_or_the_next_round(recorder: Recor
     recorder.round_progress(replace(state, step=1), RoundProgress(RoundKind.SHORT, 100, 0))
     newest = reports[-1].round
     assert newest is not None and (newest.number, newest.load) == (2, None)
+
+
+def test_an_evaluation_in_which_every_reward_failed_has_no_reward(recorder: Recorder, tmp_path: Path) -> None:
+    recorder.evaluation(RunState().after_evaluation(HeldOutScore(None, None, (None,))), 2.0)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 0, "timing_s/testing": 2.0}

@@ -1,6 +1,9 @@
 """When lost trainers start again, and when not; `test_training_loop` shows that they come back as they were."""
 
-from dataclasses import dataclass
+import gc
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -9,19 +12,24 @@ from longshore_runtime.errors import TrainerLost
 from longshore_runtime.trainer import recovery
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.trainer_protocol import Sample
 from tests.contract.trainers.replicas import make_samples
 
 
 @dataclass
 class World:
-    """A trainer world that counts its starts."""
+    """A trainer world that counts its starts, and notes what it trains on."""
 
     generation: int = 0
+    trained: list[Sequence[Sample]] = field(default_factory=list)
 
     def restart(self) -> None:
         self.generation += 1
 
     def wake(self) -> None: ...
+
+    def train(self, samples: Sequence[Sample]) -> None:
+        self.trained.append(samples)
 
 
 def recovery_of(world: Any) -> Recovery:
@@ -58,3 +66,36 @@ def test_with_too_many_tokens_since_the_checkpoint_the_steps_are_repeated(monkey
     with pytest.raises(TrainerLost):
         restored.guarded(lose)
     assert world.generation == 0
+
+
+def test_a_loss_that_was_reported_after_too_many_tokens_replays_no_part_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "MAX_KEPT_TOKENS", 10)
+    world = World()
+    restored = recovery_of(world)
+    restored.trained(StepTraining((), (tuple(make_samples(4)),), 0.0))
+    restored.lost("a trainer replica is gone", generation=0)
+    with pytest.raises(TrainerLost, match="a trainer replica is gone"):
+        restored.guarded(lambda: None)
+    assert (world.generation, world.trained) == (0, [])
+
+
+def test_samples_are_kept_up_to_the_limit_and_again_after_the_next_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = tuple(make_samples(4))
+    num_tokens = sum(len(one.prompt_tokens) + len(one.response_tokens) for one in samples)
+    monkeypatch.setattr(recovery, "MAX_KEPT_TOKENS", num_tokens)
+    world = World()
+    restored = recovery_of(world)
+    first = tuple(make_samples(4))
+    in_memory = weakref.ref(first[0])
+    for batch in (first, samples):
+        restored.trained(StepTraining((), (batch,), 0.0))
+    del first, batch
+    gc.collect()
+    assert in_memory() is None, "too many to replay them all, so that none is kept"
+    restored.checkpointed()
+    restored.trained(StepTraining((), (samples,), 0.0))
+    restored.lost("a trainer replica is gone", generation=0)
+    restored.guarded(lambda: None)
+    assert world.trained == [samples]

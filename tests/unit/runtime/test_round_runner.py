@@ -6,7 +6,7 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import FinishReason
+from longshore_runtime.engine_protocol import EngineStats, FinishReason
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.events import Event, ReplicaLost, StopRequested
 from tests.unit.runtime.scripted import (
@@ -53,6 +53,23 @@ def test_without_any_engine_the_round_waits_for_one_to_return() -> None:
     result = runner(engines, build(Strategy.TAIL_BATCHING)).run(draining=False)
     assert engines.steps > 30
     assert len(result.groups) == 4
+
+
+def test_of_an_engine_that_was_replaced_what_the_new_one_did_counts() -> None:
+    counters = deque(
+        [
+            EngineStats(num_steps=500, num_tokens=9000, num_preemptions=1, busy_s=60.0),
+            EngineStats(num_steps=7, num_tokens=30, num_preemptions=2, busy_s=0.5),
+        ]
+    )
+
+    class Replaced(ScriptedEngines):
+        def stats(self) -> dict[int, EngineStats]:
+            """Before the round, and after it."""
+            return {0: counters.popleft()}
+
+    result = runner(Replaced(num_engines=1), build(Strategy.SYNCHRONOUS)).run(draining=False)
+    assert (result.num_steps, result.num_sampled_tokens, result.num_preemptions) == (7, 30, 2)
 
 
 def test_a_reward_that_raises_fails_the_job_when_asked_to() -> None:

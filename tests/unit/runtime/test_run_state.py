@@ -1,9 +1,17 @@
 """The state of a run survives a checkpoint."""
 
 import orjson
+import pytest
 
 from longshore.api.round_status import RoundKind
+from longshore.api.runtime_status import HeldOutReward
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import Completion, FinishReason
+from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.run_state import HeldOutScore, KindTotals, RunState
+from longshore_runtime.telemetry.status_fields import held_out_reward
 
 
 def test_exported_state_is_json_and_loads_equal() -> None:
@@ -13,8 +21,9 @@ def test_exported_state_is_json_and_loads_equal() -> None:
         trained=16,
         zero_variance=3,
         kinds={RoundKind.SHORT: KindTotals(3, 1.5, 24, 1), RoundKind.LONG: KindTotals(1, 2.5, 8, 0)},
-        held_out_before=HeldOutScore(0.2, 0.1, (0.1, 0.3)),
+        held_out_before=HeldOutScore(0.2, None, (0.1, 0.3, None)),
         held_out_latest=HeldOutScore(0.4, 0.3),
+        evaluated_step=2,
     )
     assert RunState.load(orjson.loads(orjson.dumps(state.export())), {}) == state
 
@@ -23,3 +32,37 @@ def test_scores_of_a_version_that_kept_no_single_rewards_load() -> None:
     exported = RunState(held_out_before=HeldOutScore(0.2, 0.1)).export()
     del exported["held_out_before"]["rewards"]
     assert RunState.load(exported, {}).held_out_before == HeldOutScore(0.2, 0.1)
+
+
+def test_a_checkpoint_of_a_version_that_kept_no_step_of_its_evaluation_counts_as_evaluated() -> None:
+    exported = RunState(step=6, held_out_latest=HeldOutScore(0.2, 0.1)).export()
+    del exported["evaluated_step"]
+    assert RunState.load(exported, {}).evaluated_step == 6
+
+
+def held_out_group(epoch: int, index: int, *rewards: float) -> ScoredGroup:
+    draw = Draw(epoch, index)
+    responses = (
+        ScoredResponse(
+            ResponseId(draw, number), Completion(f"{draw}-{number}", (), FinishReason.STOP, 1), reward, timed_out=False
+        )
+        for number, reward in enumerate(rewards)
+    )
+    return ScoredGroup(draw, tuple(responses))
+
+
+PROMPTS = [PromptRecord(index, "", (index,), "x" * num_letters) for index, num_letters in enumerate((1, 1, 1, 9))]
+"""The last one is the longest quartile."""
+
+
+def test_of_a_held_out_prompt_that_was_replaced_there_is_no_score_and_none_twice() -> None:
+    groups = [held_out_group(0, 0, 0.1, 0.3), held_out_group(0, 1, 0.4), held_out_group(0, 2, 0.6)]
+    score = HeldOutScore.of([*groups, held_out_group(1, 0, 0.9)], PROMPTS)
+    assert score == HeldOutScore(pytest.approx(0.4), None, (0.2, 0.4, 0.6, None))
+    assert held_out_reward(RunState(held_out_before=score)) == HeldOutReward(before=0.4)
+
+
+def test_the_longest_quartile_is_the_mean_of_those_that_have_a_score() -> None:
+    prompts = [*PROMPTS, *PROMPTS]
+    score = HeldOutScore.of([held_out_group(0, 3, 0.5), held_out_group(0, 0, 0.0)], prompts)
+    assert (score.overall, score.longest_quartile) == (0.25, 0.5)

@@ -3,18 +3,23 @@
 import itertools
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.model import Evaluation
+from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
 from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_progress
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
-from longshore_runtime.errors import SizeChanged, TrainerLost
+from longshore_runtime.engine_protocol import FinishReason, Request
+from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
 from tests.properties import examples
 from tests.unit.runtime.elastic_parts import Known
 from tests.unit.runtime.scripted_loop import (
@@ -30,6 +35,8 @@ from tests.unit.runtime.scripted_loop import (
 )
 
 UNDISTURBED = plain_run()
+HELD_OUT = 100
+"""First token of held-out prompts."""
 
 
 def test_a_run_that_nothing_disturbs_samples_every_round_from_the_weights_before_it() -> None:
@@ -109,6 +116,49 @@ def test_a_run_that_continues_restores_its_checkpoint_first(tmp_path: Path) -> N
     activities = [str(one) for one, _ in itertools.groupby(report.activity for report in again)]
     assert activities[:2] == ["Restore", "Publish"]
     assert all(report.activity != "Restore" for report in UNDISTURBED.reports)
+
+
+def test_partial_responses_need_room_in_a_job_that_goes_on_with_shorter_ones(tmp_path: Path) -> None:
+    job: dict[str, Any] = {"strategy": Strategy.PARTIAL_ROLLOUT, "on_finish": OnFinish.LEAVE, "every": 1}
+    run(root=tmp_path, algorithm=ALGORITHM.model_copy(update={"steps": 2}), **job)
+    newest = CheckpointStore(tmp_path / "output" / "checkpoints", keep=2).newest()
+    assert newest is not None
+    kept = newest.kept().values()
+    longest = max(one.num_tokens for one in kept if one.finish_reason is FinishReason.ABORT)
+    shorter = ALGORITHM.model_copy(update={"max_response_tokens": longest})
+    error = run(root=tmp_path, algorithm=shorter, **job).error
+    assert error == (
+        f"algorithm.maxResponseTokens: {longest} is too few for a partial response that already has {longest} tokens; "
+        "restore it or start a new job"
+    )
+    assert not run(
+        root=tmp_path, algorithm=shorter.model_copy(update={"max_response_tokens": longest + 1}), **job
+    ).error
+
+
+def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path: Path) -> None:
+    class Stopped(Engines):
+        def add(self, engine: int, requests: Sequence[Request]) -> None:
+            """End when the second evaluation begins."""
+            super().add(engine, requests)
+            if self.versions[-1] == 2 and requests[0].prompt_tokens[0] == HELD_OUT:
+                raise Interrupted("the pod stops")
+
+    def scores(root: Path) -> list[tuple[int, float]]:
+        rows = map(json.loads, (root / "output" / "metrics.jsonl").read_text().splitlines())
+        return [(row["step"], row["val/reward/mean"]) for row in rows if "val/reward/mean" in row]
+
+    stopped, undisturbed = tmp_path / "stopped", tmp_path / "undisturbed"
+    stopped.mkdir()
+    undisturbed.mkdir()
+    held_out = tuple(PromptRecord(index, "", (HELD_OUT, index), "answer") for index in range(4))
+    job: dict[str, Any] = {"held_out": held_out, "evaluation": Evaluation(every_steps=2), "every": 3}
+    run(root=undisturbed, **job)
+    assert run(root=stopped, kinds=(Trainers, Stopped), **job).error == "the pod stops"
+    assert [step for step, _ in scores(stopped)] == [0]
+    run(root=stopped, **job)
+    assert scores(stopped) == scores(undisturbed)
+    assert [step for step, _ in scores(stopped)][:2] == [0, 2]
 
 
 def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from longshore.api.reward import RewardFunction, Signature
 from longshore.policy.adaptive_timeout import CaseRun, Seconds
+from longshore_runtime.rewards.numbers import MAX_REWARD
 from longshore_runtime.sandbox.layers import LayerReport
 
 MAX_CASES: Final = 65_536
 MAX_SENTENCE: Final = 2_000
-MAX_REWARD: Final = 1e9
 Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
 ErrorKind = Literal["error", "setup", "fault", "broken"]
 

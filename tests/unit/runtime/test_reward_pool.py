@@ -24,7 +24,7 @@ from longshore_runtime.rollout.events import Event, GroupScored, RewardPulse
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import RewardLane
-from longshore_runtime.rollout.worker_hosts import WorkerDied
+from longshore_runtime.rollout.worker_hosts import LocalWorkers, WorkerDied
 from tests.unit.runtime.reward_driver import (
     LIMIT_S,
     Characters,
@@ -361,6 +361,18 @@ def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
         fragile.until_lost()
         one_pod.join(0)
     fragile.until_workers(1)
+
+
+def test_a_worker_in_this_process_that_is_given_up_does_not_keep_its_responses(gates: Mapping[str, Gate]) -> None:
+    function = RewardFunction(name="gate", kind=RewardKind.PYTHON, import_path="somewhere:gate")
+    worker = LocalWorkers(1).ask_for(0, Gates((function,), "output", gates=gates), 0.0)
+    worker.ready.result(LIMIT_S)
+    answer = worker.score("gate", [ScoreItem("row 7", "prompt", "response", "first", {})])
+    assert gates["first"]._begun.wait(LIMIT_S)
+    worker.kill()
+    with pytest.raises(WorkerDied):
+        answer.result(LIMIT_S)
+    gates["first"].open()
 
 
 class Mortal:

@@ -103,6 +103,14 @@ class ManyScorer(ResponseScorer, Protocol):
 
 
 @runtime_checkable
+class Waiting(Protocol):
+    """What may wait for something that is away, within a call."""
+
+    def give_up(self) -> None:
+        """End the wait, and all later ones, with an error; called from any thread."""
+
+
+@runtime_checkable
 class SandboxedScorer(ResponseScorer, Protocol):
     """One that runs code which models wrote."""
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
-from longshore.rounds.messages import EngineLost
+from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.loop_parts import Parts
@@ -80,8 +80,11 @@ class RoundPause:
         self._recovery.guarded(parts.trainers.wake)
         self._turns.to_rollout(self._policy_version)
         parts.recorder.activity(RuntimeActivity.ROLLOUT)
-        for engine in set(self._served).difference(parts.engines.serving()):
-            # The round does not know: an engine that is out of the round is lost without an event.
+        # The round does not know: an engine that is out of the round is lost, or comes back, without an event.
+        serving = set(parts.engines.serving())
+        for engine in sorted(serving.difference(self._served)):
+            parts.events.put(EngineJoined(engine))
+        for engine in sorted(set(self._served) - serving):
             parts.events.put(EngineLost(engine, "it was lost while another job used its GPUs"))
 
     def _sleep(self) -> None:

@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+POOL_WAIT_S: Final = 900.0
+MAX_ASKS: Final = 2
+"""Times that a judge is asked about one response: again if its reply holds no score."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class PoolJudgeOptions:
     """File that holds the bearer token."""
     timeout_s: float = 60.0
     """Limit of one request."""
-    wait_s: float = 900.0
+    wait_s: float = POOL_WAIT_S
     """Longest wait while no pod can be reached: at the start, and while a lost one is replaced."""
 
 

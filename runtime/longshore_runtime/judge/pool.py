@@ -1,5 +1,6 @@
 """A judge that pods of the job serve: each question goes to one of them, and to another where that one fails."""
 
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ class PoolJudge:
     def __init__(self, options: PoolJudgeOptions) -> None:
         """Connects to nothing yet."""
         self._options = options
+        self._is_given_up = threading.Event()
 
     def complete(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
         """See `models.JudgeModel`; while no server can be reached, it waits for one."""
@@ -43,6 +45,10 @@ class PoolJudge:
             for number, reply in zip(numbers, pending[first].result(), strict=True)
         }
         return [replies[number] for number in range(len(prompts))]
+
+    def give_up(self) -> None:
+        """See `Waiting`."""
+        self._is_given_up.set()
 
     def close(self) -> None:
         """No connection outlives a call."""
@@ -65,7 +71,8 @@ class PoolJudge:
                 raise failures[-1]
             if time.monotonic() >= deadline_s:
                 raise NoReplyYet(f"no pod of the judge could be reached for {self._options.wait_s:g} s")
-            time.sleep(_TICK_S)
+            if self._is_given_up.wait(_TICK_S):
+                raise NoReplyYet("no pod of the judge could be reached before the call was given up")
 
     def _urls(self, first: int) -> Iterator[str]:
         """Yield the servers that are known now, beginning with the one that is first for the question."""

@@ -18,7 +18,7 @@ from longshore_runtime.judge.models import JudgeModel, create_judge_model
 from longshore_runtime.judge.options import JudgeOptions
 from longshore_runtime.judge.score import ScorePattern
 from longshore_runtime.judge.template import PromptTemplate
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, Waiting
 
 _SHOWN_CHARACTERS: Final = 120
 _NOTHING_TO_ASK: Final = "nothing to ask: judge.promptTemplate has no text besides its placeholders"
@@ -56,6 +56,11 @@ class JudgeReward:
                 replies[index] = reply
         seconds = (time.monotonic() - started_s) / max(1, len(items))
         return [self._outcome(item, reply, seconds) for item, reply in zip(items, replies, strict=True)]
+
+    def give_up(self) -> None:
+        """See `Waiting`."""
+        if isinstance(self._model, Waiting):
+            self._model.give_up()
 
     def close(self) -> None:
         """Give the model up."""

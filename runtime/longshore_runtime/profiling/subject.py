@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import ray
 
+from longshore.api.pods import ElasticWorkers, Workers
 from longshore.api.spec import RLJobSpec
 from longshore.sim.profile import CPU, Shape, Subject
 from longshore_runtime.cluster.placement import placement, set_environment
@@ -102,12 +103,17 @@ def setup_fingerprint(spec: RLJobSpec) -> str:
             "trainer": spec.trainer.model_dump(mode="json"),
             "placement": spec.placement,
             "pods": [
-                (pods.replicas, pods.gpus_per_pod, pods.gpu_resource_name)
+                (_num_pods(pods), pods.gpus_per_pod, pods.gpu_resource_name)
                 for pods in (spec.workers, spec.training_pods)
             ],
             "judges": [one.judge.model_dump(mode="json") for one in judges if one.judge is not None],
         }
     )
+
+
+def _num_pods(pods: Workers) -> int:
+    """Return how many pods there are at least: elastic ones come and go without new measurements."""
+    return pods.least_replicas if isinstance(pods, ElasticWorkers) else pods.replicas
 
 
 def _fingerprint(values: Mapping[str, Any]) -> str:

@@ -1,13 +1,20 @@
 """What counts as a reward."""
 
-import math
 from numbers import Real
+from typing import Any, Final
+
+MAX_REWARD: Final = 1e9
+"""Rewards beyond it, or below its negative, are refused."""
 
 
 def finite_reward(value: object) -> float:
-    """Return the reward as a float; raises ValueError for what is no finite number. NumPy's numbers are numbers."""
+    """Return the reward as a float; raises ValueError for what is no number within the bounds.
+
+    NumPy's numbers are numbers.
+    """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"returned {value!r} instead of a number")
-    if not math.isfinite(value):
-        raise ValueError(f"returned {value}")
+    size: Any = abs(value)
+    if not size <= MAX_REWARD:  # NaN is not, either.
+        raise ValueError(f"returned {value} instead of a number from {-MAX_REWARD:g} to {MAX_REWARD:g}")
     return float(value)

@@ -13,8 +13,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.api.reward import RewardFunction, RewardKind
+from longshore_runtime.rewards.numbers import MAX_REWARD as MAX_REWARD
 from longshore_runtime.rewards.scoring import MAX_CASES as MAX_CASES
-from longshore_runtime.rewards.scoring import MAX_REWARD as MAX_REWARD
 from longshore_runtime.rewards.scoring import (
     MAX_SENTENCE,
     ErrorKind,

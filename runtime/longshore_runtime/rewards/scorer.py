@@ -132,6 +132,8 @@ class _ScorerProcess:
             env=_environment(),
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         self._unread = b""
         options = {
             "kind": function.kind.value,
@@ -158,13 +160,9 @@ class _ScorerProcess:
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send one line, wait for one line; raises TimeoutError or, when the process has ended, EOFError."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(orjson.dumps(request, str, _OPTIONS))
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise EOFError from error
-        reply: dict[str, Any] = orjson.loads(self._read_line(time.monotonic() + timeout_s))
+        deadline_s = time.monotonic() + timeout_s
+        self._write(orjson.dumps(request, str, _OPTIONS), deadline_s)
+        reply: dict[str, Any] = orjson.loads(self._read_line(deadline_s))
         return reply
 
     def kill(self) -> None:
@@ -174,10 +172,21 @@ class _ScorerProcess:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                continue  # The request that nobody read any more.
+            pipe.close()
+
+    def _write(self, line: bytes, deadline_s: float) -> None:
+        """Write as the process reads: a pipe holds less than a long response, and a process may hang."""
+        assert self._process.stdin is not None
+        unwritten, pipe = memoryview(line), self._process.stdin.fileno()
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_WRITE)
+            while unwritten:
+                if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                    raise TimeoutError
+                try:
+                    unwritten = unwritten[os.write(pipe, unwritten) :]
+                except BrokenPipeError as error:
+                    raise EOFError from error
 
     def _read_line(self, deadline_s: float) -> bytes:
         assert self._process.stdout is not None

@@ -17,6 +17,7 @@ from longshore_runtime.rewards.scoring import (
     ScoreItem,
     ScoreOutcome,
     ScoreResult,
+    Waiting,
 )
 from longshore_runtime.sandbox.layers import LayerReport
 
@@ -53,6 +54,11 @@ class LazyScorer:
     def report(self) -> LayerReport | None:
         """The layers of its sandbox, if it has one; `prepare` comes first."""
         return self._scorer.report if isinstance(self._scorer, SandboxedScorer) else None
+
+    def give_up(self) -> None:
+        """See `Waiting`."""
+        if isinstance(self._scorer, Waiting):
+            self._scorer.give_up()
 
     def close(self) -> None:
         """End what it started; the next response starts it again."""

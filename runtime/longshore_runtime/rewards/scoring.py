@@ -8,11 +8,11 @@ from pydantic import Field
 
 from longshore.api.reward import RewardFunction, Signature
 from longshore.policy.adaptive_timeout import CaseRun, Seconds
+from longshore_runtime.rewards.numbers import MAX_REWARD
 from longshore_runtime.sandbox.layers import LayerReport
 
 MAX_CASES: Final = 65_536
 MAX_SENTENCE: Final = 2_000
-MAX_REWARD: Final = 1e9
 Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
 ErrorKind = Literal["error", "setup", "fault", "broken"]
 
@@ -100,6 +100,14 @@ class ManyScorer(ResponseScorer, Protocol):
 
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
         """Score several responses, each with a separate outcome; raises RewardSetupError."""
+
+
+@runtime_checkable
+class Waiting(Protocol):
+    """What may wait for something that is away, within a call."""
+
+    def give_up(self) -> None:
+        """End the wait, and all later ones, with an error; called from any thread."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import structlog
 
 from longshore_runtime.rewards.scorers import LazyScorer, ScorerFactory
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, Waiting
 from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE, Surroundings
 
 log = structlog.get_logger()
@@ -40,6 +40,12 @@ class ScorerSet:
     def score(self, function: str, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
         """Outcomes of these responses, in order; raises RewardSetupError."""
         return self._scorers[function].score_many(items)
+
+    def give_up(self) -> None:
+        """See `Waiting`."""
+        for scorer in self._scorers.values():
+            if isinstance(scorer, Waiting):
+                scorer.give_up()
 
     def close(self) -> None:
         """End what they started."""
@@ -74,8 +80,12 @@ class ScoringThread:
         return self._call(lambda: self._scorers.score(function, items))
 
     def close(self) -> None:
-        """End after the call that is under way; does not wait. Calls that have not begun are cancelled."""
+        """End after the call that is under way; does not wait. Calls that have not begun are cancelled.
+
+        A call that waits for something that is away waits no longer.
+        """
         self._is_closed.set()
+        self._scorers.give_up()
         self._calls.put(None)
 
     def _call(self, work: Callable[[], T]) -> "Future[T]":

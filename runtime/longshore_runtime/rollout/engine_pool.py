@@ -113,9 +113,11 @@ class EnginePool:
             return [engine for engine in self._states.of(EngineState.SERVING) if self._fleet[engine].alive]
 
     def add(self, engine: int, requests: Sequence[Request]) -> None:
-        """Start requests; does not wait."""
-        assert self._states[engine] not in OUT_OF_ROUND, "an engine that has left the round takes no requests"
-        self._fleet[engine].add(requests)
+        """Start requests; does not wait. An engine whose loss the round does not know yet is sent nothing."""
+        with self._lock:
+            assert self._states[engine] not in OUT_OF_ROUND, "an engine that has left the round takes no requests"
+            if self._states[engine] is EngineState.SERVING:
+                self._fleet[engine].add(requests)
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
         """Stop requests; does not wait."""

@@ -18,6 +18,7 @@ from longshore.api.reward import RewardFunction
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.reward_queue import MAX_RESPONSES_PER_CALL, RewardQueue, ScoreTask
 from longshore_runtime.errors import UserError, first_line
+from longshore_runtime.judge.options import MAX_ASKS, POOL_WAIT_S
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import (
     RewardError,
@@ -199,7 +200,8 @@ class RewardWorkers:
         """Far beyond what these responses may take: scorers keep to their limits themselves unless they hang."""
         (one,) = (each for each in self._lane.functions if each.name == function)
         own_s = sum(sum(item.limits_s) if item.limits_s else one.limit_s for item in items)
-        return _OVERTIME * own_s + _GRACE_S
+        judge_wait_s = MAX_ASKS * POOL_WAIT_S if one.pool is not None else 0.0
+        return _OVERTIME * own_s + judge_wait_s + _GRACE_S
 
     def _overdue(self, call: Hashable) -> None:
         assert isinstance(call, _Call)

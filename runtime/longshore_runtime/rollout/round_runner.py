@@ -100,7 +100,7 @@ class Pause(Protocol):
         """Called when every request has ended, and again after every event until the round is over or goes on."""
 
     def resume(self) -> None:
-        """Called before requests are added."""
+        """Called before requests are added, and before every event while any has not ended."""
 
 
 class RoundRunner:
@@ -165,6 +165,8 @@ class RoundRunner:
         while not self._protocol.is_over:
             if self._pause is not None and self._protocol.is_idle:
                 self._pause.idle()
+            elif self._pause is not None:
+                self._pause.resume()  # Requests may wait for engines that only this brings back.
             self._handle(self._events.get())
         totals = self._protocol.result
         return round_result(

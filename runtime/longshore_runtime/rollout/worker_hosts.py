@@ -1,8 +1,9 @@
 """Where reward workers come from: what a lane asks of reward pods, of GPU pods and of this process."""
 
+import contextlib
 import itertools
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import Protocol
 
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -64,20 +65,37 @@ class LocalWorkers:
 
 
 class _LocalWorker:
-    """Implements `RewardWorker`; it is never lost."""
+    """Implements `RewardWorker`; it is lost only when it is given up."""
 
     def __init__(self, factory: ScorerFactory, wait_s: float) -> None:
         self.node: Future[str] = Future()
         self.node.set_result("here")
         self.death: Future[str] = Future()
         self._thread = ScoringThread(factory)
+        self._answer: Future[list[ScoreOutcome]] | None = None
+        """To its last call."""
         self.ready = self._thread.prepare(wait_s)
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
-        return self._thread.score(function, items)
+        answer = self._answer = Future()
+        self._thread.score(function, items).add_done_callback(lambda scored: _pass_on(scored, answer))
+        return answer
 
     def kill(self) -> None:
+        """Give its call up: one that hangs keeps the thread, and would never be answered."""
+        if self._answer is not None:
+            with contextlib.suppress(InvalidStateError):  # It has been answered.
+                self._answer.set_exception(WorkerDied("it was given up"))
         self._thread.close()
+
+
+def _pass_on(scored: "Future[list[ScoreOutcome]]", answer: "Future[list[ScoreOutcome]]") -> None:
+    """Answer a call, unless it was given up."""
+    with contextlib.suppress(InvalidStateError, CancelledError):
+        if (error := scored.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(scored.result())
 
 
 class JoinedHosts:

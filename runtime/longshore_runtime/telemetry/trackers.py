@@ -1,7 +1,7 @@
 """Trackers of `spec.tracking`: each gets the metrics of every step in a separate thread, and stops nothing.
 
 A job is one run of a tracker, whatever its attempts: the run is found again by the uid of the job. Steps that a new
-attempt repeats keep their first values.
+attempt repeats keep their first values. An evaluation after the last of them is sent, as an attempt may end before it.
 """
 
 import math
@@ -29,6 +29,10 @@ RETRY_S: Final = 30.0
 class _Step:
     step: int
     values: Mapping[str, float]
+
+    @property
+    def is_evaluation(self) -> bool:
+        return any(name.startswith("val/") for name in self.values)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class TrackerThread:
     def _send(self, item: _Step | _End) -> None:
         tracker = self._started()
         if isinstance(item, _Step):
-            if item.step > self._last_step:
+            if item.step > self._last_step or (item.step == self._last_step and item.is_evaluation):
                 tracker.log(item.step, {name: value for name, value in item.values.items() if math.isfinite(value)})
         elif item.succeeded is None:
             tracker.pause()

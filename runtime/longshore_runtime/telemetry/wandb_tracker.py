@@ -21,6 +21,8 @@ class WandbTracker:
         self._options = options
         self._token = token
         self._run: Any = None
+        self._first_step = 0
+        """Of this attempt: the service takes nothing for earlier ones."""
 
     def start(self, run: TrackedRun) -> int:
         # The user of the pod has no home directory.
@@ -54,10 +56,11 @@ class WandbTracker:
             mode="online" if is_online else "offline",
             settings=settings,
         )
-        return int(self._run.step) - 1 if self._run.resumed else -1
+        self._first_step = int(self._run.step) if self._run.resumed else 0
+        return self._first_step - 1
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
+        self._run.log(dict(values), step=max(step, self._first_step))
 
     def finish(self, *, succeeded: bool) -> None:
         self._run.finish(exit_code=0 if succeeded else 1)

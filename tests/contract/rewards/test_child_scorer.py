@@ -1,6 +1,7 @@
 """Scoring happens in another process, within its time, and never becomes a silent zero."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -45,6 +46,8 @@ def misbehaving(prompt: str, response: str, answer: str) -> object:
         case "print":
             print("noise that must not be taken for an answer")
             return 0.25
+        case "pid":
+            return os.getpid()
         case "environment":
             return float("RAY_AUTH_TOKEN_PATH" in os.environ or "KUBECONFIG" in os.environ)
     return 0.5
@@ -86,6 +89,13 @@ def test_a_process_that_dies_is_a_fault_and_not_the_responses(scorer: ChildScore
     with pytest.raises(RewardFault, match="reward mine: row 7, response 0-7-1: the scoring process died"):
         scorer.score(item("die"))
     assert scorer.score(item("fine")).reward == 0.5
+
+
+def test_a_long_response_is_cut_off_too_if_the_process_reads_no_more(scorer: ChildScorer) -> None:
+    os.kill(int(scorer.score(item("pid")).reward), signal.SIGSTOP)
+    cut_off = scorer.score(item("x" * (1 << 20)))
+    assert (cut_off.reward, cut_off.timed_out) == (0.0, True)
+    assert scorer.score(item("x" * (1 << 20))).reward == 0.5
 
 
 WORKER = """

@@ -3,8 +3,11 @@
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from longshore.api.tracking import Wandb, WandbMode
 from longshore_runtime.telemetry.tracker import TrackedRun
@@ -52,6 +55,34 @@ def attempt(output: Path, steps: range, succeeded: bool | None) -> None:
         thread.log(step, {"val/reward/mean": 0.5})
     thread.close(succeeded, limit_s=240)
     assert (reported, thread.num_lost) == ([], 0)
+
+
+@dataclass
+class ResumedRun:
+    """Online, a run of four steps that is resumed: it ignores values of earlier steps."""
+
+    resumed: bool = True
+    step: int = 5
+    logged: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        if step >= self.step:
+            self.logged[step] = values
+
+
+def test_an_evaluation_that_only_a_later_attempt_finishes_is_not_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    from longshore_runtime.telemetry.wandb_tracker import WandbTracker
+
+    resumed = ResumedRun()
+    monkeypatch.setattr(wandb, "init", lambda **_: resumed)
+    tracker = WandbTracker(Wandb(mode=WandbMode.OFFLINE), None)
+    assert tracker.start(TrackedRun("uid-1", "demo", "arithmetic", None, {}, tmp_path)) == 4
+    tracker.log(4, {"val/reward/mean": 0.5})
+    assert resumed.logged == {5: {"val/reward/mean": 0.5}}
 
 
 def test_the_attempts_of_a_job_are_written_as_one_run(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import RewardFunction, RewardKind, Signature
+from longshore.api.reward import Judge, JudgePlacement, RewardFunction, RewardKind, Signature
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.errors import UserError
+from longshore_runtime.judge.options import POOL_WAIT_S
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken
 from longshore_runtime.rewards.surroundings import Surroundings
@@ -23,9 +24,10 @@ from longshore_runtime.rollout import reward_workers
 from longshore_runtime.rollout.events import Event, GroupScored, RewardPulse
 from longshore_runtime.rollout.pulse import Pulse
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import RewardLane
-from longshore_runtime.rollout.worker_hosts import WorkerDied
+from longshore_runtime.rollout.reward_workers import RewardLane, RewardWorkers
+from longshore_runtime.rollout.worker_hosts import LocalWorkers, WorkerDied
 from tests.unit.runtime.reward_driver import (
+    JUDGE,
     LIMIT_S,
     Characters,
     Driver,
@@ -352,6 +354,28 @@ def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
         fragile.until_lost()
         one_pod.join(0)
     fragile.until_workers(1)
+
+
+def test_a_worker_in_this_process_that_is_given_up_does_not_keep_its_responses(gates: Mapping[str, Gate]) -> None:
+    function = RewardFunction(name="gate", kind=RewardKind.PYTHON, import_path="somewhere:gate")
+    worker = LocalWorkers(1).ask_for(0, Gates((function,), "output", gates=gates), 0.0)
+    worker.ready.result(LIMIT_S)
+    answer = worker.score("gate", [ScoreItem("row 7", "prompt", "response", "first", {})])
+    assert gates["first"]._begun.wait(LIMIT_S)
+    worker.kill()
+    with pytest.raises(WorkerDied):
+        answer.result(LIMIT_S)
+    gates["first"].open()
+
+
+def test_a_worker_that_waits_for_the_pods_of_its_judge_does_not_count_as_hanging() -> None:
+    judge = Judge(**{**JUDGE.model_dump(), "placement": JudgePlacement.POOL, "pool": {"replicas": 1}})
+    function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=judge)
+    lane = RewardLane((function,), Mortal())
+    workers = RewardWorkers(0, lane, ScorerFactory((), "output"), queue.SimpleQueue())
+    limit_s = workers._limit_s("gate", [ScoreItem("row 7", "prompt", "response", "", {})])
+    workers.stop()
+    assert limit_s > 2 * POOL_WAIT_S, "it may be asked twice, and wait each time"
 
 
 class Mortal:

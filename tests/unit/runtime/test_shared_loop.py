@@ -2,8 +2,10 @@
 
 import json
 import random
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +13,11 @@ from hypothesis import strategies as st
 
 from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw
+from longshore.rounds.messages import EngineLost
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import Interrupted
 from tests.properties import examples
-from tests.unit.runtime.scripted import by_place
+from tests.unit.runtime.scripted import by_place, first_draws
 from tests.unit.runtime.scripted_loop import Engines, Outcome, Scorer, Trainers, run
 from tests.unit.runtime.test_updates import TickingClock
 
@@ -90,6 +93,31 @@ def test_a_draw_in_place_of_one_without_rewards_brings_the_gpus_back_within_the_
     same = alone(failing, Strategy.SYNCHRONOUS)
     assert (outcome.model, outcome.ledger) == (same.model, same.ledger)
     assert gpus.num_returned > gpus.num_steps + 1, "it had to sample again after it had returned the GPUs"
+
+
+class LostInTheRound(Engines):
+    """All of them are lost after they have sampled everything, and start again when the engines wake."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.script = deque((30, EngineLost(engine, "pod killed")) for engine in range(self.num_engines))
+
+    def wake(self) -> None:
+        super().wake()
+        for engine in range(self.num_engines):
+            self.running.setdefault(engine, {})
+
+
+def test_engines_that_were_lost_before_the_gpus_went_away_sample_what_has_to_be_drawn_afterwards() -> None:
+    failing = frozenset(first_draws(1))
+    job: dict[str, Any] = {"scorer": lambda engines: scorer(engines, failing), "strategy": Strategy.SYNCHRONOUS}
+    outcome = run(
+        gpus=lambda engines, trainers: RecalledGpus(engines, trainers, lambda: not engines.running),
+        kinds=(Trainers, LostInTheRound),
+        **job,
+    )
+    same = run(**job)
+    assert (outcome.model, outcome.ledger, outcome.error) == (same.model, same.ledger, "")
 
 
 class SlowTurns(RecalledGpus):

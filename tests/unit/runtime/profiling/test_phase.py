@@ -90,6 +90,12 @@ def test_options_of_engines_trainers_and_pods_make_another_setup(changes: dict[s
     assert (setup_fingerprint(changed) != setup_fingerprint(spec())) is is_other
 
 
+def test_an_elastic_job_keeps_its_profile_when_its_size_changes() -> None:
+    workers = {"workers": {"replicas": 3, "minReplicas": 1, "gpusPerPod": 4}}
+    elastic = RLJobSpec.model_validate({**spec().model_dump(by_alias=True), **workers})
+    assert len({setup_fingerprint(elastic.resized(num_workers)) for num_workers in (1, 2, 3)}) == 1
+
+
 def test_sizes_of_a_model_come_from_its_configuration_and_its_files(tmp_path: Path) -> None:
     save_file({"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float16)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))

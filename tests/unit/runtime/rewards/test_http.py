@@ -76,7 +76,9 @@ def test_a_service_that_is_not_there_is_a_fault(make: Scorers) -> None:
     [
         ('body {"score": 1}', r'answered 200 without \{"reward": number\}$'),
         ("body [1]", r'answered 200 without \{"reward": number\}$'),
-        ('body {"reward": NaN}', "returned nan$"),
+        ('body {"reward": NaN}', "returned nan instead of a number from -1e[+]09 to 1e[+]09$"),
+        ('body {"reward": 2e9}', "returned 2000000000.0 instead of a number from"),
+        (f'body {{"reward": 1{400 * "0"}}}', "returned 1000"),
         ('body {"reward": "1"}', "returned '1' instead of a number$"),
         ('body {"reward": true}', "returned True instead of a number$"),
         ("status 418", r'answered 418 without \{"reward": number\}$'),

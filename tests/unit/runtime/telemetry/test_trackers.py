@@ -82,6 +82,20 @@ def test_steps_that_another_attempt_repeats_keep_their_first_values() -> None:
     assert service.steps == {1: {"a": 1}, 2: {"a": 2}, 3: {"a": 3}, 4: {"a": -4}, 5: {"a": -5}}
 
 
+def test_an_evaluation_that_only_a_later_attempt_finishes_is_part_of_the_run() -> None:
+    service = Service()
+    first = tracked(service)
+    for step in range(1, 4):
+        first.log(step, {"a": step})
+    first.close(None)
+    second = tracked(service)
+    for step in range(2, 4):
+        second.log(step, {"a": -step})
+        second.log(step, {"timing_s/testing": 1.0, "val/reward/mean": 0.7})
+    second.close(True)
+    assert service.steps == {1: {"a": 1}, 2: {"a": 2}, 3: {"a": 3, "timing_s/testing": 1.0, "val/reward/mean": 0.7}}
+
+
 def test_a_service_that_comes_back_has_missed_nothing_and_trouble_is_reported_once() -> None:
     failures = iter(["down\nsince noon", "down", "http://me:secret@host is down", "", "down", ""])
     service = Service(lambda call: next(failures, ""))

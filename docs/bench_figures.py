@@ -96,8 +96,9 @@ def _result(results: Path, name: str) -> Result | None:
     return result
 
 
-def _save(docs: Path, name: str) -> None:
-    pyplot.tight_layout()
+def _save(docs: Path, name: str, legend_share: float = 0.0) -> None:
+    """`legend_share`: of the height, left for a legend below."""
+    pyplot.tight_layout(rect=(0, legend_share, 1, 1))
     pyplot.savefig(docs / "assets" / f"bench-{name}.svg", metadata={"Date": None})
     pyplot.close()
 
@@ -165,8 +166,8 @@ def _drawn_learning(result: Result, docs: Path) -> str:
             axes.set_title(variant.replace(", ", ",\n"), loc="left", fontsize=8)
             _plain(axes)
         row[0].set_ylabel("held out, less\nSynchronous", fontsize=8)
-    rows[0][0].legend(frameon=False, fontsize=7)
-    _save(docs, "learning")
+    figure.legend(*rows[0][0].get_legend_handles_labels(), loc="lower center", ncols=2, frameon=False, fontsize=8)
+    _save(docs, "learning", legend_share=0.05)
     seeds = result["settings"]["seeds"]
     return (
         "![Held-out reward less that of Synchronous with the same seed, by step and by second of training, with 95 % "

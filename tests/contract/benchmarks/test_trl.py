@@ -89,7 +89,7 @@ def test_every_step_of_a_job_is_measured_and_every_prompt_trained(tmp_path: Path
 
 def test_cpu_seconds_are_those_of_a_process_and_all_that_it_has_started() -> None:
     """Of children that have ended, and of a grandchild whose parent has ended before it."""
-    ended = "import time\nwhile time.process_time() < 0.5: pass\n"
+    ended = "import time\nwhile time.process_time() < 0.6: pass\n"  # The kernel tells it in ticks, rounded down.
     orphan = ended + "print(flush=True)\ninput()\n"
     middle = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {orphan!r}])"
     program = f"""

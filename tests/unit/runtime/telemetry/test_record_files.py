@@ -1,5 +1,6 @@
 """Files of steps: one per step, whole or not there, and no more than allowed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_steps_past_a_million_are_newer_than_those_before(files: StepFiles, tmp_
 
 def test_a_write_that_fails_leaves_the_file_of_before(files: StepFiles, tmp_path: Path) -> None:
     files.write(1, b"old")
-    (tmp_path / "samples" / ".step-000001.parquet").mkdir()
+    (tmp_path / "samples" / f".step-000001.parquet.{os.getpid()}").mkdir()
     with pytest.raises(IsADirectoryError):
         files.write(1, b"new")
     assert (tmp_path / "samples" / "step-000001.parquet").read_bytes() == b"old"

@@ -54,7 +54,9 @@ class PodView:
     role: str | None = None
     tp_size: str | None = None
     others_run: bool = False
-    """Whether the main container has ended while other containers of the pod still run."""
+    """Whether the main container has ended, and the pod as a whole has not."""
+    others_stay: bool = False
+    """Whether, in addition, another container runs that nobody ends: the kubelet ends only sidecars."""
     owner_uid: str = ""
     """uid of the RLJob that the pod was created for, which may be an earlier job of the same name."""
     sharing: str = ""
@@ -218,6 +220,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         tp_size=labels.get(names.LABEL_TP_SIZE),
         sharing=labels.get(names.LABEL_SHARING, ""),
         others_run="terminated" in container and status.get("phase") == "Running",
+        others_stay="terminated" in container and _is_another_running(status),
         owner_uid=controller(metadata).get("uid", ""),
     )
 
@@ -227,6 +230,11 @@ def _index(label: str) -> int:
     if not 0 <= index < _NUM_INDICES:
         raise ValueError(f"no pod of a job has the index {label}")
     return index
+
+
+def _is_another_running(status: Mapping[str, Any]) -> bool:
+    entries = status.get("containerStatuses") or ()
+    return any(entry["name"] != contract.CONTAINER and "running" in entry.get("state", {}) for entry in entries)
 
 
 def _main_container_state(status: Mapping[str, Any]) -> dict[str, Any]:

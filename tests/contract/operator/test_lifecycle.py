@@ -49,6 +49,15 @@ def test_a_job_runs_and_completes(jobs: Jobs) -> None:
     assert {"Started", "Finished"} <= set(jobs.event_reasons())
 
 
+def test_a_container_beside_ours_that_nobody_ends_does_not_keep_the_gpus_of_a_finished_job(jobs: Jobs) -> None:
+    spec = job_spec(coordinator="exit 0", worker=HOLD, replicas=1)
+    containers = spec["coordinator"]["template"]["spec"]["containers"]
+    containers.append({"name": "shipper", "image": "unused", "command": ["sh", "-c", HOLD]})
+    jobs.create(**spec)
+    assert jobs.wait_phase("Succeeded")
+    eventually("no pod is left", lambda: not jobs.pods())
+
+
 def test_a_crash_is_retried_after_the_back_off(jobs: Jobs) -> None:
     crash_once = f'if [ "$LONGSHORE_ATTEMPT" = 1 ]; then echo "out of luck" >&2; exit 3; fi; {HOLD}'
     jobs.create(**job_spec(coordinator=crash_once))

@@ -82,6 +82,16 @@ def test_a_pod_has_ended_when_our_container_has_also_if_a_sidecar_still_runs(cod
     statuses = [container({"running": {}}, "sidecar"), container({"terminated": {"exitCode": code}})]
     view = pod_view(pod({"phase": "Running", "containerStatuses": statuses}))
     assert (view.terminal, view.phase) == (True, phase)
+    assert (view.holds_resources, view.others_stay) == (True, True)
+
+
+def test_a_pod_that_is_about_to_end_holds_resources_and_keeps_nothing_running() -> None:
+    """Its sidecars end after our container, and its phase changes after all of them."""
+    sidecar, ours = container({"running": {}}, "sidecar"), container({"terminated": {"exitCode": 0}})
+    for sidecars in ([sidecar], []):
+        status = {"phase": "Running", "containerStatuses": [ours], "initContainerStatuses": sidecars}
+        view = pod_view(pod(status))
+        assert (view.terminal, view.holds_resources, view.others_stay) == (True, True, False)
 
 
 def test_an_init_container_that_cannot_start_speaks_for_the_pod() -> None:

@@ -28,11 +28,15 @@ class TestCoordinatorEnds:
         running.reconcile_until_stable()
         assert running.names() == []
 
-    def test_an_ended_pod_whose_other_containers_run_holds_resources_and_is_deleted(self, running: Cluster) -> None:
+    @pytest.mark.parametrize(("others_stay", "left"), [(True, []), (False, ["demo-coordinator"])])
+    def test_an_ended_pod_is_deleted_only_if_another_container_would_run_for_ever(
+        self, running: Cluster, others_stay: bool, left: list[str]
+    ) -> None:
+        """Sidecars are ended by the kubelet, and a pod takes a moment to end after its last container."""
         running.exit("demo-coordinator", ExitCode.SUCCEEDED)
-        running.change("demo-coordinator", others_run=True)
+        running.change("demo-coordinator", others_run=True, others_stay=others_stay)
         running.reconcile_until_stable()
-        assert (running.status.phase, running.names()) == (Phase.SUCCEEDED, [])
+        assert (running.status.phase, running.names()) == (Phase.SUCCEEDED, left)
 
     @pytest.mark.parametrize("pod", ["demo-coordinator", "demo-worker-1", "demo-reward-0"])
     def test_a_users_mistake_fails_the_job_at_once_with_its_sentence(self, running: Cluster, pod: str) -> None:

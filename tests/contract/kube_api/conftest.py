@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from longshore_devcluster.apiserver import ApiServer
-from tests.contract.kube_api.api import Api, is_established
+from tests.contract.kube_api.api import Api, eventually, is_established
 
 GROUP = "contract.example.com"
 Kubectl = Callable[..., subprocess.CompletedProcess[str]]
@@ -82,6 +82,8 @@ def widgets(api: Api) -> Iterator[str]:
         answer = api.post(path, definition)
         assert answer.status == 201, answer.text
         events.until(is_established)
+    # A real server begins to serve them a moment later.
+    eventually("they are served", lambda: api.get(f"/apis/{GROUP}/v1/widgets").status == 200)
     yield f"/apis/{GROUP}/v1"
     api.delete(f"{path}/{name}")
 

@@ -77,7 +77,7 @@ def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
     progress, pods = context.progress, context.observed.pods
     if progress.finished:
         keeps_ended = context.job.spec.clean_pod_policy is CleanPodPolicy.RUNNING
-        return _delete(pod for pod in pods if not keeps_ended or not pod.terminal or pod.others_stay), None
+        return _delete(pod for pod in pods if not (keeps_ended and pod.is_over)), None
     old = [pod for pod in pods if not progress.active or pod.attempt != progress.attempt]
     if old or not progress.active:
         return _delete(_stopping(old)), None

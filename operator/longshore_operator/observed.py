@@ -68,6 +68,11 @@ class PodView:
         return self.phase in _TERMINAL_PHASES
 
     @property
+    def is_over(self) -> bool:
+        """Whether the pod has ended, or ends without being deleted."""
+        return self.terminal and not self.others_stay
+
+    @property
     def holds_resources(self) -> bool:
         """Whether the pod occupies GPUs."""
         return not self.terminal or self.others_run

@@ -102,9 +102,7 @@ def reject(
     kueue: KueueView | None = None,
 ) -> Plan:
     """Fail a stored job that this version cannot read, or whose name its children cannot have, with a sentence why."""
-    leaving = [
-        DeletePod(pod.name, pod.uid) for pod in pods if (not pod.terminal or pod.others_stay) and not pod.deleting
-    ]
+    leaving = [DeletePod(pod.name, pod.uid) for pod in pods if not (pod.deleting or pod.is_over)]
     deletions: tuple[Action, ...] = (*leaving[:POD_BATCH], *abandon(kueue, pods))
     requeue_at = now if len(leaving) > POD_BATCH else None
     if status.phase in FINISHED_PHASES:

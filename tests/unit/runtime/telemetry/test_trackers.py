@@ -69,13 +69,18 @@ def test_an_attempt_that_ends_does_not_end_the_run_unless_the_job_has_ended(succ
     assert service.calls == ["start", call]
 
 
-def test_steps_that_another_attempt_repeats_keep_their_first_values() -> None:
-    service = Service()
+def after_three_steps(service: Service) -> TrackerThread:
+    """The tracker of an attempt that continues one of three steps."""
     first = tracked(service)
     for step in range(1, 4):
         first.log(step, {"a": step})
     first.close(None)
-    second = tracked(service)
+    return tracked(service)
+
+
+def test_steps_that_another_attempt_repeats_keep_their_first_values() -> None:
+    service = Service()
+    second = after_three_steps(service)
     for step in range(2, 6):
         second.log(step, {"a": -step})
     second.close(True)
@@ -84,11 +89,7 @@ def test_steps_that_another_attempt_repeats_keep_their_first_values() -> None:
 
 def test_an_evaluation_that_only_a_later_attempt_finishes_is_part_of_the_run() -> None:
     service = Service()
-    first = tracked(service)
-    for step in range(1, 4):
-        first.log(step, {"a": step})
-    first.close(None)
-    second = tracked(service)
+    second = after_three_steps(service)
     for step in range(2, 4):
         second.log(step, {"a": -step})
         second.log(step, {"timing_s/testing": 1.0, "val/reward/mean": 0.7})

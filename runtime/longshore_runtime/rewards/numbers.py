@@ -1,7 +1,8 @@
 """What counts as a reward."""
 
+import math
 from numbers import Real
-from typing import Any, Final
+from typing import Final
 
 MAX_REWARD: Final = 1e9
 """Rewards beyond it, or below its negative, are refused."""
@@ -14,7 +15,11 @@ def finite_reward(value: object) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"returned {value!r} instead of a number")
-    size: Any = abs(value)
-    if not size <= MAX_REWARD:  # NaN is not, either.
-        raise ValueError(f"returned {value} instead of a number from {-MAX_REWARD:g} to {MAX_REWARD:g}")
-    return float(value)
+    try:
+        # First, as a small type of NumPy would take the bounds for infinite.
+        reward = float(value)
+    except OverflowError:  # A whole number that is too large.
+        reward = math.inf
+    if not abs(reward) <= MAX_REWARD:  # NaN is not, either.
+        raise ValueError(f"returned {reward} instead of a number from {-MAX_REWARD:g} to {MAX_REWARD:g}")
+    return reward

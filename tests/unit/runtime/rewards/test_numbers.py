@@ -14,7 +14,23 @@ def test_a_number_within_the_bounds_is_a_reward(value: Any) -> None:
     assert finite_reward(value) == float(value)
 
 
-@pytest.mark.parametrize("value", [2e9, -2e9, 10**400, math.nan, math.inf, True, "1", None])
+@pytest.mark.parametrize(
+    "value",
+    [
+        2e9,
+        -2e9,
+        10**400,
+        pytest.param(10**5_000, id="of more digits than Python prints"),
+        math.nan,
+        math.inf,
+        np.float16("inf"),
+        np.float16("-inf"),
+        np.float16("nan"),
+        True,
+        "1",
+        None,
+    ],
+)
 def test_a_reward_that_a_pod_could_not_send_is_refused_in_every_worker(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^returned .* instead of a number"):
         finite_reward(value)

@@ -21,5 +21,5 @@ def finite_reward(value: object) -> float:
     except OverflowError:  # A whole number that is too large.
         reward = math.inf
     if not abs(reward) <= MAX_REWARD:  # NaN is not, either.
-        raise ValueError(f"returned {reward} instead of a number from {-MAX_REWARD:g} to {MAX_REWARD:g}")
+        raise ValueError(f"returned {value} instead of a number from {-MAX_REWARD:g} to {MAX_REWARD:g}")
     return reward

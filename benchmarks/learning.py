@@ -38,6 +38,7 @@ VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     BASELINE: {"strategy": "Synchronous"},
     "TailBatching": {"strategy": "TailBatching"},
     "TailBatching, both factors 1.25": {"strategy": "TailBatching", "tailBatching": {"responseFactor": 1.25}},
+    "TailBatching, scaled by signal": {"strategy": "TailBatching"},
     "ReorderRollout": {"strategy": "ReorderRollout"},
     "GroupPipeline": {"strategy": "GroupPipeline"},
     "TailBatching, streamed": {
@@ -48,6 +49,10 @@ VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     "Auto": {"strategy": "Auto"},
     "PartialRollout": {"strategy": "PartialRollout", "onPolicy": "Relaxed"},
 }
+ALGORITHMS: Final[Mapping[str, dict[str, Any]]] = {
+    "TailBatching, scaled by signal": {"learningRateScaling": "BySignal"},
+}
+"""Of variants that change more than the rollout."""
 
 Run = dict[str, Any]
 
@@ -167,7 +172,7 @@ def _is_as_expected(table: Mapping[str, Any]) -> bool:
 def _spec(variant: str, seed: int, steps: int) -> RLJobSpec:
     documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
     spec = next(document["spec"] for document in documents if document["kind"] == "RLJob")
-    spec["algorithm"] |= {"seed": seed, "steps": steps}
+    spec["algorithm"] |= {"seed": seed, "steps": steps} | ALGORITHMS.get(variant, {})
     spec["data"]["heldOutPrompts"] = 128
     spec["evaluation"]["everySteps"] = max(1, steps // 6)
     spec["rollout"] = {"engine": spec["rollout"]["engine"], "onFinish": "Leave", **VARIANTS[variant]}

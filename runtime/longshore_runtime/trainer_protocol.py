@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from longshore.api.algorithm import ImportanceSampling, LearningRateSchedule
+from longshore.api.algorithm import ImportanceSampling, LearningRateScaling, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objective import Objective
 from longshore.policy.draws import Draw
@@ -95,6 +95,7 @@ class TrainerOptions:
     min_learning_rate_ratio: float
     num_updates: int
     """Optimizer updates of the job, over which the learning rate falls."""
+    learning_rate_scaling: LearningRateScaling
     adam_beta1: float
     adam_beta2: float
     adam_epsilon: float
@@ -125,6 +126,7 @@ class TrainerOptions:
             self.warmup_steps,
             self.num_updates,
             self.min_learning_rate_ratio,
+            self.learning_rate_scaling,
         )
 
 
@@ -155,10 +157,11 @@ class Trainer(Protocol):
         stays as it is, bit by bit.
         """
 
-    def update(self, denominator: float) -> UpdateReport:
+    def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:
         """Update all replicas together: add up, divide by `denominator` (`policy.aggregation`, whole step), clip, step.
 
-        A replica that accumulated nothing takes part with zeros.
+        A replica that accumulated nothing takes part with zeros. `signal`: share of the samples of the whole step that
+        teach something, which the learning rate may follow (`policy.signal_scaling`).
         """
 
     @property

@@ -35,6 +35,13 @@ class LearningRateSchedule(StrEnum):
     COSINE = "Cosine"
 
 
+class LearningRateScaling(StrEnum):
+    """What the scheduled learning rate of an update is scaled by."""
+
+    NEVER = "Never"
+    BY_SIGNAL = "BySignal"
+
+
 _RULES: "tuple[Rule[Algorithm], ...]" = (
     Rule(
         "clipHigh",
@@ -104,6 +111,10 @@ class Algorithm(ApiModel, rules=_RULES):
     """Optimizer updates over which the learning rate rises linearly."""
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
     """Linear and Cosine: share of the peak learning rate that remains at the end."""
+    learning_rate_scaling: LearningRateScaling = LearningRateScaling.NEVER
+    """BySignal: the learning rate of an update is multiplied by the share of its samples whose advantage is not 0,
+    divided by the mean share of the last ten updates, at most 5. For strategies that train on draws by length, some of
+    whose updates teach little (`docs/explanation/tail-batching.md`, What is learned). Never: the schedule alone."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW: decay of the first moment."""
     adam_beta2: float = Field(default=0.95, ge=0, lt=1)

@@ -1,9 +1,14 @@
-"""The learning rate of every optimizer step: a pure function of its number, so that it resumes with the weights."""
+"""The learning rate of every optimizer step: a pure function of its number and of the signals of the newest steps.
+
+Both are saved with the optimizer, so that it resumes with the weights.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore.api.algorithm import LearningRateSchedule
+from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
+from longshore.policy.signal_scaling import signal_factor
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,7 @@ class ScheduleOptions:
     """Optimizer steps of the job."""
     min_ratio: float
     """Share of the peak that is left at the end."""
+    scaling: LearningRateScaling = LearningRateScaling.NEVER
 
 
 def learning_rate(options: ScheduleOptions, step: int) -> float:
@@ -31,6 +37,16 @@ def learning_rate(options: ScheduleOptions, step: int) -> float:
         return options.learning_rate * step / peak
     progress = min(1.0, (step - peak) / max(1, options.num_steps - peak + 1))
     return options.learning_rate * (options.min_ratio + (1.0 - options.min_ratio) * _share(options.schedule, progress))
+
+
+def scaled_learning_rate(options: ScheduleOptions, step: int, signals: Sequence[float]) -> float:
+    """Of optimizer step `step`, whose signal and those of the steps before it are `signals` (see `signal_scaling`)."""
+    rate = learning_rate(options, step)
+    match options.scaling:
+        case LearningRateScaling.NEVER:
+            return rate
+        case LearningRateScaling.BY_SIGNAL:
+            return rate * signal_factor(signals)
 
 
 def _share(schedule: LearningRateSchedule, progress: float) -> float:

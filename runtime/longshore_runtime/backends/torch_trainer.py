@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from longshore.policy.learning_rate import learning_rate
+from longshore.policy.learning_rate import scaled_learning_rate
+from longshore.policy.signal_scaling import recent_signals
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.devices import HOST, compute_device
@@ -109,6 +110,7 @@ class TorchTrainer:
             weight_decay=options.weight_decay,
         )
         self._policy_version = 0
+        self._signals: tuple[float, ...] = ()
         self._awake = True
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
@@ -148,7 +150,7 @@ class TorchTrainer:
             lambda: self._pass_over(micro_batches, len(in_loss)), self._replica.add_up, denominator
         )
 
-    def update(self, denominator: float) -> UpdateReport:
+    def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:
         """Sum over all replicas, divide by `denominator`, clip to the global norm, and make one AdamW step."""
         assert denominator > 0, "an update needs the denominator of the whole step"
         self.wake()
@@ -159,7 +161,8 @@ class TorchTrainer:
         norm = self._replica.norm(gradients)
         require_finite(norm, version)
         gradients *= clipping(self._options, norm)
-        rate = learning_rate(self._options.schedule, version)
+        self._signals = recent_signals(self._signals, signal)
+        rate = scaled_learning_rate(self._options.schedule, version, self._signals)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._move_optimizer(self._device)
@@ -202,6 +205,7 @@ class TorchTrainer:
         state = {
             "optimizer": optimizer,
             "policy_version": self._policy_version,
+            "signals": self._signals,
             "random": torch.get_rng_state(),
         }
         torch.save(state, directory / _STATE_FILE)
@@ -226,6 +230,7 @@ class TorchTrainer:
         self._optimizer.load_state_dict(optimizer)
         self._move_optimizer(HOST)
         self._policy_version = state["policy_version"]
+        self._signals = state.get("signals", ())  # Older versions kept none.
         torch.set_rng_state(state["random"])
         self.discard()
 

@@ -85,7 +85,7 @@ class _TrainerActor:
         return self._running.compare(samples, denominator)
 
     def update(
-        self, denominator: float, max_mismatch: float | None, *passes: tuple[GradientSums, float]
+        self, denominator: float, signal: float, max_mismatch: float | None, *passes: tuple[GradientSums, float]
     ) -> tuple[UpdateReport, float]:
         """Return the report of an optimizer step, and the seconds that it took.
 
@@ -101,7 +101,7 @@ class _TrainerActor:
             self._refusal = refusal
             raise
         started_s = time.monotonic()
-        return self._running.update(denominator), time.monotonic() - started_s
+        return self._running.update(denominator, signal), time.monotonic() - started_s
 
     def policy_version(self) -> int:
         """Optimizer steps so far."""

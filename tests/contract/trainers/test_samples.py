@@ -17,8 +17,9 @@ from longshore_runtime.trainer.samples import (
     off_policy_token_share,
     shares,
     step_denominator,
+    step_signal,
 )
-from tests.contract.trainers.replicas import make_samples, options_of, with_masks
+from tests.contract.trainers.replicas import OPTIONS, make_samples, options_of, with_masks, without_kl
 
 RECORDS = [PromptRecord(index, "p", (7, index), "a") for index in range(9)]
 
@@ -101,3 +102,10 @@ def test_shares_hold_every_sample_once_and_differ_by_no_more_than_the_longest(nu
     together = [sample for part in shares(samples, num_replicas) for sample in part]
     assert sorted(map(repr, together)) == sorted(map(repr, samples))
     assert max(map(sum, lengths)) - min(map(sum, lengths)) <= max(map(max, lengths))
+
+
+def test_the_signal_of_a_step_is_the_share_of_samples_in_the_loss_that_have_an_advantage() -> None:
+    assert step_signal(make_samples(12), without_kl()) == pytest.approx(8 / 12), "every third has none"
+    assert step_signal(with_masks(make_samples(12)), without_kl()) == pytest.approx(6 / 10), "two are not in the loss"
+    assert step_signal([], without_kl()) == 0.0
+    assert step_signal(make_samples(12), OPTIONS) == 1.0, "all of them are drawn to the reference"

@@ -2,7 +2,13 @@
 
 from dataclasses import fields
 
-from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling, LearningRateSchedule
+from longshore.api.algorithm import (
+    Algorithm,
+    AlgorithmName,
+    ImportanceSampling,
+    LearningRateScaling,
+    LearningRateSchedule,
+)
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objective import OBJECTIVES
 from longshore.api.training import TrainerBackend, TrainerSettings
@@ -22,6 +28,7 @@ ALGORITHM = Algorithm(
     learning_rate_schedule=LearningRateSchedule.COSINE,
     warmup_steps=2,
     min_learning_rate_ratio=0.2,
+    learning_rate_scaling=LearningRateScaling.BY_SIGNAL,
     adam_beta1=0.5,
     adam_beta2=0.6,
     adam_epsilon=0.7,
@@ -49,7 +56,14 @@ def test_every_option_is_that_of_the_job() -> None:
 
 def test_the_learning_rate_falls_over_the_updates_of_all_epochs() -> None:
     schedule = TrainerSpec.of(ALGORITHM, TrainerSettings()).options.schedule
-    assert schedule == ScheduleOptions(0.1, LearningRateSchedule.COSINE, 2, num_steps=9 * 2 * 3, min_ratio=0.2)
+    assert schedule == ScheduleOptions(
+        0.1,
+        LearningRateSchedule.COSINE,
+        2,
+        num_steps=9 * 2 * 3,
+        min_ratio=0.2,
+        scaling=LearningRateScaling.BY_SIGNAL,
+    )
 
 
 def test_the_correction_is_that_of_the_job() -> None:

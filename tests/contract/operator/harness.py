@@ -182,7 +182,7 @@ class Jobs:
         try:
             return eventually(f"{kind} for {reason}", look)
         except AssertionError as error:
-            raise AssertionError(f"{error}; the status is {self.status(name)}") from None
+            raise AssertionError(f"{error} of {name}; the statuses are {self.statuses()}") from None
 
     def pods(self) -> dict[str, Any]:
         """Pods by name."""

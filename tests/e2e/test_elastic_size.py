@@ -84,12 +84,13 @@ def distance(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> flo
 
 
 def test_a_job_grows_into_idle_gpus_and_gives_them_back_without_a_restart(two_gpus: Cluster, tmp_path: Path) -> None:
-    neighbour = two_gpus.apply(job("neighbour", tmp_path, steps=100_000))
-    neighbour.wait("it runs", lambda status: status.get("phase") == "Running")
+    first = two_gpus.apply(job("first", tmp_path, steps=4))
+    first.wait("it runs", lambda status: status.get("phase") == "Running")
     elastic = two_gpus.apply(job("stretchy", tmp_path, replicas=2, minReplicas=1))
     wait_size(elastic, 1)
     before = uids(elastic)
-    neighbour.delete()
+    before.pop("stretchy-worker-1", None)  # The first job may have just ended, and this one begun to grow.
+    assert first.wait_finished()["phase"] == "Succeeded", first.story()
     grown_at = wait_size(elastic, 2)["runtime"]["step"]
     elastic.wait_step(grown_at + 1)
 
@@ -114,5 +115,5 @@ def test_a_job_grows_into_idle_gpus_and_gives_them_back_without_a_restart(two_gp
     assert trained(elastic) == trained(pressing), "a job trains on the same responses whatever its size"
     apart = distance(*map(learned, (elastic, pressing)))
     assert apart < SUMMED_IN_ANOTHER_ORDER, "and learns the same"
-    for one in (elastic, pressing):
+    for one in (first, elastic, pressing):
         one.delete()

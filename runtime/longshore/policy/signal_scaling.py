@@ -3,7 +3,7 @@
 AdamW moves the weights by about the same distance whatever the size of the gradient. A strategy that trains on draws by
 the length of their responses has updates with little signal (short prompts that the policy has learned) and updates
 with much (the long ones). Scaling by signal lets every sample that teaches something move the weights about as far as
-in batches that mix all lengths; over a window of updates, the mean learning rate stays as it is.
+in batches that mix all lengths; over a window of updates, the mean learning rate stays about the same.
 """
 
 from collections.abc import Sequence

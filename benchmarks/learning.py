@@ -125,7 +125,9 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)))
-    parser.add_argument("--variants", nargs="+", default=[one for one in VARIANTS if one not in ALGORITHMS], choices=list(VARIANTS))
+    parser.add_argument(
+        "--variants", nargs="+", default=[one for one in VARIANTS if one not in ALGORITHMS], choices=list(VARIANTS)
+    )
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--keep", action="store_true", help="add to the seeds of the stored result")
     given = parser.parse_args()

@@ -20,7 +20,7 @@ from longshore.policy.scale_down import (
     pick_pods,
     unavailable_reason,
 )
-from longshore.policy.shapes import ROUND_KINDS, replica_pods
+from longshore.policy.shapes import ROUND_KINDS, replica_pods, usual_period
 from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
@@ -180,16 +180,17 @@ def _planner(
     """The planner as it was left. A memory that this version cannot read is begun again, which an event says."""
     given = dict.fromkeys(ROUND_KINDS[spec.rollout.strategy], spec.rollout.engine.tensor_parallel_size)
     profile = _profile(times, given, allowed)
-    default = best_sizes(profile, given, allowed) if profile is not None else given
+    period = usual_period(spec.rollout, spec.algorithm.prompts_per_step)
+    default = best_sizes(profile, given, allowed, period) if profile is not None else given
     expected = _expected_preemptions(profile, default)
-    planner = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected)
+    planner = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected, period)
     if before is None or not before.state:
         return planner, ()
     try:
         planner.load_state(before.state)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         message = f"the history of rounds up to {before.round} cannot be read and starts again: {error!r}"
-        fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected)
+        fresh = ParallelismPlanner(default, allowed, spec.workers.gpus_per_pod, profile, expected, period)
         return fresh, (Event("Warning", EventReason.PLANNER_RESET, message, key=f"planner-{before.round}"),)
     return planner, ()
 

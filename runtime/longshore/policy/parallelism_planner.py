@@ -5,10 +5,10 @@ cache, and costs communication. Each kind of round has its own size, its own his
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from math import log2
+from math import ceil, log2
 from statistics import median
 from typing import Any, Final
 
@@ -82,9 +82,11 @@ class ParallelismPlanner:
         gpus_per_pod: int,
         profile: RolloutProfile | None = None,
         profiled_preemptions: Mapping[RoundKind, float] | None = None,
+        period: Sequence[RoundKind] = (),
     ) -> None:
         """`default`: the best size by the offline profile, for the kinds of round that the job has; `allowed`: sizes
-        that the model can be divided into; `profiled_preemptions`: per round at the default sizes, until rounds tell.
+        that the model can be divided into. Until rounds tell: `profiled_preemptions`, per round at the default sizes;
+        `period`, rounds in their usual order, or each kind in turn.
 
         Raises:
             ValueError: the default is not possible, or the profile leaves a size out.
@@ -93,7 +95,7 @@ class ParallelismPlanner:
         self._sizes = tuple(sorted(size for size in set(allowed) if gpus_per_pod % size == 0))
         self._profile = profile
         _check(default, self._sizes, profile)
-        self._order = deque(_usual_order(default), maxlen=PAYBACK_ROUNDS)
+        self._order = deque(_usual_order(period or tuple(default)), maxlen=PAYBACK_ROUNDS)
         expected = profiled_preemptions or {}
         self._kinds = {kind: _Kind(size, expected.get(kind)) for kind, size in default.items()}
 
@@ -184,10 +186,14 @@ class ParallelismPlanner:
 
 
 def best_sizes(
-    profile: RolloutProfile, given: Mapping[RoundKind, int], allowed: Iterable[int]
+    profile: RolloutProfile,
+    given: Mapping[RoundKind, int],
+    allowed: Iterable[int],
+    period: Sequence[RoundKind] = (),
 ) -> Mapping[RoundKind, int]:
-    """Return sizes to begin with: the best by the profile, or the given ones where changing them does not pay."""
-    order = _usual_order(given)
+    """Return sizes to begin with: the best by the profile for such periods (empty: each kind in turn), or the given
+    ones where changing them does not pay."""
+    order = _usual_order(period or tuple(given))
 
     def cost_s(sizes: Mapping[RoundKind, int]) -> float:
         rounds_s = sum(profile.predicted_s(kind, sizes[kind], profile.num_preemptions.get(kind, {})) for kind in order)
@@ -290,11 +296,9 @@ class _Kind:
         self._refused = {size: (retry_at, rounds) for size, retry_at, rounds in state.get("refused", ())}
 
 
-def _usual_order(kinds: Mapping[RoundKind, int]) -> list[RoundKind]:
-    """Rounds to judge by until rounds tell: four short ones and a long one, or all of the only kind."""
-    if RoundKind.SHORT in kinds and RoundKind.LONG in kinds:
-        return [*[RoundKind.SHORT] * 4, RoundKind.LONG] * (PAYBACK_ROUNDS // 5)
-    return [next(iter(kinds))] * PAYBACK_ROUNDS
+def _usual_order(period: Sequence[RoundKind]) -> list[RoundKind]:
+    """Rounds to judge by until rounds tell, PAYBACK_ROUNDS or more in whole periods."""
+    return [*period] * ceil(PAYBACK_ROUNDS / len(period))
 
 
 def _check(default: Mapping[RoundKind, int], sizes: tuple[int, ...], profile: RolloutProfile | None) -> None:

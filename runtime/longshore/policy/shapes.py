@@ -3,9 +3,10 @@
 from typing import Final
 
 from longshore.api.pods import Workers
-from longshore.api.rollout import Strategy
+from longshore.api.rollout import Rollout, Strategy
 from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
+from longshore.policy.tail_batching import period
 
 ROUND_KINDS: Final = {
     Strategy.SYNCHRONOUS: (RoundKind.FULL,),
@@ -16,6 +17,19 @@ ROUND_KINDS: Final = {
     Strategy.AUTO: (RoundKind.SHORT, RoundKind.LONG),
 }
 """Kinds of round that a strategy plans."""
+
+
+def usual_period(rollout: Rollout, num_prompts: int) -> tuple[RoundKind, ...]:
+    """Rounds of a job in their usual order, which then begins again: those that put draws off, and the long one."""
+    first, *long = ROUND_KINDS[rollout.strategy]
+    match rollout.strategy:
+        case Strategy.TAIL_BATCHING | Strategy.AUTO:
+            num_first, num_long = period(rollout.tail_batching.prompt_factor, num_prompts)
+        case Strategy.REORDER_ROLLOUT:
+            num_first, num_long = rollout.reorder_rollout.max_postponements, 1
+        case _:
+            num_first, num_long = 1, 0
+    return (*[first] * num_first, *long * num_long)
 
 
 def replica_slots(workers: Workers, num_replicas: int | None, ranks_per_replica: int = 1) -> list[tuple[int, int]]:

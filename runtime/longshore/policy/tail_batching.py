@@ -61,3 +61,11 @@ class TailBatching(RoundPolicy):
 def ceil_factor(factor: float, count: int) -> int:
     """ceil(factor * count), immune to a product such as 1.1 * 10 that lies a rounding error above its value."""
     return math.ceil(round(factor * count, 9))
+
+
+def period(prompt_factor: float, num_prompts: int) -> tuple[int, int]:
+    """Short rounds until P0 draws wait, and the long rounds until fewer do; (1, 0) where none is deferred."""
+    num_deferred = ceil_factor(prompt_factor, num_prompts) - num_prompts
+    if not num_deferred:
+        return 1, 0
+    return math.ceil(num_prompts / num_deferred), max(1, num_deferred // num_prompts)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from longshore.api.rollout import Handover, Leftovers, Parallelism, Rollout, Strategy, TailBatchingSettings
+from longshore.policy import tail_batching
 from longshore.policy.round_policy import BatchShape
-from longshore.policy.tail_batching import ceil_factor
 from longshore.sim.job import SimJob, Training
 
 _PROMPT_FACTORS: Final = (1.25, 1.125, 1.5, 1.0625, 2.0)
@@ -129,8 +129,7 @@ class Choice:
         """Rounds that show what the choice comes to: whole periods of what it puts off and takes up again."""
         if self.strategy is Strategy.TAIL_BATCHING:
             assert self.prompt_factor is not None, "tail batching has factors"
-            num_deferred = ceil_factor(self.prompt_factor, shape.num_prompts) - shape.num_prompts
-            period = -(-shape.num_prompts // num_deferred) + 1 if num_deferred else 1
+            period = sum(tail_batching.period(self.prompt_factor, shape.num_prompts))
         else:
             period = 2 * (self.max_postponements or 0) + 2
         return min(_MOST_ROUNDS, period * -(-_LEAST_ROUNDS // period))
@@ -165,7 +164,7 @@ class SearchBounds:
     )
     min_prompt_factor: float = 1.0
     """Other than 1. The closer to 1, the fewer rounds have the prompts with long responses, which changes what is
-    learned per step. It bounds the postponements of ReorderRollout likewise."""
+    learned per step. It bounds the postponements of ReorderRollout, too."""
     max_prompt_factor: float = 2.0
     max_response_factor: float = 1.0
     """Above 1, responses of a prompt may race, which trains on the shorter ones."""

@@ -1,6 +1,5 @@
 """The description of a job to simulate."""
 
-import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 from longshore.api.pods import Workers
 from longshore.api.rollout import Parallelism, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
+from longshore.policy import tail_batching
 from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.costs import Costs
@@ -238,7 +238,5 @@ def default_lengths(spec: RLJobSpec) -> LognormalLengths:
 
 
 def period(spec: RLJobSpec) -> int:
-    """Rounds from one long round of tail batching to the next: what one short round defers, P0 times over."""
-    num_prompts = spec.algorithm.prompts_per_step
-    num_deferred = math.ceil(spec.rollout.tail_batching.prompt_factor * num_prompts) - num_prompts
-    return math.ceil(num_prompts / num_deferred) + 1 if num_deferred else 1
+    """Rounds of a period of tail batching, short and long ones."""
+    return sum(tail_batching.period(spec.rollout.tail_batching.prompt_factor, spec.algorithm.prompts_per_step))

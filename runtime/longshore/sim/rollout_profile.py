@@ -1,5 +1,6 @@
 """What a profile says to the parallelism planner: the simulator plays the job's rounds at every measured size."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -19,6 +20,8 @@ from longshore.sim.simulate import simulate
 
 _BOUNDLESS_TOKENS: Final = 1 << 50
 """A KV cache in which nothing is preempted."""
+_LEAST_ROUNDS: Final = 10
+"""In whole periods of tail batching."""
 _MOST_ROUNDS: Final = 30
 """Longer periods of tail batching are cut off."""
 
@@ -44,7 +47,8 @@ def rollout_profile(profile: Profile, spec: RLJobSpec) -> RolloutProfile | None:
         profile=profile,
         seed=spec.algorithm.seed,
     )
-    num_rounds = min(_MOST_ROUNDS, 2 * period(spec))
+    of_period = period(spec)
+    num_rounds = min(_MOST_ROUNDS, of_period * math.ceil(_LEAST_ROUNDS / of_period))
     unbounded = {size: _rounds(_boundless(_of_size(job, size), size), num_rounds) for size in profile.tp_sizes}
     bounded = {size: _bounded(_of_size(job, size), num_rounds) for size in profile.tp_sizes}
     kinds = sorted(set.intersection(*({record.kind for record in records} for records in unbounded.values())))

@@ -13,7 +13,7 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.scale_down import Milestones
-from longshore.policy.shapes import ROUND_KINDS
+from longshore.policy.shapes import ROUND_KINDS, usual_period
 from longshore.rounds.protocol import RoundTotals
 from longshore.sim.engine import EngineShape
 from longshore.sim.events import EventQueue
@@ -234,7 +234,12 @@ def _planner(job: SimJob) -> ParallelismPlanner:
     kinds = ROUND_KINDS[job.rollout.strategy]
     gpus_per_pod = len(job.gpus.pods()[0])
     sizes = [size for size in range(1, gpus_per_pod + 1) if gpus_per_pod % size == 0 and _fits(job, size)]
-    return ParallelismPlanner(dict.fromkeys(kinds, job.rollout.engine.tensor_parallel_size), sizes, gpus_per_pod)
+    return ParallelismPlanner(
+        dict.fromkeys(kinds, job.rollout.engine.tensor_parallel_size),
+        sizes,
+        gpus_per_pod,
+        period=usual_period(job.rollout, job.shape.num_prompts),
+    )
 
 
 def _fits(job: SimJob, tp_size: int) -> bool:

@@ -50,7 +50,7 @@ def test_all_strategies_are_compared_with_synchronous(tmp_path: Path) -> None:
         assert (one["onPolicy"] == "Relaxed") == (one["offPolicyShare"] > 0)
 
 
-RACE: Json = {"rollout__tailBatching": {"responseFactor": 1.25}}
+RACE: Json = {"rollout__tailBatching": {"promptFactor": 1.25, "responseFactor": 1.25}}
 
 
 def by_chance(directory: Path) -> Path:

@@ -13,8 +13,8 @@ from longshore.api.round_status import RoundKind
 from longshore.policy.parallelism_planner import ParallelismPlanner, Regroup, RolloutProfile, best_sizes
 
 SHORT, LONG, FULL = RoundKind.SHORT, RoundKind.LONG, RoundKind.FULL
-PERIOD = (SHORT, SHORT, SHORT, SHORT, LONG)
 SIZES = (1, 2, 4, 8)
+PERIOD = (SHORT, SHORT, SHORT, SHORT, LONG)
 events = st.lists(st.tuples(st.sampled_from((SHORT, LONG)), st.just(0) | st.integers(0, 400)), max_size=120)
 
 
@@ -27,7 +27,8 @@ def planner(
     profile: RolloutProfile | None = None,
     profiled_preemptions: Mapping[RoundKind, float] | None = None,
 ) -> ParallelismPlanner:
-    return ParallelismPlanner({SHORT: short, LONG: long}, allowed, gpus_per_pod, profile, profiled_preemptions)
+    sizes = {SHORT: short, LONG: long}
+    return ParallelismPlanner(sizes, allowed, gpus_per_pod, profile, profiled_preemptions, PERIOD)
 
 
 def feed(plan: ParallelismPlanner, kind: RoundKind, counts: Iterable[int]) -> list[int]:
@@ -226,7 +227,7 @@ def test_the_sizes_to_begin_with_are_the_best_by_the_profile(
     """Short rounds gain 40 s each and long ones lose 30 s, four to one; 900 preemptions take 90 s."""
     rounds = {SHORT: {1: 100.0, 2: 60.0}, LONG: {1: 200.0, 2: 400.0}}
     figures = RolloutProfile(switch_s, 0.5, rounds, preemptions)
-    best = best_sizes(figures, {SHORT: 1, LONG: 1}, (1, 2))
+    best = best_sizes(figures, {SHORT: 1, LONG: 1}, (1, 2), PERIOD)
     assert (best[SHORT], best[LONG]) == sizes
 
 

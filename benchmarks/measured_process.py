@@ -1,20 +1,31 @@
 """A process of another program whose CPU time and memory are measured, such as an operator."""
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import psutil
 
+_PORTS: Final = range(10_000, 30_000)
+"""Below those that Linux gives to connections and to listeners on port 0, unless it is configured otherwise."""
+
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of this machine that nobody listens on, for a process that is still to start.
+
+    Not one that the kernel would choose: until the process listens, a connection of any program could get the same.
+    """
+    while True:
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class MeasuredProcess:

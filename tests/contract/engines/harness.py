@@ -2,12 +2,12 @@
 
 import dataclasses
 import itertools
-import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+from benchmarks.measured_process import free_port
 
 from longshore_runtime.backends.weight_sender import WeightSender
 from longshore_runtime.engine_protocol import Completion, Engine, FinishReason, Request, TokenRun
@@ -68,9 +68,7 @@ class Harness:
         """Have a trainer elsewhere send weights to the engine, which has one worker."""
         named = ((name, torch.tensor(values), None) for name, values in weights.items())
         sender = WeightSender(named, CPU, 2 * self.bucket_bytes, is_read=False)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            channel = BroadcastGroup(*probe.getsockname(), size=2, first=1)
+        channel = BroadcastGroup("127.0.0.1", free_port(), size=2, first=1)
         with ThreadPoolExecutor(1) as trainer:
             joined = trainer.submit(sender.join, channel)
             self.engine.begin_weights(channel)

@@ -5,7 +5,6 @@ environment of its own. What needs no server runs without.
 """
 
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.measured_process import free_port
 
 from longshore.api.tracking import Mlflow
 from longshore_runtime.telemetry.tracker import TrackedRun, Tracker
@@ -32,9 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not SERVER.is_file():
         pytest.skip(f"there is no {SERVER}: install it with make mlflow-server")
     directory = tmp_path_factory.mktemp("mlflow")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(SERVER.absolute()), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
                "--backend-store-uri", f"sqlite:///{directory}/mlflow.db"]  # fmt: skip
     environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}

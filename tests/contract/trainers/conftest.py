@@ -1,4 +1,3 @@
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +11,6 @@ from tests.contract.trainers.replicas import Kind
 def kind(request: pytest.FixtureRequest, model: Path) -> Kind:
     """Every kind of trainer."""
     return Kind(request.param, model)
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.measured_process import free_port
 
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
@@ -36,11 +37,12 @@ def test_any_difference_in_one_sample_shows_in_the_weights(change: Callable[[Sam
     assert any(not np.array_equal(expected[name], actual[name]) for name in expected)
 
 
-def test_a_lost_replica_is_an_error_in_the_others(free_port: int) -> None:
+def test_a_lost_replica_is_an_error_in_the_others() -> None:
     worlds: dict[int, FakeWorld] = {}
+    port = free_port()
 
     def meet(rank: int) -> None:
-        worlds[rank] = FakeWorld(World(rank, 2, port=free_port))
+        worlds[rank] = FakeWorld(World(rank, 2, port=port))
 
     threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
     for thread in threads:

@@ -1,11 +1,11 @@
 """What probes and Prometheus see of a pod."""
 
-import socket
 from collections.abc import Iterator
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from benchmarks.measured_process import free_port
 from prometheus_client import CollectorRegistry, Gauge
 
 from longshore_runtime.cluster.health import HealthServer
@@ -16,10 +16,7 @@ HOST = "127.0.0.1"
 @pytest.fixture
 def port() -> int:
     """A free port."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        number: int = probe.getsockname()[1]
-        return number
+    return free_port()
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ step, and by second up to the moment at which the quicker of the two has ended; 
 answers are the right ones for long prompts, so a strategy that prefers short responses shows. Every run makes the same
 number of steps: draws that wait after the last one are left. One seed gives figures without intervals.
 
-The results are written after every seed, so a run that is stopped keeps those that are done. With --keep, a run adds
-its seeds to the stored ones.
+The results are written after every seed, so a run that is stopped keeps those that are done. With --keep, the stored
+runs of other variants and seeds stay, and those of this call take the places of their predecessors. Learning by step
+does not depend on the machine. Seconds do, so they are compared between runs of one call alone.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +26,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
-from benchmarks.paired import BASELINE, Interval, compared
+from benchmarks.paired import BASELINE, Interval, compared, step_ratios
 from benchmarks.report import RESULTS, machine, report
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
@@ -37,15 +39,9 @@ MANIFEST: Final = Path(__file__).parents[1] / "manifests/quickstart.yaml"
 VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     BASELINE: {"strategy": "Synchronous"},
     "TailBatching": {"strategy": "TailBatching"},
-    "TailBatching, factor 1.25": {"strategy": "TailBatching", "tailBatching": {"promptFactor": 1.25}},
-    "TailBatching, both factors 1.25": {
-        "strategy": "TailBatching",
-        "tailBatching": {"promptFactor": 1.25, "responseFactor": 1.25},
-    },
-    "TailBatching, factor 1.25, scaled by signal": {
-        "strategy": "TailBatching",
-        "tailBatching": {"promptFactor": 1.25},
-    },
+    "TailBatching, both factors 1.25": {"strategy": "TailBatching", "tailBatching": {"responseFactor": 1.25}},
+    "TailBatching, one update": {"strategy": "TailBatching"},
+    "TailBatching, one update, scaled by signal": {"strategy": "TailBatching"},
     "ReorderRollout": {"strategy": "ReorderRollout"},
     "GroupPipeline": {"strategy": "GroupPipeline"},
     "TailBatching, streamed": {
@@ -57,10 +53,12 @@ VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     "PartialRollout": {"strategy": "PartialRollout", "onPolicy": "Relaxed"},
 }
 ALGORITHMS: Final[Mapping[str, dict[str, Any]]] = {
-    "TailBatching, factor 1.25, scaled by signal": {"learningRateScaling": "BySignal"},
+    "TailBatching, one update": {"longRoundUpdates": "One"},
+    "TailBatching, one update, scaled by signal": {"longRoundUpdates": "One", "learningRateScaling": "BySignal"},
 }
-"""Of variants that change more than the rollout. They run on request only."""
-STRICT_DEFAULTS: Final = ("TailBatching", "ReorderRollout", "GroupPipeline", "TailBatching, streamed", "Auto")
+"""Of variants that change more than the rollout."""
+ON_REQUEST: Final = frozenset({"TailBatching, one update, scaled by signal"})
+STRICT_DEFAULTS: Final = ("TailBatching", "ReorderRollout", "GroupPipeline", "Auto")
 """None of these may learn less per step than the baseline, beyond the interval."""
 
 Run = dict[str, Any]
@@ -126,48 +124,51 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)))
     parser.add_argument(
-        "--variants", nargs="+", default=[one for one in VARIANTS if one not in ALGORITHMS], choices=list(VARIANTS)
+        "--variants", nargs="+", default=[one for one in VARIANTS if one not in ON_REQUEST], choices=list(VARIANTS)
     )
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--keep", action="store_true", help="add to the seeds of the stored result")
+    parser.add_argument("--keep", action="store_true", help="keep stored runs of other variants and seeds")
     given = parser.parse_args()
     variants = [BASELINE, *(one for one in given.variants if one != BASELINE)]
-    runs = kept_runs(RESULTS / "learning.json", variants, given.steps) if given.keep else []
-    kept = sorted({run["seed"] for run in runs})
-    seeds = [*kept, *(seed for seed in given.seeds if seed not in kept)]
+    kept = stored_runs(RESULTS / "learning.json", given.steps) if given.keep else []
+    runs: list[Run] = []
     if not in_coordinator():
         return run_in_coordinator("benchmarks.learning", sys.argv[1:], _spec(BASELINE, 0, given.steps))
     configure_logging()
     with ray_head() as settings:
-        for index, seed in enumerate(seeds[len(kept) :], len(kept)):
+        call = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+        for index, seed in enumerate(given.seeds):
             shift = index % len(variants)  # so that no variant always comes first
             for variant in (*variants[shift:], *variants[:shift]):
-                runs.append({**train(settings, variant, seed, given.steps), "commit": machine()["commit"]})
+                found = train(settings, variant, seed, given.steps)
+                runs.append({**found, "commit": machine()["commit"], "call": call})
                 shown = {name: value for name, value in runs[-1].items() if name != "points"}
-                print(f"run {len(runs)} of {len(seeds) * len(variants)}: {shown}", file=sys.stderr)
-            _report(runs, variants, seeds[: index + 1], given.steps)
-    return 0 if _is_as_expected(compared(runs, variants)) else 1
+                print(f"run {len(runs)} of {len(given.seeds) * len(variants)}: {shown}", file=sys.stderr)
+            _report(merged(kept, runs), given.steps)
+    return 0 if _is_as_expected(compared(merged(kept, runs))) else 1
 
 
-def kept_runs(result: Path, variants: Sequence[str], steps: int) -> list[Run]:
-    """Runs of an earlier result, if any, that go on counting; raises SystemExit for other variants or lengths."""
+def stored_runs(result: Path, steps: int) -> list[Run]:
+    """Runs of an earlier result, if any; raises SystemExit for runs of another length."""
     if not result.exists():
         return []
     stored = json.loads(result.read_text(encoding="utf-8"))
-    if stored["settings"]["steps"] != steps or set(stored["variants"]) != set(variants):
-        raise SystemExit(f"--keep: {result} has other variants or another number of steps")
+    if stored["settings"]["steps"] != steps:
+        raise SystemExit(f"--keep: the runs of {result} have another number of steps")
     runs: list[Run] = stored["runs"]
     return runs
 
 
-def _report(runs: Sequence[Run], variants: Sequence[str], seeds: Sequence[int], steps: int) -> None:
-    step_s = {(run["variant"], run["seed"]): run["step_s"] for run in runs}
-    ratios = {
-        f"{variant}/step_s": [step_s[variant, seed] / step_s[BASELINE, seed] for seed in seeds]
-        for variant in variants
-        if variant != BASELINE
-    }
-    report("learning", ratios, {"seeds": list(seeds), "steps": steps}, runs, variants=compared(runs, variants))
+def merged(kept: Sequence[Run], runs: Sequence[Run]) -> list[Run]:
+    """Those that are kept and not made again, and the new ones, in the order of the variants, then seeds."""
+    by_pair = {(run["variant"], run["seed"]): run for run in (*kept, *runs)}
+    order = list(VARIANTS)
+    return [by_pair[pair] for pair in sorted(by_pair, key=lambda pair: (order.index(pair[0]), pair[1]))]
+
+
+def _report(runs: Sequence[Run], steps: int) -> None:
+    seeds = sorted({run["seed"] for run in runs})
+    report("learning", step_ratios(runs), {"seeds": seeds, "steps": steps}, runs, variants=compared(runs))
 
 
 def _is_as_expected(table: Mapping[str, Any]) -> bool:

@@ -30,20 +30,32 @@ def interval(values: Sequence[float]) -> Interval:
     return {"low": round(mean - half, 3), "mean": round(mean, 3), "high": round(mean + half, 3)}
 
 
-def compared(runs: Sequence[Run], variants: Sequence[str]) -> dict[str, dict[str, Any]]:
+def compared(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """Each variant's figures, and its differences from the baseline of the same seed."""
     table: dict[str, dict[str, Any]] = {}
-    for variant in variants:
+    for variant in dict.fromkeys(run["variant"] for run in runs):
         pairs = list(_pairs(runs, variant))
-        table[variant] = {kind: interval([run[kind] for run, _ in pairs]) for kind in (*KINDS, "gain")}
-        table[variant]["step_s"] = round(statistics.median(run["step_s"] for run, _ in pairs), 3)
-        if variant != BASELINE:
-            for kind in KINDS:
-                table[variant][f"{kind}_less_baseline"] = interval([run[kind] - base[kind] for run, base in pairs])
-                at_equal_s = [_less_at(_common_s(run, base), run, base, kind) for run, base in pairs]
-                table[variant][f"{kind}_less_baseline_at_equal_s"] = interval(at_equal_s)
-            table[variant]["step_over_baseline"] = interval([run["step_s"] / base["step_s"] for run, base in pairs])
+        of = table[variant] = {kind: interval([run[kind] for run, _ in pairs]) for kind in (*KINDS, "gain")}
+        of["num_seeds"] = len(pairs)
+        of["step_s"] = round(statistics.median(run["step_s"] for run, _ in pairs), 3)
+        if variant == BASELINE:
+            continue
+        timed = list(_timed_pairs(runs, variant))
+        for kind in KINDS:
+            of[f"{kind}_less_baseline"] = interval([run[kind] - base[kind] for run, base in pairs])
+            if timed:
+                at_equal_s = [_less_at(_common_s(run, base), run, base, kind) for run, base in timed]
+                of[f"{kind}_less_baseline_at_equal_s"] = interval(at_equal_s)
+        if timed:
+            of["step_over_baseline"] = interval([run["step_s"] / base["step_s"] for run, base in timed])
     return table
+
+
+def step_ratios(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """The time of a step over that of the baseline, by variant and seed."""
+    variants = dict.fromkeys(run["variant"] for run in runs if run["variant"] != BASELINE)
+    found = {one: [run["step_s"] / base["step_s"] for run, base in _timed_pairs(runs, one)] for one in variants}
+    return {f"{variant}/step_s": ratios for variant, ratios in found.items() if ratios}
 
 
 def by_step(runs: Sequence[Run], variant: str, kind: str) -> dict[float, Interval]:
@@ -59,7 +71,9 @@ def by_step(runs: Sequence[Run], variant: str, kind: str) -> dict[float, Interva
 
 def by_second(runs: Sequence[Run], variant: str, kind: str) -> dict[float, Interval]:
     """Difference from the baseline after so many seconds, up to the moment at which the quickest run has ended."""
-    pairs = list(_pairs(runs, variant))
+    pairs = list(_timed_pairs(runs, variant))
+    if not pairs:
+        return {}
     end_s = min(_common_s(run, base) for run, base in pairs)
     moments = [end_s * number / (_NUM_MOMENTS - 1) for number in range(_NUM_MOMENTS)]
     return {at_s: interval([_less_at(at_s, run, base, kind) for run, base in pairs]) for at_s in moments}
@@ -77,8 +91,13 @@ def at_seconds(points: Sequence[Mapping[str, float]], seconds: float, kind: str)
 def _pairs(runs: Sequence[Run], variant: str) -> Iterator[tuple[Run, Run]]:
     """The variant and the baseline, seed by seed."""
     of = {(run["variant"], run["seed"]): run for run in runs}
-    for seed in sorted({run["seed"] for run in runs}):
+    for seed in sorted(run["seed"] for run in runs if run["variant"] == variant):
         yield of[variant, seed], of[BASELINE, seed]
+
+
+def _timed_pairs(runs: Sequence[Run], variant: str) -> Iterator[tuple[Run, Run]]:
+    """Those of one call of the benchmark: at another time, the machine may be quicker or slower."""
+    return ((run, base) for run, base in _pairs(runs, variant) if run["call"] == base["call"])
 
 
 def _common_s(run: Run, base: Run) -> float:

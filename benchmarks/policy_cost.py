@@ -67,7 +67,7 @@ class Case:
         return BatchShape(max(1, round(num_requests / NUM_RESPONSES / self.requests_per_sample)), NUM_RESPONSES)
 
 
-_BOTH_RACES: Final = TailBatchingSettings(prompt_factor=1.25, response_factor=1.25)
+_BOTH_RACES: Final = TailBatchingSettings(response_factor=1.25)
 _TAIL_BATCHING: Final = Rollout(strategy=Strategy.TAIL_BATCHING, tail_batching=_BOTH_RACES)
 _ADAPTIVE: Final = Rollout(
     strategy=Strategy.TAIL_BATCHING, tail_batching=_BOTH_RACES, admission=AdmissionSettings(adaptive=True)

@@ -1,5 +1,4 @@
-"""What the search finds on the settings of the papers, alongside their baseline and tail batching with a prompt
-factor of 1.25.
+"""What the search finds on the settings of the papers, alongside their baseline and tail batching's defaults.
 
     make bench NAME=search
 
@@ -77,9 +76,9 @@ def compared(setting: Setting) -> dict[str, Any]:
     """One search, and what it is worth on unseen draws."""
     found = search(setting.job, setting.bounds)
     present = found.present.choice
-    prompt_race = present.under(Strategy.TAIL_BATCHING, prompt_factor=1.25, response_factor=1.0)
+    defaults = present.under(Strategy.TAIL_BATCHING, prompt_factor=1.25, response_factor=1.0)
     best = _unseen(setting.job, found.best.choice)
-    raced, baseline = _unseen(setting.job, prompt_race), _unseen(setting.paper_baseline)
+    default, baseline = _unseen(setting.job, defaults), _unseen(setting.paper_baseline)
     return {
         "setting": setting.name,
         "found": str(best.choice),
@@ -88,8 +87,8 @@ def compared(setting: Setting) -> dict[str, Any]:
         "step_s": round(best.step_s, 2),
         "baseline_step_s": round(baseline.step_s, 2),
         "over_baseline": round(1 / best.cost(baseline), 3),
-        "factor_1_25_over_baseline": round(1 / raced.cost(baseline), 3),
-        "cost_of_factor_1_25": round(best.cost(raced), 3),
+        "defaults_over_baseline": round(1 / default.cost(baseline), 3),
+        "cost_of_defaults": round(best.cost(default), 3),
         "num_choices": found.num_choices,
         "num_rounds": found.num_rounds,
     }
@@ -109,7 +108,7 @@ def main() -> None:
     for setting in settings(published.baselines()):
         runs.append(compared(setting))
         print(runs[-1])
-    ratios = {"cost_of_factor_1_25": [run["cost_of_factor_1_25"] for run in runs],
+    ratios = {"cost_of_defaults": [run["cost_of_defaults"] for run in runs],
               "over_baseline": [run["over_baseline"] for run in runs]}  # fmt: skip
     report("search", ratios, {"unseen_seeds": list(_UNSEEN)}, runs)
 

@@ -1,18 +1,16 @@
 """Synchronous rounds against tail batching: same model, same draws, same real engines, alternating in one run.
 
-One alternation is ten rounds of each side: whole periods of tail batching, in which it trains every draw that it
-started (by default a short round and a long one; four short ones and a long one with RollPacker's factors, 1.25), and
-as many synchronous rounds. All begin with the same weights and the same position in the data, and train equally many
-samples.
+One alternation is a full period of each: as many rounds as tail batching needs to train every draw that it started
+(four short rounds and a long one at eta = 1.25), and as many synchronous ones. Both begin with the same weights and the
+same position in the data, and train equally many samples.
 
-Figures are ratios of whole alternations, tail batching over synchronous. On a CPU the time of a decode step grows with
-the number of running responses, which a GPU hides up to large batches: there, expect the rollout time to follow the
-ratio of decode steps rather than that of the seconds measured here.
+Figures are ratios of whole periods, tail batching over synchronous. On a CPU the time of a decode step grows with the
+number of running responses, which a GPU hides up to large batches: there, expect the rollout time to follow the ratio
+of decode steps rather than that of the seconds measured here.
 """
 
 import argparse
 from pathlib import Path
-from typing import Final
 
 from benchmarks.local_pods import run_pods
 from benchmarks.period import alternate, running
@@ -20,8 +18,7 @@ from benchmarks.report import report
 from benchmarks.workload import Workload
 
 WORKLOAD = Workload(Path(__file__).with_suffix(".yaml"))
-NUM_ROUNDS: Final = 10
-BASELINE: Final = "Synchronous"
+ROUNDS_PER_PERIOD = 5
 
 FIGURES = (
     "rollout_s_per_trained_sample",
@@ -35,16 +32,12 @@ FIGURES = (
 def measure(num_alternations: int) -> None:
     """In the coordinator pod: run the alternations and report."""
     with running(WORKLOAD) as parts:
-        alternate(WORKLOAD, parts, NUM_ROUNDS)  # Warms up.
-        runs = [alternate(WORKLOAD, parts, NUM_ROUNDS) for _ in range(num_alternations)]
-    ratios = {
-        f"{name}/{key}": [run[name][key] / run[BASELINE][key] for run in runs]
-        for name in WORKLOAD.jobs
-        if name != BASELINE
-        for key in FIGURES
-    }
+        alternate(WORKLOAD, parts, ROUNDS_PER_PERIOD)  # Warms up.
+        runs = [alternate(WORKLOAD, parts, ROUNDS_PER_PERIOD) for _ in range(num_alternations)]
+    baseline, ours = ([run[name] for run in runs] for name in ("Synchronous", "TailBatching"))
+    ratios = {key: [mine[key] / other[key] for mine, other in zip(ours, baseline, strict=True)] for key in FIGURES}
     settings = {"alternations": num_alternations, "workload": f"benchmarks/{WORKLOAD.path.name}"}
-    report("tail_batching", ratios, settings, [one for run in runs for one in run.values()])
+    report("tail_batching", ratios, settings, [*baseline, *ours])
 
 
 def main() -> int:

@@ -35,8 +35,8 @@ WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 ROOT: Final = Path(__file__).parents[1]
 TRL_PYTHON: Final = ROOT / ".venv/trl/bin/python"
 WARM_START_STEPS: Final = 300
-STEPS_PER_PERIOD: Final = 2
-"""After so many steps tail batching has trained all that it has started: a short round and a long one."""
+STEPS_PER_PERIOD: Final = 5
+"""After so many steps tail batching has trained all that it has started: four short rounds and a long one."""
 LIMIT_S: Final = 1800.0
 """No run takes so long; one that does hangs."""
 

@@ -56,18 +56,19 @@ def task_of(spec: RLJobSpec, model: Path, side: TrlSide, evaluate_every_steps: i
     algorithm = spec.algorithm
     rows = counting.generate(NUM_TRAIN_PROMPTS, algorithm.seed)
     draws = DrawCursor(len(rows), algorithm.seed).take(algorithm.steps * algorithm.prompts_per_step)
+    num_updates = algorithm.steps * algorithm.updates_per_step
     schedule = ScheduleOptions(
         learning_rate=algorithm.learning_rate,
         schedule=algorithm.learning_rate_schedule,
         warmup_steps=algorithm.warmup_steps,
-        num_steps=algorithm.num_updates,
+        num_steps=num_updates,
         min_ratio=algorithm.min_learning_rate_ratio,
     )
     return {
         "model": str(model),
         "train": _rows([rows[draw.index] for draw in draws]),
         "held_out": _rows(counting.held_out(spec.data.held_out_prompts, algorithm.seed)),
-        "learning_rates": [learning_rate(schedule, update) for update in range(1, algorithm.num_updates + 1)],
+        "learning_rates": [learning_rate(schedule, update) for update in range(1, num_updates + 1)],
         "evaluate_every_steps": evaluate_every_steps,
         "settings": trl_settings(spec, side.num_processes) | dict(side.settings),
     }

@@ -159,7 +159,8 @@ def _drawn_learning(result: Result, docs: Path) -> str:
     for row, (curve, unit) in zip(rows, curves, strict=True):
         for axes, variant in zip(row, variants, strict=True):
             for kind in paired.KINDS:
-                _band(axes, curve(runs, variant, kind), kind)
+                if points := curve(runs, variant, kind):
+                    _band(axes, points, kind)
             axes.axhline(0.0, color="black", linewidth=0.8)
             axes.set_xlabel(unit, fontsize=8)
             axes.tick_params(labelsize=7)
@@ -195,7 +196,8 @@ def _learning_row(variant: str, found: Result) -> str:
             _shown(found.get(f"{kind}_less_baseline_at_equal_s"), "{:+.3f}"),
         )
     ]
-    return f"| {variant} | {' | '.join(cells)} | {_shown(found.get('step_over_baseline', {'mean': 1.0}), '{:.2f}')} |"
+    step = {"mean": 1.0} if variant == paired.BASELINE else found.get("step_over_baseline")
+    return f"| {variant} | {' | '.join(cells)} | {_shown(step, '{:.2f}')} |"
 
 
 def _shown(interval: Mapping[str, float] | None, number: str) -> str:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from docs.bench_figures import bench_figures
 from docs.paper_figures import paper_figures
 from docs.sharing_figures import sharing_table
-from longshore.api.rollout import Rollout, Strategy, TailBatchingSettings
+from longshore.api.rollout import Rollout, Strategy
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
@@ -33,9 +33,9 @@ def response_tokens(response: ResponseId) -> int:
     return max(1, min(2000, round(prompt * random.Random(str(response)).lognormvariate(0.0, 0.3))))
 
 
-def rollouts(rollout: Rollout) -> list[tuple[RoundKind, Curve]]:
+def rollouts(strategy: Strategy) -> list[tuple[RoundKind, Curve]]:
     """Ten rounds on engines whose step takes the same time whatever the batch."""
-    policy = round_policy(rollout, _SHAPE, DrawCursor(4096, seed=1))
+    policy = round_policy(Rollout(strategy=strategy), _SHAPE, DrawCursor(4096, seed=1))
     rounds = []
     for _ in range(_NUM_ROUNDS):
         start = policy.start_round()
@@ -83,18 +83,9 @@ def _thinned(curve: Curve, num_steps: int) -> Curve:
 
 def tail_batching() -> None:
     """`tail-batching.svg`: the same ten batches, synchronously and with tail batching."""
-    factor = TailBatchingSettings().prompt_factor
-    shown = {
-        "Synchronous": Rollout(strategy=Strategy.SYNCHRONOUS),
-        f"Tail batching, promptFactor {factor:g}": Rollout(strategy=Strategy.TAIL_BATCHING),
-        "Tail batching, promptFactor 1.25": Rollout(
-            strategy=Strategy.TAIL_BATCHING, tail_batching=TailBatchingSettings(prompt_factor=1.25)
-        ),
-    }
-    figure, panels = pyplot.subplots(len(shown), 1, sharex=True, sharey=True, figsize=(9, 5.6))
-    for axes, (title, rollout) in zip(panels, shown.items(), strict=True):
-        _draw(axes, rollouts(rollout), title)
-    below = panels[-1]
+    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, sharey=True, figsize=(9, 4.2))
+    _draw(above, rollouts(Strategy.SYNCHRONOUS), "Synchronous")
+    _draw(below, rollouts(Strategy.TAIL_BATCHING), "Tail batching")
     below.set_xlabel("decode steps (each takes about the same time, however few responses run)", fontsize=9)
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=_COLOURS[kind]) for kind in (RoundKind.SHORT, RoundKind.LONG)]
     below.legend(handles, ["short round", "long round"], frameon=False, fontsize=9, loc="upper right")

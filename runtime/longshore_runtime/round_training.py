@@ -91,7 +91,7 @@ class RoundTraining:
         """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
         parts, clock = self._parts, self._parts.clock
         started_s, started_wait_s = clock.now_s(), parts.gpus.waited_s
-        self._step = step = self._begin(state)
+        self._step = step = self._begin(state, draining=draining)
         pace = step.repurposing.pace if step.repurposing is not None else None
         if pace is None and parts.auto is not None:
             pace = RolloutPace()
@@ -121,7 +121,7 @@ class RoundTraining:
             pace=pace,
         )
 
-    def _begin(self, state: RunState) -> RunningStep:
+    def _begin(self, state: RunState, *, draining: bool) -> RunningStep:
         parts, number = self._parts, state.step + 1
         work = step_work(
             self._options,
@@ -132,6 +132,7 @@ class RoundTraining:
             step=number,
             policy_version=state.policy_version,
             handover=self._options.handover if parts.auto is None else parts.auto.handover,
+            num_updates=parts.policy.next_num_updates(draining=draining),
         )
         return RunningStep(
             work,

@@ -22,6 +22,7 @@ from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.trackers import missing_packages
 from longshore.policy.auto import Auto, free_handovers
+from longshore.policy.long_round_updates import expected_updates
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.sim.auto import AutoTuner
@@ -297,7 +298,8 @@ class PartsBuilder:
         return engines
 
     def _trainers(self, model: InitialModel) -> TrainerGroup:
-        spec = TrainerSpec.of(self._spec.algorithm, self._spec.trainer)
+        algorithm = self._spec.algorithm
+        spec = TrainerSpec.of(algorithm, self._spec.trainer, expected_updates(algorithm, self._spec.rollout))
         component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
         num_replicas, num_ranks = self._spec.trainer.data_parallel_size, spec.sizes.ranks_per_replica
         places = trainer_places(self._spec.training_pods, num_replicas, num_ranks, component)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import Handover
 from longshore.policy.handover import HandoverQueue
+from longshore.policy.long_round_updates import update_sizes
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
@@ -29,8 +30,12 @@ def step_work(
     step: int,
     policy_version: int,
     handover: Handover,
+    num_updates: int,
 ) -> StepWork:
-    """Return the work of a step whose round weights of this version sample; `prompts` by index of the draw."""
+    """Return the work of a step whose round weights of this version sample; `prompts` by index of the draw.
+
+    `num_updates`: of the round, if it is divided (`policy.long_round_updates`).
+    """
     algorithm, limit = options.algorithm, options.max_mismatch
     verify = options.verify_every is not None and step % options.verify_every == 0
 
@@ -47,15 +52,17 @@ def step_work(
         is_pipelined=is_pipelined,
         max_tokens_per_dispatch=options.max_tokens_per_dispatch,
     )
+    sizes = update_sizes(algorithm, handover, num_updates)
+    makes_one_update = algorithm.makes_one_update and len(sizes) == 1
     return StepUpdates(
         trainers,
-        HandoverQueue(algorithm.groups_per_update, budget),
+        HandoverQueue(sizes, budget),
         samples_of,
         prompts,
         clock,
         begins_during_rollout=is_pipelined and options.trains_during_rollout,
         num_epochs=algorithm.epochs_per_step,
-        computes_old_log_probs=algorithm.computes_old_log_probs,
+        computes_old_log_probs=algorithm.rollout_correction is not None and not makes_one_update,
         verify=verify,
         max_mismatch=limit,
     )

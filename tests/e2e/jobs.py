@@ -363,15 +363,18 @@ def assert_every_draw_once(
 ) -> None:
     """No draw is lost or trained twice, batches are exact, and only the drain at the end is smaller.
 
-    `num_updates`: optimizer updates of a step, each of which gives another policy version; `has_ended`: whether every
-    deferred draw has had its turn.
+    `num_updates`: optimizer updates of a step, unless its round is long; each gives another policy version.
+    `has_ended`: whether every deferred draw has had its turn.
     """
     consumed = Counter(draw for row in ledger for draw in (*row["trained"], *row["dropped"], *row["rejected"]))
     assert set(consumed.values()) == {1}, "a draw was consumed twice"
     deferred = {draw for row in ledger for draw in row["deferred"]}
     assert not has_ended or deferred <= consumed.keys(), "a deferred draw was lost"
     assert [row["step"] for row in ledger] == list(range(1, len(ledger) + 1))
+    policy_version = 0
     for row in ledger:
         assert all(len(set(responses)) == num_responses for responses in row["trained"].values())
         assert len(row["trained"]) == num_prompts or row["kind"] == "Long" or row is ledger[-1]
-        assert row["policy_versions"] == [num_updates * (row["step"] - 1)], "a token of other weights was trained"
+        assert row["policy_versions"] == [policy_version], "a token of other weights was trained"
+        assert row["num_updates"] == num_updates or row["kind"] == "Long"
+        policy_version += row["num_updates"]

@@ -1,6 +1,5 @@
 """What the command does: reads, simulates, shows."""
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from longshore_cli.simulate.variants import COMPARED, SimulatedVariant, Strategy
 
 _PIPE_WIDTH: Final = 100
 """A pipe has no width."""
-_LEAST_DRAWN_STEPS: Final = 5
 _MOST_DRAWN_STEPS: Final = 8
 
 
@@ -58,9 +56,7 @@ def simulate(options: SimulateOptions, choice: SimulationChoice, timeline: Path 
     else:
         table.show(found, table.title(inputs, inputs.spec, [run.num_gpus for run in runs]), inputs.spec, _console())
     if timeline is not None:
-        of_period = period(inputs.spec)
-        num_drawn = min(of_period * math.ceil(_LEAST_DRAWN_STEPS / of_period), _MOST_DRAWN_STEPS)
-        _draw(runs, num_drawn, timeline)
+        _draw(runs, min(period(inputs.spec), _MOST_DRAWN_STEPS), timeline)
         if not as_json:
             _console().print(f"The timeline is in {timeline}.", markup=False, soft_wrap=True)
 

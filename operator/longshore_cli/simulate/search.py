@@ -89,7 +89,6 @@ def bounds_of(spec: RLJobSpec, job: SimJob) -> SearchBounds:
     sizes = [size for size in range(1, _MAX_TP_SIZE + 1) if _is_valid(spec, engine_size=size)]
     return SearchBounds(
         strategies=frozenset(strategies),
-        min_prompt_factor=rollout.tail_batching.prompt_factor,
         max_response_factor=rollout.tail_batching.response_factor,
         handovers=tuple(_handovers(spec)),
         # A measured size and a modelled one cannot be compared.

@@ -42,6 +42,13 @@ class LearningRateScaling(StrEnum):
     BY_SIGNAL = "BySignal"
 
 
+class LongRoundUpdates(StrEnum):
+    """How many optimizer updates a long round makes."""
+
+    PER_ROUND = "PerRound"
+    ONE = "One"
+
+
 _RULES: "tuple[Rule[Algorithm], ...]" = (
     Rule(
         "clipHigh",
@@ -97,6 +104,12 @@ class Algorithm(ApiModel, rules=_RULES):
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
     """U: prompts that one optimizer update takes, in the order in which their groups became trainable. Unset: all of
     the step. With fewer than promptsPerStep, a step makes several updates on one rollout."""
+    long_round_updates: LongRoundUpdates = LongRoundUpdates.PER_ROUND
+    """Updates of a long round, in which the strategy takes up the draws that earlier rounds have put off. PerRound: one
+    for each of these rounds, and its own: five with the defaults of TailBatching. Each takes its part of the prompts,
+    so prompts with long responses are trained on in about as many updates as with Synchronous
+    (`docs/explanation/tail-batching.md`, What is learned). One: a single update, which is also what long rounds make if
+    handover is Streamed, with ReinforcePlusPlus, and if promptsPerUpdate is set to promptsPerStep."""
     epochs_per_step: int = Field(default=1, ge=1, le=64)
     """How many times a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
     max_response_tokens: int = Field(ge=1, le=10_000_000)
@@ -174,6 +187,6 @@ class Algorithm(ApiModel, rules=_RULES):
         return self.rollout_correction is not None and not self.makes_one_update
 
     @property
-    def num_updates(self) -> int:
-        """Optimizer updates of the job, without those that drain deferred draws."""
-        return self.steps * self.epochs_per_step * (self.prompts_per_step // self.groups_per_update)
+    def updates_per_step(self) -> int:
+        """Optimizer updates of a step, unless its round is long (`longRoundUpdates`)."""
+        return self.epochs_per_step * (self.prompts_per_step // self.groups_per_update)

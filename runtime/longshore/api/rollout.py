@@ -90,11 +90,8 @@ class WeightTransfer(StrEnum):
 class TailBatchingSettings(ApiModel):
     """Settings of tail batching (RollPacker, section 3)."""
 
-    prompt_factor: float = Field(default=2.0, ge=1, le=16)
-    """eta for prompts: a short round starts ceil(eta * P0) of them.
-
-    RollPacker uses 1.25. The closer to 1, the fewer rounds are long: steps are shorter, and prompts with long responses
-    are trained on in fewer of them, which changes what is learned per step."""
+    prompt_factor: float = Field(default=1.25, ge=1, le=16)
+    """eta for prompts: a short round starts ceil(eta * P0) of them."""
     response_factor: float = Field(default=1.0, ge=1, le=16)
     """eta for responses: a short round starts ceil(eta * R0) per prompt, and drops all but the first R0 that finish.
 
@@ -123,9 +120,8 @@ class PartialRolloutSettings(ApiModel, rules=_PARTIAL_ROLLOUT_RULES):
 class ReorderRolloutSettings(ApiModel):
     """Settings of reorder rollout (verl's recipe)."""
 
-    max_postponements: int = Field(default=1, ge=1, le=1_000)
-    """X: rounds that may postpone a draw; the next round is then long, and takes the draws that have waited longest.
-    The more, the fewer rounds are long: see `tailBatching.promptFactor`, whose 2 corresponds to 1 here."""
+    max_postponements: int = Field(default=4, ge=1, le=1_000)
+    """X: rounds that may postpone a draw; the next round is then long, and takes the draws that have waited longest."""
     group_factor: float = Field(default=2.0, ge=1, le=16)
     """Groups in a round, as a multiple of P0, if the engines hold as many. At most maxPostponements + 1 counts, because
     draws could not be accepted in time otherwise."""
@@ -139,8 +135,8 @@ class AutoSettings(ApiModel):
     trainers on GPUs of their own it also changes `handover` and `admission.frontierWidth`, where these are unset."""
 
     max_prompt_factor: float = Field(default=2.0, ge=1, le=16)
-    """Largest `tailBatching.promptFactor` that it may choose. It never chooses one below that of `tailBatching`, other
-    than 1, nor a `responseFactor` above that of `tailBatching`: by default responses to a prompt do not race."""
+    """Largest `tailBatching.promptFactor` that it may choose. It never chooses a `responseFactor` above that of
+    `tailBatching`: by default responses to a prompt do not race."""
     margin: float = Field(default=0.03, gt=0, lt=1)
     """Share of the time of a step that a change has to save, by the prediction."""
 

@@ -31,16 +31,17 @@ class Batch:
 class HandoverQueue:
     """First in, first out: every U groups make one optimizer step, given to the trainer in feasible batches."""
 
-    def __init__(self, groups_per_update: int, max_tokens_per_batch: int) -> None:
-        assert groups_per_update >= 1
-        self._groups_per_update = groups_per_update
+    def __init__(self, update_sizes: Sequence[int], max_tokens_per_batch: int) -> None:
+        """`update_sizes`: U of each update in turn; the last one holds for all further updates."""
+        assert update_sizes and min(update_sizes) >= 1
+        self._sizes = deque(update_sizes)
         self._max_tokens_per_batch = max_tokens_per_batch
         self._pending: deque[TrainableGroup] = deque()
 
     def add(self, group: TrainableGroup) -> tuple[Batch, ...]:
         """A group is ready; returns what the trainer gets now, which is nothing until U groups are there."""
         self._pending.append(group)
-        if len(self._pending) < self._groups_per_update:
+        if len(self._pending) < self._sizes[0]:
             return ()
         return self._update()
 
@@ -49,7 +50,8 @@ class HandoverQueue:
         return self._update() if self._pending else ()
 
     def _update(self) -> tuple[Batch, ...]:
-        groups = [self._pending.popleft() for _ in range(min(self._groups_per_update, len(self._pending)))]
+        size = self._sizes.popleft() if len(self._sizes) > 1 else self._sizes[0]
+        groups = [self._pending.popleft() for _ in range(min(size, len(self._pending)))]
         batches: list[Batch] = []
         while groups:
             count = feasible_prefix([group.num_tokens for group in groups], self._max_tokens_per_batch)

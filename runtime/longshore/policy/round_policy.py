@@ -88,6 +88,8 @@ class RoundPolicy(ABC):
         self._engines: frozenset[int] = frozenset({0})
         self._bearable = 0
         """Requests at once by what the engines bear, where that limits them; kept up to date engine by engine."""
+        self._num_putting_off = 0
+        """Rounds since the last long one that have put draws off."""
 
     def start_round(
         self, *, draining: bool = False, engines: Collection[int] = (0,), kv_capacity_tokens: int = 0
@@ -106,6 +108,13 @@ class RoundPolicy(ABC):
     def next_kind(self, *, draining: bool = False) -> RoundKind:
         """Return the kind of the round that `start_round` would begin."""
         return RoundKind.FULL
+
+    def next_num_updates(self, *, draining: bool = False) -> int:
+        """Return the updates that the round that `start_round` would begin makes where long rounds are divided.
+
+        A long round trains on draws of several rounds: one update for each that has put draws off, and its own.
+        """
+        return 1 + self._num_putting_off if self.next_kind(draining=draining) is RoundKind.LONG else 1
 
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
         """Decide after responses have finished by themselves; aborted ones never come here."""
@@ -158,6 +167,7 @@ class RoundPolicy(ABC):
         self._round = None
         kept = self._take_leftovers(running.leftovers)
         deferred = tuple(leftover.draw for leftover in running.leftovers)
+        self._num_putting_off = 0 if self._kind is RoundKind.LONG else self._num_putting_off + bool(deferred)
         return RoundEnd(self._kind, running.accepted, deferred, kept, running.zero_variance)
 
     @property
@@ -173,6 +183,7 @@ class RoundPolicy(ABC):
             "cursor": self._cursor.export_state(),
             "leftovers": self._waiting.export_state(),
             "history": self._export_history(),
+            "num_putting_off": self._num_putting_off,
             "limits": self._rules.load_limit.export_state() if self._rules.load_limit is not None else [],
         }
 
@@ -187,6 +198,7 @@ class RoundPolicy(ABC):
         self._waiting.load_state(state["leftovers"], num_responses=self._shape.num_responses)
         if state["strategy"] == type(self).__name__:
             self._load_history(state["history"])
+            self._num_putting_off = state.get("num_putting_off", 0)  # Older versions counted none.
         if self._rules.load_limit is not None:
             self._rules.load_limit.load_state(state.get("limits", ()))
 

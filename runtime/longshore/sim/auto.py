@@ -153,7 +153,6 @@ class AutoTuner:
         self._is_due = False
         bounds = SearchBounds(
             strategies=frozenset({Strategy.TAIL_BATCHING}),
-            min_prompt_factor=self._spec.rollout.tail_batching.prompt_factor,
             max_prompt_factor=self._spec.rollout.auto.max_prompt_factor,
             max_response_factor=self._spec.rollout.tail_batching.response_factor,
             handovers=self._handovers,

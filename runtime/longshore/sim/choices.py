@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from longshore.api.rollout import Handover, Leftovers, Parallelism, Rollout, Strategy, TailBatchingSettings
+from longshore.api.rollout import Handover, Leftovers, Parallelism, Rollout, Strategy
 from longshore.policy import tail_batching
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.job import SimJob, Training
@@ -12,7 +12,7 @@ from longshore.sim.job import SimJob, Training
 _PROMPT_FACTORS: Final = (1.25, 1.125, 1.5, 1.0625, 2.0)
 """Those of tail batching, the most promising first."""
 _RESPONSE_FACTORS: Final = (1.125, 1.25, 1.5)
-_REORDERS: Final = ((2.0, 8), (1.5, 4), (2.0, 1))
+_REORDERS: Final = ((2.0, 8), (1.5, 4))
 """Group factor and bound on postponements."""
 _GROUP_FACTORS: Final = (2.0, 1.5)
 """Those of partial rollout."""
@@ -83,11 +83,6 @@ class Choice:
             frontier_width=self.frontier_width,
             **settings,
         )
-
-    @property
-    def num_short_rounds(self) -> float:
-        """Rounds, on average, before one that has the draws that they put off; 0: none is put off."""
-        return float(self.max_postponements or 0) if self.prompt_factor is None else _short_rounds(self.prompt_factor)
 
     @property
     def keeps_tokens(self) -> bool:
@@ -162,9 +157,6 @@ class SearchBounds:
     strategies: frozenset[Strategy] = frozenset(
         {Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING, Strategy.REORDER_ROLLOUT, Strategy.GROUP_PIPELINE}
     )
-    min_prompt_factor: float = 1.0
-    """Other than 1. The closer to 1, the fewer rounds have the prompts with long responses, which changes what is
-    learned per step. It bounds the postponements of ReorderRollout, too."""
     max_prompt_factor: float = 2.0
     max_response_factor: float = 1.0
     """Above 1, responses of a prompt may race, which trains on the shorter ones."""
@@ -179,7 +171,6 @@ class SearchBounds:
         """Whether it may be proposed; what the job does now may stay in any case."""
         return (
             choice.strategy in {*self.strategies, Strategy.SYNCHRONOUS}
-            and (self.min_prompt_factor == 1 or choice.num_short_rounds <= _short_rounds(self.min_prompt_factor))
             and (choice.prompt_factor or 1.0) <= self.max_prompt_factor
             and (choice.response_factor or 1.0) <= self.max_response_factor
         )
@@ -187,7 +178,7 @@ class SearchBounds:
 
 def references(present: Choice, bounds: SearchBounds) -> tuple[Choice, ...]:
     """What every search compares with, besides the present: the baseline, and tail batching's defaults."""
-    found = (present.under(Strategy.SYNCHRONOUS), _tail_batching(present, TailBatchingSettings().prompt_factor))
+    found = (present.under(Strategy.SYNCHRONOUS), _tail_batching(present, _PROMPT_FACTORS[0]))
     return tuple(filter(bounds.allow, found))
 
 
@@ -254,8 +245,3 @@ def neighbours(choice: Choice, tried: Sequence[float]) -> Iterator[Choice]:
 
 def _tail_batching(present: Choice, prompt_factor: float) -> Choice:
     return present.under(Strategy.TAIL_BATCHING, prompt_factor=prompt_factor, response_factor=1.0)
-
-
-def _short_rounds(prompt_factor: float) -> float:
-    """Short rounds of tail batching before a long one: each defers (eta - 1) P0 draws."""
-    return 1 / (prompt_factor - 1) if prompt_factor > 1 else 0.0

@@ -9,6 +9,7 @@ from longshore.api.rollout import Parallelism, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.policy import tail_batching
 from longshore.policy.adaptive_timeout import TimeoutSettings
+from longshore.policy.long_round_updates import divided, divides_long_rounds
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.costs import Costs
 from longshore.sim.hardware import GpuModel, ModelShape
@@ -84,6 +85,8 @@ class TrainerLayout:
     num_epochs: int = 1
     groups_per_update: int | None = None
     """U; None: all of the batch."""
+    divides_long_rounds: bool = False
+    """A long round makes several updates (`policy.long_round_updates`)."""
     scale_down_at: float | None = None
     """Streamed: GPUs are freed when the batch has this share of its groups, whatever the KV caches hold (the fixed
     triggers of RollPacker, section 6.6); None: the scale-down policy decides."""
@@ -162,6 +165,11 @@ class SimJob:
         """U."""
         return self.trainer.groups_per_update or self.shape.num_prompts
 
+    def update_sizes(self, num_updates: int) -> tuple[int, ...]:
+        """U of each update of a round that makes so many if it is divided."""
+        is_divided = num_updates > 1 and self.trainer.divides_long_rounds
+        return divided(self.shape.num_prompts, num_updates) if is_divided else (self.groups_per_update,)
+
     @property
     def engine_costs(self) -> Costs:
         """Costs of the engines."""
@@ -200,6 +208,7 @@ def job_of(
             computes_old_log_probs=algorithm.computes_old_log_probs,
             num_epochs=algorithm.epochs_per_step,
             groups_per_update=algorithm.groups_per_update,
+            divides_long_rounds=divides_long_rounds(algorithm, spec.rollout.effective_handover),
             scale_down_at=_fixed_fraction(spec.rollout),
         ),
         rewards=Rewards(num_workers=max(1, spec.reward.pods) * spec.reward.workers_per_pod),

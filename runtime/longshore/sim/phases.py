@@ -38,8 +38,8 @@ class TrainingPhase(ABC):
         )
 
     @abstractmethod
-    def begin_round(self) -> None:
-        """A round starts."""
+    def begin_round(self, update_sizes: Sequence[int]) -> None:
+        """A round starts; U of each of its updates, as for `HandoverQueue`."""
 
     @abstractmethod
     def train_on(self, group: TrainableSamples) -> None:
@@ -74,14 +74,15 @@ class BatchedTraining(TrainingPhase):
         super().__init__(job, queue, recorder)
         self._is_pipelined = job.trainer.training is Training.PIPELINED
         per_replica = job.rollout.max_tokens_per_dispatch
-        budget = per_replica * len(self.shape.replicas) if self._is_pipelined else _WHOLE_UPDATE
-        self._handover = HandoverQueue(job.groups_per_update, budget)
+        self._budget = per_replica * len(self.shape.replicas) if self._is_pipelined else _WHOLE_UPDATE
+        self._handover = HandoverQueue((job.groups_per_update,), self._budget)
         self._trainer: SimTrainer = SimTrainer(self.shape, recorder)
         self._samples: dict[Draw, tuple[int, ...]] = {}
         self._batches: list[Batch] = []
 
-    def begin_round(self) -> None:
+    def begin_round(self, update_sizes: Sequence[int]) -> None:
         self._trainer.begin_round()
+        self._handover = HandoverQueue(update_sizes, self._budget)
         self._samples = {}
 
     def train_on(self, group: TrainableSamples) -> None:
@@ -115,7 +116,7 @@ class StreamedTraining(TrainingPhase):
         self.wake_s = 0.0
         """From the decision to repurpose GPUs until their replicas were awake, in this round."""
 
-    def begin_round(self) -> None:
+    def begin_round(self, update_sizes: Sequence[int]) -> None:
         self._trainer.begin_round()
         self._awake = set()
         self.wake_s = 0.0

@@ -99,7 +99,8 @@ class _Simulation:
     def step(self, *, draining: bool) -> StepRecord:
         """Round, training, publication."""
         start_s = self._queue.now_s
-        self._training.begin_round()
+        num_updates = self._policy.next_num_updates(draining=draining)
+        self._training.begin_round(self._job.update_sizes(num_updates))
         newest = self._newest
         this_round, totals = self._roll_out(draining=draining)
         end = totals.end

@@ -18,14 +18,14 @@ class TrainerSpec:
     sizes: ParallelSizes = field(default_factory=ParallelSizes)
 
     @classmethod
-    def of(cls, algorithm: Algorithm, trainer: TrainerSettings) -> "TrainerSpec":
-        """Return the spec of a job's trainer."""
+    def of(cls, algorithm: Algorithm, trainer: TrainerSettings, num_updates: int) -> "TrainerSpec":
+        """Return the spec of a job's trainer, which makes so many updates."""
         options = TrainerOptions(
             learning_rate=algorithm.learning_rate,
             learning_rate_schedule=algorithm.learning_rate_schedule,
             warmup_steps=algorithm.warmup_steps,
             min_learning_rate_ratio=algorithm.min_learning_rate_ratio,
-            num_updates=algorithm.num_updates,
+            num_updates=num_updates,
             learning_rate_scaling=algorithm.learning_rate_scaling,
             adam_beta1=algorithm.adam_beta1,
             adam_beta2=algorithm.adam_beta2,

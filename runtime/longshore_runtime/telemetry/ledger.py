@@ -25,6 +25,7 @@ def ledger_row(step: int, result: RoundResult, trained: StepTraining) -> dict[st
         "dropped": [str(group.draw) for group in result.dropped],
         "deferred": [str(draw) for draw in result.end.deferred],
         "rejected": {str(draw): why for draw, why in result.rejected.items()},
+        "num_updates": len(trained.updates),
         "policy_versions": sorted(
             {run.policy_version for group in result.groups for one in group.responses for run in one.completion.runs}
         ),

@@ -11,7 +11,7 @@ from longshore.api.rollout import Handover, OnFinish, OnPolicy, Strategy
 from longshore.api.runtime_status import HeldOutReward, RuntimeActivity, RuntimeStatus
 
 
-def run(variant: str, seed: int, *, step_s: float, rewards: list[float]) -> dict[str, Any]:
+def run(variant: str, seed: int, *, step_s: float, rewards: list[float], call: str = "now") -> dict[str, Any]:
     points = [
         {"step": float(at), "seconds": at * step_s, "reward": reward, "long": reward / 2}
         for at, reward in enumerate(rewards)
@@ -24,6 +24,7 @@ def run(variant: str, seed: int, *, step_s: float, rewards: list[float]) -> dict
         "gain": rewards[-1] - rewards[0],
         "step_s": step_s,
         "points": points,
+        "call": call,
     }
 
 
@@ -37,7 +38,7 @@ def test_a_figure_between_two_evaluations_lies_between_theirs_and_stays_after_th
 def test_a_quicker_strategy_that_learns_alike_by_step_is_ahead_at_equal_seconds() -> None:
     runs = [run("Synchronous", seed, step_s=10.0, rewards=[0.0, 0.4, 0.8]) for seed in range(3)]
     runs += [run("TailBatching", seed, step_s=5.0, rewards=[0.0, 0.4, 0.8]) for seed in range(3)]
-    found = paired.compared(runs, ["Synchronous", "TailBatching"])["TailBatching"]
+    found = paired.compared(runs)["TailBatching"]
     assert found["reward_less_baseline"] == {"low": 0.0, "mean": 0.0, "high": 0.0}
     assert found["reward_less_baseline_at_equal_s"]["mean"] == pytest.approx(0.4)
     assert found["long_less_baseline_at_equal_s"]["mean"] == pytest.approx(0.2)
@@ -66,10 +67,10 @@ def two_variants(num_seeds: int) -> list[dict[str, Any]]:
 
 
 def test_one_seed_gives_figures_without_intervals_and_more_than_a_table_has_still_give_some() -> None:
-    alone = paired.compared(two_variants(1), ["Synchronous", "TailBatching"])["TailBatching"]
+    alone = paired.compared(two_variants(1))["TailBatching"]
     assert alone["reward_less_baseline"] == {"mean": 0.0}
     assert alone["step_over_baseline"] == {"mean": 0.5}
-    assert learning._is_as_expected(paired.compared(two_variants(1), ["Synchronous", "TailBatching"]))
+    assert learning._is_as_expected(paired.compared(two_variants(1)))
     many = paired.interval([float(value) for value in range(40)])
     assert many["low"] < many["mean"] == 19.5 < many["high"]
 
@@ -83,7 +84,7 @@ def test_the_interval_is_that_of_students_distribution(num_seeds: int, quantile:
 
 def test_the_curves_begin_equal_and_end_with_the_differences_of_the_table() -> None:
     runs = two_variants(3)
-    table = paired.compared(runs, ["TailBatching"])["TailBatching"]
+    table = paired.compared(runs)["TailBatching"]
     steps, seconds = (curve(runs, "TailBatching", "reward") for curve in (paired.by_step, paired.by_second))
     assert list(steps) == [0.0, 1.0, 2.0]
     assert steps[0.0]["mean"] == seconds[0.0]["mean"] == 0.0
@@ -100,15 +101,27 @@ def test_a_default_that_learns_less_beyond_its_interval_fails_the_run() -> None:
     assert learning._is_as_expected(table)
 
 
-def test_seeds_are_added_to_those_of_a_result_of_equal_runs_alone(tmp_path: Path) -> None:
-    result, runs = tmp_path / "learning.json", two_variants(2)
-    assert learning.kept_runs(result, ["Synchronous"], 60) == []
-    stored = {"settings": {"steps": 60}, "variants": paired.compared(runs, ["Synchronous", "TailBatching"])}
-    result.write_text(json.dumps({**stored, "runs": runs}))
-    assert learning.kept_runs(result, ["TailBatching", "Synchronous"], 60) == runs
-    for variants, steps in ((["Synchronous"], 60), (["Synchronous", "TailBatching"], 30)):
-        with pytest.raises(SystemExit, match="other variants or another number of steps"):
-            learning.kept_runs(result, variants, steps)
+def test_stored_runs_stay_unless_they_are_made_again(tmp_path: Path) -> None:
+    result, old = tmp_path / "learning.json", two_variants(2)
+    assert learning.stored_runs(result, 60) == []
+    result.write_text(json.dumps({"settings": {"steps": 60}, "runs": old}))
+    stored = learning.stored_runs(result, 60)
+    assert stored == old
+    with pytest.raises(SystemExit, match="another number of steps"):
+        learning.stored_runs(result, 30)
+    new = [run(variant, 1, step_s=7.0, rewards=[0.1, 0.9]) for variant in ("Synchronous", "GroupPipeline")]
+    synchronous, tail_batching = old[::2], old[1::2]
+    assert learning.merged(stored, new) == [synchronous[0], new[0], *tail_batching, new[1]]
+
+
+def test_variants_are_compared_over_the_seeds_that_they_have_and_seconds_within_a_call() -> None:
+    runs = two_variants(3) + [run("GroupPipeline", 1, step_s=5.0, rewards=[0.0, 0.4, 0.7], call="before")]
+    table = paired.compared(runs)
+    assert (table["TailBatching"]["num_seeds"], table["GroupPipeline"]["num_seeds"]) == (3, 1)
+    assert table["GroupPipeline"]["reward_less_baseline"] == {"mean": pytest.approx(-0.2)}
+    assert not {"step_over_baseline", "reward_less_baseline_at_equal_s"} & table["GroupPipeline"].keys()
+    assert paired.by_second(runs, "GroupPipeline", "reward") == {}
+    assert paired.step_ratios(runs) == {"TailBatching/step_s": [0.5] * 3}
 
 
 def test_evaluations_that_find_the_same_all_count_and_take_no_seconds() -> None:

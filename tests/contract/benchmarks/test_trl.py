@@ -67,7 +67,7 @@ def test_trl_gets_the_prompts_that_a_synchronous_job_trains_on_in_that_order() -
 def test_every_step_of_a_job_is_measured_and_every_prompt_trained(tmp_path: Path) -> None:
     build_tiny_model(tmp_path / "model", seed=0)
     fake: dict[str, Any] = {
-        "algorithm": {"steps": 4, "promptsPerStep": 8, "responsesPerPrompt": 4, "maxResponseTokens": 60},
+        "algorithm": {"steps": 5, "promptsPerStep": 8, "responsesPerPrompt": 4, "maxResponseTokens": 60},
         "data": {"heldOutPrompts": 4},
         "rollout": {"engine": {"backend": "Fake", "extraArgs": {"median_tokens": 10, "step_s": 0.001}}},
         "trainer": {"backend": "Fake"},
@@ -78,13 +78,13 @@ def test_every_step_of_a_job_is_measured_and_every_prompt_trained(tmp_path: Path
     found = json.loads(result.read_text())
     steps, evaluations = found["steps"], found["evaluations"]
     assert [one["step"] for one in evaluations] == [0, 2, 4]
-    assert len(steps) == 4
+    assert len(steps) == 5
     for step in steps:
         assert step["step_s"] >= step["rollout_s"] + step["train_s"] + step["publish_s"]
         assert step["cpu_s"] > 0
         assert 8 * 4 <= step["tokens"] <= 8 * 4 * step["max_tokens"]
     assert found["whole_s"] > sum(step["step_s"] for step in steps)
-    assert [step["is_long"] for step in steps] == [0, 1, 0, 1]
+    assert [step["is_long"] for step in steps] == [0, 0, 0, 0, 1]
 
 
 def test_cpu_seconds_are_those_of_a_process_and_all_that_it_has_started() -> None:
@@ -143,7 +143,7 @@ def test_without_its_environment_the_benchmark_names_the_command_that_makes_it(
 def test_steps_are_whole_periods_of_tail_batching(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["trl", "--steps", "15"])
+    monkeypatch.setattr("sys.argv", ["trl", "--steps", "12"])
     with pytest.raises(SystemExit):
         trl.main()
-    assert "--steps must be a multiple of 2" in capsys.readouterr().err
+    assert "--steps must be a multiple of 5" in capsys.readouterr().err

@@ -242,7 +242,7 @@ def test_objects_that_a_job_leaves_out_come_with_all_their_defaults(api: Api, rl
     assert answer.status == 201, answer.text
     stored = answer.json["spec"]
     assert stored["trainer"]["backend"] == "Torch"
-    assert stored["rollout"]["tailBatching"] == {"promptFactor": 2.0, "responseFactor": 1.0}
+    assert stored["rollout"]["tailBatching"] == {"promptFactor": 1.25, "responseFactor": 1.0}
     assert stored["workers"]["replicas"] == 1
 
 

@@ -31,7 +31,7 @@ def test_the_example_of_the_paper_two_of_six_groups_are_in_service() -> None:
 
 def test_served_frees_the_slot_and_trainable_enters_the_queue_of_the_trainer() -> None:
     """Two signals (section 3.3): engines go on while a verifier still looks at a group, and U counts its verdicts."""
-    table, handover = Table(policy()), HandoverQueue(groups_per_update=2, max_tokens_per_batch=100)
+    table, handover = Table(policy()), HandoverQueue(update_sizes=(2,), max_tokens_per_batch=100)
     table.row("start")
     assert table.row("A0 A1").launch == "C0 C1"
     assert table.row("B0 B1").launch == "D0 D1"

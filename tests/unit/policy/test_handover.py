@@ -17,7 +17,7 @@ def batch(*indices: int, ends_update: bool = True) -> Batch:
 
 
 def test_the_first_u_groups_make_an_update_whatever_their_order_in_the_data() -> None:
-    handover = HandoverQueue(groups_per_update=2, max_tokens_per_batch=100)
+    handover = HandoverQueue(update_sizes=(2,), max_tokens_per_batch=100)
     assert [handover.add(group(index)) for index in (3, 0, 2, 1)] == [
         (),
         (batch(3, 0),),
@@ -28,7 +28,7 @@ def test_the_first_u_groups_make_an_update_whatever_their_order_in_the_data() ->
 
 
 def test_the_last_update_of_a_round_may_be_smaller() -> None:
-    handover = HandoverQueue(groups_per_update=2, max_tokens_per_batch=100)
+    handover = HandoverQueue(update_sizes=(2,), max_tokens_per_batch=100)
     for index in (0, 1, 2):
         handover.add(group(index))
     assert handover.round_ended() == (batch(2),)
@@ -36,7 +36,7 @@ def test_the_last_update_of_a_round_may_be_smaller() -> None:
 
 
 def test_an_update_goes_to_the_trainer_in_batches_that_fit_and_steps_once() -> None:
-    handover = HandoverQueue(groups_per_update=4, max_tokens_per_batch=25)
+    handover = HandoverQueue(update_sizes=(4,), max_tokens_per_batch=25)
     for index, num_tokens in enumerate((10, 10)):
         handover.add(group(index, num_tokens))
     handover.add(group(2, 20))
@@ -44,7 +44,7 @@ def test_an_update_goes_to_the_trainer_in_batches_that_fit_and_steps_once() -> N
 
 
 def test_a_group_beyond_the_budget_goes_alone() -> None:
-    handover = HandoverQueue(groups_per_update=3, max_tokens_per_batch=25)
+    handover = HandoverQueue(update_sizes=(3,), max_tokens_per_batch=25)
     handover.add(group(0, 5))
     handover.add(group(1, 60))
     assert handover.add(group(2, 5)) == (
@@ -78,7 +78,7 @@ def test_the_feasible_prefix_is_the_longest_that_fits_and_never_empty(num_tokens
 def test_every_group_is_handed_over_once_in_order_in_updates_of_u(
     num_tokens: list[int], groups_per_update: int, budget: int
 ) -> None:
-    handover = HandoverQueue(groups_per_update, budget)
+    handover = HandoverQueue((groups_per_update,), budget)
     batches: list[Batch] = []
     for index, tokens in enumerate(num_tokens):
         batches += handover.add(group(index, tokens))

@@ -44,7 +44,7 @@ def test_the_usual_period_of_tail_batching_is_that_of_its_rounds(strategy: Strat
 def test_reorder_rollout_may_postpone_in_all_rounds_but_the_last_of_its_usual_period() -> None:
     rollout = Rollout(strategy=Strategy.REORDER_ROLLOUT, reorder_rollout=ReorderRolloutSettings(max_postponements=3))
     assert usual_period(rollout, num_prompts=10) == (*[RoundKind.FULL] * 3, RoundKind.LONG)
-    assert usual_period(Rollout(strategy=Strategy.REORDER_ROLLOUT), 10) == (RoundKind.FULL, RoundKind.LONG)
+    assert usual_period(Rollout(strategy=Strategy.REORDER_ROLLOUT), 10) == (*[RoundKind.FULL] * 4, RoundKind.LONG)
     assert usual_period(Rollout(strategy=Strategy.GROUP_PIPELINE), 10) == (RoundKind.FULL,)
 
 

@@ -234,10 +234,8 @@ def build(
     rollout = Rollout(
         strategy=strategy,
         on_policy=OnPolicy.RELAXED if strategy is Strategy.PARTIAL_ROLLOUT else OnPolicy.STRICT,
-        # Responses race, too, except with Auto.
-        tail_batching=TailBatchingSettings(
-            prompt_factor=1.25, response_factor=1 if strategy is Strategy.AUTO else 1.25
-        ),
+        # Responses race, too, except with Auto, which begins with the defaults.
+        tail_batching=TailBatchingSettings(response_factor=1 if strategy is Strategy.AUTO else 1.25),
         partial_rollout=PartialRolloutSettings(group_factor=2),
         admission=admission,
         engine=EngineSettings(max_num_seqs=max_num_seqs),

@@ -25,7 +25,7 @@ SPEC = RLJobSpec.model_validate(
         "model": {"path": "model"},
         "data": {"path": "data.jsonl"},
         "algorithm": {**ALGORITHM.model_dump(by_alias=True), "steps": STEPS},
-        "rollout": {"strategy": "Auto", "auto": {"margin": 0.01}, "tailBatching": {"promptFactor": 1.25}},
+        "rollout": {"strategy": "Auto", "auto": {"margin": 0.01}},
         "reward": {"functions": [{"name": "maths", "kind": "Maths"}]},
         "workers": {"replicas": 2, "gpusPerPod": 1},
         "storage": {"claimName": "data"},

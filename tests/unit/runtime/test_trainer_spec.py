@@ -43,24 +43,25 @@ ALGORITHM = Algorithm(
     temperature=1.1,
     seed=12,
 )
+NUM_UPDATES = 54
 
 
 def test_every_option_is_that_of_the_job() -> None:
     trainer = TrainerSettings(max_tokens_per_micro_batch=13, offload_gradients=True, offload_reference=True)
-    options = TrainerSpec.of(ALGORITHM, trainer).options
-    assert options.objective == OBJECTIVES[AlgorithmName.DAPO]
-    for name in {field.name for field in fields(TrainerOptions)} - {"objective"}:
+    options = TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES).options
+    assert (options.objective, options.num_updates) == (OBJECTIVES[AlgorithmName.DAPO], NUM_UPDATES)
+    for name in {field.name for field in fields(TrainerOptions)} - {"objective", "num_updates"}:
         expected = ALGORITHM if hasattr(ALGORITHM, name) else trainer
         assert getattr(options, name) == getattr(expected, name), name
 
 
-def test_the_learning_rate_falls_over_the_updates_of_all_epochs() -> None:
-    schedule = TrainerSpec.of(ALGORITHM, TrainerSettings()).options.schedule
+def test_the_learning_rate_falls_over_all_updates() -> None:
+    schedule = TrainerSpec.of(ALGORITHM, TrainerSettings(), NUM_UPDATES).options.schedule
     assert schedule == ScheduleOptions(
         0.1,
         LearningRateSchedule.COSINE,
         2,
-        num_steps=9 * 2 * 3,
+        num_steps=NUM_UPDATES,
         min_ratio=0.2,
         scaling=LearningRateScaling.BY_SIGNAL,
     )
@@ -70,21 +71,21 @@ def test_the_correction_is_that_of_the_job() -> None:
     correction = RolloutCorrection(rollout_is_threshold=7)
     clipped = ALGORITHM.model_copy(update={"importance_sampling": ImportanceSampling.CLIPPED})
     algorithm = clipped.model_copy(update={"rollout_correction": correction})
-    assert TrainerSpec.of(algorithm, TrainerSettings()).options.rollout_correction == correction
+    assert TrainerSpec.of(algorithm, TrainerSettings(), NUM_UPDATES).options.rollout_correction == correction
 
 
 def test_every_size_is_that_of_the_job() -> None:
     split = TrainerSettings(
         backend=TrainerBackend.MEGATRON, tensor_parallel_size=2, pipeline_parallel_size=3, context_parallel_size=4
     )
-    spec = TrainerSpec.of(ALGORITHM, split)
+    spec = TrainerSpec.of(ALGORITHM, split, NUM_UPDATES)
     assert (spec.backend, spec.sizes) == (TrainerBackend.MEGATRON, ParallelSizes(tensor=2, pipeline=3, context=4))
     assert spec.sizes.ranks_per_replica == split.ranks_per_replica
-    sharded = TrainerSpec.of(ALGORITHM, TrainerSettings(fsdp_size=2))
+    sharded = TrainerSpec.of(ALGORITHM, TrainerSettings(fsdp_size=2), NUM_UPDATES)
     assert (sharded.backend, sharded.sizes) == (TrainerBackend.TORCH, ParallelSizes(fsdp=2))
 
 
 def test_ranks_that_hold_shards_save_together() -> None:
     spread = (TrainerSettings(backend=TrainerBackend.MEGATRON), TrainerSettings(fsdp_size=2))
-    assert all(TrainerSpec.of(ALGORITHM, trainer).saves_together for trainer in spread)
-    assert not TrainerSpec.of(ALGORITHM, TrainerSettings()).saves_together
+    assert all(TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES).saves_together for trainer in spread)
+    assert not TrainerSpec.of(ALGORITHM, TrainerSettings(), NUM_UPDATES).saves_together

@@ -44,6 +44,13 @@ def test_a_run_that_nothing_disturbs_samples_every_round_from_the_weights_before
     assert len(UNDISTURBED.ledger) >= NUM_STEPS
 
 
+def test_a_long_round_makes_several_updates_and_the_next_round_samples_from_the_last_weights() -> None:
+    ledger = run(algorithm=ALGORITHM.model_copy(update={"steps": 6})).ledger
+    assert [row["kind"] for row in ledger] == [*["Short"] * 4, "Long", "Short", "Long"]
+    assert [row["num_updates"] for row in ledger] == [1, 1, 1, 1, 4, 1, 1]
+    assert [row["policy_versions"] for row in ledger] == [[0], [1], [2], [3], [4], [8], [9]]
+
+
 def test_evaluations_and_checkpoints_are_activities_of_their_own_that_say_how_far_they_are() -> None:
     outcome = run(held_out=PROMPTS.train[:20], every=2)
     reports = outcome.reports

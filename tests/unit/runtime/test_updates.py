@@ -112,7 +112,7 @@ class Step:
         self.trainers = OneReplica(FakeTrainer(Path(), OPTIONS))
         self.updates = StepUpdates(
             self.trainers,  # type: ignore[arg-type]
-            HandoverQueue(self.groups_per_update, self.max_tokens),
+            HandoverQueue((self.groups_per_update,), self.max_tokens),
             samples_of,
             PROMPTS,
             TickingClock(),

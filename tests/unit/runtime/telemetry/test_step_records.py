@@ -107,13 +107,15 @@ def test_every_response_to_held_out_prompts_is_there_apart_from_the_training(tmp
     evaluation = Evaluation(every_steps=2, responses_per_prompt=3)
     outcome = run(tmp_path, held_out=HELD_OUT, evaluation=evaluation)
     last = outcome.ledger[-1]["step"]
+    updates = {row["step"]: row["num_updates"] for row in outcome.ledger}
     found = evaluations(tmp_path)
     assert sorted(found) == sorted({0, 2, last}), "before the first step, every two steps, at the end"
     for step, rows in found.items():
         assert {(row["prompt"], row["response_index"]) for row in rows} == {
             (prompt.prompt, index) for prompt in HELD_OUT for index in range(3)
         }
-        assert {row["versions"][0]["policy_version"] for row in rows} == {step}
+        version = sum(num for of_step, num in updates.items() if of_step <= step)
+        assert {row["versions"][0]["policy_version"] for row in rows} == {version}
         assert {(row["kind"], row["outcome"], row["advantage"]) for row in rows} == {("Evaluation", "evaluated", None)}
     assert all(not row["prompt"].startswith("held out") for rows in samples(tmp_path).values() for row in rows)
 

@@ -1,0 +1,57 @@
+"""Several optimizer updates in a long round: one for each round whose draws it takes up, and its own.
+
+Strategies that put draws off train on prompts with long responses in every few rounds only. With one update each, these
+prompts would move the weights in one update of so many, and the policy would learn less of them than in rounds of all
+lengths.
+"""
+
+from longshore.api.algorithm import Algorithm, LongRoundUpdates
+from longshore.api.objective import OBJECTIVES
+from longshore.api.rollout import Handover, Rollout
+from longshore.api.round_status import RoundKind
+from longshore.policy.shapes import usual_period
+
+
+def update_sizes(algorithm: Algorithm, handover: Handover, num_updates: int) -> tuple[int, ...]:
+    """Return U of each update of a round, the last of which holds for all further ones (see `HandoverQueue`).
+
+    `num_updates`: of the round, if it is divided (`RoundPolicy.next_num_updates`).
+    """
+    if num_updates == 1 or not divides_long_rounds(algorithm, handover):
+        return (algorithm.groups_per_update,)
+    return divided(algorithm.prompts_per_step, num_updates)
+
+
+def divided(num_groups: int, num_updates: int) -> tuple[int, ...]:
+    """Return as many groups for each update as for the others, give or take one, and at least one."""
+    count = min(num_updates, num_groups)
+    return tuple(num_groups * (number + 1) // count - num_groups * number // count for number in range(count))
+
+
+def expected_updates(algorithm: Algorithm, rollout: Rollout) -> int:
+    """Return the optimizer updates of a job, without those that drain deferred draws.
+
+    With long rounds at their usual places: the learning rate follows this number, before the rounds are known.
+    """
+    kinds = usual_period(rollout, algorithm.prompts_per_step)
+    updates = algorithm.updates_per_step * algorithm.steps
+    if RoundKind.LONG not in kinds or not divides_long_rounds(algorithm, rollout.effective_handover):
+        return updates
+    num_putting_off = sum(kind is not RoundKind.LONG for kind in kinds)
+    num_more = len(divided(algorithm.prompts_per_step, num_putting_off + 1)) - 1
+    return updates + algorithm.epochs_per_step * (algorithm.steps * num_more // len(kinds))
+
+
+def divides_long_rounds(algorithm: Algorithm, handover: Handover) -> bool:
+    """Return whether long rounds make several updates.
+
+    The old log-probabilities of a correction are computed before the first update, so these wait for the whole round.
+    """
+    waits = algorithm.rollout_correction is None or handover is Handover.AFTER_ROUND
+    return (
+        algorithm.long_round_updates is LongRoundUpdates.PER_ROUND
+        and algorithm.prompts_per_update is None
+        and handover is not Handover.STREAMED
+        and not OBJECTIVES[algorithm.name].needs_whole_batch
+        and waits
+    )

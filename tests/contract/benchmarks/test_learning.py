@@ -115,7 +115,7 @@ def test_stored_runs_stay_unless_they_are_made_again(tmp_path: Path) -> None:
 
 
 def test_variants_are_compared_over_the_seeds_that_they_have_and_seconds_within_a_call() -> None:
-    runs = two_variants(3) + [run("GroupPipeline", 1, step_s=5.0, rewards=[0.0, 0.4, 0.7], call="before")]
+    runs = [*two_variants(3), run("GroupPipeline", 1, step_s=5.0, rewards=[0.0, 0.4, 0.7], call="before")]
     table = paired.compared(runs)
     assert (table["TailBatching"]["num_seeds"], table["GroupPipeline"]["num_seeds"]) == (3, 1)
     assert table["GroupPipeline"]["reward_less_baseline"] == {"mean": pytest.approx(-0.2)}

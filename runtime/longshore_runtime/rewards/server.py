@@ -116,13 +116,18 @@ class RewardServer:
             await socket.send_bytes(protocol.encode(Hello(pod=self._name)))
             message = await socket.receive()
             if message.type is WSMsgType.BINARY:
-                await self._serve_worker(socket, self._factory_for(protocol.decode(Begin, message.data)))
+                await self._serve_worker(socket, self._factory_for(message.data))
+        except BadMessage as error:
+            await _refuse(socket, error)
         finally:
             self._sockets.discard(socket)
         return socket
 
-    def _factory_for(self, begin: Begin) -> ScorerFactory:
-        return replace(self._factory, rehearsals=begin.rehearsals)
+    def _factory_for(self, data: bytes) -> ScorerFactory:
+        """Return what a worker needs to know, by the first message; raises BadMessage."""
+        begin = protocol.decode(Begin, data)
+        functions = protocol.functions_of(begin, self._factory.functions)
+        return replace(self._factory, functions=functions, rehearsals=begin.rehearsals)
 
     async def _serve_worker(self, socket: web.WebSocketResponse, factory: ScorerFactory) -> None:
         thread = ScoringThread(factory)
@@ -162,8 +167,7 @@ class RewardServer:
         try:
             request = protocol.decode(ScoreRequest, data)
         except BadMessage as error:
-            log.error("a request cannot be read", reason=str(error))
-            await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+            await _refuse(socket, error)
             return
         try:
             outcomes = await asyncio.wrap_future(thread.score(request.function, request.items))
@@ -179,3 +183,8 @@ class RewardServer:
             self.hangs.set()
         else:
             self._threads.discard(thread)
+
+
+async def _refuse(socket: web.WebSocketResponse, error: BadMessage) -> None:
+    log.error("a request cannot be read", reason=str(error))
+    await socket.close(code=WSCloseCode.POLICY_VIOLATION)

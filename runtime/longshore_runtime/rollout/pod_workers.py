@@ -54,7 +54,7 @@ class PodWorkers:
         self._thread.start()
 
     def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> RewardWorker:
-        """Begin to look for a worker; the pod makes its functions itself, from the job's spec."""
+        """Begin to look for a worker; the pod makes the factory's functions itself, from the job's spec."""
         worker = _PodWorker(self._loop, factory)
         self._loop.call_soon_threadsafe(self._begin, worker, place // self._workers_per_pod, wait_s)
         return worker

@@ -15,9 +15,10 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import aiohttp
 import psutil
 import pytest
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from longshore.api import contract
 from longshore.api.contract import ExitCode
@@ -27,6 +28,7 @@ from longshore.api.spec import RLJobSpec
 from longshore_runtime.rewards import protocol
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
+from longshore_runtime.rewards.server import RewardServer
 from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 
@@ -158,6 +160,30 @@ def test_a_pod_lets_nobody_in_without_its_token(pod: Pod, header: str | None) ->
     with pytest.raises(HTTPError) as refused:
         urlopen(Request(pod.url + protocol.PATH, headers=headers), timeout=LIMIT_S)
     assert refused.value.code == 401
+
+
+BEGIN = b'{"functions":["maths"],"rehearsals":{}}'
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\x80\x04K\x01.", b"{}", BEGIN.replace(b'"maths"', b""), BEGIN.replace(b"maths", b"judge"), b"[" * 100_000],
+    ids=["pickle", "empty", "for-nothing", "for-another-function", "deep"],
+)
+def test_a_first_message_that_cannot_be_read_ends_the_connection(message: bytes) -> None:
+    async def close_code() -> int | None:
+        server = RewardServer(ScorerFactory((MATHS,), "output"), TOKEN, 1)
+        async with (
+            server.listening("127.0.0.1", 0) as port,
+            aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
+            session.ws_connect(f"http://127.0.0.1:{port}{protocol.PATH}") as socket,
+        ):
+            protocol.decode(protocol.Hello, await socket.receive_bytes())
+            await socket.send_bytes(message)
+            await socket.receive()
+            return socket.close_code
+
+    assert asyncio.run(close_code()) == WSCloseCode.POLICY_VIOLATION
 
 
 Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -40,10 +40,10 @@ CLOSE_LIMIT_S: Final = 60.0
 def run_reward(settings: Settings) -> int:
     """Serve until the pod is asked to stop; returns the exit status of the contract."""
     spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
-    functions = tuple(function for function in spec.reward.functions if not function.is_colocated)
-    factory = ScorerFactory(functions, job_storage(settings, spec.storage.output).output)
+    reward, output = spec.reward, job_storage(settings, spec.storage.output).output
+    factory = ScorerFactory(reward.computing + reward.waiting, output)
     token = Path(os.environ[contract.ENV_REWARD_TOKEN]).read_text(encoding="utf-8").strip()
-    server = RewardServer(factory, token, spec.reward.workers_per_pod)
+    server = RewardServer(factory, token, reward.num_computing + reward.num_waiting)
     code, reason = asyncio.run(_serve(server, settings.pod_ip))
     log.info("the pod ends", code=code, reason=reason)
     settings.report_reason(reason)

@@ -23,25 +23,35 @@ from aiohttp import WSCloseCode, web
 from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import Http, RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.rewards import protocol
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
-from longshore_runtime.rewards.server import RewardServer
+from longshore_runtime.rewards.server import SPARE_WORKERS, RewardServer
+from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 
 LIMIT_S = 120.0
 TOKEN = "let-me-in"
 MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS)
+SERVICE = RewardFunction(name="service", kind=RewardKind.HTTP, http=Http(url="http://127.0.0.1:9/"))
 ITEM = ScoreItem("d, line 1", "6 * 7?", r"\boxed{42}", "42", {})
 SPEC: dict[str, Any] = {
     "model": {"builtin": "Tiny"},
     "data": {"path": "rows.jsonl"},
     "algorithm": {"steps": 1, "promptsPerStep": 1, "responsesPerPrompt": 2, "maxResponseTokens": 64},
     "storage": {"claimName": "none"},
-    "reward": {"functions": [{"name": "maths", "kind": "Maths"}], "pods": 1, "workersPerPod": 2},
+    "reward": {
+        "functions": [
+            {"name": "maths", "kind": "Maths"},
+            {"name": "service", "kind": "HTTP", "http": {"url": "http://127.0.0.1:9/"}},
+        ],
+        "pods": 1,
+        "workersPerPod": 1,
+        "requestsPerPod": 6,
+    },
 }
 
 
@@ -151,6 +161,16 @@ def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, host: Pod
     with pytest.raises(WorkerDied):
         answer.result(LIMIT_S)
     assert worker.death.result(LIMIT_S)
+
+
+def test_a_pod_has_room_for_all_its_requests_and_starts_no_process_for_them(pod: Pod, token: Path) -> None:
+    num_requests = SPARE_WORKERS + 1  # More than there is room for where one worker computes and none waits.
+    host = PodWorkers(1, num_requests, lambda index: pod.ip, token)
+    for place in range(num_requests):
+        worker = host.ask_for(place, ScorerFactory((SERVICE,), "output"), 0.0)
+        assert worker.ready.result(LIMIT_S) == Surroundings()
+    assert psutil.Process(pod.process.pid).children() == []
+    host.close()
 
 
 @pytest.mark.parametrize("header", [None, "Bearer ", "Bearer wrong", TOKEN], ids=str)

@@ -31,7 +31,7 @@ from benchmarks.overlap import Known, logged_period, raw
 from benchmarks.period import Run, Step, running
 from benchmarks.process_tree import cpu_s
 from benchmarks.report import others, ratios_to, report, spreads
-from benchmarks.rewards import CASES, HeldBack, await_own_pool, pool_of
+from benchmarks.rewards import CASES, HeldBack, await_workers, pool_of
 from benchmarks.slow_judge import slow_judge
 from benchmarks.workload import Workload
 from longshore.api.reward import RewardFunction
@@ -109,7 +109,7 @@ def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up
     write_rows(Settings.from_env().storage / "mixed.jsonl")
     runs: dict[str, list[Run]] = {name: [] for name in sides}
     with running(workload) as parts:
-        await_own_pool(parts, workload.spec.reward.workers_per_pod)
+        await_workers(parts.rewards, parts)
         known = {name: Learned() for name in sides}
         for number in range(-1 if warms_up else 0, num):
             first = number % len(sides)
@@ -143,7 +143,7 @@ def run(side: str, workload: Workload, parts: Parts, learned: Learned) -> Run:
     """One period."""
     spec, rewards = workload.jobs[side], REWARDS[side]
     functions = rewards.functions(spec.reward.functions)
-    with pool_of(rewards.pool, functions, spec.reward.workers_per_pod, parts) as pool:
+    with pool_of(rewards.pool, spec, functions, parts) as pool:
         pool.load_state(learned.limits)
         begun_cpu_s = cpu_s(os.getppid())
         own = dataclasses.replace(parts, rewards=pool)

@@ -16,7 +16,6 @@ arm: every prompt twice, so that half of the adaptive limits begin without an an
 import argparse
 import dataclasses
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -28,17 +27,16 @@ from benchmarks.local_pods import LocalRewardPods, run_pods
 from benchmarks.period import Keep, Run, Step, period, running
 from benchmarks.report import report
 from benchmarks.workload import Workload
-from longshore.api import contract
 from longshore.api.reward import RewardFunction
+from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.engine_protocol import Completion
+from longshore_runtime.job_rewards import reward_lanes
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.events import WorkerReady
-from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.run_state import RunState
 from longshore_runtime.settings import Settings
 from longshore_runtime.telemetry.step_done import StepDone
@@ -121,31 +119,28 @@ class KeepRewards(Keep):
 
 @contextmanager
 def pool_of(
-    kind: type[RewardPool], functions: Sequence[RewardFunction], num_workers: int, parts: Parts
+    kind: type[RewardPool], spec: RLJobSpec, functions: Sequence[RewardFunction], parts: Parts
 ) -> Iterator[RewardPool]:
-    """A pool on one reward pod whose workers are all ready, and that has learned nothing yet."""
-    token = Path(os.environ[contract.ENV_REWARD_TOKEN])
-    lane = RewardLane(tuple(functions), PodWorkers(1, num_workers, LocalRewardPods().reward_address, token))
-    pool = kind([lane], ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
+    """A pool with the lanes of a job and these functions, whose workers are all ready and have learned nothing yet."""
+    reward = spec.reward.model_copy(update={"functions": list(functions)})
+    lanes = reward_lanes(reward, spec.workers, LocalRewardPods().reward_address)
+    pool = kind(lanes, ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
     try:
-        await_workers(pool, parts, num_workers)
+        await_workers(pool, parts)
         yield pool
     finally:
         pool.stop()
 
 
-def await_own_pool(parts: Parts, num_workers: int) -> None:
-    """Take the events of the session's own pool, which scores nothing here; the session has taken the first one."""
-    await_workers(parts.rewards, parts, num_workers - 1)
+def await_workers(pool: RewardPool, parts: Parts) -> None:
+    """Take the events of workers that get ready, and drop late ones of the period before.
 
-
-def await_workers(pool: RewardPool, parts: Parts, num_workers: int) -> None:
-    """Take the events of workers that get ready, and drop late ones of the period before."""
-    while num_workers:
+    The session's own pool, which scores nothing here, comes first: its events would count for another.
+    """
+    while not pool.is_complete:
         event = parts.events.get(timeout=120.0)
         if isinstance(event, WorkerReady):
             pool.handle(event)
-            num_workers -= 1
 
 
 def totals(steps: Sequence[Step]) -> dict[str, float]:
@@ -161,12 +156,11 @@ def measure(num_alternations: int) -> None:
     (function,) = WORKLOAD.spec.reward.functions
     runs: dict[str, list[Run]] = {name: [] for name in ARMS}
     with running(WORKLOAD) as parts:
-        num_workers = WORKLOAD.spec.reward.workers_per_pod
-        await_own_pool(parts, num_workers)
+        await_workers(parts.rewards, parts)
         for number in range(num_alternations):
             for name, (kind, is_adaptive) in ARMS.items():
                 code = function.code.model_copy(update={"adaptive_timeout": is_adaptive})
-                with pool_of(kind, [function.model_copy(update={"code": code})], num_workers, parts) as pool:
+                with pool_of(kind, WORKLOAD.spec, [function.model_copy(update={"code": code})], parts) as pool:
                     # Every prompt twice, from the same weights and the same place in the data.
                     scoring = dataclasses.replace(parts, rewards=pool)
                     steps = period(WORKLOAD.spec, scoring, WORKLOAD.lengths, STEPS_PER_PERIOD, KeepRewards())

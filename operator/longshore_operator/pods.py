@@ -23,7 +23,9 @@ GPU_POD_REQUESTS = {"cpu": "1", "memory": "4Gi"}
 REWARD_MEMORY_REQUEST = "1Gi"
 """Default requests of a reward pod, which suffice while it waits for responses."""
 REWARD_WORKER_MILLICPUS = 250
-"""CPU request for each worker of a reward pod; workers mostly wait."""
+"""CPU request for each worker of a reward pod that computes; it mostly waits for responses. No pod requests less."""
+REWARD_REQUEST_MILLICPUS = 8
+"""CPU request for each open request to an endpoint: it takes 1 to 2 ms of CPU time per answer."""
 SCRATCH_MOUNT = "/mnt/longshore/scratch"
 
 
@@ -92,8 +94,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.REWARD_PORT}
     if reward.runtime_class_name is not None:
         pod["spec"]["runtimeClassName"] = reward.runtime_class_name
-    cpu = f"{REWARD_WORKER_MILLICPUS * reward.workers_per_pod}m"
-    return with_template(pod, config, reward, {"cpu": cpu, "memory": REWARD_MEMORY_REQUEST})
+    return with_template(pod, config, reward, {"cpu": _reward_cpu(reward), "memory": REWARD_MEMORY_REQUEST})
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -110,6 +111,11 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
     _hold_gpus(pod, function.pool)
     return with_template(pod, config, function.pool, GPU_POD_REQUESTS)
+
+
+def _reward_cpu(reward: Reward) -> str:
+    millicpus = REWARD_WORKER_MILLICPUS * reward.num_computing + REWARD_REQUEST_MILLICPUS * reward.num_waiting
+    return f"{max(REWARD_WORKER_MILLICPUS, millicpus)}m"
 
 
 def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:

@@ -28,7 +28,7 @@ def reconcile_rewards(context: Context) -> Outcome:
     standing, runtime = context.observed.standing, context.runtime
     left = standing.num_reward_pods if standing is not None else None
     most = reward.most_pods if left is None else min(reward.most_pods, left)
-    limits = RewardPodLimits(reward.pods, max(most, reward.pods), reward.workers_per_pod)
+    limits = RewardPodLimits(reward.pods, max(most, reward.pods), reward.sized_per_pod)
     after = desired_pods(_pods(before), limits, pressure, now.timestamp())
     counts = RewardPodCounts(
         desired=after.count, changed_time=_time(after.changed_s), calm_since=_time(after.calm_since_s)

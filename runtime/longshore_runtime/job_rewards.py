@@ -20,12 +20,19 @@ AddressOf = Callable[[int], str | None]
 
 
 def reward_lanes(reward: Reward, workers: Workers, address_of: AddressOf) -> list[RewardLane]:
-    """Return a lane for colocated judges and one for all other functions; a lane without functions is left out."""
-    colocated = tuple(function for function in reward.functions if function.is_colocated)
-    others = tuple(function for function in reward.functions if not function.is_colocated)
+    """Return a lane each for functions that compute, functions that wait, and colocated judges, if there are any.
+
+    So what waits for an endpoint takes no worker from what computes.
+    """
+    may_grow = reward.most_pods > reward.pods
     lanes = []
-    if others:
-        lanes.append(RewardLane(others, _scoring_workers(reward, address_of), is_sized=reward.most_pods > reward.pods))
+    for functions, per_pod, decides in (
+        (reward.computing, reward.workers_per_pod, not reward.is_sized_by_waiting),
+        (reward.waiting, reward.requests_per_pod, reward.is_sized_by_waiting),
+    ):
+        if functions:
+            lanes.append(RewardLane(functions, _hosts(reward, per_pod, address_of), is_sized=may_grow and decides))
+    colocated = tuple(function for function in reward.functions if function.is_colocated)
     if colocated:
         lanes.append(RewardLane(colocated, RayWorkers(judge_processes(reward, workers))))
     return lanes
@@ -37,10 +44,10 @@ def judge_processes(reward: Reward, workers: Workers) -> list[ActorPlacement]:
     return [placement(place.worker, gpus=place.gpus, environment=limit) for place in engine_places(workers, tp_size=1)]
 
 
-def _scoring_workers(reward: Reward, address_of: AddressOf) -> WorkerHost:
-    """Return the workers in reward pods; if a job may have no pods, workers in this pod come first."""
-    hosts: list[WorkerHost] = [] if reward.pods else [LocalWorkers(reward.workers_per_pod)]
+def _hosts(reward: Reward, per_pod: int, address_of: AddressOf) -> WorkerHost:
+    """Return the workers of a lane in reward pods; if a job may have no pods, workers in this pod come first."""
+    hosts: list[WorkerHost] = [] if reward.pods else [LocalWorkers(per_pod)]
     if reward.most_pods:
         token = Path(os.environ[contract.ENV_REWARD_TOKEN])
-        hosts.append(PodWorkers(reward.most_pods, reward.workers_per_pod, address_of, token))
+        hosts.append(PodWorkers(reward.most_pods, per_pod, address_of, token))
     return JoinedHosts(hosts)

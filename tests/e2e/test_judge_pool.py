@@ -34,7 +34,7 @@ def test_responses_are_graded_by_the_judge_of_the_job(cluster: Cluster, tmp_path
             algorithm={"steps": 3, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 24, "seed": 3},
             data={"builtin": "Counting", "heldOutPrompts": 0},
             rollout={"strategy": "Synchronous", "engine": {"backend": "Fake", "extraArgs": {"step_s": 0.01}}},
-            reward={"functions": functions, "pods": 1, "workersPerPod": 2},
+            reward={"functions": functions, "pods": 1, "requestsPerPod": 2},
             storage={"claimName": CLAIM},
         )
     )

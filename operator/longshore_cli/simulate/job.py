@@ -11,7 +11,7 @@ from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.sim.hardware import ModelShape
 from longshore.sim.job import Rewards, SimJob, job_of, period
 from longshore.sim.profile import Profile
-from longshore.sim.rewards import CodeRewards, JudgeRewards, MathsRewards, MixedRewards, RewardTimes
+from longshore.sim.rewards import CodeRewards, EndpointRewards, JudgeRewards, MathsRewards, MixedRewards, RewardTimes
 from longshore_cli.simulate.errors import BadInput
 from longshore_cli.simulate.inputs import Inputs
 from longshore_kube.quantities import parse_quantity
@@ -80,6 +80,11 @@ def _rewards(rewards: Rewards, functions: Sequence[RewardFunction], profile: Pro
 
 
 def _reward_times(function: RewardFunction, profile: Profile) -> RewardTimes:
+    times = _verifier_times(function, profile)
+    return EndpointRewards(times) if function.waits else times
+
+
+def _verifier_times(function: RewardFunction, profile: Profile) -> RewardTimes:
     match function.kind:
         case RewardKind.TASK:
             return MathsRewards(_TASK_REWARD_S)

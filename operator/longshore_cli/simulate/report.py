@@ -159,7 +159,7 @@ def _findings(outcomes: Sequence[StrategyResult]) -> Iterator[str]:
         if one.reward_wait_s > _LONG_WAIT * one.step_s:
             yield (
                 f"{name}: {fmt.duration(one.reward_wait_s)} of every step pass in waiting for rewards; "
-                "raise reward.pods or reward.workersPerPod."
+                "raise reward.pods or reward.workersPerPod, or reward.requestsPerPod for judges and services elsewhere."
             )
         if one.num_groups_in_cache is not None:
             groups = fmt.count(one.num_groups_in_cache, "group")

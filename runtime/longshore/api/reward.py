@@ -215,6 +215,11 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
         return self.judge is not None and self.judge.placement is JudgePlacement.COLOCATED
 
     @property
+    def waits(self) -> bool:
+        """Whether a worker that scores only waits for an endpoint: a service, or a judge that runs elsewhere."""
+        return self.http is not None or (self.judge is not None and not self.is_colocated)
+
+    @property
     def pool(self) -> Workers | None:
         """The pods that serve its judge, if the judge has a pool."""
         return self.judge.pool if self.judge is not None else None
@@ -236,6 +241,8 @@ _POD_MEMORY_BYTES: Final = 2 << 30
 """Of a reward pod besides its workers: the Ray node."""
 _WORKER_MEMORY_BYTES: Final = 1 << 30
 """Of a scoring process besides the programs that it runs."""
+_REQUEST_MEMORY_BYTES: Final = 32 << 20
+"""Of an open request: its client takes about 1 MiB, and rows of the data may be large."""
 _REWARD_RULES: "tuple[Rule[Reward], ...]" = (
     Rule(
         "functions",
@@ -281,13 +288,18 @@ class Reward(PodOptions, rules=_REWARD_RULES):
     """Python files that reward functions can import, in addition to the packages of the image."""
     resources: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
     """CPU, memory and other requests of a reward pod; its memory is limited to what it requests. Unset: 1Gi is
-    requested, and the limit is 2Gi plus, for each of `workersPerPod`, 1Gi and the largest `code.memory`."""
+    requested, and the limit is 2Gi plus, for each of `workersPerPod`, 1Gi and the largest `code.memory`, plus 32Mi for
+    each of `requestsPerPod`; either only if a function needs them."""
     pods: int = Field(default=1, ge=0, le=1_024)
     """Smallest number of reward pods; 0: the coordinator's pod scores (not for kind Code)."""
     max_pods: int | None = Field(default=None, ge=0, le=1_024)
     """Largest number of reward pods: the operator adds pods while responses wait for a worker. Unset: `pods`."""
     workers_per_pod: int = Field(default=2, ge=1, le=256)
-    """Scoring processes per reward pod."""
+    """Workers per reward pod for functions that compute: kinds Task, Maths, Python and Code. Each scores one response
+    at a time."""
+    requests_per_pod: int = Field(default=32, ge=1, le=1_024)
+    """Requests to endpoints that a reward pod has open at a time, for functions of kind HTTP and judges with placement
+    Remote or Pool; with `pods: 0`, the coordinator's pod. `maxConcurrency` limits those of one function."""
     runtime_class_name: str | None = Field(default=None, max_length=253)
     """RuntimeClass of reward pods, such as gvisor or kata."""
 
@@ -295,7 +307,38 @@ class Reward(PodOptions, rules=_REWARD_RULES):
     def pod_memory_bytes(self) -> int:
         """Memory limit of a reward pod that requests none: a pod that exceeds it ends, and other pods do not."""
         programs = [parse_bytes(one.code.memory) for one in self.functions if one.kind is RewardKind.CODE]
-        return _POD_MEMORY_BYTES + self.workers_per_pod * (_WORKER_MEMORY_BYTES + max(programs, default=0))
+        computing_bytes = self.num_computing * (_WORKER_MEMORY_BYTES + max(programs, default=0))
+        return _POD_MEMORY_BYTES + computing_bytes + self.num_waiting * _REQUEST_MEMORY_BYTES
+
+    @property
+    def computing(self) -> tuple[RewardFunction, ...]:
+        """Functions that compute in a reward worker."""
+        return tuple(function for function in self.functions if not function.waits and not function.is_colocated)
+
+    @property
+    def waiting(self) -> tuple[RewardFunction, ...]:
+        """Functions whose worker only waits for an endpoint."""
+        return tuple(function for function in self.functions if function.waits)
+
+    @property
+    def num_computing(self) -> int:
+        """Workers of a reward pod that compute."""
+        return self.workers_per_pod if self.computing else 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Workers of a reward pod that only wait."""
+        return self.requests_per_pod if self.waiting else 0
+
+    @property
+    def is_sized_by_waiting(self) -> bool:
+        """Whether the number of pods follows the load of workers that wait: there are none that compute."""
+        return not self.computing and bool(self.waiting)
+
+    @property
+    def sized_per_pod(self) -> int:
+        """Workers of a reward pod whose load decides the number of pods."""
+        return self.requests_per_pod if self.is_sized_by_waiting else self.workers_per_pod
 
     @property
     def most_pods(self) -> int:

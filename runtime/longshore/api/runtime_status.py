@@ -122,7 +122,7 @@ class PromptCounts(ApiModel):
 
 
 class RewardLoad(ApiModel):
-    """How the workers of the reward pods keep up with the rollout."""
+    """How the workers by which reward pods are sized keep up with the rollout."""
 
     queue_length: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Responses that wait for a worker."""

@@ -41,6 +41,7 @@ class RewardPodLimits:
     minimum: int
     maximum: int
     workers_per_pod: int
+    """Those whose pressure is reported."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from longshore.api.pods import Workers
+from longshore.api.reward import Reward
 from longshore.api.rollout import Parallelism, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.policy import tail_batching
@@ -68,6 +69,8 @@ class Rewards:
     decide_races: bool = False
     """A response takes part in a race once it is scored, as in RollPacker's published code, and not when it ends: what
     a slow verifier holds up is left behind. Longshore's own policies never do so."""
+    num_requests: int = 512
+    """Requests to verifiers that are endpoints, open at a time."""
 
 
 @dataclass(frozen=True)
@@ -211,12 +214,18 @@ def job_of(
             divides_long_rounds=divides_long_rounds(algorithm, spec.rollout.effective_handover),
             scale_down_at=_fixed_fraction(spec.rollout),
         ),
-        rewards=Rewards(num_workers=max(1, spec.reward.pods) * spec.reward.workers_per_pod),
+        rewards=_rewards(spec.reward),
         profile=profile or Profile(),
         dynamic_sampling=algorithm.dynamic_sampling,
         plans_parallelism=spec.rollout.engine.parallelism is Parallelism.ADAPTIVE,
         seed=algorithm.seed,
     )
+
+
+def _rewards(reward: Reward) -> Rewards:
+    """Where there are no reward pods, the coordinator's counts as one."""
+    num_pods = max(1, reward.pods)
+    return Rewards(num_workers=num_pods * reward.workers_per_pod, num_requests=num_pods * reward.requests_per_pod)
 
 
 def _pool(gpu: GpuModel, pods: Workers) -> GpuPool:

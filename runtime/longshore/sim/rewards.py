@@ -91,17 +91,31 @@ class JudgeRewards:
 
 
 @dataclass(frozen=True)
+class EndpointRewards:
+    """The verifier is an endpoint, which takes `times`: a worker that only waits asks it."""
+
+    times: RewardTimes
+
+    def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
+        return self.times.reward_s(scoring, limit_s)
+
+
+@dataclass(frozen=True)
 class MixedRewards:
     """Prompts of several tasks: prompt i belongs to task i modulo their number."""
 
     tasks: tuple[RewardTimes, ...]
 
+    def task(self, scoring: Scoring) -> RewardTimes:
+        """Return the verifier of a response."""
+        return self.tasks[scoring.response.draw.index % len(self.tasks)]
+
     def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
-        return self.tasks[scoring.response.draw.index % len(self.tasks)].reward_s(scoring, limit_s)
+        return self.task(scoring).reward_s(scoring, limit_s)
 
 
 class RewardStage:
-    """Workers of the reward stage. Times are known at submission, and so is the end of every sample."""
+    """Workers of the reward stage, which compute or wait. Times and ends of samples are known at submission."""
 
     def __init__(
         self,
@@ -109,12 +123,16 @@ class RewardStage:
         num_workers: int,
         adaptive_timeout: TimeoutSettings | None = None,
         *,
+        num_requests: int = 1,
         knows_reference_times: bool = False,
     ) -> None:
         """`knows_reference_times`: time limits begin with what the solution in the data takes."""
-        assert num_workers > 0
+        assert num_workers > 0 and num_requests > 0
         self._times = times
-        self._free_s = [0.0] * num_workers
+        self._computing_s = [0.0] * num_workers
+        """When each worker that computes is free, a heap."""
+        self._waiting_s = [0.0] * num_requests
+        """The same of those that wait."""
         self._timeout = None if adaptive_timeout is None else AdaptiveTimeout(adaptive_timeout)
         self._tested: list[tuple[float, ResponseId, float, bool]] = []
         """Samples whose times the timeout policy does not know yet: (end, response, seconds, correct), a heap."""
@@ -128,11 +146,16 @@ class RewardStage:
         done_s = now_s
         for scoring in group:
             duration_s = self._times.reward_s(scoring, self._limit_s(scoring.response))
-            end_s = max(now_s, self._free_s[0]) + duration_s
-            heapq.heapreplace(self._free_s, end_s)
+            free_s = self._waiting_s if self._waits(scoring) else self._computing_s
+            end_s = max(now_s, free_s[0]) + duration_s
+            heapq.heapreplace(free_s, end_s)
             heapq.heappush(self._tested, (end_s, scoring.response, duration_s, scoring.correct))
             done_s = max(done_s, end_s)
         return done_s
+
+    def _waits(self, scoring: Scoring) -> bool:
+        verifier = self._times.task(scoring) if isinstance(self._times, MixedRewards) else self._times
+        return isinstance(verifier, EndpointRewards)
 
     def _limit_s(self, response: ResponseId) -> float | None:
         if self._timeout is None:

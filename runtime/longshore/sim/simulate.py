@@ -64,6 +64,7 @@ class _Simulation:
             rewards.times,
             rewards.num_workers,
             rewards.adaptive_timeout,
+            num_requests=rewards.num_requests,
             knows_reference_times=rewards.knows_reference_times,
         )
         self._training = training_phase(job, self._queue, recorder)

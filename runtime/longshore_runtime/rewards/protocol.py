@@ -89,9 +89,12 @@ class Started(_RewardMessage):
 
 @dataclass(frozen=True)
 class Begin(_RewardMessage):
-    """First message of the coordinator: rows that the user's functions have to be able to score, by function."""
+    """First message of the coordinator: what the worker is for."""
 
+    functions: Annotated[list[str], Field(min_length=1)]
+    """Names of the functions that the worker makes ready: those of its lane, and no others."""
     rehearsals: dict[str, list[ScoreItem]]
+    """Rows that the user's functions have to be able to score, by function."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,19 @@ def encode_begin(functions: Sequence[RewardFunction], rehearsals: Mapping[str, S
     """Write the first message."""
     of_users = [function for function in functions if function.kind is RewardKind.PYTHON]
     rows = {one.name: [_item(one, item) for item in rehearsals.get(one.name, ())] for one in of_users}
-    return orjson.dumps({"rehearsals": rows}, str, _OPTIONS)
+    return orjson.dumps({"functions": [one.name for one in functions], "rehearsals": rows}, str, _OPTIONS)
+
+
+def functions_of(begin: Begin, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
+    """Return those of the job's `functions` that a worker is for; raises BadMessage for names that do not fit them."""
+    known, named = {function.name: function for function in functions}, set(begin.functions)
+    if unknown := named - known.keys():
+        raise BadMessage(_printable(f"reward pods have no function {min(unknown)!r}"))
+    if len(named) < len(begin.functions):
+        raise BadMessage("it names a function twice")
+    if not named >= begin.rehearsals.keys():
+        raise BadMessage("it has rows for a function that it does not name")
+    return [known[name] for name in begin.functions]
 
 
 def encode_request(number: int, function: RewardFunction, items: Sequence[ScoreItem]) -> bytes:

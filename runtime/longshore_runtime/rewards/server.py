@@ -40,10 +40,10 @@ CLOSE_LIMIT_S: Final = 60.0
 def run_reward(settings: Settings) -> int:
     """Serve until the pod is asked to stop; returns the exit status of the contract."""
     spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
-    functions = tuple(function for function in spec.reward.functions if not function.is_colocated)
-    factory = ScorerFactory(functions, job_storage(settings, spec.storage.output).output)
+    reward, output = spec.reward, job_storage(settings, spec.storage.output).output
+    factory = ScorerFactory(reward.computing + reward.waiting, output)
     token = Path(os.environ[contract.ENV_REWARD_TOKEN]).read_text(encoding="utf-8").strip()
-    server = RewardServer(factory, token, spec.reward.workers_per_pod)
+    server = RewardServer(factory, token, reward.num_computing + reward.num_waiting)
     code, reason = asyncio.run(_serve(server, settings.pod_ip))
     log.info("the pod ends", code=code, reason=reason)
     settings.report_reason(reason)
@@ -116,13 +116,18 @@ class RewardServer:
             await socket.send_bytes(protocol.encode(Hello(pod=self._name)))
             message = await socket.receive()
             if message.type is WSMsgType.BINARY:
-                await self._serve_worker(socket, self._factory_for(protocol.decode(Begin, message.data)))
+                await self._serve_worker(socket, self._factory_for(message.data))
+        except BadMessage as error:
+            await _refuse(socket, error)
         finally:
             self._sockets.discard(socket)
         return socket
 
-    def _factory_for(self, begin: Begin) -> ScorerFactory:
-        return replace(self._factory, rehearsals=begin.rehearsals)
+    def _factory_for(self, data: bytes) -> ScorerFactory:
+        """Return what a worker needs to know, by the first message; raises BadMessage."""
+        begin = protocol.decode(Begin, data)
+        functions = protocol.functions_of(begin, self._factory.functions)
+        return replace(self._factory, functions=functions, rehearsals=begin.rehearsals)
 
     async def _serve_worker(self, socket: web.WebSocketResponse, factory: ScorerFactory) -> None:
         thread = ScoringThread(factory)
@@ -162,8 +167,7 @@ class RewardServer:
         try:
             request = protocol.decode(ScoreRequest, data)
         except BadMessage as error:
-            log.error("a request cannot be read", reason=str(error))
-            await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+            await _refuse(socket, error)
             return
         try:
             outcomes = await asyncio.wrap_future(thread.score(request.function, request.items))
@@ -179,3 +183,8 @@ class RewardServer:
             self.hangs.set()
         else:
             self._threads.discard(thread)
+
+
+async def _refuse(socket: web.WebSocketResponse, error: BadMessage) -> None:
+    log.error("a request cannot be read", reason=str(error))
+    await socket.close(code=WSCloseCode.POLICY_VIOLATION)

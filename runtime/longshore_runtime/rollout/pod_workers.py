@@ -50,11 +50,13 @@ class PodWorkers:
         self._loop = asyncio.new_event_loop()
         self._session: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reported: dict[int, str] = {}
+        """By pod: the last reason why it did not answer, which all its workers share."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="reward-pods", daemon=True)
         self._thread.start()
 
     def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> RewardWorker:
-        """Begin to look for a worker; the pod makes its functions itself, from the job's spec."""
+        """Begin to look for a worker; the pod makes the factory's functions itself, from the job's spec."""
         worker = _PodWorker(self._loop, factory)
         self._loop.call_soon_threadsafe(self._begin, worker, place // self._workers_per_pod, wait_s)
         return worker
@@ -94,16 +96,18 @@ class PodWorkers:
 
     async def _connected(self, pod: int) -> aiohttp.ClientWebSocketResponse:
         """Connect to the pod, without a time limit for its start."""
-        reported = None
         while True:
             try:
                 if (address := self._address_of(pod)) is not None:
-                    return await self._connect(address)
+                    socket = await self._connect(address)
+                    self._reported.pop(pod, None)
+                    return socket
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 # Its address may have another owner by now, who is asked no more than once a tick.
-                if (failure := f"{type(error).__name__}: {error}") != reported:
+                failure = f"{type(error).__name__}: {error}"
+                if self._reported.get(pod) != failure:
                     log.info("a reward pod does not answer yet", pod=pod, address=address, reason=failure)
-                reported = failure
+                self._reported[pod] = failure
             await asyncio.sleep(_TICK_S)
 
     async def _connect(self, address: str) -> aiohttp.ClientWebSocketResponse:

@@ -111,7 +111,7 @@ class RewardPool:
                 event = self._events.get(timeout=max(0.0, deadline_s - self._clock.now_s()))
                 if isinstance(event, WorkerReady | WorkerLost):
                     self.handle(event)
-                    waiting = {lane for lane in waiting if not self._lanes[lane].has_workers}
+                    waiting = {lane for lane in waiting if not self._lanes[lane].num_ready}
                 else:
                     others.append(event)
         except queue.Empty as error:
@@ -119,6 +119,11 @@ class RewardPool:
         finally:
             for other in others:
                 self._events.put(other)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every worker that there may be can take work."""
+        return all(lane.is_complete for lane in self._lanes)
 
     def use(self, prompts: Sequence[PromptRecord]) -> None:
         """Begin a round; draws refer to `prompts` by index."""

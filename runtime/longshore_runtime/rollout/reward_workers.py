@@ -43,7 +43,7 @@ _MAX_FAILED_STARTS: Final = 3
 
 @dataclass(frozen=True)
 class RewardLane:
-    """Workers of one kind: those of the reward pods, or those that hold a judge next to an engine."""
+    """Workers of one kind: those that compute, those that wait for endpoints, or those that hold a colocated judge."""
 
     functions: tuple[RewardFunction, ...]
     host: WorkerHost
@@ -105,9 +105,14 @@ class RewardWorkers:
             self._ask_for(place)
 
     @property
-    def has_workers(self) -> bool:
-        """Whether any worker can take work."""
-        return bool(self._ready)
+    def num_ready(self) -> int:
+        """Workers that can take work."""
+        return len(self._ready)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every place has a worker that can take work."""
+        return len(self._ready) == self._lane.host.num_places
 
     def joined(self, worker: int, found: Surroundings) -> None:
         """A worker can take work; what it found is logged, unless the worker before it in its pod found the same."""

@@ -15,31 +15,43 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import aiohttp
 import psutil
 import pytest
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import Http, RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.rewards import protocol
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
+from longshore_runtime.rewards.server import SPARE_WORKERS, RewardServer
+from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 
 LIMIT_S = 120.0
 TOKEN = "let-me-in"
 MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS)
+SERVICE = RewardFunction(name="service", kind=RewardKind.HTTP, http=Http(url="http://127.0.0.1:9/"))
 ITEM = ScoreItem("d, line 1", "6 * 7?", r"\boxed{42}", "42", {})
 SPEC: dict[str, Any] = {
     "model": {"builtin": "Tiny"},
     "data": {"path": "rows.jsonl"},
     "algorithm": {"steps": 1, "promptsPerStep": 1, "responsesPerPrompt": 2, "maxResponseTokens": 64},
     "storage": {"claimName": "none"},
-    "reward": {"functions": [{"name": "maths", "kind": "Maths"}], "pods": 1, "workersPerPod": 2},
+    "reward": {
+        "functions": [
+            {"name": "maths", "kind": "Maths"},
+            {"name": "service", "kind": "HTTP", "http": {"url": "http://127.0.0.1:9/"}},
+        ],
+        "pods": 1,
+        "workersPerPod": 1,
+        "requestsPerPod": 6,
+    },
 }
 
 
@@ -151,6 +163,16 @@ def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, host: Pod
     assert worker.death.result(LIMIT_S)
 
 
+def test_a_pod_has_room_for_all_its_requests_and_starts_no_process_for_them(pod: Pod, token: Path) -> None:
+    num_requests = SPARE_WORKERS + 1  # More than there is room for where one worker computes and none waits.
+    host = PodWorkers(1, num_requests, lambda index: pod.ip, token)
+    for place in range(num_requests):
+        worker = host.ask_for(place, ScorerFactory((SERVICE,), "output"), 0.0)
+        assert worker.ready.result(LIMIT_S) == Surroundings()
+    assert psutil.Process(pod.process.pid).children() == []
+    host.close()
+
+
 @pytest.mark.parametrize("header", [None, "Bearer ", "Bearer wrong", TOKEN], ids=str)
 def test_a_pod_lets_nobody_in_without_its_token(pod: Pod, header: str | None) -> None:
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
@@ -158,6 +180,30 @@ def test_a_pod_lets_nobody_in_without_its_token(pod: Pod, header: str | None) ->
     with pytest.raises(HTTPError) as refused:
         urlopen(Request(pod.url + protocol.PATH, headers=headers), timeout=LIMIT_S)
     assert refused.value.code == 401
+
+
+BEGIN = b'{"functions":["maths"],"rehearsals":{}}'
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\x80\x04K\x01.", b"{}", BEGIN.replace(b'"maths"', b""), BEGIN.replace(b"maths", b"judge"), b"[" * 100_000],
+    ids=["pickle", "empty", "for-nothing", "for-another-function", "deep"],
+)
+def test_a_first_message_that_cannot_be_read_ends_the_connection(message: bytes) -> None:
+    async def close_code() -> int | None:
+        server = RewardServer(ScorerFactory((MATHS,), "output"), TOKEN, 1)
+        async with (
+            server.listening("127.0.0.1", 0) as port,
+            aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
+            session.ws_connect(f"http://127.0.0.1:{port}{protocol.PATH}") as socket,
+        ):
+            protocol.decode(protocol.Hello, await socket.receive_bytes())
+            await socket.send_bytes(message)
+            await socket.receive()
+            return socket.close_code
+
+    assert asyncio.run(close_code()) == WSCloseCode.POLICY_VIOLATION
 
 
 Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -167,6 +167,8 @@ def test_more_gpus_make_rounds_shorter_and_cost_more_hours(tmp_path: Path) -> No
         ({"reward": {"functions": [{"name": "code", "kind": "Code"}]}}, "rewardWaitSeconds"),
         ({"reward": {"functions": [{"name": "judge", "kind": "Judge", "judge": {"modelPath": "m"}}]}},
          "rewardWaitSeconds"),
+        ({"reward": {"functions": [{"name": "ask", "kind": "HTTP", "http": {"url": "http://a"}}], "requestsPerPod": 1}},
+         "rewardWaitSeconds"),
     ],
 )  # fmt: skip
 def test_fields_of_the_manifest_count(tmp_path: Path, changes: Json, higher: str) -> None:

@@ -171,8 +171,20 @@ class TestRequests:
         for pod in pods:
             assert pod["spec"]["containers"][0]["resources"]["requests"].keys() >= {"cpu", "memory"}
 
-    def test_a_reward_pod_asks_for_a_share_of_a_cpu_for_every_worker(self) -> None:
-        assert reward_resources(workersPerPod=6)["requests"] == {"cpu": "1500m", "memory": "1Gi"}
+    def test_a_reward_pod_asks_for_a_share_of_a_cpu_for_every_worker_and_every_request(self) -> None:
+        computes, waits = (
+            {"name": "maths", "kind": "Maths"},
+            {"name": "ask", "kind": "HTTP", "http": {"url": "http://a"}},
+        )
+        beside = {"name": "judge", "kind": "Judge", "judge": {"modelPath": "judge"}}
+        for functions, cpu in (
+            ([computes], "1500m"),
+            ([computes, waits], "2300m"),
+            ([waits], "800m"),
+            ([beside], "250m"),
+        ):
+            resources = reward_resources(functions=functions, workersPerPod=6, requestsPerPod=100)
+            assert resources["requests"] == {"cpu": cpu, "memory": "1Gi"}
 
     def test_what_the_job_asks_for_comes_first(self) -> None:
         *_, pod = all_pods(coordinator={"resources": {"cpu": "4"}})[:1]

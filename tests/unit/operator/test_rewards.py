@@ -161,6 +161,26 @@ def test_a_suspended_or_finished_job_has_none_and_a_resumed_one_starts_with_the_
     assert running.status.rewards.desired == 0
 
 
+SERVICE: dict[str, Any] = {"name": "service", "kind": "HTTP", "http": {"url": "http://service/"}}
+
+
+@pytest.mark.parametrize(
+    ("functions", "expected"),
+    [([SERVICE], {2: 1, 7: 1, 8: 2}), ([SERVICE, {"name": "maths", "kind": "Maths"}], {1: 1, 2: 2, 8: 2})],
+    ids=["only-waits", "computes-too"],
+)
+def test_pods_are_counted_by_their_requests_only_if_no_function_computes(
+    functions: list[dict[str, Any]], expected: dict[int, int]
+) -> None:
+    """A pod has 2 workers and 8 requests: none is added before all of those by which pods are sized have joined."""
+    reward = {**REWARD, "functions": functions, "requestsPerPod": 8}
+    for num_workers, num_pods in expected.items():
+        cluster = running_cluster(reward=reward)
+        cluster.pass_time(60)
+        report(cluster, behind(num_workers))
+        assert cluster.status.rewards.desired == num_pods, num_workers
+
+
 def test_without_a_maximum_the_number_is_fixed() -> None:
     cluster = running_cluster(reward={"pods": 2})
     report(cluster, behind(4))

@@ -18,9 +18,10 @@ TOKEN = "of the tests"
 
 @dataclass
 class Pods:
-    """Pods that come and go, with one worker each, and the coordinator's way to them."""
+    """Pods that come and go, with one worker each unless a test says otherwise, and the coordinator's way to them."""
 
     directory: Path
+    num_workers: int = 1
     close_limit_s: float = 60.0
     factory: ScorerFactory | None = None
     """Of pods that join from now on."""
@@ -72,7 +73,7 @@ class Pods:
 
     async def _join(self, index: int) -> None:
         assert self.factory is not None, "a pod knows its functions"
-        server = RewardServer(self.factory, TOKEN, 1, close_limit_s=self.close_limit_s)
+        server = RewardServer(self.factory, TOKEN, self.num_workers, close_limit_s=self.close_limit_s)
         listens, end = asyncio.Event(), asyncio.Event()
         self.servers[index] = server
         self._stopping[index] = asyncio.create_task(

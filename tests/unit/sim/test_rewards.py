@@ -10,7 +10,15 @@ from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.profile import JudgePoint
-from longshore.sim.rewards import CodeRewards, JudgeRewards, MathsRewards, MixedRewards, RewardStage, Scoring
+from longshore.sim.rewards import (
+    CodeRewards,
+    EndpointRewards,
+    JudgeRewards,
+    MathsRewards,
+    MixedRewards,
+    RewardStage,
+    Scoring,
+)
 
 
 def scoring(prompt: int, index: int = 0, *, num_tokens: int = 100, correct: bool = True) -> Scoring:
@@ -67,6 +75,15 @@ def test_reference_solutions_limit_even_the_first_program_of_a_prompt() -> None:
 def test_what_is_not_scored_yet_teaches_nothing() -> None:
     stage = RewardStage(CodeRewards(hanging_share=1.0), num_workers=4, adaptive_timeout=TimeoutSettings())
     assert stage.submit([scoring(0, correct=True), scoring(0, 1, correct=False)], 0.0) == 30.0
+
+
+def test_what_waits_for_an_endpoint_takes_no_worker_from_what_computes() -> None:
+    mixed = MixedRewards((MathsRewards(1.0), EndpointRewards(MathsRewards(10.0))))
+    stage = RewardStage(mixed, num_workers=1, num_requests=2)
+    asked = [scoring(1, index) for index in range(3)]
+    assert stage.submit(asked, 0.0) == 20.0, "two requests at a time"
+    assert stage.submit([scoring(0), scoring(0, 1)], 0.0) == 2.0
+    assert RewardStage(EndpointRewards(MathsRewards(10.0)), 1, num_requests=4).submit(asked, 0.0) == 10.0
 
 
 def test_prompts_belong_to_tasks_in_turn() -> None:

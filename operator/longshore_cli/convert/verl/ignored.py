@@ -111,7 +111,7 @@ IGNORED: Final = (
     Ignored((*_named("reward", _VERIFIERS),
              *_named("reward_model", _OLD_VERIFIERS),
              "sandbox_fusion.*"),
-            "how verl runs its verifiers; see reward.pods, workersPerPod and kind Code"),
+            "how verl runs its verifiers; see reward.pods, workersPerPod, requestsPerPod and kind Code"),
     Ignored(("trainer.project_name", "trainer.experiment_name"), "metadata.name is experiment_name, or that of --name"),
     Ignored(("trainer.logger",), "metrics go to TensorBoard files and metrics.jsonl, under verl's names"),
     Ignored(("trainer.val_before_train",), "the model is always evaluated before and after training", (True,)),

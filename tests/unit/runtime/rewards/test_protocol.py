@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from longshore.api.reward import Http, RewardFunction, RewardKind
 from longshore.policy.adaptive_timeout import CaseRun
 from longshore_runtime.rewards import protocol
-from longshore_runtime.rewards.protocol import Answer, BadMessage, Failed, Ready, ScoreRequest, Started
+from longshore_runtime.rewards.protocol import Answer, BadMessage, Begin, Failed, Ready, ScoreRequest, Started
 from longshore_runtime.rewards.scoring import (
     RewardError,
     RewardFault,
@@ -88,6 +88,39 @@ def test_a_row_may_hold_what_json_does_not_know() -> None:
 def test_a_row_that_cannot_be_sent_is_reported_with_its_name(value: object, sentence: str) -> None:
     with pytest.raises(RewardError, match=f"^{sentence}$"):
         protocol.encode_request(1, SERVICE, [ScoreItem("d", "", "", "", {"value": value})])
+
+
+FUNCTIONS = [CODE, MATHS, SERVICE]
+
+
+@given(st.lists(st.sampled_from(FUNCTIONS), min_size=1, unique_by=lambda one: one.name))
+def test_a_worker_learns_which_functions_it_is_for(functions: list[RewardFunction]) -> None:
+    begin = protocol.decode(Begin, protocol.encode_begin(functions, {}))
+    assert protocol.functions_of(begin, FUNCTIONS) == functions
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ({}, "functions"),
+        ({"functions": []}, "functions: .*at least 1 item"),
+        ({"functions": "run"}, "functions: .*array"),
+        ({"functions": {"run": 1}}, "functions: .*array"),
+        ({"functions": [1]}, "functions.*valid string"),
+        ({"functions": [None]}, "functions.*valid string"),
+        ({"functions": ["run"], "more": 1}, "no such field"),
+        ({"functions": ["run", "Run"]}, "^reward pods have no function 'Run'$"),
+        ({"functions": ["run "]}, "^reward pods have no function 'run '$"),
+        ({"functions": ["../run\x1b[2J"]}, r"^reward pods have no function '\.\./run\\x1b\[2J'$"),
+        ({"functions": ["x" * 100_000]}, "^reward pods have no function 'x{10}"),
+        ({"functions": ["run", "sum", "run"]}, "^it names a function twice$"),
+        ({"functions": ["run"], "rehearsals": {"sum": []}}, "^it has rows for a function that it does not name$"),
+    ],
+)
+def test_a_first_message_that_does_not_fit_the_job_is_refused(message: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadMessage, match=sentence) as refusal:
+        protocol.functions_of(protocol.decode(Begin, orjson.dumps({"rehearsals": {}} | message)), FUNCTIONS)
+    assert str(refusal.value).isprintable() and len(str(refusal.value)) < 5_000
 
 
 @pytest.mark.parametrize(

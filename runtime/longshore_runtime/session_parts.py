@@ -299,7 +299,12 @@ class PartsBuilder:
 
     def _trainers(self, model: InitialModel) -> TrainerGroup:
         algorithm = self._spec.algorithm
-        spec = TrainerSpec.of(algorithm, self._spec.trainer, expected_updates(algorithm, self._spec.rollout))
+        spec = TrainerSpec.of(
+            algorithm,
+            self._spec.trainer,
+            expected_updates(algorithm, self._spec.rollout),
+            is_colocated=self._spec.placement is Placement.COLOCATED,
+        )
         component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
         num_replicas, num_ranks = self._spec.trainer.data_parallel_size, spec.sizes.ranks_per_replica
         places = trainer_places(self._spec.training_pods, num_replicas, num_ranks, component)

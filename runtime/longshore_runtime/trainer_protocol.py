@@ -116,6 +116,8 @@ class TrainerOptions:
     """Whether accumulated gradients are kept on the host until the update."""
     offload_reference: bool = False
     """Whether the reference is kept on the host, and replaces the model while it computes."""
+    offload_moments: bool = False
+    """Whether Adam's moments leave for the host before a pass that follows an update; sleep moves them there, too."""
 
     @property
     def schedule(self) -> ScheduleOptions:

@@ -115,7 +115,7 @@ class TorchTrainer:
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; samples are packed by length into micro-batches."""
-        self.wake()
+        self._prepare_pass()
         parts = split(samples, has_reference=self._reference is not None)
         self._meter.expect(parts.num_passes)
         with torch.no_grad():
@@ -130,7 +130,7 @@ class TorchTrainer:
     @torch.no_grad()
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
         """Compute log-probabilities in the same passes as gradients; see `Trainer`."""
-        self.wake()
+        self._prepare_pass()
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         found: dict[int, tuple[float, ...]] = {}
         own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
@@ -143,7 +143,7 @@ class TorchTrainer:
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """Compare the gradients of all replicas with those of one pass over all samples; see `Trainer`."""
-        self.wake()
+        self._prepare_pass()
         in_loss = [sample for sample in samples if sample.num_loss_tokens]
         micro_batches = self._micro_batches(in_loss)
         return self._accumulation.difference(
@@ -312,6 +312,11 @@ class TorchTrainer:
             self._parameters[number] for number, state in states.items() for value in state.values() if value.dim() > 0
         ]
         return sum(parameter.numel() for parameter in (*self._model.module.parameters(), *of_optimizer))
+
+    def _prepare_pass(self) -> None:
+        self.wake()
+        if self._options.offload_moments:
+            self._move_optimizer(HOST)
 
     def _move_optimizer(self, device: torch.device) -> None:
         for state in self._optimizer.state.values():

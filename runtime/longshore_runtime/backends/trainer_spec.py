@@ -18,8 +18,14 @@ class TrainerSpec:
     sizes: ParallelSizes = field(default_factory=ParallelSizes)
 
     @classmethod
-    def of(cls, algorithm: Algorithm, trainer: TrainerSettings, num_updates: int) -> "TrainerSpec":
-        """Return the spec of a job's trainer, which makes so many updates."""
+    def of(
+        cls, algorithm: Algorithm, trainer: TrainerSettings, num_updates: int, *, is_colocated: bool
+    ) -> "TrainerSpec":
+        """Return the spec of a job's trainer, which makes so many updates.
+
+        `is_colocated`: it sleeps between two steps. Where a step makes one update, moments are on the host during its
+        passes, then. They are there in long rounds, too, so that these need no more memory.
+        """
         options = TrainerOptions(
             learning_rate=algorithm.learning_rate,
             learning_rate_schedule=algorithm.learning_rate_schedule,
@@ -45,6 +51,7 @@ class TrainerSpec:
             seed=algorithm.seed,
             offload_gradients=trainer.offload_gradients,
             offload_reference=trainer.offload_reference,
+            offload_moments=is_colocated and algorithm.makes_one_update,
         )
         return cls(trainer.backend, options, ParallelSizes.of(trainer))
 

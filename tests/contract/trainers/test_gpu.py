@@ -77,6 +77,17 @@ def test_memory_is_taken_when_it_is_needed_and_given_back(large: Kind, options: 
         assert taken() == 1, "the optimizer's state waits for the update"
 
 
+@pytest.mark.parametrize("offload", [False, True])
+def test_moments_leave_before_the_pass_that_follows_an_update(large: Kind, offload: bool) -> None:
+    trainer = large.start(replace(without_kl(), offload_moments=offload))
+    size = sum(values.nbytes for _, values in trainer.weights())
+    for _ in range(2):
+        trainer.accumulate(PARTS[0])
+        trainer.update(100.0)
+    trainer.accumulate(PARTS[1])
+    assert round(torch.cuda.memory_allocated() / size * 4) / 4 == (2 if offload else 4)
+
+
 @pytest.mark.parametrize("is_read", [False, True])
 def test_sending_weights_gives_back_what_it_took(large: Kind, is_read: bool) -> None:
     """Also the memory that torch would keep for later: an engine's KV cache wants it."""

@@ -2,6 +2,8 @@
 
 from dataclasses import fields
 
+import pytest
+
 from longshore.api.algorithm import (
     Algorithm,
     AlgorithmName,
@@ -48,15 +50,15 @@ NUM_UPDATES = 54
 
 def test_every_option_is_that_of_the_job() -> None:
     trainer = TrainerSettings(max_tokens_per_micro_batch=13, offload_gradients=True, offload_reference=True)
-    options = TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES).options
+    options = TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES, is_colocated=True).options
     assert (options.objective, options.num_updates) == (OBJECTIVES[AlgorithmName.DAPO], NUM_UPDATES)
-    for name in {field.name for field in fields(TrainerOptions)} - {"objective", "num_updates"}:
+    for name in {field.name for field in fields(TrainerOptions)} - {"objective", "num_updates", "offload_moments"}:
         expected = ALGORITHM if hasattr(ALGORITHM, name) else trainer
         assert getattr(options, name) == getattr(expected, name), name
 
 
 def test_the_learning_rate_falls_over_all_updates() -> None:
-    schedule = TrainerSpec.of(ALGORITHM, TrainerSettings(), NUM_UPDATES).options.schedule
+    schedule = TrainerSpec.of(ALGORITHM, TrainerSettings(), NUM_UPDATES, is_colocated=True).options.schedule
     assert schedule == ScheduleOptions(
         0.1,
         LearningRateSchedule.COSINE,
@@ -67,25 +69,37 @@ def test_the_learning_rate_falls_over_all_updates() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("groups_per_update", "is_colocated", "expected"), [(None, True, True), (2, True, False), (None, False, False)]
+)
+def test_moments_wait_on_the_host_where_they_do_between_two_steps(
+    groups_per_update: int | None, is_colocated: bool, expected: bool
+) -> None:
+    algorithm = ALGORITHM.model_copy(update={"prompts_per_update": groups_per_update, "epochs_per_step": 1})
+    spec = TrainerSpec.of(algorithm, TrainerSettings(), NUM_UPDATES, is_colocated=is_colocated)
+    assert spec.options.offload_moments is expected
+
+
 def test_the_correction_is_that_of_the_job() -> None:
     correction = RolloutCorrection(rollout_is_threshold=7)
     clipped = ALGORITHM.model_copy(update={"importance_sampling": ImportanceSampling.CLIPPED})
     algorithm = clipped.model_copy(update={"rollout_correction": correction})
-    assert TrainerSpec.of(algorithm, TrainerSettings(), NUM_UPDATES).options.rollout_correction == correction
+    spec = TrainerSpec.of(algorithm, TrainerSettings(), NUM_UPDATES, is_colocated=True)
+    assert spec.options.rollout_correction == correction
 
 
 def test_every_size_is_that_of_the_job() -> None:
     split = TrainerSettings(
         backend=TrainerBackend.MEGATRON, tensor_parallel_size=2, pipeline_parallel_size=3, context_parallel_size=4
     )
-    spec = TrainerSpec.of(ALGORITHM, split, NUM_UPDATES)
+    spec = TrainerSpec.of(ALGORITHM, split, NUM_UPDATES, is_colocated=True)
     assert (spec.backend, spec.sizes) == (TrainerBackend.MEGATRON, ParallelSizes(tensor=2, pipeline=3, context=4))
     assert spec.sizes.ranks_per_replica == split.ranks_per_replica
-    sharded = TrainerSpec.of(ALGORITHM, TrainerSettings(fsdp_size=2), NUM_UPDATES)
+    sharded = TrainerSpec.of(ALGORITHM, TrainerSettings(fsdp_size=2), NUM_UPDATES, is_colocated=True)
     assert (sharded.backend, sharded.sizes) == (TrainerBackend.TORCH, ParallelSizes(fsdp=2))
 
 
 def test_ranks_that_hold_shards_save_together() -> None:
     spread = (TrainerSettings(backend=TrainerBackend.MEGATRON), TrainerSettings(fsdp_size=2))
-    assert all(TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES).saves_together for trainer in spread)
-    assert not TrainerSpec.of(ALGORITHM, TrainerSettings(), NUM_UPDATES).saves_together
+    assert all(TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES, is_colocated=True).saves_together for trainer in spread)
+    assert not TrainerSpec.of(ALGORITHM, TrainerSettings(), NUM_UPDATES, is_colocated=True).saves_together

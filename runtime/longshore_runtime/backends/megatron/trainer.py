@@ -92,7 +92,7 @@ class MegatronTrainer:
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; every rank of the replica returns the replica's sums."""
-        self.wake()
+        self._prepare_pass()
         parts = split(samples, has_reference=self._reference is not None)
         self._meter.expect(parts.num_passes)
         sums = parts.left_out_sums
@@ -106,7 +106,7 @@ class MegatronTrainer:
 
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
         """Compute log-probabilities on the ranks of the last stage; see `Trainer`."""
-        self.wake()
+        self._prepare_pass()
         lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
         order = pack(lengths, self._options.max_tokens_per_micro_batch)
         batches = self._micro_batches(samples)
@@ -121,7 +121,7 @@ class MegatronTrainer:
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """Compare the gradients of all replicas with those of one pass over all samples; see `Trainer`."""
-        self.wake()
+        self._prepare_pass()
         in_loss = [sample for sample in samples if sample.num_loss_tokens]
         with self._computing():
             return self._accumulation.difference(
@@ -225,6 +225,11 @@ class MegatronTrainer:
         """Move the weights back; gradients and optimizer state follow when they are needed."""
         self._weights.reload()
         self._reference_place.wake()
+
+    def _prepare_pass(self) -> None:
+        self.wake()
+        if self._options.offload_moments:
+            self._optimizer.move_state(HOST)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield weights in the precision of the trainer; a sleeping rank needs memory for one at a time."""

@@ -160,10 +160,18 @@ def stored_runs(result: Path, steps: int) -> list[Run]:
 
 
 def merged(kept: Sequence[Run], runs: Sequence[Run]) -> list[Run]:
-    """Those that are kept and not made again, and the new ones, in the order of the variants, then seeds."""
-    by_pair = {(run["variant"], run["seed"]): run for run in (*kept, *runs)}
+    """Those that are kept and not made again, and the new ones, in the order of the variants, then seeds.
+
+    The baseline is kept call by call, because what ran beside it is compared with it.
+    """
     order = list(VARIANTS)
-    return [by_pair[pair] for pair in sorted(by_pair, key=lambda pair: (order.index(pair[0]), pair[1]))]
+
+    def place(run: Run) -> tuple[int, int, str]:
+        return order.index(run["variant"]), run["seed"], run["call"] if run["variant"] == BASELINE else ""
+
+    found = {place(run): run for run in (*kept, *runs)}
+    calls = {run["call"] for run in found.values() if run["variant"] != BASELINE} | {run["call"] for run in runs}
+    return [run for _, run in sorted(found.items(), key=lambda one: one[0]) if run["call"] in calls]
 
 
 def _report(runs: Sequence[Run], steps: int) -> None:

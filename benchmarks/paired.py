@@ -89,10 +89,12 @@ def at_seconds(points: Sequence[Mapping[str, float]], seconds: float, kind: str)
 
 
 def _pairs(runs: Sequence[Run], variant: str) -> Iterator[tuple[Run, Run]]:
-    """The variant and the baseline, seed by seed."""
-    of = {(run["variant"], run["seed"]): run for run in runs}
-    for seed in sorted(run["seed"] for run in runs if run["variant"] == variant):
-        yield of[variant, seed], of[BASELINE, seed]
+    """The variant and the baseline, seed by seed: that of the same call if there is one, or the newest."""
+    newest = {run["seed"]: run for run in runs if run["variant"] == BASELINE}
+    beside = {(run["seed"], run["call"]): run for run in runs if run["variant"] == BASELINE}
+    of_variant = {run["seed"]: run for run in runs if run["variant"] == variant}
+    for seed, run in sorted(of_variant.items()):
+        yield run, beside.get((seed, run["call"]), newest[seed])
 
 
 def _timed_pairs(runs: Sequence[Run], variant: str) -> Iterator[tuple[Run, Run]]:

@@ -58,6 +58,9 @@ def test_every_variant_makes_the_same_number_of_steps() -> None:
         assert (spec.algorithm.steps, spec.rollout.on_finish) == (60, OnFinish.LEAVE)
 
 
+NAMES = ("Synchronous", "TailBatching")
+
+
 def two_variants(num_seeds: int) -> list[dict[str, Any]]:
     return [
         run(variant, seed, step_s=step_s, rewards=[0.0, 0.4, 0.8 + seed / 10])
@@ -109,9 +112,12 @@ def test_stored_runs_stay_unless_they_are_made_again(tmp_path: Path) -> None:
     assert stored == old
     with pytest.raises(SystemExit, match="another number of steps"):
         learning.stored_runs(result, 30)
-    new = [run(variant, 1, step_s=7.0, rewards=[0.1, 0.9]) for variant in ("Synchronous", "GroupPipeline")]
+    new = [run(name, 1, step_s=7.0, rewards=[0.1, 0.9], call="then") for name in ("Synchronous", "GroupPipeline")]
     synchronous, tail_batching = old[::2], old[1::2]
-    assert learning.merged(stored, new) == [synchronous[0], new[0], *tail_batching, new[1]]
+    merged = learning.merged(stored, new)
+    assert merged == [*synchronous, new[0], *tail_batching, new[1]]
+    again = [run(name, seed, step_s=8.0, rewards=[0.0, 1.0], call="today") for seed in (0, 1) for name in NAMES]
+    assert learning.merged(merged, again) == [again[0], new[0], again[2], again[1], again[3], new[1]]
 
 
 def test_variants_are_compared_over_the_seeds_that_they_have_and_seconds_within_a_call() -> None:
@@ -122,6 +128,9 @@ def test_variants_are_compared_over_the_seeds_that_they_have_and_seconds_within_
     assert not {"step_over_baseline", "reward_less_baseline_at_equal_s"} & table["GroupPipeline"].keys()
     assert paired.by_second(runs, "GroupPipeline", "reward") == {}
     assert paired.step_ratios(runs) == {"TailBatching/step_s": [0.5] * 3}
+    runs.append(run("Synchronous", 1, step_s=4.0, rewards=[0.0, 0.4, 0.9], call="before"))
+    assert paired.step_ratios(runs) == {"TailBatching/step_s": [0.5] * 3, "GroupPipeline/step_s": [1.25]}
+    assert paired.compared(runs)["Synchronous"]["num_seeds"] == 3
 
 
 def test_evaluations_that_find_the_same_all_count_and_take_no_seconds() -> None:

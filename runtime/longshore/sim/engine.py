@@ -31,13 +31,14 @@ class SimRequest(NamedTuple):
     """Tokens sampled before, elsewhere or in an earlier round; their KV cache is computed again."""
 
 
-@dataclass
-class _Running:
+class _Running(NamedTuple):
     request: SimRequest
     finish_step: int
+    tokens_at_0: int
+    """Tokens that it would have had at step 0: with every step there is one more."""
 
     def num_tokens(self, step: int) -> int:
-        return self.request.total_tokens - (self.finish_step - step)
+        return self.tokens_at_0 + step
 
     def context_tokens(self, step: int) -> int:
         return self.request.prompt_tokens + self.num_tokens(step)
@@ -76,6 +77,9 @@ class SimEngine:
         self._step = 0
         self._running: dict[ResponseId, _Running] = {}
         self._finishes: list[tuple[int, ResponseId]] = []
+        self._fewest: list[tuple[int, int, int, ResponseId]] = []
+        """A heap of running requests in the order in which SGLang preempts; those that do not run are passed over."""
+        self._num_started = 0
         self._context_tokens = 0
         self._waiting: deque[SimRequest] = deque()
         self._leaving: set[ResponseId] = set()
@@ -256,7 +260,12 @@ class SimEngine:
     def _start(self, request: SimRequest) -> int:
         """Run it from the next step on; returns the tokens to compute before."""
         finish = self._step + request.total_tokens - request.kept_tokens
-        self._running[request.response] = _Running(request, finish)
+        running = self._running[request.response] = _Running(request, finish, request.total_tokens - finish)
+        if self._reserve is not None:
+            # Of requests with as many tokens, the one with the longest prompt goes first, then the youngest.
+            self._num_started += 1
+            place = (running.tokens_at_0, -request.prompt_tokens, -self._num_started, request.response)
+            heapq.heappush(self._fewest, place)
         heapq.heappush(self._finishes, (finish, request.response))
         self._context_tokens += _context(request)
         draw = request.response.draw
@@ -283,15 +292,14 @@ class SimEngine:
     def _advance_with(self, reserve: Reserve, *, has_ended: bool) -> None:
         if self.is_idle:
             reserve.emptied()
+            self._fewest.clear()
             return
         reserve.is_open |= has_ended
         if not self._is_over_full:
             self._admit_with(reserve)
             return
         while self._is_over_full:
-            fewest = min(reversed(self._running.values()), key=self._stops_before)
-            del self._running[fewest.request.response]
-            self._waiting.append(self._stopped(fewest))
+            self._waiting.append(self._stopped(self._pop_fewest()))
         reserve.preempted(self._running_tokens())
 
     def _admit_with(self, reserve: Reserve) -> None:
@@ -310,11 +318,16 @@ class SimEngine:
                 free -= _context(request) + reserve.growth(0)
                 chunk_tokens -= num_computed
 
-    def _running_tokens(self) -> Iterator[int]:
-        return (running.num_tokens(self._step) for running in self._running.values())
+    def _running_tokens(self) -> list[int]:
+        step = self._step
+        return [running.tokens_at_0 + step for running in self._running.values()]
 
-    def _stops_before(self, running: _Running) -> tuple[int, int]:
-        return running.num_tokens(self._step), -running.request.prompt_tokens
+    def _pop_fewest(self) -> _Running:
+        while True:
+            tokens_at_0, _, _, response = heapq.heappop(self._fewest)
+            running = self._running.get(response)
+            if running is not None and running.tokens_at_0 == tokens_at_0:
+                return self._running.pop(response)
 
 
 def _context(request: SimRequest) -> int:

@@ -6,7 +6,7 @@ that come at once, the first get a start before the cache is full (`PrefillAdder
 `retract_decode` of its code, with its default settings).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _FIRST_SHARE: Final = 0.7
@@ -41,7 +41,9 @@ class Reserve:
 
     def kept_for(self, num_tokens: Iterable[int]) -> float:
         """Room for running requests with so many response tokens."""
-        return self._share * sum(map(self.growth, num_tokens))
+        # Not by `growth`: this is most of what a simulation of SGLang computes.
+        most, limit = _MAX_GROWTH_TOKENS, self._max_new_tokens
+        return self._share * sum([limit - each if limit - each < most else most for each in num_tokens])
 
     def stepped(self, num_steps: int) -> None:
         """Steps went by; in one that began with preemptions the share does not fall."""
@@ -50,9 +52,8 @@ class Reserve:
             self._skips_step = False
             self._share = max(_LEAST_SHARE, self._share - num_falls * _LESS_PER_STEP)
 
-    def preempted(self, num_tokens: Iterable[int]) -> None:
-        """Requests were stopped; those that still run have so many response tokens."""
-        left = list(num_tokens)
+    def preempted(self, left: Sequence[int]) -> None:
+        """Requests were stopped; those that are left have so many response tokens."""
         needed = sum(left) + _STEPS_AFTER_PREEMPTION * len(left)
         self._share = min(1.0, needed / (self._max_new_tokens * len(left) + 1))
         self._skips_step = True

@@ -21,7 +21,7 @@ def slowly(path: str, body: Json) -> Reply:
 def test_a_slow_reward_gets_a_second_pod_that_scores_until_the_deadline(cluster: Cluster) -> None:
     with serving(slowly) as service:
         slow = {"name": "slow", "kind": "HTTP", "http": {"url": service.address}}
-        reward = {"functions": [slow], "pods": 1, "maxPods": 2, "workersPerPod": 1}
+        reward = {"functions": [slow], "pods": 1, "maxPods": 2, "requestsPerPod": 1}
         job = cluster.apply(fake_job("slow-reward", reward=reward, checkpoint={"everySteps": 100}))
         job.wait("two reward pods are wanted", lambda s: s["rewards"]["desired"] == 2)
         job.wait("both score", lambda s: s["runtime"]["rewards"]["workers"] == 2 == s["runtime"]["rewards"]["busy"])

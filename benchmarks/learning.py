@@ -58,7 +58,7 @@ ALGORITHMS: Final[Mapping[str, dict[str, Any]]] = {
 }
 """Of variants that change more than the rollout."""
 ON_REQUEST: Final = frozenset({"TailBatching, one update, scaled by signal"})
-STRICT_DEFAULTS: Final = ("TailBatching", "ReorderRollout", "GroupPipeline", "Auto")
+STRICT_DEFAULTS: Final = ("TailBatching", "ReorderRollout", "GroupPipeline", "TailBatching, streamed", "Auto")
 """None of these may learn less per step than the baseline, beyond the interval."""
 
 Run = dict[str, Any]

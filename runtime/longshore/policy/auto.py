@@ -22,7 +22,7 @@ from longshore.policy.tail_batching import TailBatching
 class RoundChoice:
     """What Auto chooses of a round."""
 
-    prompt_factor: float = 1.25
+    prompt_factor: float = TailBatchingSettings().prompt_factor
     """Of tail batching, as the next one."""
     response_factor: float = 1.0
     handover: Handover = Handover.AFTER_ROUND

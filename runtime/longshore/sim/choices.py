@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from longshore.api.rollout import Handover, Leftovers, Parallelism, Rollout, Strategy
+from longshore.api.rollout import Handover, Leftovers, Parallelism, Rollout, Strategy, TailBatchingSettings
 from longshore.policy import tail_batching
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.job import SimJob, Training
@@ -178,7 +178,7 @@ class SearchBounds:
 
 def references(present: Choice, bounds: SearchBounds) -> tuple[Choice, ...]:
     """What every search compares with, besides the present: the baseline, and tail batching's defaults."""
-    found = (present.under(Strategy.SYNCHRONOUS), _tail_batching(present, _PROMPT_FACTORS[0]))
+    found = (present.under(Strategy.SYNCHRONOUS), _tail_batching(present, TailBatchingSettings().prompt_factor))
     return tuple(filter(bounds.allow, found))
 
 

@@ -87,6 +87,7 @@ def test_queues_and_quotas(shell: Shell, teams: tuple[Jobs, Jobs]) -> None:
     b.wait_phase("Running", "old")
     for name in ("before-1", "before-2", "gsm8k"):
         a.create(name, **spec_of(replicas=2))
+    a.wait_phase("Queued", "gsm8k")
     seen = page.run("kubectl get rljobs", "team-a")
     assert ["gsm8k", "Queued"] in [row[:2] for row in rows(seen.printed)]
     says(a, "gsm8k", "Admitted", "the job needs 16 nvidia.com/gpu, and 8 are free; 2 jobs are ahead")

@@ -23,7 +23,7 @@ class Applied:
 def apply(live: Object, config: Object, schema: Schema, owner: Owner, *, force: bool) -> Applied:
     """Return the object and its owners after ``owner`` applies ``config``. Raises 409 with the conflicts."""
     owners = ownership.entries_of(live)
-    base = _without_owners(live)
+    base = copied(ownership.without_entries(live))
     wanted = ownership.owned(frozenset(fieldsets.of_applied(config, schema)))
     previous = owners.get(owner, Holding(frozenset(), "")).paths
     others = {other: holding for other, holding in owners.items() if other != owner}
@@ -37,12 +37,6 @@ def apply(live: Object, config: Object, schema: Schema, owner: Owner, *, force: 
     lost = frozenset(comparison.removed) | taken
     kept = {other: Holding(h.paths - lost, h.time) for other, h in others.items()}
     return Applied(result, {**kept, owner: Holding(wanted, "")})
-
-
-def _without_owners(obj: Object) -> Object:
-    base = copied(obj)
-    base["metadata"].pop("managedFields", None)
-    return base
 
 
 # --- merging

@@ -71,7 +71,7 @@ class Objects:
     # --- reading
 
     def read(self, resource: Resource, namespace: str, name: str) -> Object:
-        """Return a copy in the resource's own form. Raises 404."""
+        """Return an object in the resource's own form, as `presented`. Raises 404."""
         return presented(resource, self._record(resource, namespace, name))
 
     def _record(self, resource: Resource, namespace: str, name: str) -> Record:
@@ -171,7 +171,7 @@ class Objects:
     ) -> Object:
         """Replace an object by ``change(current)``. A change without effect leaves its version alone."""
         record = self._record(resource, namespace, name)
-        current = presented(resource, record)
+        current = copied(presented(resource, record))
         new = change(copied(current))
         self._check_identity(resource, name, current, new)
         metadata = new["metadata"]
@@ -179,12 +179,11 @@ class Objects:
         stamped = metadata.pop("managedFields", None) or current["metadata"].get("managedFields")
         new = restricted(resource, current, new, subresource)
         self._keep_fixed(current, new)
-        old = copied(record.obj)
+        old = ownership.without_entries(record.obj)
         normalize(resource, new)
         for admit in self.admission:
             admit(resource, new, old, subresource)
         new["metadata"].pop("managedFields", None)
-        old["metadata"].pop("managedFields", None)
         counts = (resource.counts_generation or resource.custom) and subresource != "binding"
         if counts and generation_moves(resource, old, new):
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1

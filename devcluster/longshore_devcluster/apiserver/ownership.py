@@ -65,6 +65,11 @@ def entries_of(obj: Object) -> Owners:
     return parse(obj["metadata"].get("managedFields"))
 
 
+def without_entries(obj: Object) -> Object:
+    """Return an object without its entries; its other members stay those of `obj`."""
+    return {**obj, "metadata": {name: value for name, value in obj["metadata"].items() if name != "managedFields"}}
+
+
 def same_owners(one: Owners, other: Owners) -> bool:
     """Return whether the same managers hold the same fields (whenever they took them)."""
     return {o: h.paths for o, h in one.items()} == {o: h.paths for o, h in other.items()}

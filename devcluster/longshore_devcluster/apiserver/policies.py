@@ -9,9 +9,11 @@ from typing import Any
 from celpy import CELEvalError, celtypes, json_to_cel
 
 from longshore_devcluster.apiserver.access.users import User
-from longshore_devcluster.apiserver.crd.cel import evaluate, parse
+from longshore_devcluster.apiserver.crd.cel import digest, evaluate, parse, read_by
 from longshore_devcluster.apiserver.crd.cel_check import BadRule
+from longshore_devcluster.apiserver.crd.cel_reads import only
 from longshore_devcluster.apiserver.errors import ApiError, FieldError, field_invalid_text, forbidden
+from longshore_devcluster.apiserver.ownership import without_entries
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.selectors import matches_labels
@@ -21,7 +23,28 @@ from longshore_devcluster.client.selectors import from_object
 GROUP = "admissionregistration.k8s.io"
 _POLICIES = f"validatingadmissionpolicies.{GROUP}"
 _BINDINGS = f"validatingadmissionpolicybindings.{GROUP}"
+_MAX_KEPT = 1 << 14
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413}
+
+
+class Answers:
+    """Answers of policies, by what was asked and what was read for them: they depend on nothing else.
+
+    Most writes change the status: policies read the same of the next one as of the last.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bool] = {}
+
+    def get(self, asked: bytes) -> bool | None:
+        """Return the answer; None: nobody has asked this."""
+        return self._known.get(asked)
+
+    def keep(self, asked: bytes, *, answer: bool) -> None:
+        """Keep an answer, and forget all earlier ones where they have become too many."""
+        if len(self._known) >= _MAX_KEPT:
+            self._known.clear()
+        self._known[asked] = answer
 
 
 class Policies:
@@ -29,6 +52,7 @@ class Policies:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._answers = Answers()
 
     def check(self, user: User, resource: Resource, new: Object, old: Object | None, subresource: str) -> None:
         """Raises ApiError when a policy that is bound with the action Deny refuses the write."""
@@ -44,7 +68,47 @@ class Policies:
             where = (policy.obj["spec"].get("matchConstraints") or {}, spec.get("matchResources") or {})
             about = namespace.obj if namespace is not None else None
             if all(_covers(part, request, new, old, about) for part in where):
-                _judge(policy.obj, record.key.name, resource, request, new, old)
+                name = policy.obj["metadata"]["name"]
+                denied = f"ValidatingAdmissionPolicy '{name}' with binding '{record.key.name}' denied request:"
+                known = {
+                    "request": request,
+                    "object": without_entries(new),
+                    "oldObject": None if old is None else without_entries(old),
+                }
+                refused = self._refused(policy.obj["spec"], known, denied)
+                if refused is not None:
+                    raise _refusal(resource, request, *refused)
+
+    def _refused(self, spec: Object, known: Object, denied: str) -> tuple[str, str] | None:
+        """Return the message and the reason of a policy's refusal."""
+        for condition in spec.get("matchConditions") or ():
+            matched = self._matches(condition["expression"], known)
+            if isinstance(matched, CELEvalError):
+                return (f"{denied} {matched.args[0]}", "Forbidden") if _fails_closed(spec) else None
+            if not matched:
+                return None
+        judgement = {name: spec.get(name) for name in ("variables", "validations", "failurePolicy")}
+        read = _read_for((*_expressions(spec, "variables"), *_expressions(spec, "validations")), known)
+        asked = digest(judgement, read)
+        if self._answers.get(asked):
+            return None
+        refused = _judged(spec, read, denied)
+        if refused is None:
+            self._answers.keep(asked, answer=True)
+        return refused
+
+    def _matches(self, expression: str, known: Object) -> bool | CELEvalError:
+        """Return whether a match condition holds, or the error of its evaluation."""
+        read = _read_for((expression,), known)
+        asked = digest(expression, read)
+        answer = self._answers.get(asked)
+        if answer is not None:
+            return answer
+        found = evaluate(expression, _as_cel(read))
+        if isinstance(found, CELEvalError):
+            return found
+        self._answers.keep(asked, answer=bool(found))
+        return bool(found)
 
 
 def policy_errors(policy: Object) -> list[FieldError]:
@@ -120,42 +184,40 @@ def _rule_covers(rule: Object, request: Object) -> bool:
     )
 
 
-def _judge(policy: Object, binding: str, resource: Resource, request: Object, new: Object, old: Object | None) -> None:
-    spec, name = policy["spec"], policy["metadata"]["name"]
-    known: dict[str, Any] = {
-        "request": json_to_cel(request),
-        "object": json_to_cel(_plain(new)),
-        "oldObject": json_to_cel(_plain(old)) if old is not None else None,
-    }
-    denied = f"ValidatingAdmissionPolicy '{name}' with binding '{binding}' denied request:"
-    fails_closed = spec.get("failurePolicy", "Fail") == "Fail"
-    for condition in spec.get("matchConditions") or ():
-        matched = evaluate(condition["expression"], known)
-        if isinstance(matched, CELEvalError):
-            if fails_closed:
-                raise _refusal(resource, request, f"{denied} {matched.args[0]}", "Forbidden")
-            return
-        if not matched:
-            return
+def _judged(spec: Object, read: Object, denied: str) -> tuple[str, str] | None:
+    """Return the message and the reason of a refusal; None: the policy lets the request pass."""
     # A variable that cannot be computed is an error where it is used, and only there.
+    known = _as_cel(read)
     known["variables"] = celtypes.MapType()
     for variable in spec.get("variables") or ():
         known["variables"][celtypes.StringType(variable["name"])] = evaluate(variable["expression"], known)
     for validation in spec.get("validations") or ():
         passed = evaluate(validation["expression"], known)
         if isinstance(passed, CELEvalError):
-            if fails_closed:
+            if _fails_closed(spec):
                 why = f"expression '{validation['expression']}' resulted in error: {passed.args[0]}"
-                raise _refusal(resource, request, f"{denied} {why}", "Invalid")
+                return f"{denied} {why}", "Invalid"
         elif not passed:
             message = validation.get("message") or f"failed expression: {validation['expression']}"
-            raise _refusal(resource, request, f"{denied} {message}", validation.get("reason") or "Invalid")
+            return f"{denied} {message}", validation.get("reason") or "Invalid"
+    return None
 
 
-def _plain(obj: Object) -> Object:
-    """Owners of fields change with every write and are nobody's business here."""
-    metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
-    return {**obj, "metadata": metadata}
+def _fails_closed(spec: Object) -> bool:
+    return bool(spec.get("failurePolicy", "Fail") == "Fail")
+
+
+def _expressions(spec: Object, part: str) -> tuple[str, ...]:
+    return tuple(one["expression"] for one in spec.get(part) or ())
+
+
+def _read_for(expressions: tuple[str, ...], known: Object) -> Object:
+    """Return what these expressions read of the request and of both objects."""
+    return {name: only(value, None, read_by(expressions, name)) for name, value in known.items()}
+
+
+def _as_cel(read: Object) -> dict[str, Any]:
+    return {name: None if value is None else json_to_cel(value) for name, value in read.items()}
 
 
 def _refusal(resource: Resource, request: Object, message: str, reason: str) -> ApiError:

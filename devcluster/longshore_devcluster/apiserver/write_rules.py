@@ -4,12 +4,12 @@ from longshore_devcluster.apiserver.errors import FieldError, ObjectRef, field_f
 from longshore_devcluster.apiserver.request import DeleteOptions
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.store import Record, copied
+from longshore_devcluster.apiserver.store import Record
 
 
 def presented(resource: Resource, record: Record) -> Object:
-    """Return a copy of a stored object in the form of ``resource``."""
-    obj = copied(record.obj)
+    """Return a stored object in the form of ``resource``. Its members are the store's: copy them to change them."""
+    obj = dict(record.obj)
     if resource.from_storage:
         resource.from_storage(obj)
     elif resource.custom:

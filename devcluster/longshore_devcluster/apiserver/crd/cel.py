@@ -73,6 +73,12 @@ def evaluate(expression: str, variables: dict[str, Any]) -> Any:
         return CELEvalError(str(error), type(error), error.args)
 
 
+@cache
+def read_by(expressions: tuple[str, ...], variable: str) -> frozenset[Path]:
+    """Return the members of a variable that any of these expressions reads."""
+    return frozenset[Path]().union(*(reads(parse(expression), variable) for expression in expressions))
+
+
 def compile_rule(expression: str, schema: Schema) -> None:
     """Raises BadRule for an expression that does not compile against its schema."""
     tree = parse(expression)
@@ -165,10 +171,9 @@ class Kept:
         self._passed.add((id(schema), rule, seen))
 
 
-def _digest(new: Json, old: Json) -> bytes:
-    """What a rule sees, in a few bytes: an object can have a megabyte."""
-    before = b"" if old is _MISSING else orjson.dumps(old)
-    return blake2b(orjson.dumps(new) + b"\0" + before, digest_size=16).digest()
+def digest(*values: Json) -> bytes:
+    """What an expression sees, in a few bytes: an object can have a megabyte."""
+    return blake2b(b"\0".join(map(orjson.dumps, values)), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +230,8 @@ def _check_rules(
     due = tuple(rule for rule in schema.rules if not (unchanged and ratcheting) or _OLD.search(rule.rule))
     if not due:
         return
-    shown, before = _read_by(due, new, schema, "self"), _read_by(due, old, schema, "oldSelf")
-    seen = _digest(shown, before)
+    shown, before = _seen_by(due, new, schema, "self"), _seen_by(due, old, schema, "oldSelf")
+    seen = digest(shown) if before is _MISSING else digest(shown, before)
     rules = [rule for rule in due if not kept.has_passed(schema, rule, seen)]
     if not rules:
         return
@@ -253,15 +258,10 @@ def _check_rules(
             yield _failure(rule, new, variables, path)
 
 
-def _read_by(rules: tuple[Rule, ...], value: Json, schema: Schema, variable: str) -> Json:
+def _seen_by(rules: tuple[Rule, ...], value: Json, schema: Schema, variable: str) -> Json:
     """Return what these rules and their messages read of a value."""
-    return value if value is _MISSING else only(value, schema, _paths(rules, variable))
-
-
-@cache
-def _paths(rules: tuple[Rule, ...], variable: str) -> frozenset[Path]:
-    expressions = [text for rule in rules for text in (rule.rule, rule.message_expression) if text]
-    return frozenset().union(*(reads(parse(expression), variable) for expression in expressions))
+    expressions = tuple(text for rule in rules for text in (rule.rule, rule.message_expression) if text)
+    return value if value is _MISSING else only(value, schema, read_by(expressions, variable))
 
 
 def _reason_of(error: Exception) -> str:

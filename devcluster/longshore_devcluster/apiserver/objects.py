@@ -171,7 +171,7 @@ class Objects:
     ) -> Object:
         """Replace an object by ``change(current)``. A change without effect leaves its version alone."""
         record = self._record(resource, namespace, name)
-        current = copied(presented(resource, record))
+        current = presented(resource, record)
         new = change(copied(current))
         self._check_identity(resource, name, current, new)
         metadata = new["metadata"]

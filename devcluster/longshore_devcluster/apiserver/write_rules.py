@@ -4,7 +4,7 @@ from longshore_devcluster.apiserver.errors import FieldError, ObjectRef, field_f
 from longshore_devcluster.apiserver.request import DeleteOptions
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.store import Record
+from longshore_devcluster.apiserver.store import Record, copied
 
 
 def presented(resource: Resource, record: Record) -> Object:
@@ -35,10 +35,9 @@ def normalize(resource: Resource, obj: Object) -> None:
 
 
 def restricted(resource: Resource, current: Object, new: Object, subresource: str) -> Object:
-    """Return what a write through ``subresource`` may change: everything else is taken from ``current``."""
+    """Return what a write through ``subresource`` may change: everything else is copied from ``current``."""
     if subresource == "status":
-        kept = {name: value for name, value in current.items() if name != "status"}
-        kept["metadata"] = dict(kept["metadata"])
+        kept = copied({name: value for name, value in current.items() if name != "status"})
         if not resource.custom:
             for field in ("annotations", "labels", "finalizers"):
                 if resource.plural in ("nodes", "pods", "customresourcedefinitions") and field in new["metadata"]:
@@ -46,7 +45,7 @@ def restricted(resource: Resource, current: Object, new: Object, subresource: st
         return {**kept, "status": new["status"]} if new.get("status") is not None else kept
     if resource.has_status and subresource == "":
         kept = {name: value for name, value in new.items() if name != "status"}
-        return {**kept, "status": current["status"]} if "status" in current else kept
+        return {**kept, "status": copied(current["status"])} if "status" in current else kept
     return new
 
 

@@ -2,9 +2,8 @@
 
 import os
 import signal
-from pathlib import Path
 
-from longshore_devcluster.kubelet.shim import processes, send_signal
+from longshore_devcluster.kubelet.shim import send_signal
 
 POD_MARK = "DEVCLUSTER_POD_UID"
 CONTAINER_MARK = "DEVCLUSTER_CONTAINER"
@@ -27,15 +26,20 @@ def kill_marked(pod_uid: str, container: str = "") -> list[int]:
 
 def marked_processes(pod_uid: str, container: str = "") -> list[int]:
     """Return the living processes that were started with the mark of a pod (of one container of it)."""
-    marks = {f"{POD_MARK}={pod_uid}".encode()}
+    marks = [f"{POD_MARK}={pod_uid}".encode()]
     if container:
-        marks.add(f"{CONTAINER_MARK}={container}".encode())
-    return [pid for pid, _ in processes() if pid != os.getpid() and marks <= _environment(pid)]
+        marks.append(f"{CONTAINER_MARK}={container}".encode())
+    # A process that has ended has no environment, so nobody has to ask for its state.
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208
+    return [pid for pid in pids if pid != os.getpid() and _carries(pid, marks)]
 
 
-def _environment(pid: int) -> set[bytes]:
+def _carries(pid: int, marks: list[bytes]) -> bool:
+    """Return whether the environment with which a process was started has all of these entries."""
     try:
-        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - read for every process of the machine
+            environment = b"\0" + file.read()
     except OSError:
         # It has ended, or belongs to another user and so to no pod of ours.
-        return set()
+        return False
+    return all(b"\0" + mark + b"\0" in environment for mark in marks)

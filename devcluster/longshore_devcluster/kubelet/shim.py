@@ -211,13 +211,10 @@ class Shim:
 
     def _kill_rest(self) -> None:
         # Being subreaper, we are or become the parent of all that is left: no child means nothing is left.
-        while True:
+        while self._reap():
             for pid in descendants(os.getpid()):
                 send_signal(pid, signal.SIGKILL)
-            try:
-                self._ended(*os.waitpid(-1, 0))
-            except ChildProcessError:
-                return
+            self._ended(*os.waitpid(-1, 0))
 
     def _copy(self, fd: int) -> bool:
         try:

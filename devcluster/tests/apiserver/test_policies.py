@@ -124,3 +124,20 @@ def test_what_a_policy_does_not_read_is_not_judged_again(monkeypatch: pytest.Mon
     assert len(evaluated) == 1
     thing["spec"]["size"] = 2
     assert answer(judge, User("owner"), thing, None) is not None
+
+
+def test_a_policy_that_was_changed_judges_what_it_has_let_pass() -> None:
+    """By its new variables, validations and failure policy."""
+    variables = [{"name": "one", "expression": "object.spec.size"}, {"name": "other", "expression": "1"}]
+    swapped = [{"name": "other", "expression": "object.spec.size"}, {"name": "one", "expression": "1"}]
+    small, missing = [{"expression": "variables.one < 2"}], [{"expression": "variables.one.missing == 1"}]
+    store = store_with({"variables": swapped, "validations": small})
+    judge = Policies(store)
+    thing = {"metadata": {"name": "a", "namespace": "default"}, "spec": {"size": 2}}
+    assert answer(judge, User("owner"), thing, None) is None
+    bind(store, {"variables": variables, "validations": small})
+    assert answer(judge, User("owner"), thing, None) is not None
+    bind(store, {"variables": variables, "validations": missing, "failurePolicy": "Ignore"})
+    assert answer(judge, User("owner"), thing, None) is None
+    bind(store, {"variables": variables, "validations": missing, "failurePolicy": "Fail"})
+    assert answer(judge, User("owner"), thing, None) is not None

@@ -59,9 +59,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = shuffled(items, seed)
 
 
+def pytest_collection() -> None:
+    """Collect tests without garbage collections, which would look at everything that they import again and again."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave what has been imported and collected out of all further garbage collections."""
     gc.freeze()
+    gc.enable()
 
 
 def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:

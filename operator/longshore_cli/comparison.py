@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Final
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from longshore.api import names
 from longshore.api.rljob import RLJob
 from longshore.api.rollout import Strategy
 from longshore.api.status import Phase
+from longshore.policy.shapes import usual_period
 from longshore_cli import format as fmt
 from longshore_cli.watch.follow import follow
 from longshore_client import jobs
@@ -35,7 +36,7 @@ _KEPT: Final = ("engine",)
 
 @dataclass(frozen=True)
 class Timing:
-    """What a step took, or steps on average."""
+    """What a step took, or a usual one."""
 
     step_s: float
     num_decode_steps: float
@@ -44,7 +45,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The same steps of both, on average."""
+    """The same steps of both. What a step takes is the average of a period's steps, and that the median of all periods.
+
+    A period has one long round. A moment in which the machine is busy with something else spoils one of them.
+    """
 
     first_step: int
     last_step: int
@@ -100,21 +104,27 @@ def compare(kube: Kube, job: str, document: Json, console: Console, clock: Calla
     if view.phase is not Phase.SUCCEEDED:
         console.print(f"There is nothing to compare with: {verdict(view)}")
         return None
-    found = compared(_timings(kube, job), _timings(kube, name))
-    has_accelerator = RLJob.model_validate(document).spec.workers.has_accelerator
+    ours, theirs = (RLJob.model_validate(one).spec for one in (kube.job(job), document))
+    period = len(usual_period(ours.rollout, ours.algorithm.prompts_per_step))
+    found = compared(_timings(kube, job), _timings(kube, name), period)
+    has_accelerator = theirs.workers.has_accelerator
     return replace(found, has_accelerator=has_accelerator) if found is not None else None
 
 
-def compared(ours: Mapping[int, Timing], theirs: Mapping[int, Timing]) -> Comparison | None:
-    """Over the steps that both have timed, but the first; None: there are none."""
+def compared(ours: Mapping[int, Timing], theirs: Mapping[int, Timing], period: int) -> Comparison | None:
+    """Over the steps that both have timed, but the first, in whole periods of so many; None: there are none."""
     steps = sorted(step for step in ours.keys() & theirs.keys() if step >= _FIRST_COMPARED)
     if not steps:
         return None
-    return Comparison(steps[0], steps[-1], _mean([ours[one] for one in steps]), _mean([theirs[one] for one in steps]))
+    periods = [steps[at : at + period] for at in range(0, len(steps) - period + 1, period)] or [steps]
+    return Comparison(steps[0], periods[-1][-1], _usual(ours, periods), _usual(theirs, periods))
 
 
-def _mean(timings: Sequence[Timing]) -> Timing:
-    return Timing(mean(one.step_s for one in timings), mean(one.num_decode_steps for one in timings))
+def _usual(side: Mapping[int, Timing], periods: Sequence[Sequence[int]]) -> Timing:
+    return Timing(
+        median(mean(side[step].step_s for step in steps) for steps in periods),
+        mean(side[step].num_decode_steps for steps in periods for step in steps),
+    )
 
 
 def _timings(kube: Kube, job: str) -> dict[int, Timing]:

@@ -7,6 +7,7 @@ import os
 import sys
 
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
+from longshore_runtime.large_imports import without_collections
 from longshore_runtime.logs import configure_logging
 
 
@@ -31,10 +32,11 @@ def main(arguments: list[str]) -> int:
             from longshore_runtime.cluster.ray_node import head_starter
 
             with head_starter() as starter:  # Before other imports, which start threads.
-                from longshore_runtime.coordinator import run_coordinator
-                from longshore_runtime.data.tokenizer import import_without_torch
+                with without_collections():
+                    from longshore_runtime.coordinator import run_coordinator
+                    from longshore_runtime.data.tokenizer import import_without_torch
 
-                import_without_torch()
+                    import_without_torch()
                 return run_coordinator(starter)
         case ["worker" | "trainer"]:
             from longshore_runtime.cluster.worker import run_node

@@ -13,6 +13,7 @@ from typing import Final
 
 from longshore_runtime.backends.vllm_environment import vllm_environment
 from longshore_runtime.cluster.worker_imports import WorkerImports
+from longshore_runtime.large_imports import without_collections
 
 ENVIRONMENT: Final = vllm_environment(accelerator=False, enforce_eager=True)
 """With which the modules are imported. Pods share the machine's cores, so each process computes in one thread."""
@@ -44,7 +45,7 @@ def _without(name: str) -> Iterator[None]:
 
 def _import_all() -> None:
     os.environ.update(ENVIRONMENT)
-    with _without("ray"):
+    with _without("ray"), without_collections():
         for module in _FOR_ALL:
             importlib.import_module(module)
         if sys.modules["torch"].version.cuda is None and sys.modules["torch"].version.hip is None:

@@ -12,6 +12,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.backends.vllm_environment import vllm_environment
 from longshore_runtime.engine_protocol import Engine
+from longshore_runtime.large_imports import without_collections
 
 log = structlog.get_logger()
 
@@ -30,7 +31,8 @@ def create_engine(spec: EngineSpec, model: Path, on_loaded: Callable[[int], None
         spec = eager
     environment = vllm_environment(accelerator=spec.accelerator, enforce_eager=spec.options.enforce_eager)
     os.environ.update(environment)
-    from longshore_runtime.backends.vllm_engine import VllmEngine
+    with without_collections():
+        from longshore_runtime.backends.vllm_engine import VllmEngine
 
     return VllmEngine(model, spec, on_loaded=on_loaded)
 

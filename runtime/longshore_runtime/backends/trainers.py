@@ -8,6 +8,7 @@ from longshore_runtime.backends.trainer_limits import loading_mistake
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
+from longshore_runtime.large_imports import without_collections
 from longshore_runtime.trainer_protocol import Trainer
 from longshore_runtime.work_meter import WorkMeter
 
@@ -30,9 +31,11 @@ def create_trainer(
 
 def _of_model(spec: TrainerSpec, directory: Path, world: World, meter: WorkMeter | None) -> Trainer:
     if spec.backend is TrainerBackend.MEGATRON:
-        from longshore_runtime.backends.megatron.trainer import MegatronTrainer
+        with without_collections():
+            from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
         return MegatronTrainer(directory, spec.options, world, spec.sizes, meter=meter)
-    from longshore_runtime.backends.torch_trainer import TorchTrainer
+    with without_collections():
+        from longshore_runtime.backends.torch_trainer import TorchTrainer
 
     return TorchTrainer(directory, spec.options, world, spec.sizes, meter)

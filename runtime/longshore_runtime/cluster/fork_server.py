@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from longshore_runtime.cluster import worker_launcher
+from longshore_runtime.large_imports import without_collections
 
 FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Variables of a worker that Ray's library reads when it is imported."""
@@ -90,9 +91,10 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
     if not text:
         os._exit(0)  # The node did not start.
     os.environ.update(json.loads(text))
-    for module in ("ray", *modules):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+    with without_collections():
+        for module in ("ray", *modules):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
     if not _can_be_forked():
         socket_path.unlink()  # Workers start as Ray starts them.
         os._exit(1)

@@ -80,6 +80,7 @@ def _serve(pipe: Connection) -> None:
     torch.set_num_threads(1)
     while True:
         function, world, arguments = pipe.recv()
+        gc.freeze()  # The collection after each test is about what the test has left.
         try:
             answer = (True, function(world, *arguments))
         except Exception:  # noqa: BLE001 - it is reported to the test

@@ -84,11 +84,21 @@ def test_the_steps_that_both_have_timed_are_compared_but_the_first() -> None:
     """In the first step pods connect and caches fill."""
     ours = timings({1: 9.0, 2: 1.0, 3: 2.0, 4: 100.0, 20: 100.0}, steps_per_s=100)
     theirs = timings({1: 2.0, 2: 2.0, 3: 4.0, 5: 100.0}, steps_per_s=200)
-    found = compared(ours, theirs)
+    found = compared(ours, theirs, period=5)
     assert found == Comparison(first_step=2, last_step=3, ours=Timing(1.5, 150), synchronous=Timing(3.0, 600))
     assert str(found) == "1.5s a step, 3.0s with synchronous rollout: 2.00 times as fast (steps 2 to 3 of each)"
     assert found.decode_steps == "150 a step, 600 with synchronous rollout: 4.00 times as many"
-    assert compared(timings({1: 1.0, 2: 1.0}, 1), timings({1: 1.0, 3: 1.0}, 1)) is None
+    assert compared(timings({1: 1.0, 2: 1.0}, 1), timings({1: 1.0, 3: 1.0}, 1), period=5) is None
+
+
+def test_a_busy_moment_of_the_machine_spoils_one_period_and_not_the_figure() -> None:
+    """Rounds of a period differ, periods do not; steps of a period that has not ended do not count."""
+    quiet = {step: 4.0 if step % 5 == 0 else 1.0 for step in range(1, 30)}
+    found = compared(timings({**quiet, 9: 60.0}, 10), timings(dict.fromkeys(quiet, 3.2), 10), period=5)
+    assert found is not None
+    assert (found.first_step, found.last_step) == (2, 26)
+    assert (found.ours.step_s, found.synchronous.step_s) == pytest.approx((1.6, 3.2))
+    assert found.ours.num_decode_steps == pytest.approx((4 * 10 + 40 + 59 * 10 / 5) / 5)
 
 
 def test_a_strategy_that_takes_longer_is_shown_to() -> None:

@@ -70,5 +70,14 @@ def test_another_process_of_the_same_number_is_another_process() -> None:
     assert cost == (3.0, 2)
 
 
+def test_between_two_samples_of_all_a_child_counts_as_it_did() -> None:
+    """It may have ended meanwhile, and its parent have waited for it."""
+    tree = Tree(ROOT)
+    tree.update([ROOT, Process(1, 11, 10, 2.0, 0.0)])
+    ended = ROOT._replace(own_s=5.25, waited_s=2.5)
+    assert tree.update_root(ended) == (2.25, 1)
+    assert tree.update([ended]) == (2.75, 1)
+
+
 def test_processes_of_others_are_not_counted() -> None:
     assert Tree(ROOT).update([ROOT, Process(1, 11, 3, 9.0, 0.0)]) == (0.0, 0)

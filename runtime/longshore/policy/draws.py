@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 
@@ -69,10 +70,15 @@ class DrawCursor:
         self._offset += 1
         return draw
 
-    def _shuffled(self, epoch: int) -> list[int]:
-        order = list(range(self._num_prompts))
-        random.Random(f"{self._seed}/{epoch}").shuffle(order)
-        return order
+    def _shuffled(self, epoch: int) -> Sequence[int]:
+        return _order(self._seed, epoch, self._num_prompts)
+
+
+@lru_cache(maxsize=4)  # Simulations of strategies begin with the same epochs.
+def _order(seed: int | str, epoch: int, num_prompts: int) -> Sequence[int]:
+    order = list(range(num_prompts))
+    random.Random(f"{seed}/{epoch}").shuffle(order)
+    return tuple(order)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import pytest
 
 BUDGET: Final = Path(__file__).parent / "cost_budget.json"
 SAMPLE_S: Final = 0.5
-SAMPLE_OF_A_PART_S: Final = 2.0
+SAMPLE_OF_A_PART_S: Final = 1.0
 MOMENT_S: Final = 0.2
 NUM_SHOWN: Final = 25
 SHOWN_FROM_S: Final = 1.0

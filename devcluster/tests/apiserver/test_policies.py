@@ -94,9 +94,7 @@ def answer(judge: Policies, user: User, new: Json, old: Json | None) -> tuple[in
 
 @settings(max_examples=30)
 @given(st.lists(st.one_of(pieces, writes), min_size=2, max_size=12), pieces)
-def test_whoever_remembers_answers_as_one_who_sees_each_request_for_the_first_time(
-    events: list[Any], first: Json
-) -> None:
+def test_with_memory_the_answers_are_those_to_requests_seen_for_the_first_time(events: list[Any], first: Json) -> None:
     """The policy changes between the writes, too."""
     store = store_with(first)
     judge = Policies(store)

@@ -36,6 +36,7 @@ from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
 
 MANIFEST: Final = Path(__file__).parents[1] / "manifests/quickstart.yaml"
+BATCH: Final = {"promptsPerStep": 48, "responsesPerPrompt": 4}
 VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     BASELINE: {"strategy": "Synchronous"},
     "TailBatching": {"strategy": "TailBatching"},
@@ -192,7 +193,7 @@ def _is_as_expected(table: Mapping[str, Any]) -> bool:
 def _spec(variant: str, seed: int, steps: int) -> RLJobSpec:
     documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
     spec = next(document["spec"] for document in documents if document["kind"] == "RLJob")
-    spec["algorithm"] |= {"seed": seed, "steps": steps} | ALGORITHMS.get(variant, {})
+    spec["algorithm"] |= BATCH | {"seed": seed, "steps": steps} | ALGORITHMS.get(variant, {})
     spec["data"]["heldOutPrompts"] = 128
     spec["evaluation"]["everySteps"] = max(1, steps // 6)
     spec["rollout"] = {"engine": spec["rollout"]["engine"], "onFinish": "Leave", **VARIANTS[variant]}

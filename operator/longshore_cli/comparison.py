@@ -24,8 +24,8 @@ from longshore_client.transfer import copy as transfer
 from longshore_client.view import verdict
 from longshore_kube.resources import Json
 
-MAX_STEPS: Final = 26
-"""Five periods of tail batching with its default factors, after the first step, in which both sides still warm up."""
+MAX_STEPS: Final = 46
+"""Nine periods of tail batching with its default factors, after the first step, in which both sides still warm up."""
 _FIRST_COMPARED: Final = 2
 _STEP_S: Final = "timing_s/step"
 _DECODE_STEPS: Final = "round/num_steps"

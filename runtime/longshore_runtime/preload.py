@@ -17,7 +17,15 @@ from longshore_runtime.large_imports import without_collections
 
 ENVIRONMENT: Final = vllm_environment(accelerator=False, enforce_eager=True)
 """With which the modules are imported. Pods share the machine's cores, so each process computes in one thread."""
-_FOR_ALL: Final = ("longshore_runtime.cluster.worker", "longshore_runtime.rewards.server", "torch", "transformers")
+_FOR_ALL: Final = (
+    "longshore.sim.auto",
+    "longshore_kube.blocking",
+    "longshore_runtime.cluster.worker",
+    "longshore_runtime.rewards.server",
+    "longshore_runtime.telemetry.metrics",
+    "torch",
+    "transformers",
+)
 _FOR_THE_CPU: Final = (
     "longshore_runtime.backends.vllm_engine",
     "longshore_runtime.backends.torch_trainer",

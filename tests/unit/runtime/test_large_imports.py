@@ -1,0 +1,29 @@
+"""Imports without garbage collections."""
+
+import gc
+
+import pytest
+
+from longshore_runtime.large_imports import without_collections
+
+
+def test_nothing_is_collected_meanwhile_and_everything_as_before_afterwards() -> None:
+    with without_collections():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_an_import_that_fails_turns_collections_on_again() -> None:
+    with pytest.raises(ImportError), without_collections():
+        import longshore_runtime.nothing  # type: ignore[import-not-found]  # noqa: F401
+    assert gc.isenabled()
+
+
+def test_who_has_turned_collections_off_keeps_them_off() -> None:
+    gc.disable()
+    try:
+        with without_collections():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure what tests cost."""
-    plugin = CostPlugin(config.getoption("--cost"), is_part=hasattr(config, "workerinput"))
+    plugin = CostPlugin(config.getoption("--cost"))
     config.pluginmanager.register(plugin, "cost")
 
 

@@ -22,7 +22,6 @@ import pytest
 
 BUDGET: Final = Path(__file__).parent / "cost_budget.json"
 SAMPLE_S: Final = 0.5
-SAMPLE_OF_A_PART_S: Final = 1.0
 MOMENT_S: Final = 0.2
 NUM_SHOWN: Final = 25
 SHOWN_FROM_S: Final = 1.0
@@ -159,13 +158,12 @@ def by_file(cpu_s: dict[str, float]) -> Counter[str]:
 class CostPlugin:
     """Charges each test with what was spent since the test before it ended, shared fixtures included.
 
-    With several test processes each measures its own tests; the one that they descend from measures the total, and
-    looks more often: a sample of a machine that runs tests takes milliseconds.
+    With several test processes each measures its own tests; the one that they descend from measures the total.
     """
 
-    def __init__(self, table: str | None = None, *, is_part: bool = False) -> None:
+    def __init__(self, table: str | None = None) -> None:
         self._table = table
-        self._meter = Meter(SAMPLE_OF_A_PART_S if is_part else SAMPLE_S)
+        self._meter = Meter()
         self._spent_s = 0.0
         self._cpu_s: dict[str, float] = {}
         self.exceeded: list[str] = []

@@ -11,8 +11,8 @@ from typing import Final
 from rich.console import Console
 
 from longshore.api import names
-from longshore.api.rljob import RLJob
 from longshore.api.rollout import Strategy
+from longshore.api.spec import RLJobSpec
 from longshore.api.status import Phase
 from longshore.policy.shapes import usual_period
 from longshore_cli import format as fmt
@@ -94,21 +94,20 @@ def synchronous(document: Json) -> Json | None:
     return document | {"metadata": metadata, "spec": spec}
 
 
-def compare(kube: Kube, job: str, document: Json, console: Console, clock: Callable[[], float]) -> Comparison | None:
-    """Run the synchronous job after `job`, in the same place; None: it failed, and the console says so."""
-    name = document["metadata"]["name"]
+def compare(kube: Kube, ours: Json, theirs: Json, console: Console, clock: Callable[[], float]) -> Comparison | None:
+    """Run the synchronous job after ours, in the same place; None: it failed, and the console says so."""
+    name = theirs["metadata"]["name"]
     if message := jobs.make_room(kube, name, otherwise="the comparison waits for it"):
         console.print(message)
-    kube.apply(document)
+    kube.apply(theirs)
     view = follow(kube, name, console, clock).view
     if view.phase is not Phase.SUCCEEDED:
         console.print(f"There is nothing to compare with: {verdict(view)}")
         return None
-    ours, theirs = (RLJob.model_validate(one).spec for one in (kube.job(job), document))
-    period = len(usual_period(ours.rollout, ours.algorithm.prompts_per_step))
-    found = compared(_timings(kube, job), _timings(kube, name), period)
-    has_accelerator = theirs.workers.has_accelerator
-    return replace(found, has_accelerator=has_accelerator) if found is not None else None
+    spec = RLJobSpec.model_validate(ours["spec"])
+    period = len(usual_period(spec.rollout, spec.algorithm.prompts_per_step))
+    found = compared(_timings(kube, ours["metadata"]["name"]), _timings(kube, name), period)
+    return replace(found, has_accelerator=spec.workers.has_accelerator) if found is not None else None
 
 
 def compared(ours: Mapping[int, Timing], theirs: Mapping[int, Timing], period: int) -> Comparison | None:

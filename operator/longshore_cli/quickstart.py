@@ -96,7 +96,7 @@ def _compared(
     if synchronous is None:
         console.print("Left out." if not plan.is_compared else "Its rollout is synchronous itself.", style="dim")
         return None
-    return comparison.compare(kube, document["metadata"]["name"], synchronous, console, clock)
+    return comparison.compare(kube, document, synchronous, console, clock)
 
 
 def failure_report(kube: Kube, job: str) -> str:

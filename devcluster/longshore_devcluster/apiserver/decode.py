@@ -1,6 +1,7 @@
 """From a request's body to an object: parsing, type checks and the search for unknown fields."""
 
 import binascii
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any
 
 import orjson
 import yaml
+from yaml.constructor import ConstructorError
 
 from longshore_devcluster.apiserver.errors import (
     ApiError,
@@ -34,9 +36,18 @@ class _Duplicates(dict[str, Any]):
 
 
 class _Strings(yaml.SafeLoader):
-    """YAML as the API reads it: timestamps stay text."""
+    """YAML as the API reads it: timestamps stay text, and numbers are those of JSON."""
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """Refuse what is infinite or no number."""
+        value = super().construct_yaml_float(node)
+        if not math.isfinite(value):
+            shown = "NaN" if math.isnan(value) else f"{value:+}".replace("inf", "Inf")
+            raise ConstructorError(None, None, f"json: unsupported value: {shown}", node.start_mark)
+        return value
 
 
+_Strings.add_constructor("tag:yaml.org,2002:float", _Strings.construct_yaml_float)
 _Strings.yaml_implicit_resolvers = {
     first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

@@ -12,6 +12,7 @@ from longshore_devcluster.apiserver.lists import Page
 from longshore_devcluster.apiserver.negotiate import Representation
 from longshore_devcluster.apiserver.resources import Printer, Resource
 from longshore_devcluster.apiserver.schema.node import Json, Object
+from longshore_devcluster.apiserver.store import copied
 from longshore_devcluster.apiserver.tables import partial, row, table
 
 JSON_TYPE, YAML_TYPE = "application/json", "application/yaml"
@@ -34,7 +35,8 @@ def respond(
     content_type: str = "",
 ) -> web.Response:
     if as_yaml:
-        data = yaml.safe_dump(body, default_flow_style=False).encode()
+        # A copy has no member twice, for which YAML would have anchors.
+        data = yaml.safe_dump(copied(body), default_flow_style=False).encode()
     else:
         data = orjson.dumps(body, option=orjson.OPT_INDENT_2 if indent else 0)
     all_headers = {"Content-Type": content_type or (YAML_TYPE if as_yaml else JSON_TYPE), **(headers or {})}

@@ -1,6 +1,7 @@
 """Create, read, update and delete."""
 
 import pytest
+import yaml
 
 from tests.contract.kube_api.api import JSON_PATCH, MERGE, STRATEGIC, Api, widget
 
@@ -161,6 +162,21 @@ def test_bodies_may_be_yaml_and_answers_too(api: Api, config_maps: str) -> None:
     assert api.post(config_maps, body, content_type="application/yaml").status == 201
     shown = api.get(f"{config_maps}/a", accept="application/yaml")
     assert shown.headers["Content-Type"].startswith("application/yaml") and "kind: ConfigMap" in shown.text
+
+
+def test_yaml_has_what_stands_twice_in_an_object_twice(api: Api, widgets: str) -> None:
+    """Names of a definition are in its spec and in its status; YAML could have an anchor and an alias for them."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.contract.example.com"
+    text = api.get(path, accept="application/yaml").text
+    assert text.count("- cwd") == 2
+    assert yaml.safe_load(text)["status"]["acceptedNames"]["shortNames"] == ["cwd"]
+
+
+def test_a_number_that_json_does_not_have_is_refused(api: Api, widget_path: str) -> None:
+    body = "{apiVersion: contract.example.com/v1, kind: Widget, metadata: {name: a}, spec: {size: small, ratio: .inf}}"
+    answer = api.post(widget_path, f"# YAML\n{body}\n", content_type="application/yaml")
+    assert answer.status == 400
+    assert "unsupported value: +Inf" in answer.json["message"]
 
 
 def test_a_body_without_content_type_is_json(api: Api, config_maps: str) -> None:

@@ -25,8 +25,13 @@ OWN = "longshore"
 @pytest.fixture(scope="module")
 def installer(api: Api, kubeconfig: str) -> Iterator[Installer]:
     with installing(api, kubeconfig) as installer:
-        installer.install(jobPolicy=LIMITS, templates={"priorityClasses": ["urgent"]})
+        set_limits(installer)
         yield installer
+
+
+def set_limits(installer: Installer, **other: Any) -> None:
+    """Install or upgrade the chart."""
+    installer.install(jobPolicy=LIMITS | other, templates={"priorityClasses": ["urgent"]})
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +61,7 @@ def with_container(**container: Any) -> Json:
     return templated(containers=[{"name": OWN, **container}])
 
 
+EIGHT_GPUS: Json = {"workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}}
 HARMLESS: list[Json] = [
     {},
     {"image": "registry.example.com/rl/runtime:2"},
@@ -66,7 +72,7 @@ HARMLESS: list[Json] = [
     with_container(securityContext=None, ports=None),
     templated(volumes=[{"name": "all", "projected": {"sources": None}}, {"name": "none", "projected": None}]),
     with_container(securityContext={"runAsUser": 1001}, ports=[{"containerPort": 9000}]),
-    {"workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}},
+    EIGHT_GPUS,
     {"coordinator": {"resources": {"cpu": 1, "rdma/hca": 1}}},
     with_container(resources={"requests": {"cpu": 1}, "limits": None}),
     with_container(resources=None),
@@ -137,14 +143,23 @@ def test_what_the_policy_refuses_in_templates_the_operator_refuses_too(spec: Jso
         assert refusals(part["template"])
 
 
+@pytest.fixture
+def limits_again(api: Api, installer: Installer, jobs: str) -> Iterator[None]:
+    """The limits of all other tests are in force afterwards."""
+    yield
+    set_limits(installer)
+    eventually("the limits of before", lambda: create(api, jobs, **EIGHT_GPUS).status == 201)
+
+
+@pytest.mark.usefixtures("limits_again")
 def test_a_job_that_exists_can_be_suspended_and_labelled_though_it_is_too_large_now(
     api: Api, installer: Installer, jobs: str
 ) -> None:
     job = rljob()
-    spec = {**job["spec"], "workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}}
+    spec = {**job["spec"], **EIGHT_GPUS}
     assert api.post(jobs, {**job, "metadata": {"name": "old", "labels": QUEUE}, "spec": spec}).status == 201
     path = f"{jobs}/old"
-    installer.install(jobPolicy={**LIMITS, "maxGpus": 4}, templates={"priorityClasses": ["urgent"]})
+    set_limits(installer, maxGpus=4)
 
     def is_refused() -> bool:
         limit = int(time.monotonic()) % 100

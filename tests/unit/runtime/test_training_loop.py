@@ -182,6 +182,8 @@ def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(
             """Last until the progress was asked for a second time, half of the way."""
             with self.meter.loading():
                 self.meter.loaded(1, 2)
+                while asked.acquire(blocking=False):  # Who asked before may have got the share of before.
+                    pass
                 assert asked.acquire(timeout=60) and asked.acquire(timeout=60)
                 super().load(directory)
 
@@ -190,7 +192,7 @@ def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(
     reports = run(root=tmp_path, kinds=(Slow, Engines)).reports
     seen = [one.progress for one in reports if one.activity == "Restore" and one.progress]
     assert {progress.unit for progress in seen} == {ProgressUnit.BYTES}
-    assert seen[0].done == seen[0].total // 2 > 0
+    assert seen[0].total // 2 in {progress.done for progress in seen}
 
 
 @pytest.mark.parametrize("call", range(1, UNDISTURBED.num_calls + 1))

@@ -37,6 +37,7 @@ from longshore_runtime.settings import Settings
 
 MANIFEST: Final = Path(__file__).parents[1] / "manifests/quickstart.yaml"
 BATCH: Final = {"promptsPerStep": 48, "responsesPerPrompt": 4}
+"""Of a step: larger than in the quickstart, whose steps are to be quick."""
 VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     BASELINE: {"strategy": "Synchronous"},
     "TailBatching": {"strategy": "TailBatching"},

@@ -76,7 +76,7 @@ def quickstart() -> dict[str, Any]:
 
 
 def spec_of(kind: str, seed: int, num_steps: int) -> RLJobSpec:
-    """The quickstart's job on a model of this kind."""
+    """The quickstart's job on a model of this kind, with the batches of the learning benchmark."""
     spec = quickstart()
     spec["model"] = {"path": f"models/{kind}-{seed}", "maxContextTokens": spec["model"]["maxContextTokens"]}
     spec["algorithm"] |= BATCH | {"seed": seed, "steps": num_steps}

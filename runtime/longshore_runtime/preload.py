@@ -26,6 +26,7 @@ _FOR_ALL: Final = (
     "torch",
     "transformers",
 )
+"""None of them may start a thread, as pyarrow does: pods would no longer be forks, but new processes that import."""
 _FOR_THE_CPU: Final = (
     "longshore_runtime.backends.vllm_engine",
     "longshore_runtime.backends.torch_trainer",

@@ -74,7 +74,8 @@ class DrawCursor:
         return _order(self._seed, epoch, self._num_prompts)
 
 
-@lru_cache(maxsize=4)  # Simulations of strategies begin with the same epochs.
+# Simulations of strategies begin with the same epochs. Not more of them: an epoch may have millions of prompts.
+@lru_cache(maxsize=2)
 def _order(seed: int | str, epoch: int, num_prompts: int) -> Sequence[int]:
     order = list(range(num_prompts))
     random.Random(f"{seed}/{epoch}").shuffle(order)

@@ -46,7 +46,7 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
         if not spec.accelerator:
             adapt_processes(modules)
         config = EngineArgs(**arguments).create_engine_config()
-        gc.freeze()  # vLLM collects garbage several times while it starts: nothing that was imported is any.
+        gc.freeze()  # Garbage collections, of which vLLM makes several now, leave out what has been imported.
         with loading_reported(on_loaded, config.parallel_config.world_size):
             engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[logger])
         _sample_a_token(engine)

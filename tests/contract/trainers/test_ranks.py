@@ -1,5 +1,6 @@
-"""Ranks serve many tests: nothing of one world may burden the next."""
+"""Ranks serve many tests: nothing of one world may burden the next. They are forks of a process with imports done."""
 
+import sys
 from pathlib import Path
 
 import psutil
@@ -8,6 +9,7 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from tests.contract.trainers.plans import plan, train_megatron
 from tests.contract.trainers.ranks import kept_ranks
+from tests.warm import PRELOADED
 
 
 def num_threads(world: World) -> int:
@@ -23,3 +25,13 @@ def test_threads_of_a_world_end_with_it(model: Path) -> None:
         ranks.run(train_megatron, model, plan(1, seed=1), True, ParallelSizes(tensor=2))
         held.append(ranks.run(num_threads))
     assert held[-1] == held[-2], "they pile up"
+
+
+def preloaded(world: World) -> tuple[bool, int]:
+    """Whether this rank was forked with the imports of pods done, and the threads of what it was forked from."""
+    return PRELOADED in sys.modules, psutil.Process().parent().num_threads()
+
+
+def test_what_pods_are_forked_from_has_no_second_thread() -> None:
+    """With one, pods would start as new processes instead, each with seconds of imports, and nobody would see it."""
+    assert kept_ranks(1).run(preloaded) == [(True, 1)]

@@ -136,4 +136,6 @@ $(READY): requirements.lock pyproject.toml devcluster/pyproject.toml | $(BIN)/uv
 	@echo "Installing pinned dependencies into $(VENV) (about 3 GB; a few minutes at first, resumable) ..."
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH_SOURCE) --no-deps --require-hashes -r requirements.lock 2> >(grep -v '^warning: Location' >&2)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e devcluster 2> >(grep -v '^warning: Location' >&2)
+	@# Compiles the modules that tests and pods import: processes that start together would each compile all of them.
+	@$(BIN)/python -m longshore_runtime.preload > $(VENV)/preload.log 2>&1 || { cat $(VENV)/preload.log; exit 1; }
 	@touch $@

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -46,12 +46,16 @@ class Cost(NamedTuple):
     num_processes: int
 
 
-def processes() -> Iterator[Process]:
-    """All processes of the machine."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # It has just ended.
-                yield process(int(entry.name))
+def pids() -> set[int]:
+    """The numbers of all processes of the machine."""
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208 - again and again
+
+
+def processes(of: Iterable[int]) -> Iterator[Process]:
+    """Those of these processes that have not ended."""
+    for pid in of:
+        with contextlib.suppress(OSError):
+            yield process(pid)
 
 
 def process(pid: int) -> Process:
@@ -72,9 +76,9 @@ class Tree:
         self._num_processes = 0
 
     @property
-    def is_alone(self) -> bool:
-        """Nothing descended from the process when it was last looked at."""
-        return len(self._known) == 1
+    def pids(self) -> Set[int]:
+        """Those of the process and of everything that descended from it when it was last looked at."""
+        return self._known.keys()
 
     def update(self, seen: Iterable[Process]) -> Cost:
         """Take a sample; returns the cost since the start."""
@@ -119,28 +123,35 @@ class Meter:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._tree = Tree(process(os.getpid()))
+        self._others: set[int] = set()
+        """Processes of others: what they are once, they stay. A number is not given again between two samples."""
         self._looked_s = time.monotonic()
         threading.Thread(target=self._sample, name="cost", daemon=True).start()
 
     def read(self) -> Cost:
         """The cost so far."""
         with self._lock:
-            self._looked_s = time.monotonic()
-            return self._tree.update(processes())
+            return self._look()
 
     def read_quickly(self) -> Cost:
         """The same, without processes that began since the last sample if there were none before, or a moment ago."""
         with self._lock:
-            if self._tree.is_alone:
+            if len(self._tree.pids) == 1:
                 return self._tree.update([process(os.getpid())])
             if time.monotonic() - self._looked_s < MOMENT_S:
                 return self._tree.update_root(process(os.getpid()))
-            self._looked_s = time.monotonic()
-            return self._tree.update(processes())
+            return self._look()
 
     def stop(self) -> None:
         """End the thread."""
         self._ended.set()
+
+    def _look(self) -> Cost:
+        self._looked_s = time.monotonic()
+        found = pids()
+        cost = self._tree.update(processes(found - self._others))
+        self._others = found - self._tree.pids
+        return cost
 
     def _sample(self) -> None:
         while not self._ended.wait(self._sample_s):

@@ -13,7 +13,7 @@ from longshore_devcluster.launcher import cluster_process
 from tests.contract.cli.manifests import claim, job
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 @pytest.fixture(scope="session")

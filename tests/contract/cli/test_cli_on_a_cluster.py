@@ -28,7 +28,7 @@ from tests import page_job
 from tests.contract.cli.manifests import IMAGE, claim, job, pod, report
 from tests.unit.cli.samples import at_step, condition
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 def longshore(kubeconfig: Path, *arguments: object) -> Result:

@@ -11,7 +11,7 @@ import helm_python
 import yaml
 
 Json = dict[str, Any]
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 def main() -> None:

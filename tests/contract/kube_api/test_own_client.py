@@ -21,7 +21,7 @@ from longshore_kube.errors import ApiError
 from longshore_kube.reflector import Changed, Listed, Reflector
 from longshore_kube.resources import CONFIG_MAPS, PODS
 
-LIMIT_S = 30.0
+LIMIT_S = 180.0
 
 
 @pytest.fixture

@@ -40,6 +40,12 @@ match sys.argv[1:]:
     case ["at-exit"]:
         import atexit
         atexit.register(print, "goodbye")
+    case ["exit-with-a-sentence"]: sys.exit("something is wrong")
+    case ["interrupt"]: signal.signal(signal.SIGINT, signal.default_int_handler); signal.raise_signal(signal.SIGINT)
+    case ["leave-open", path]:
+        left_open = open(path, "w")
+        left_open.write("written")
+    case ["thread"]: threading.Thread(target=lambda: (threading.main_thread().join(), print("still"))).start()
     case ["much"]: print("x" * 300_000); print("end", file=sys.stderr)
     case ["wait"]: print("waits", flush=True); time.sleep(600)
     case ["daemon"]:
@@ -151,6 +157,30 @@ async def test_an_exception_is_reported_in_the_log(containers: Containers) -> No
 async def test_what_is_to_be_done_at_the_end_is_done(containers: Containers) -> None:
     assert await containers.run("at-exit") == 0
     assert containers.output() == ["goodbye"]
+
+
+@pytest.mark.asyncio
+async def test_a_program_may_end_with_a_sentence(containers: Containers) -> None:
+    assert await containers.run("exit-with-a-sentence") == 1
+    assert containers.output() == ["something is wrong"]
+
+
+@pytest.mark.asyncio
+async def test_an_interrupt_that_nobody_handles_ends_it_like_its_signal(containers: Containers) -> None:
+    assert await containers.run("interrupt") == 128 + signal.SIGINT
+    assert containers.output()[-1] == "KeyboardInterrupt"
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_nobody_closed_has_what_was_written(containers: Containers, tmp_path: Path) -> None:
+    assert await containers.run("leave-open", str(tmp_path / "file")) == 0
+    assert (tmp_path / "file").read_text() == "written"
+
+
+@pytest.mark.asyncio
+async def test_a_program_ends_after_its_threads(containers: Containers) -> None:
+    assert await containers.run("thread") == 0
+    assert containers.output() == ["still"]
 
 
 @pytest.mark.asyncio

@@ -31,7 +31,7 @@ CHART_VALUES: Final = {
 """No operator pods, all rights, and no policy for jobs, which would refuse what the operator has to refuse as well."""
 LITTLE = {"cpu": "10m", "memory": "16Mi"}
 """What pods that run `sleep` ask for, so that a node of any size has room."""
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 T = TypeVar("T")
 ALLOWED_PRIORITY_CLASS = "allowed-by-the-chart"
 HOLD = "trap 'exit 143' TERM; sleep 1000 & wait"

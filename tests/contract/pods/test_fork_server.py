@@ -17,7 +17,7 @@ import pytest
 
 from longshore_runtime.cluster import worker_launcher
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 SHARED = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": "7"}
 SERVER = """
 import json, sys

@@ -18,7 +18,7 @@ from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE
 from longshore_runtime.settings import Settings
 from tests.contract.judge.test_mps import CONTROL, Container
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 SERVER_LIST, SERVER_STATUS = 'cat "$pipe/servers" 2>/dev/null || true', 'cat "$pipe/status"'
 
 

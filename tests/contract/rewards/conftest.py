@@ -13,7 +13,8 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ResponseScorer, ScoreItem
 from tests.contract.rewards.endpoint import Endpoint, serving
 
-TIMEOUT_S: Final = 1.0
+PATIENT_S: Final = 120.0
+"""A limit that no response reaches that can be scored, however busy the machine is."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,16 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def scorer(case: Case, endpoint: Endpoint) -> Iterator[ResponseScorer]:
+def limit_s() -> float:
+    """For one response; parametrized where something is to be cut off."""
+    return PATIENT_S
+
+
+@pytest.fixture
+def scorer(case: Case, endpoint: Endpoint, limit_s: float) -> Iterator[ResponseScorer]:
     """As a reward worker makes it; it must leave no process behind."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    scorer = ScorerFactory((_function(case.kind, endpoint),), output="").create()["mine"]
+    scorer = ScorerFactory((_function(case.kind, endpoint, limit_s),), output="").create()["mine"]
     try:
         yield scorer
     finally:
@@ -96,13 +103,13 @@ def scorer(case: Case, endpoint: Endpoint) -> Iterator[ResponseScorer]:
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in left)
 
 
-def _function(kind: RewardKind, endpoint: Endpoint) -> RewardFunction:
-    limits = Code(min_timeout_s=TIMEOUT_S, max_timeout_s=TIMEOUT_S)
+def _function(kind: RewardKind, endpoint: Endpoint, limit_s: float) -> RewardFunction:
+    limits = Code(min_timeout_s=limit_s, max_timeout_s=limit_s)
     judge = Judge(placement=JudgePlacement.REMOTE, url=f"{endpoint.address}/v1")
     return RewardFunction(
         name="mine",
         kind=kind,
-        timeout_s=TIMEOUT_S,
+        timeout_s=limit_s,
         import_path=f"{__name__}:reward" if kind is RewardKind.PYTHON else None,
         code=limits,
         judge=judge if kind is RewardKind.JUDGE else None,

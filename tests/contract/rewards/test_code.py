@@ -14,9 +14,12 @@ from longshore_runtime.sandbox.cases import Ran
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.layers import Layer, LayerReport
 from longshore_runtime.sandbox.worker import SandboxWorker
+from tests.contract.rewards.conftest import PATIENT_S
 
 DOUBLES = [{"stdin": f"{number}\n", "stdout": f"{2 * number}\n"} for number in range(4)]
 CALLS = [{"entry": "double", "arguments": [number], "expected": 2 * number} for number in range(4)]
+ONE_IS_SHORT = [PATIENT_S, 0.1, PATIENT_S, PATIENT_S]
+"""Time limits of the cases."""
 WRONG_FOR_TWO = "number = int(input())\nprint(5 if number == 2 else 2 * number)"
 
 
@@ -35,7 +38,8 @@ def lenient() -> Iterator[CodeScorer]:
 
 
 def function(**code: Any) -> RewardFunction:
-    return RewardFunction(name="tests", kind=RewardKind.CODE, code=Code(min_timeout_s=0.5, max_timeout_s=0.5, **code))
+    patient = Code(min_timeout_s=PATIENT_S, max_timeout_s=PATIENT_S, **code)
+    return RewardFunction(name="tests", kind=RewardKind.CODE, code=patient)
 
 
 def scored(
@@ -68,14 +72,14 @@ def test_with_partial_credit_every_case_is_run_and_the_share_of_passed_ones_is_t
 
 def test_each_case_has_a_time_limit_of_its_own(lenient: CodeScorer) -> None:
     program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
-    result = scored(lenient, program, DOUBLES, [2.0, 0.1, 2.0, 2.0])
+    result = scored(lenient, program, DOUBLES, ONE_IS_SHORT)
     assert [run.timed_out for run in result.runs] == [False, True]
-    assert result.runs[1].wall_s < 2.0
+    assert result.runs[1].wall_s < PATIENT_S
 
 
 def test_a_response_that_is_cut_off_in_one_case_is_worth_nothing_and_is_run_no_further(lenient: CodeScorer) -> None:
     program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
-    result = scored(lenient, program, DOUBLES)
+    result = scored(lenient, program, DOUBLES, ONE_IS_SHORT)
     assert (result.reward, result.timed_out, result.passed_all) == (0.0, True, False)
     assert [run.case for run in result.runs] == [0, 1]
 

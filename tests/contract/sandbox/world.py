@@ -22,7 +22,7 @@ from longshore_runtime.sandbox.layers import SandboxLimits
 from longshore_runtime.sandbox.worker import ENVIRONMENT, START
 
 LIMITS: Final = SandboxLimits(
-    wall_s=5.0, cpu_s=4.0, memory_bytes=96 << 20, num_processes=8, file_bytes=4 << 20, output_bytes=1 << 16
+    wall_s=60.0, cpu_s=4.0, memory_bytes=96 << 20, num_processes=8, file_bytes=4 << 20, output_bytes=1 << 16
 )
 _PACKAGE: Final = Path(__file__).resolve().parent
 _NUM_ATTACK_BYTES: Final = 256 << 20

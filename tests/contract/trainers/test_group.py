@@ -41,7 +41,7 @@ BATCHES = [with_masks(make_samples(seed=seed)) for seed in range(2)]
 TWO_BY_TWO = [Place(0, ())] * 4
 SIZES = ParallelSizes(tensor=2)
 SHARDS = ParallelSizes(fsdp=2)
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 BATCHES = [with_masks(make_samples(seed=seed)) for seed in range(2)]
 MANY = 20
 """So often the second replica is given the second batch: it computes for seconds."""
-LIMIT_S = 90.0
+LIMIT_S = 180.0
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 from tests.contract.kube_client.script import Answer, Script, access_to, event, failure, page, stream
 
-LIMIT_S = 30.0
+LIMIT_S = 180.0
 """Longer than anything here takes."""
 
 

@@ -41,12 +41,18 @@ class _CudaIsHost(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
+        # Every operation comes here, and few have what is to be redirected.
         if func is torch.Tensor.cuda:
             return args[0]
-        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+        if kwargs:
+            return func(*args, **_on_the_host(kwargs))
+        if func is torch.Tensor.type and len(args) == 1:
             return _TYPE_NAMES.get(args[0].dtype) or func(*args)
-        kwargs.pop("pin_memory", None)
-        if str(kwargs.get("device")).startswith("cuda"):
-            kwargs["device"] = HOST
-        return func(*args, **kwargs)
+        return func(*args)
+
+
+def _on_the_host(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    redirected = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+    if str(redirected.get("device")).startswith("cuda"):
+        redirected["device"] = HOST
+    return redirected

@@ -17,8 +17,8 @@ from longshore_kube.resources import DEPLOYMENTS, Json
 START_TIMEOUT_S: Final = 120
 OPERATOR_TIMEOUT_S: Final = 180.0
 LOG_TAIL_LINES: Final = 20
-_PRELOAD: Final = "longshore_runtime.preload"
-"""Imported once for all pods of the embedded cluster."""
+_PRELOAD: Final = "longshore_runtime.preload,longshore_operator.main"
+"""Imported once for all pods of the embedded cluster, with commas between them."""
 
 
 def start_embedded(nodes: int | None = None, gpus_per_node: int | None = None) -> Path:

@@ -9,19 +9,10 @@ from longshore.api.addresses import HttpAddress
 from longshore.api.base import ApiModel, Quantity, RelativePath
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.quantity import parse_bytes
+from longshore.api.reward_kind import RewardKind as RewardKind
+from longshore.api.reward_kind import Signature as Signature
 from longshore.api.rules import Rule, Unchecked, belongs
 from longshore.api.secrets import SecretKey
-
-
-class RewardKind(StrEnum):
-    """How a response is scored."""
-
-    TASK = "Task"
-    MATHS = "Maths"
-    PYTHON = "Python"
-    CODE = "Code"
-    JUDGE = "Judge"
-    HTTP = "HTTP"
 
 
 class OnRewardError(StrEnum):
@@ -30,14 +21,6 @@ class OnRewardError(StrEnum):
     FAIL = "Fail"
     REPLACE = "Replace"
     RETRY = "Retry"
-
-
-class Signature(StrEnum):
-    """How a Python function wants to be called."""
-
-    LONGSHORE = "Longshore"
-    VERL = "Verl"
-    TRL = "TRL"
 
 
 class SandboxLayer(StrEnum):

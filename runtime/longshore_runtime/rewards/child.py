@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from longshore.api.reward import RewardKind, Signature
+from longshore.api.reward_kind import RewardKind, Signature
 from longshore_runtime.rewards.functions import reward_function
 from longshore_runtime.rewards.numbers import finite_reward
 from longshore_runtime.rewards.signatures import Sample, WrongReward, caller

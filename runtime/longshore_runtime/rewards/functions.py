@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable
 
-from longshore.api.reward import RewardKind
+from longshore.api.reward_kind import RewardKind
 
 RewardFunction = Callable[[str, str, str], float]
 

@@ -1,11 +1,10 @@
 """Calls a reward function of the user as it wants to be called: as Longshore, verl or TRL do."""
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from longshore.api.reward import Signature
+from longshore.api.reward_kind import Signature
 
 Sample = Mapping[str, Any]
 """A response to score: prompt, response and answer; for verl and TRL also row, reference and messages."""
@@ -109,7 +108,11 @@ def _plain(reward: Any, key: str) -> Any:
 
 def _finished(result: Any) -> Any:
     """Return the result of a function, also of an asynchronous one."""
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    if not inspect.isawaitable(result):
+        return result
+    import asyncio  # A tenth of what a scoring process imports, for functions that are rare.
+
+    return asyncio.run(_awaited(result))
 
 
 async def _awaited(result: Any) -> Any:

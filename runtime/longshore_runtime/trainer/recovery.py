@@ -3,6 +3,7 @@
 The responses of those steps are kept, so that nothing is sampled twice; gradients are computed again.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -19,18 +20,26 @@ T = TypeVar("T")
 
 MAX_KEPT_TOKENS: Final = 10_000_000
 """About 700 MB of the coordinator's memory. Where more were trained on since the checkpoint, the steps are repeated."""
-_MAX_RESTARTS: Final = 3
-"""In a row, without an update in between: then something is wrong that does not go away."""
+PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0)
+"""Before each restart in a row, without an update in between; after the last, something is wrong that does not go away.
+
+Ray places ranks on the node of a pod that ends until it notices: 5 s, or 15 s if the pod hangs.
+"""
 
 
 class Recovery:
     """What it takes to bring the trainers back to the last finished update."""
 
     def __init__(
-        self, trainers: TrainerGroup, load: Callable[[], None], make_room: Callable[[], None] = lambda: None
+        self,
+        trainers: TrainerGroup,
+        load: Callable[[], None],
+        make_room: Callable[[], None] = lambda: None,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """`load`: give the trainers the newest checkpoint; `make_room`: have others leave their GPUs."""
         self._trainers = trainers
+        self._pause = pause
         self._load = load
         self._make_room = make_room
         self._kept: list[Sequence[Sample]] = []
@@ -72,13 +81,13 @@ class Recovery:
                     on_restored()
                 return work()
             except TrainerLost as loss:
-                self._count(loss)
+                self._lost_reason = self._lost_reason or str(loss)
+                if self._cannot_come_back:
+                    raise
 
-    def _count(self, loss: TrainerLost) -> None:
-        self._num_restarts += 1
-        if self._num_restarts > _MAX_RESTARTS or self._has_too_many:
-            raise loss
-        self._lost_reason = self._lost_reason or str(loss)
+    @property
+    def _cannot_come_back(self) -> bool:
+        return self._num_restarts == len(PAUSES_S) or self._has_too_many
 
     @property
     def _has_too_many(self) -> bool:
@@ -86,8 +95,10 @@ class Recovery:
         return self._num_tokens > MAX_KEPT_TOKENS
 
     def _bring_back(self) -> None:
-        if self._has_too_many:
+        if self._cannot_come_back:
             raise TrainerLost(self._lost_reason)
+        self._pause(PAUSES_S[self._num_restarts])
+        self._num_restarts += 1
         log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
         self._make_room()
         self._trainers.restart()

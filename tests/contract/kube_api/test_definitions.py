@@ -49,6 +49,7 @@ def causes(api: Api, spec: Json) -> list[tuple[str, str]]:
 
 WITH_DEFAULT: Json = {"type": "integer", "default": 1}
 POSITIVE = ruled(obj({"b": WITH_DEFAULT}), "self.b > 0", message="b must be positive")
+TWO = obj({"b": WITH_DEFAULT, "c": WITH_DEFAULT})
 NO_KEY = 'Invalid value: "object": no such key: b evaluating rule: b must be positive'
 
 
@@ -61,6 +62,21 @@ NO_KEY = 'Invalid value: "object": no such key: b evaluating rule: b must be pos
             ".properties[a].default",
             'Invalid value: "object": no such key: b evaluating rule: self.b > 0',
             id="rule without message",
+        ),
+        *(
+            pytest.param(
+                obj(
+                    {
+                        "a": ruled(
+                            obj({"b": WITH_DEFAULT, "c": WITH_DEFAULT}, default={}), f"self.b > 0 {both} self.c > 0"
+                        )
+                    }
+                ),
+                ".properties[a].default",
+                f'Invalid value: "object": no such key: b evaluating rule: self.b > 0 {both} self.c > 0',
+                id=f"rule with an error on each side of {both}",
+            )
+            for both in ("&&", "||")
         ),
         pytest.param(
             obj({"a": obj({"c": POSITIVE}, default={"c": {}})}), ".properties[a].default.c", NO_KEY, id="rule below"

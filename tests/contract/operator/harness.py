@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 
 from longshore.api.scheduling import PodGroupKind
+from tests.forked_program import ForkServer
 
 CHART = Path(__file__).parents[3] / "charts" / "longshore"
 RELEASE_NAMESPACE = "longshore-system"
@@ -29,6 +28,7 @@ CHART_VALUES: Final = {
     "podGroups": [kind.value for kind in PodGroupKind],
 }
 """No operator pods, all rights, and no policy for jobs, which would refuse what the operator has to refuse as well."""
+_PROGRAMS: Final = ForkServer("longshore_operator.main")
 LITTLE = {"cpu": "10m", "memory": "16Mi"}
 """What pods that run `sleep` ask for, so that a node of any size has room."""
 DEADLINE_S = 180.0
@@ -254,13 +254,11 @@ class Operator:
     def __init__(self, kubeconfig: Path, log: Path, *options: str, module: str = "longshore_operator") -> None:
         self.health_port = free_port()
         self._log = log
-        arguments = [sys.executable, "-m", module, "run", f"--health-port={self.health_port}"]
-        arguments += ["--runtime-image=unused", f"--lease-namespace={RELEASE_NAMESPACE}", *options]
+        arguments = ["run", f"--health-port={self.health_port}", "--runtime-image=unused"]
+        arguments += [f"--lease-namespace={RELEASE_NAMESPACE}", *options]
         environment = {"KUBECONFIG": str(kubeconfig), "PATH": os.environ["PATH"], "HOME": str(log.parent)}
-        with log.open("a") as output:
-            self._process = subprocess.Popen(
-                arguments, env=environment, stdout=output, stderr=output, start_new_session=True
-            )
+        log.touch()
+        self._process = _PROGRAMS.start(module, arguments, environment, log)
 
     def log(self) -> str:
         return self._log.read_text()
@@ -269,7 +267,7 @@ class Operator:
         """Wait until this process leads."""
 
         def leads() -> bool:
-            assert self._process.poll() is None, self.log()
+            assert self._process.is_alive(), self.log()
             return '"event": "leading"' in self.log()
 
         eventually("the operator leads", leads)
@@ -277,17 +275,23 @@ class Operator:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """It sees nothing while the block runs, and the outcome afterwards."""
-        self._process.send_signal(signal.SIGSTOP)
+        self._send(signal.SIGSTOP)
         try:
             yield
         finally:
-            self._process.send_signal(signal.SIGCONT)
+            self._send(signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; returns the exit code."""
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-        return self._process.wait(timeout=30)
+        if self._process.is_alive():
+            self._send(number)
+        self._process.join(DEADLINE_S)
+        assert self._process.exitcode is not None, self.log()
+        return self._process.exitcode
+
+    def _send(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
 
 
 @contextmanager

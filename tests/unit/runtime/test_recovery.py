@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.trainer import recovery
-from longshore_runtime.trainer.recovery import Recovery
+from longshore_runtime.trainer.recovery import PAUSES_S, Recovery
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.trainer_protocol import Sample
 from tests.contract.trainers.replicas import make_samples
@@ -32,8 +32,59 @@ class World:
         self.trained.append(samples)
 
 
-def recovery_of(world: Any) -> Recovery:
-    return Recovery(world, load=lambda: None)
+def recovery_of(world: Any, pause: Callable[[float], None] = lambda pause_s: None) -> Recovery:
+    return Recovery(world, load=lambda: None, pause=pause)
+
+
+@dataclass
+class EndingPod(World):
+    """A world whose ranks die as they start, until so much time has passed."""
+
+    until_s: float = 0.0
+    now_s: float = 0.0
+
+    def restart(self) -> None:
+        super().restart()
+        if self.now_s < self.until_s:
+            raise TrainerLost("a trainer replica is gone (ActorDiedError)")
+
+    def pause(self, pause_s: float) -> None:
+        self.now_s += pause_s
+
+
+def test_a_restart_on_a_pod_that_ends_is_repeated_until_ray_has_noticed() -> None:
+    world = EndingPod(until_s=15.0)
+    restored = recovery_of(world, world.pause)
+    restored.lost("a trainer replica is gone", generation=0)
+    assert restored.guarded(lambda: "done") == "done"
+    assert world.generation == len(PAUSES_S)
+
+
+def test_the_first_restart_waits_for_nothing() -> None:
+    world = EndingPod()
+    restored = recovery_of(world, world.pause)
+    restored.lost("a trainer replica is gone", generation=0)
+    restored.guarded(lambda: None)
+    assert (world.generation, world.now_s) == (1, 0.0)
+
+
+def test_what_does_not_go_away_is_no_reason_to_start_for_ever() -> None:
+    world = EndingPod(until_s=1000.0)
+    restored = recovery_of(world, world.pause)
+    with pytest.raises(TrainerLost, match="a trainer replica is gone"):
+        restored.guarded(lambda: world.restart())
+    assert world.generation == 1 + len(PAUSES_S)
+
+
+def test_an_update_is_a_reason_to_start_again_as_often() -> None:
+    world = EndingPod(until_s=15.0)
+    restored = recovery_of(world, world.pause)
+    for until_s in (15.0, 30.0):
+        world.until_s = until_s
+        restored.lost("a trainer replica is gone", world.generation)
+        restored.guarded(lambda: None)
+        restored.trained(StepTraining((), (tuple(make_samples(4)),), 0.0))
+    assert world.generation == 2 * len(PAUSES_S)
 
 
 def test_what_is_heard_of_an_older_world_is_no_loss() -> None:

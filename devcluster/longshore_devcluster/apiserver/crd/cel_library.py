@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from celpy import celtypes
+from celpy import CELEvalError, celtypes
 
 from longshore_devcluster.apiserver.schema.node import Json, Schema
 from longshore_kube.quantities import QUANTITY, parse_quantity
@@ -213,7 +213,19 @@ def _value_of(maybe: MaybeValue) -> Value:
     return maybe.values[0]
 
 
+def _first_error(operator: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """`&&` or `||`, which of two errors is the first; celpy writes both out, with all that they read."""
+
+    def operate(left: Value, right: Value) -> Value:
+        both = isinstance(left, CELEvalError) and isinstance(right, CELEvalError)
+        return left if both else operator(left, right)
+
+    return operate
+
+
 FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "_&&_": _first_error(celtypes.logical_and),
+    "_||_": _first_error(celtypes.logical_or),
     "split": _split,
     "join": lambda items, separator="": _S(str(separator).join(items)),
     "lowerAscii": lambda text: _S(text.lower()),

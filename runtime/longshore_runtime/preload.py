@@ -18,6 +18,9 @@ from longshore_runtime.large_imports import without_collections
 ENVIRONMENT: Final = vllm_environment(accelerator=False, enforce_eager=True)
 """With which the modules are imported. Pods share the machine's cores, so each process computes in one thread."""
 _FOR_ALL: Final = (
+    "jsonschema",  # A third of what Ray imports.
+    "longshore.api.status",
+    "longshore.page.view",
     "longshore.sim.auto",
     "longshore_kube.blocking",
     "longshore_runtime.cluster.worker",

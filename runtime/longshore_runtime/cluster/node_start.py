@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from longshore_runtime.cluster.fork_server import ForkServer
+from longshore_runtime.large_imports import without_collections
 
 _SOCKET: Final = "workers"
 _CHUNK_BYTES: Final = 65536
@@ -38,7 +39,9 @@ def _read_order() -> dict[str, Any] | None:
 
 
 def _start(options: dict[str, Any], launcher: list[str]) -> dict[str, str]:
-    from longshore_runtime.cluster.ray_start import NodeOptions, start  # Imports Ray, which the server must not have.
+    # It imports Ray, which the server must not have.
+    with without_collections():
+        from longshore_runtime.cluster.ray_start import NodeOptions, start
 
     return start(NodeOptions(**options), launcher)
 

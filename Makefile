@@ -38,8 +38,14 @@ quickstart: $(READY) ## Train a tiny model on the embedded cluster (CLUSTER=curr
 down: $(READY) ## Stop what quickstart started
 	@$(BIN)/longshore down
 
+# The modules that tests import are compiled once; test processes that start together would each compile all of them.
+COMPILED := $(VENV)/.compiled
+$(COMPILED): $(READY)
+	@$(BIN)/python -m longshore_runtime.preload > $(VENV)/preload.log 2>&1 || { cat $(VENV)/preload.log; exit 1; }
+	@touch $@
+
 .PHONY: test
-test: $(READY) ## Check and test everything (TESTS=tests/unit: a part)
+test: $(READY) $(COMPILED) ## Check and test everything (TESTS=tests/unit: a part)
 	@# Checks run beside the tests, and say at once what they find.
 	@{ $(LINT) > $(VENV)/lint.log 2>&1 || { cat $(VENV)/lint.log; exit 1; }; } & lint=$$!; \
 	  $(PYTEST) $(TESTS) && tested=0 || tested=$$?; \
@@ -136,6 +142,4 @@ $(READY): requirements.lock pyproject.toml devcluster/pyproject.toml | $(BIN)/uv
 	@echo "Installing pinned dependencies into $(VENV) (about 3 GB; a few minutes at first, resumable) ..."
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(TORCH_SOURCE) --no-deps --require-hashes -r requirements.lock 2> >(grep -v '^warning: Location' >&2)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e devcluster 2> >(grep -v '^warning: Location' >&2)
-	@# Compiles the modules that tests and pods import: processes that start together would each compile all of them.
-	@$(BIN)/python -m longshore_runtime.preload > $(VENV)/preload.log 2>&1 || { cat $(VENV)/preload.log; exit 1; }
 	@touch $@

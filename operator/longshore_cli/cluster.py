@@ -17,8 +17,8 @@ from longshore_kube.resources import DEPLOYMENTS, Json
 START_TIMEOUT_S: Final = 120
 OPERATOR_TIMEOUT_S: Final = 180.0
 LOG_TAIL_LINES: Final = 20
-_PRELOAD: Final = "longshore_runtime.preload,longshore_operator.main"
-"""Imported once for all pods of the embedded cluster, with commas between them."""
+PRELOADED: Final = ("longshore_runtime.preload", "longshore_operator.main")
+"""Imported once for all pods of the embedded cluster; none may start a thread, which forks would lack."""
 
 
 def start_embedded(nodes: int | None = None, gpus_per_node: int | None = None) -> Path:
@@ -27,7 +27,7 @@ def start_embedded(nodes: int | None = None, gpus_per_node: int | None = None) -
     Raises:
         CliError: it is not installed, or did not start; with its own words.
     """
-    arguments = ["up", "--data-dir", str(state.cluster_dir()), "--detach", f"--preload={_PRELOAD}"]
+    arguments = ["up", "--data-dir", str(state.cluster_dir()), "--detach", f"--preload={','.join(PRELOADED)}"]
     if nodes is not None:
         arguments += ["--nodes", str(nodes)]
     if gpus_per_node is not None:

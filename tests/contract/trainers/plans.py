@@ -36,11 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trained:
-    """Gradients of the first step, the norm of every step's, and weights after all steps.
-
-    In single precision there is one step: AdamW makes as much of a rounding error as of a gradient, so that only the
-    gradients can be compared with those of others.
-    """
+    """Gradients of the first step, the norm of every step's, and weights after all steps."""
 
     gradients: Named
     norms: tuple[float, ...]
@@ -179,7 +175,7 @@ def train_torch(
         summed = {name: replica.whole(p.grad) for name, p in module.named_parameters()}
         gradients = {name: gradient.numpy() / steps[0].denominator for name, gradient in summed.items()}
         trainer.discard()
-        norms = _train(trainer, steps if double else steps[:1], replica.number)
+        norms = _train(trainer, steps, replica.number)
         return Trained(gradients, norms, {name: tensor.numpy() for name, tensor, _ in trainer.tensors()})
 
 
@@ -194,7 +190,7 @@ def train_megatron(
     _accumulate(trainer, steps[0], replica)
     gradients = _reduced_gradients(trainer, steps[0].denominator)
     trainer.discard()
-    norms = _train(trainer, steps if double else steps[:1], replica)
+    norms = _train(trainer, steps, replica)
     return Trained(gradients, norms, {name: t.numpy() for name, t in trainer.named_weights()})
 
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 MAX_KEPT_TOKENS: Final = 10_000_000
 """About 700 MB of the coordinator's memory. Where more were trained on since the checkpoint, the steps are repeated."""
 PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""Before each restart in a row, without an update in between; after the last, something is wrong that does not go away.
+"""After each failure in a row, without an update in between; after the last, something is wrong that does not go away.
 
 Ray places ranks on the node of a pod that ends until it notices: 5 s, or 15 s if the pod hangs.
 """
@@ -44,7 +44,7 @@ class Recovery:
         self._make_room = make_room
         self._kept: list[Sequence[Sample]] = []
         self._num_tokens = 0
-        self._num_restarts = 0
+        self._num_failures = 0
         self._lost_reason = ""
 
     @property
@@ -56,7 +56,7 @@ class Recovery:
         """Note that the trainers have done a step."""
         self._num_tokens += sum(len(one.prompt_tokens) + len(one.response_tokens) for one in training.samples)
         self._kept = [] if self._has_too_many else [*self._kept, *training.batches]
-        self._num_restarts = 0
+        self._num_failures = 0
 
     def checkpointed(self) -> None:
         """Note that the newest checkpoint holds every update so far."""
@@ -81,13 +81,10 @@ class Recovery:
                     on_restored()
                 return work()
             except TrainerLost as loss:
-                self._lost_reason = self._lost_reason or str(loss)
-                if self._cannot_come_back:
+                self._num_failures += 1
+                if self._num_failures > len(PAUSES_S) or self._has_too_many:
                     raise
-
-    @property
-    def _cannot_come_back(self) -> bool:
-        return self._num_restarts == len(PAUSES_S) or self._has_too_many
+                self._lost_reason = self._lost_reason or str(loss)
 
     @property
     def _has_too_many(self) -> bool:
@@ -95,10 +92,10 @@ class Recovery:
         return self._num_tokens > MAX_KEPT_TOKENS
 
     def _bring_back(self) -> None:
-        if self._cannot_come_back:
+        if self._has_too_many:
             raise TrainerLost(self._lost_reason)
-        self._pause(PAUSES_S[self._num_restarts])
-        self._num_restarts += 1
+        if self._num_failures:
+            self._pause(PAUSES_S[self._num_failures - 1])
         log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
         self._make_room()
         self._trainers.restart()

@@ -65,13 +65,7 @@ NO_KEY = 'Invalid value: "object": no such key: b evaluating rule: b must be pos
         ),
         *(
             pytest.param(
-                obj(
-                    {
-                        "a": ruled(
-                            obj({"b": WITH_DEFAULT, "c": WITH_DEFAULT}, default={}), f"self.b > 0 {both} self.c > 0"
-                        )
-                    }
-                ),
+                obj({"a": ruled(TWO | {"default": {}}, f"self.b > 0 {both} self.c > 0")}),
                 ".properties[a].default",
                 f'Invalid value: "object": no such key: b evaluating rule: self.b > 0 {both} self.c > 0',
                 id=f"rule with an error on each side of {both}",

@@ -57,7 +57,7 @@ def test_a_restart_on_a_pod_that_ends_is_repeated_until_ray_has_noticed() -> Non
     restored = recovery_of(world, world.pause)
     restored.lost("a trainer replica is gone", generation=0)
     assert restored.guarded(lambda: "done") == "done"
-    assert world.generation == len(PAUSES_S)
+    assert world.generation == 1 + len(PAUSES_S)
 
 
 def test_the_first_restart_waits_for_nothing() -> None:
@@ -84,7 +84,16 @@ def test_an_update_is_a_reason_to_start_again_as_often() -> None:
         restored.lost("a trainer replica is gone", world.generation)
         restored.guarded(lambda: None)
         restored.trained(StepTraining((), (tuple(make_samples(4)),), 0.0))
-    assert world.generation == 2 * len(PAUSES_S)
+    assert world.generation == 2 * (1 + len(PAUSES_S))
+
+
+def test_losses_that_are_repaired_at_once_use_up_nothing_however_many_a_long_round_has() -> None:
+    world = EndingPod()
+    restored = recovery_of(world, world.pause)
+    for generation in range(20):
+        restored.lost("a trainer replica is gone", generation)
+        restored.guarded(lambda: None)
+    assert (world.generation, world.now_s) == (20, 0.0)
 
 
 def test_what_is_heard_of_an_older_world_is_no_loss() -> None:

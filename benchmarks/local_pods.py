@@ -20,6 +20,7 @@ from typing import Final
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
+from longshore_devcluster.kubelet.addresses import Addresses
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.elastic.job_watch import NoOperator
 from longshore_runtime.settings import Settings
@@ -70,7 +71,7 @@ def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *
         for name in ("token", "reward-token"):
             (root / name).write_text(secrets.token_hex(32))
         (root / _SPEC_FILE).write_text(spec.model_dump_json(by_alias=True, exclude_unset=True), encoding="utf-8")
-        network = f"127.{64 + os.getpid() % 128}"
+        network = stack.enter_context(contextlib.closing(Addresses())).network
         environment = _environment(root, network, Component.COORDINATOR, 0)
         coordinator = subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment)
         stack.callback(coordinator.terminate)
@@ -116,7 +117,7 @@ def _gpu_pods(spec: RLJobSpec) -> list[tuple[Component, int]]:
 
 
 def _address(network: str, component: Component, index: int) -> str:
-    """Loopback addresses of a run's own, so that two runs do not meet."""
+    """Its network is the run's own, so that two runs do not meet."""
     return f"{network}.{_NETWORKS[component]}.{index + 1}"
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import RayNode, head_starter, join, start_head
 from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.settings import Settings
+from tests.addresses import network
 from tests.warm import WarmStarter
 
 NO_IMPORTS = WorkerImports()
@@ -30,15 +30,14 @@ ENGINES = WorkerImports(
 )
 ENGINES_AND_TRAINERS = WorkerImports((*ENGINES.modules, *TRAINERS.modules), ENGINES.environment)
 REPOSITORY = Path(__file__).parents[1]
-_networks = itertools.count(1)
+_heads = itertools.count()
 
 
 @contextlib.contextmanager
 def worker_pods(storage: Path, count: int, imports: WorkerImports = NO_IMPORTS) -> Iterator["Pods"]:
     """Ray with so many worker pods that mount this storage; this process is the coordinator."""
-    pid = os.getpid()
-    # Loopback addresses that no other test process of this machine has: the port of the head follows from its address.
-    ip = f"127.{32 + pid // 250 % 64}.{pid % 250}.{next(_networks)}"
+    third, fourth = divmod(next(_heads), 250)
+    ip = f"{network()}.{third + 8}.{fourth + 1}"
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as nodes:
         for name, value in RAY_ENVIRONMENT.items():
             patch.setenv(name, value)

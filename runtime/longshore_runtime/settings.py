@@ -13,6 +13,8 @@ from longshore.api.names import Component
 
 _SHARED_PORTS = range(20_000, 32_000)
 """Above the ports that Ray gives its workers (10002 to 19999), below those that the kernel hands out."""
+_SHARED_NETWORKS = 16
+"""Development clusters on one machine whose heads never have the same port; each has 127.N.x.y, with N by order."""
 
 
 class SettingsError(Exception):
@@ -65,10 +67,14 @@ class Settings:
     def ray_port(self) -> int:
         """Port of the Ray head, which listens on every address of its machine.
 
-        Pods of a development cluster share one machine: there the port follows from the address, and two jobs can run.
+        Pods of a development cluster share one machine. There the port follows from the address, so that jobs can run
+        beside each other: heads have the same one only if they are 750 addresses of a cluster, or 16 clusters, apart.
         """
         address = ipaddress.ip_address(self.coordinator_ip)
-        return _SHARED_PORTS[int(address) % len(_SHARED_PORTS)] if address.is_loopback else contract.RAY_PORT
+        if not address.is_loopback:
+            return contract.RAY_PORT
+        network, number = divmod(int(address) & 0xFF_FFFF, 0x1_0000)
+        return _SHARED_PORTS[(number * _SHARED_NETWORKS + network % _SHARED_NETWORKS) % len(_SHARED_PORTS)]
 
     @property
     def ray_address(self) -> str:

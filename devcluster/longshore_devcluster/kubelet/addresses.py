@@ -17,6 +17,11 @@ class Addresses:
         self._given: dict[str, int] = {}
         self._next = _FIRST_POD
 
+    @property
+    def network(self) -> str:
+        """What all addresses of the cluster begin with: 127.N."""
+        return f"127.{self._octet}"
+
     def node(self, index: int) -> str:
         """Return the address of the node with this number, from 0."""
         return self._text(index + 1)
@@ -57,7 +62,7 @@ class Addresses:
         raise RuntimeError("every pod address of the cluster is in use")
 
     def _text(self, number: int) -> str:
-        return f"127.{self._octet}.{number >> 8}.{number & 0xFF}"
+        return f"{self.network}.{number >> 8}.{number & 0xFF}"
 
 
 def _claim_octet() -> tuple[socket.socket, int]:

@@ -5,6 +5,7 @@ Nodes have addresses of their own but may share a machine (a development cluster
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import socket
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import psutil
 import structlog
@@ -35,6 +37,7 @@ GOODBYE_LIMIT_S = 10.0
 _CORE_PROCESSES = ("raylet", "gcs_server")
 _MAX_TEMP_PATH = 40
 """Ray puts sockets about 65 characters deep below its directory, and a socket's path has at most 107."""
+_EXCEPTION: Final = re.compile(r"[\w.]+(Error|Exception): ")
 
 
 class RayNodeError(Exception):
@@ -156,13 +159,23 @@ def _start(settings: Settings, starter: NodeStarter, port: int | None = None, ad
         if status is None:
             raise RayNodeError(f"Ray did not start within {START_LIMIT_S:.0f} s")
         if status != 0:
-            lines = output.strip().splitlines() or ["no message"]
-            raise RayNodeError(f"Ray did not start (exit status {status}): {lines[-1]}")
+            raise RayNodeError(f"Ray did not start (exit status {status}): {_reason(output)}")
         core = [process for process in _members(starter.pid) if process.name() in _CORE_PROCESSES]
         if not core:
             raise RayNodeError("Ray started and ended at once")
         unless_started.pop_all()  # It has started: from here on `RayNode.stop` cleans up.
     return RayNode(temp_dir, starter.pid, core, starter.take_lifeline())
+
+
+def _reason(output: str) -> str:
+    """The message of the exception in one line, or the last line; Ray's exceptions quote what its processes logged."""
+    lines = output.split("\n")
+    begins = [number for number, line in enumerate(lines) if _EXCEPTION.match(line)]
+    return (
+        " ".join(" ".join(lines[begins[-1] :]).split())
+        if begins
+        else output.strip().rpartition("\n")[2] or "no message"
+    )
 
 
 def _temp_dir() -> Path:

@@ -103,7 +103,7 @@ def test_a_job_that_an_administrator_deactivates_stops_and_waits_until_a_person_
     eventually("the event", lambda: "Deactivated" in jobs.event_reasons())
     jobs.create("second", labels=TEAM, **job_spec())
     wait_admitted(jobs, "second")
-    assert jobs.gpu_pods("first") == {}
+    eventually("its pods are gone", lambda: not jobs.gpu_pods("first"))
     jobs.delete("second")
     # The younger one gets the quota, although the older one would fit.
     jobs.create("urgent", labels=TEAM, **job_spec())

@@ -32,6 +32,7 @@ from longshore_runtime.rewards.server import SPARE_WORKERS, RewardServer
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
+from tests.addresses import network
 
 LIMIT_S = 120.0
 TOKEN = "let-me-in"
@@ -81,8 +82,7 @@ class Pod:
 
 
 def ip_of(number: int) -> str:
-    pid = os.getpid()
-    return f"127.{130 + pid // 250 % 60}.{pid % 250}.{number}"
+    return f"{network()}.1.{number}"
 
 
 @pytest.fixture

@@ -36,9 +36,19 @@ class Machine:
         pretend = f"import sys; sys.version_info = ({major}, {minor}, 0, 'final', 0)"
         self.add(name, f'[ "$1" = -c ] || exit 9\nexec {sys.executable} -c "{pretend}\n$2"')
 
+    def add_creating_python(self, name: str) -> None:
+        """A real Python, but it only notes that it is to create a virtual environment."""
+        note = f"echo {name} > {self.bin}/created-by; exit 9"
+        self.add(name, f'[ "$1" = -c ] || {{ {note}; }}\nexec {sys.executable} "$@"')
+
+    def created_by(self) -> str:
+        """Which of them that was."""
+        return (self.bin / "created-by").read_text().strip()
+
     def make(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run make as a user does, with nothing else in the environment."""
-        command = ["make", "--no-print-directory", "-C", str(ROOT), f"VENV={self.venv}", *arguments]
+        pythons = f"PYTHONS={self.bin}/distribution python3.11 python3 python"
+        command = ["make", "--no-print-directory", "-C", str(ROOT), f"VENV={self.venv}", pythons, *arguments]
         environment = {"PATH": str(self.bin), "HOME": os.environ.get("HOME", "/")}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
@@ -77,7 +87,7 @@ def test_a_python_that_is_named_must_run(machine: Machine) -> None:
 
 
 def test_debians_python_without_venv_is_distinguished(machine: Machine) -> None:
-    machine.add("python3.11", 'case "$2" in *ensurepip*) exit 1;; *version_info\\[*) echo 3.11;; esac')
+    machine.add("python3.11", 'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.11;; esac')
     done = machine.make("setup")
     assert "error: python3.11 lacks the modules venv and ensurepip" in done.stderr
     assert "apt-get install python3-venv" in done.stderr
@@ -91,6 +101,21 @@ def test_names_that_do_not_run_are_passed_over(machine: Machine) -> None:
     done = machine.make("setup")
     assert "Creating" in done.stdout  # It got past the check, with `python3`, and this Python creates nothing.
     assert "error: Longshore" not in done.stderr
+
+
+def test_the_python_of_the_distribution_comes_first(machine: Machine) -> None:
+    """It is compiled with optimizations that those of version managers usually lack."""
+    for name in ("distribution", "python3.11"):
+        machine.add_creating_python(name)
+    machine.make("setup")
+    assert machine.created_by() == "distribution"
+
+
+def test_a_python_that_can_make_no_virtual_environment_is_passed_over_for_one_that_can(machine: Machine) -> None:
+    machine.add("distribution", f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"')
+    machine.add_creating_python("python3.11")
+    machine.make("setup")
+    assert machine.created_by() == "python3.11"
 
 
 def provision(machine: Machine, pip: str) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.server import RewardServer
 from longshore_runtime.rollout.pod_workers import PodWorkers
+from tests.addresses import network
 
 TOKEN = "of the tests"
 
@@ -61,8 +61,7 @@ class Pods:
         self._loop.close()
 
     def _address(self, index: int) -> str:
-        pid = os.getpid()
-        return f"127.{66 + pid // 250 % 60}.{pid % 250}.{index + 2}"
+        return f"{network()}.2.{index + 2}"
 
     async def _choose_port(self) -> None:
         """Free at the first address; the others are this process's own."""

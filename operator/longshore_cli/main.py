@@ -26,6 +26,8 @@ from longshore_client.target import Target
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from longshore_client.kube import Kube
+
 
 class _Commands(TyperGroup):
     """Expected errors end with one sentence and the fix instead of a traceback."""
@@ -77,12 +79,13 @@ def submit(
     documents, config_map = jobs.read_manifest(file), None
     if modules:
         documents, config_map = with_modules(documents, read_modules(modules))
+    jobs.require_namespace(documents, namespace)
     kube = Target(kubeconfig, context, namespace).connect()
     for applied in submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents):
         consoles.output().print(f"{applied} applied")
     if wait:
-        for name in jobs.jobs_in(documents):
-            _watch(Target(kubeconfig, context, namespace), name)
+        for job in jobs.jobs_in(documents):
+            _watch(kube.within(job), job["metadata"]["name"])
 
 
 @app.command()
@@ -93,7 +96,7 @@ def watch(
     context: options.Context = None,
 ) -> None:
     """Show a job live until it is finished; the exit code is 0 when it succeeded."""
-    _watch(Target(kubeconfig, context, namespace), job)
+    _watch(Target(kubeconfig, context, namespace).connect(), job)
 
 
 @app.command()
@@ -232,8 +235,8 @@ def profile(
     """Measure what a job's model costs on the cluster's GPUs, for `simulate --profile`."""
     from longshore_cli import profile as profiling
 
-    kube = Target(kubeconfig, context, namespace).connect()
-    profiling.run(kube, profiling.ProfilePlan(file, out, keep=keep, force=force, image=image), consoles.output())
+    plan = profiling.ProfilePlan(file, out, namespace, keep=keep, force=force, image=image)
+    profiling.run(Target(kubeconfig, context, namespace).connect(), plan, consoles.output())
 
 
 @app.command()
@@ -278,13 +281,13 @@ def version() -> None:
     typer.echo(f"longshore {package_version('longshore')}")
 
 
-def _watch(target: Target, job: str) -> None:
+def _watch(kube: "Kube", job: str) -> None:
     from longshore.api.status import Phase
     from longshore_cli.watch import follow as watching
     from longshore_cli.watch import text
 
     console = consoles.output()
-    view = watching.follow(target.connect(), job, console).view
+    view = watching.follow(kube, job, console).view
     succeeded = view.phase is Phase.SUCCEEDED
     console.print(text.ending_text(view), style="bold green" if succeeded else "bold red", markup=False, soft_wrap=True)
     if not succeeded:

@@ -38,6 +38,8 @@ class ProfilePlan:
 
     manifest: Path
     out: Path
+    namespace: str | None = None
+    """What --namespace says."""
     keep: bool = False
     force: bool = False
     image: str | None = None
@@ -52,12 +54,14 @@ def run(kube: Kube, plan: ProfilePlan, console: Console) -> None:
     if plan.out.exists() and not plan.force:
         raise CliError(f"{plan.out} exists already.", "Choose another place with --out, or overwrite it with --force.")
     documents = jobs.read_manifest(plan.manifest)
+    jobs.require_namespace(documents, plan.namespace)
     given = jobs.only_job(documents, plan.manifest, "profiled")
+    commanded, kube = kube, kube.within(given)
     measuring = profiling_job(given, shares_claim=kube.find_job(given["metadata"]["name"]) is not None)
     name = measuring["metadata"]["name"]
     if message := jobs.make_room(kube, name, otherwise="it is followed"):
         console.print(message)
-    for applied in jobs.submit(kube, [measuring if one is given else one for one in documents]):
+    for applied in jobs.submit(commanded, [measuring if one is given else one for one in documents]):
         console.print(f"{applied} applied", markup=False)
     view = follow(kube, name, console).view
     if view.phase is not Phase.SUCCEEDED:

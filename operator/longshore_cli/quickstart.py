@@ -56,12 +56,13 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
     started_s = clock()
     document = jobs.only_job(jobs.read_manifest(plan.manifest), plan.manifest, "run by the quickstart")
     job = document["metadata"]["name"]
+    jobs.require_namespace([document], plan.target.namespace)
     target = plan.target
     with _step(console, 1, "Start a cluster", clock):
         if plan.kind is ClusterKind.EMBEDDED:
             target = Target(cluster.start_embedded(), None, plan.target.namespace)
             console.print("An embedded cluster runs on this machine: real API, pretend GPUs, pods as processes.")
-        kube = target.connect()
+        kube = target.connect().within(document)
         console.print(f"Its API server: {kube.api.access.server}", highlight=False)
     with _step(console, 2, "Install Longshore with Helm", clock):
         where = chart.Cluster(kubeconfig_path(target), target.context)

@@ -43,6 +43,7 @@ class OperatorOptions:
     namespace: str | None
     """Namespace to watch; None: all."""
     lease_namespace: str | None
+    lease_name: str
     leader_election: bool
     health_address: str
     health_port: int
@@ -90,6 +91,7 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
     )
     run.add_argument("--no-leader-election", action="store_true", help="this is the only process: do not use a Lease")
     run.add_argument("--lease-namespace", help="namespace of the Lease (default: the operator's own)")
+    run.add_argument("--lease-name", default=names.OPERATOR_FIELD_MANAGER, help="name of the Lease")
     run.add_argument("--health-address", default=os.environ.get("POD_IP", "127.0.0.1"), help="address to listen on")
     run.add_argument("--health-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics")
     run.add_argument("--max-concurrency", type=int, default=16, help="jobs reconciled at once")
@@ -109,6 +111,7 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
         ),
         namespace=None if given.all_namespaces else given.namespace,
         lease_namespace=given.lease_namespace,
+        lease_name=given.lease_name,
         leader_election=not given.no_leader_election,
         health_address=given.health_address,
         health_port=given.health_port,
@@ -137,7 +140,7 @@ async def run(options: OperatorOptions, access: Access, stop: asyncio.Event) -> 
         election = Election(
             kube,
             options.lease_namespace or access.namespace,
-            names.OPERATOR_FIELD_MANAGER,
+            options.lease_name,
             f"{socket.gethostname()}-{os.getpid()}",
             utc_now,
         )

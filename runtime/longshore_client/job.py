@@ -94,7 +94,7 @@ class Job:
         Raises:
             ClientError: the job was deleted.
         """
-        for kind, item in self._kube.watch(self._kube.job_path(), f"metadata.name={self.name}", timeout_s=timeout_s):
+        for kind, item in self._kube.watch(self._kube.jobs_path(), f"metadata.name={self.name}", timeout_s=timeout_s):
             if kind == "DELETED":
                 raise ClientError(f"The RLJob {self.name!r} was deleted.")
             self._stored = item
@@ -212,12 +212,12 @@ def submit(job: JobLike, *, modules: Sequence[str | Path] = (), target: Target =
         raise ClientError(f"{job} holds {len(found)} RLJobs; submit one at a time.")
     if modules:
         documents, config_map = with_modules(documents, read_modules([Path(module) for module in modules]))
-    (document,) = (one for one in documents if one["kind"] == names.KIND)
+    jobs.require_namespace(documents, target.namespace)
     kube = target.connect()
     for _ in submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents):
         continue
-    there = Kube(kube.api, document["metadata"].get("namespace", kube.namespace))
-    return Job(there, there.job(found[0]), image)
+    there = kube.within(found[0])
+    return Job(there, there.job(found[0]["metadata"]["name"]), image)
 
 
 def get(name: str, *, target: Target = HERE, image: str | None = None) -> Job:
@@ -233,7 +233,7 @@ def get(name: str, *, target: Target = HERE, image: str | None = None) -> Job:
 def list_jobs(*, target: Target = HERE) -> list[Job]:
     """Return all jobs of the namespace, by name."""
     kube = target.connect()
-    return [Job(kube, one) for one in sorted(kube.items(kube.job_path()), key=lambda one: one["metadata"]["name"])]
+    return [Job(kube, one) for one in sorted(kube.items(kube.jobs_path()), key=lambda one: one["metadata"]["name"])]
 
 
 def watch(job: Job | str, *, timeout_s: float | None = None, target: Target = HERE) -> Iterator[RLJobStatus]:

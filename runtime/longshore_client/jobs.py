@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -30,27 +30,62 @@ def read_manifest(path: Path) -> list[Json]:
     if not path.is_file():
         raise ClientError(f"There is no file {path}.")
     try:
-        documents = [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
+        text = path.read_text(encoding="utf-8")
+        documents = [one for one in yaml.load_all(text, _Loader) if one is not None]
     except yaml.YAMLError as error:
         raise ClientError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClientError(f"{path} cannot be read: {error}", "Manifests are text in UTF-8.") from error
     for document in documents:
-        is_object = isinstance(document, dict) and isinstance(document.get("metadata"), dict)
-        if not is_object or not {"apiVersion", "kind"} <= document.keys() or "name" not in document["metadata"]:
-            raise ClientError(f"{path} holds something that is no Kubernetes object.",
-                           "Each document needs apiVersion, kind and metadata.name.")  # fmt: skip
+        _require_object(document, path)
     if not documents:
         raise ClientError(f"{path} is empty.")
     return documents
 
 
-def jobs_in(documents: list[Json]) -> list[str]:
-    """Return names of the RLJobs among the objects."""
-    return [document["metadata"]["name"] for document in documents if document["kind"] == names.KIND]
+class _Loader(yaml.SafeLoader):
+    """Dates are text, as kubectl reads them."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _require_object(document: Any, path: Path) -> None:
+    is_object = isinstance(document, dict) and isinstance(document.get("metadata"), dict)
+    if not is_object or not {"apiVersion", "kind"} <= document.keys() or "name" not in document["metadata"]:
+        raise ClientError(
+            f"{path} holds something that is no Kubernetes object.",
+            "Each document needs apiVersion, kind and metadata.name.",
+        )
+    texts = {key: document[key] for key in ("apiVersion", "kind")}
+    texts |= {f"metadata.{key}": document["metadata"].get(key, "") for key in ("name", "namespace")}
+    for field, value in texts.items():
+        if not isinstance(value, str):
+            raise ClientError(f"{path}: {field} is no text but {value!r}.", f'Put it in quotes: {field}: "{value}".')
+
+
+def jobs_in(documents: Sequence[Json]) -> list[Json]:
+    """Return the RLJobs among the objects."""
+    return [document for document in documents if document["kind"] == names.KIND]
+
+
+def require_namespace(documents: Sequence[Json], given: str | None) -> None:
+    """Raise ClientError where an object names another namespace than the option, as kubectl refuses it."""
+    for document in documents:
+        named = document["metadata"].get("namespace")
+        if given is not None and named not in (None, "", given):
+            what = f"{document['kind']} {document['metadata']['name']!r}"
+            raise ClientError(
+                f"{what} names the namespace {named!r}, and --namespace is {given!r}.",
+                "Leave the option out, or the namespace in the file.",
+            )
 
 
 def only_job(documents: Sequence[Json], manifest: Path, what: str) -> Json:
     """Return the only RLJob of a manifest, of which `what` happens to one; raises ClientError."""
-    found = [document for document in documents if document["kind"] == names.KIND]
+    found = jobs_in(documents)
     if len(found) != 1:
         raise ClientError(f"{manifest} holds {len(found)} RLJobs; exactly one is {what}.")
     return found[0]
@@ -153,7 +188,7 @@ def delete(kube: Kube, name: str) -> None:
         ClientError: it did not go in time.
     """
     kube.request("DELETE", kube.job_path(name), {"propagationPolicy": "Background"})
-    _wait_deleted(kube, kube.job_path(), name, f"The RLJob {name!r}")
+    _wait_deleted(kube, kube.jobs_path(), name, f"The RLJob {name!r}")
     for pod in kube.pods(f"{names.LABEL_JOB}={name}"):
         pod_name = pod["metadata"]["name"]
         _wait_deleted(kube, PODS.path(kube.namespace), pod_name, f"The pod {pod_name!r}")

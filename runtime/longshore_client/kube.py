@@ -79,8 +79,22 @@ class Kube:
                 return None
             raise
 
-    def job_path(self, name: str = "") -> str:
-        """Return where the API server keeps the RLJob `name`, or all of the namespace."""
+    def within(self, document: Json) -> "Kube":
+        """Return the same API server, and the namespace of an object: that which it names, or else that of commands."""
+        return Kube(self.api, document["metadata"].get("namespace") or self.namespace)
+
+    def jobs_path(self) -> str:
+        """Return where the API server keeps the RLJobs of the namespace."""
+        return _RLJOBS.path(self.namespace)
+
+    def job_path(self, name: str) -> str:
+        """Return where the API server keeps the RLJob `name`.
+
+        Raises:
+            ClientError: the name is empty, as that of a variable of the shell that is not set: it would mean all jobs.
+        """
+        if not name:
+            raise ClientError("The name of the RLJob is empty.")
         return _RLJOBS.path(self.namespace, name)
 
     def jobs(self, namespace: str | None) -> list[Json]:

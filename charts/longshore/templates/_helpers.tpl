@@ -6,6 +6,15 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Of the leader. Operators for all namespaces share one; each of those for one namespace has its own. */}}
+{{- define "longshore.lease" -}}
+{{- if .Values.watchNamespace -}}
+{{- include "longshore.fullname" . -}}
+{{- else -}}
+longshore-operator
+{{- end -}}
+{{- end -}}
+
 {{- define "longshore.selectorLabels" -}}
 app.kubernetes.io/name: longshore-operator
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -51,7 +51,7 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
 def _watches(kube: Kube, view: JobView, claim: str) -> Mapping[str, Iterator[Change]]:
     events_path = EVENTS.path(kube.namespace)
     return {
-        "job": kube.watch(kube.job_path(), f"metadata.name={view.name}"),
+        "job": kube.watch(kube.jobs_path(), f"metadata.name={view.name}"),
         "event": _if_allowed(kube.watch(events_path, f"involvedObject.uid={view.uid}")),
         "claim": _if_allowed(("ADDED", trouble.as_event()) for trouble in claims.troubles(kube, claim)),
     }

@@ -85,6 +85,8 @@ def _message_mistake(messages: Sequence[Any], name: str) -> str | None:
     if not messages:
         return f"{name!r} is a list without messages"
     for number, message in enumerate(messages, start=1):
-        if not isinstance(message, dict) or "role" not in message:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             return f"{name!r}: message {number} is no object with role and content"
+        if message.get("content") is None and not message.get("tool_calls"):
+            return f"{name!r}: message {number} has no content; it has {', '.join(map(repr, message))}"
     return None

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TypedDict
 
@@ -75,10 +75,12 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
     """Read what `pack` wrote into `destination`, and return the number of files.
 
     Raises:
-        ArchiveError: the destination exists and `force` is not set, a member would leave the destination,
-            the stream was cut off, a checksum differs or is missing, or there is no room. Nothing is left behind then.
+        ArchiveError: the destination exists and `force` is not set, or it is not to be replaced at all, a member would
+            leave the destination, the stream was cut off, a checksum differs or is missing, or there is no room.
+            Nothing is left behind then, and what was there is kept.
     """
     _refuse_existing(destination, force)
+    _refuse_surroundings(destination)
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=".longshore-", dir=destination.parent))
@@ -87,7 +89,7 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
     try:
         staging.chmod(0o755)
         with tarfile.open(fileobj=source, mode="r|", bufsize=tarfile.RECORDSIZE) as tar:
-            is_file, sums = _unpack_members(tar, staging, progress)
+            is_file, sums = _unpack_members(tar, staging, destination, progress)
         _publish(staging / next(iter(sums)) if is_file else staging, destination)
     except (tarfile.TarError, EOFError) as error:
         raise ArchiveError("the copy was cut off before its end") from error
@@ -141,10 +143,24 @@ def _files(root: Path) -> list[tuple[str, Path]]:
         return [(root.name, root)]
     if not root.is_dir():
         raise ArchiveError(f"there is no {root.name!r} in {root.parent}")
-    found = sorted(path for path in root.rglob("*") if path.is_file())
+    found = sorted(_files_below(root, ()))
     if not found:
         raise ArchiveError(f"{root} holds no file")
     return [(path.relative_to(root).as_posix(), path) for path in found]
+
+
+def _files_below(directory: Path, around: Sequence[Path]) -> Iterator[Path]:
+    """The files of a directory and of those in it, also by links; `around`: the directories around it."""
+    here = directory.resolve()
+    if here in around:
+        raise ArchiveError(f"{directory} is a link to a directory around it: remove the link")
+    for path in directory.iterdir():
+        if path.is_dir():
+            yield from _files_below(path, (*around, here))
+        elif path.is_file():
+            yield path
+        elif path.is_symlink():
+            raise ArchiveError(f"{path} is a link to what does not exist: remove the link")
 
 
 def _chosen(root: Path, files: list[tuple[str, Path]], choices: Sequence[FileSelection]) -> list[tuple[str, Path]]:
@@ -164,7 +180,9 @@ def _chosen(root: Path, files: list[tuple[str, Path]], choices: Sequence[FileSel
     return [(name, path) for name, path in files if name in names]
 
 
-def _unpack_members(tar: tarfile.TarFile, staging: Path, progress: Progress) -> tuple[bool, dict[str, str]]:
+def _unpack_members(
+    tar: tarfile.TarFile, staging: Path, destination: Path, progress: Progress
+) -> tuple[bool, dict[str, str]]:
     index: dict[str, object] | None = None
     seen: dict[str, str] = {}
     meter = _Meter(0, progress)
@@ -177,6 +195,8 @@ def _unpack_members(tar: tarfile.TarFile, staging: Path, progress: Progress) -> 
             total_bytes = index.get("bytes")
             if not isinstance(total_bytes, int):
                 raise ArchiveError(_DAMAGED)
+            if index.get("isFile") and destination.is_dir():
+                raise ArchiveError(f"{destination} is a directory, and what comes is one file: name the file to write")
             _require_room(staging, total_bytes)
             meter = _Meter(total_bytes, progress)
         elif index is None:
@@ -246,17 +266,33 @@ def _compare(expected: dict[str, object], seen: dict[str, str]) -> None:
 
 
 def _publish(staged: Path, destination: Path) -> None:
-    """Rename into place; only this removes what was there."""
-    if destination.is_dir() and not destination.is_symlink():
-        shutil.rmtree(destination)
-    elif destination.is_dir() or destination.exists() or staged.is_dir():
-        destination.unlink(missing_ok=True)
-    staged.replace(destination)
+    """Rename into place; only this removes what was there, and only once that has worked."""
+    if not staged.is_dir():
+        staged.replace(destination)
+        return
+    with tempfile.TemporaryDirectory(prefix=".longshore-", dir=destination.parent, ignore_cleanup_errors=True) as aside:
+        before = Path(aside, "before")
+        is_replaced = destination.exists() or destination.is_symlink()
+        if is_replaced:
+            destination.rename(before)
+        try:
+            staged.rename(destination)
+        except OSError:
+            if is_replaced:
+                before.rename(destination)
+            raise
 
 
 def _refuse_existing(destination: Path, force: bool) -> None:
     if not force and (destination.exists() or destination.is_symlink()):
         raise ArchiveError(f"{destination} exists already: choose another place, or overwrite it with --force")
+
+
+def _refuse_surroundings(destination: Path) -> None:
+    """Nothing replaces a directory that somebody is in: all else that it holds would go."""
+    place, home = destination.resolve(), Path(os.environ.get("HOME", "/"))
+    if any(one.is_relative_to(place) for one in (Path.cwd(), home, destination.parent.resolve())):
+        raise ArchiveError(f"{destination} holds more than such a copy: name a directory of its own in it")
 
 
 def _add_json(tar: tarfile.TarFile, name: str, value: object) -> None:
@@ -311,6 +347,8 @@ def main(arguments: list[str]) -> int:
         elif action == "list":
             sys.stdout.write(json.dumps(sizes(path)))
         else:
+            if path == Path(root).resolve():
+                raise ArchiveError(f"{relative!r} is the whole storage: name a place in it, such as models/qwen")
             unpack(sys.stdin.buffer, path, force="force" in options)
     except (ArchiveError, OSError) as error:
         sys.stderr.write(f"{error}\n")

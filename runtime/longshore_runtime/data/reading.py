@@ -9,7 +9,7 @@ from typing import Any, Final
 from longshore.api.model import DataFormat, Source
 from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.rows import is_wanted
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import UserError, first_line
 
 _PARQUET: Final = ".parquet"
 _ROWS_AT_ONCE: Final = 4_096
@@ -100,8 +100,12 @@ def _parquet(file: DataFile, source: Source, fields: Fields) -> Iterator[Row]:
                 for row in batch.to_pylist():
                     yield Row(f"{file.name}, row {number}", row, source)
                     number += 1
-    except ArrowException as error:
-        reason = str(error).splitlines()[0]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file.name} holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
+    except (ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # The disk or the network fails: another attempt may read it.
+        reason = first_line(error)
         raise UserError(f"{file.name} is no Parquet file, or a damaged one ({reason}); copy it again") from error
 
 
@@ -116,8 +120,9 @@ def _hugging_face(path: Path, source: Source) -> Iterator[Row]:
     name, split = source.origin.path, source.origin.split
     try:
         loaded = datasets.load_from_disk(str(path)) if _saved_to_disk(path) else datasets.load_dataset(str(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{source.at}.path: {name!r} is not a Hugging Face data set ({error})") from error
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise UserError(f"{source.at}.path: {name!r} is not a Hugging Face data set ({reason})") from error
     if isinstance(loaded, datasets.DatasetDict):
         if split not in loaded:
             raise UserError(f"{source.at}.split: {split!r} is not one of {', '.join(loaded)}")

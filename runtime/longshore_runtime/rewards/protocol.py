@@ -253,6 +253,8 @@ def _checked(outcome: ScoreResult | Failed, item: ScoreItem) -> ScoreOutcome:
     cases = [run.case for run in outcome.runs]
     if len(set(cases)) < len(cases) or any(case >= len(item.limits_s or ()) for case in cases):
         raise BadMessage("it tells of test cases that the row does not have")
+    if outcome.passed_all and any(run.timed_out for run in outcome.runs):
+        raise BadMessage("it tells of a program that passed all its tests and was cut off in one")
     if outcome.broken is None:
         return outcome
     # Whatever else the pod says of such a program, it is worth nothing.

@@ -231,11 +231,12 @@ class RewardPool:
 
     def _dispatch(self) -> None:
         now_s = self._clock.now_s()
+        # Before anything starts: what starts now has waited until now.
+        self.stats.max_wait_s = max(self.stats.max_wait_s, *(lane.queue.oldest_wait_s(now_s) for lane in self._lanes))
         for lane in self._lanes:
             lane.start(self._item)
         depth = sum(lane.queue.depth for lane in self._lanes)
         self.stats.max_depth = max(self.stats.max_depth, depth)
-        self.stats.max_wait_s = max(self.stats.max_wait_s, *(lane.queue.oldest_wait_s(now_s) for lane in self._lanes))
 
     def _item(self, task: ScoreTask) -> ScoreItem:
         record, completion = self._prompts[task.response.draw.index], self._completions[task.response]

@@ -34,11 +34,11 @@ ENDPOINT = {"port", "path", "scheme", "params", "interval", "scrapeTimeout", "ho
 RULE = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
 
 
-def rendered(namespace: str | None = None, /, **values: Any) -> dict[tuple[str, str], Json]:
+def rendered(namespace: str | None = None, /, release: str = "longshore", **values: Any) -> dict[tuple[str, str], Json]:
     """Objects by kind and name."""
     with helm.Chart.load(str(CHART)) as chart:
         chart.validate_schema(values)
-        texts = chart.render(values, name="longshore", namespace=namespace)
+        texts = chart.render(values, name=release, namespace=namespace)
     pages = [text for name, text in texts.items() if name.endswith(".yaml")]
     objects = [one for text in pages for one in yaml.safe_load_all(text) if one]
     return {(one["kind"], one["metadata"]["name"]): one for one in objects}
@@ -132,6 +132,19 @@ class TestOperator:
         assert "--namespace=team" in in_one and "--namespace" not in everywhere
         for cluster_wide in ("'kind': 'ClusterRole", "--kueue", "'apiGroups': ['kueue.x-k8s.io']"):
             assert cluster_wide in everywhere and cluster_wide not in in_one
+
+    def test_operators_for_several_namespaces_lead_beside_each_other(self) -> None:
+        def lease(release: str, **values: Any) -> set[str]:
+            objects = rendered(release=release, **values)
+            name = next(value["metadata"]["name"] for (kind, _), value in objects.items() if kind == "Deployment")
+            command = objects["Deployment", name]["spec"]["template"]["spec"]["containers"][0]["command"]
+            [rule] = [rule for rule in objects["Role", f"{name}-leader"]["rules"] if "resourceNames" in rule]
+            given = {argument.removeprefix("--lease-name=") for argument in command if "--lease-name=" in argument}
+            return given | set(rule["resourceNames"])
+
+        assert lease("a", watchNamespace="team-a") == {"a-longshore-operator"}
+        assert lease("b", watchNamespace="team-b") == {"b-longshore-operator"}
+        assert lease("a") == lease("b") == {"longshore-operator"}, "two for all namespaces would do everything twice"
 
     def test_switches_switch(self) -> None:
         enabled = {"enabled": True}

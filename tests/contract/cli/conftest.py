@@ -58,5 +58,5 @@ def no_jobs_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "crd" in request.fixturenames:
         kube: Kube = request.getfixturevalue("kube")
-        for item in kube.request("GET", kube.job_path())["items"]:
+        for item in kube.request("GET", kube.jobs_path())["items"]:
             kube.request("DELETE", kube.job_path(item["metadata"]["name"]))

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -91,6 +92,65 @@ def test_commands_name_a_job_that_does_not_exist(kubeconfig: Path, crd: None) ->
         result = longshore(kubeconfig, command, "nobody")
         assert result.exit_code == 1
         assert "There is no RLJob 'nobody' in namespace 'default'." in result.stderr
+
+
+def test_an_empty_name_means_no_job_rather_than_all(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    """As `longshore suspend "$JOB"` where JOB is not set."""
+    longshore(kubeconfig, "submit", manifest)
+    for command in ("watch", "suspend", "resume", "fetch", "trace", "report"):
+        result = longshore(kubeconfig, command, "")
+        assert (result.exit_code, result.stderr) == (1, "error: The name of the RLJob is empty.\n"), command
+    assert kube.job("demo")["spec"]["suspend"] is False
+
+
+def elsewhere(kube: Kube, directory: Path) -> tuple[Kube, Path]:
+    """A namespace that is not the one of the kubeconfig, and a manifest that names it."""
+    document = job("demo")
+    document["metadata"]["namespace"] = "team-a"
+    path = directory / "elsewhere.yaml"
+    path.write_text(yaml.safe_dump(document))
+    there = kube.within(document)
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}})
+    for item in there.items(there.jobs_path()):
+        jobs.delete(there, item["metadata"]["name"])
+    return there, path
+
+
+def test_a_job_is_watched_in_the_namespace_that_its_manifest_names(
+    kubeconfig: Path, kube: Kube, tmp_path: Path, crd: None
+) -> None:
+    there, path = elsewhere(kube, tmp_path)
+    assert longshore(kubeconfig, "submit", path).exit_code == 0
+    report(there, "demo", {"phase": "Succeeded", "runtime": at_step(3)})
+    result = longshore(kubeconfig, "submit", "--wait", path)
+    assert result.exit_code == 0, result.output
+    refused = longshore(kubeconfig, "submit", path, "-n", "default")
+    assert refused.exit_code == 1
+    assert "RLJob 'demo' names the namespace 'team-a', and --namespace is 'default'." in refused.stderr
+
+
+def test_a_profile_is_measured_in_the_namespace_that_the_manifest_names(
+    kubeconfig: Path, kube: Kube, tmp_path: Path, crd: None
+) -> None:
+    """A job of the same name elsewhere is somebody else's."""
+    there, path = elsewhere(kube, tmp_path)
+    kube.apply(job("demo-profile"))
+    report(kube, "demo-profile", {"phase": "Succeeded", "runtime": at_step(3)})
+
+    def fail() -> None:
+        changes = there.watch(there.jobs_path(), "metadata.name=demo-profile", timeout_s=TIMEOUT_S)
+        assert next(changes)
+        report(there, "demo-profile", {"phase": "Failed", "conditions": [condition("Failed", "True", "Bad", "no GPU")]})
+
+    operator = threading.Thread(target=fail)
+    operator.start()
+    # A process of its own: what it watches ends with it.
+    command = [sys.executable, "-m", "longshore_cli", "profile", path, "--out", tmp_path / "profile.json"]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    operator.join()
+    assert "The RLJob 'demo-profile', which measures, failed" in result.stderr
+    assert kube.find_job("demo-profile") is not None
 
 
 def test_top_and_queue_show_all_jobs_and_those_that_wait(kubeconfig: Path, kube: Kube, manifest: Path) -> None:

@@ -64,6 +64,15 @@ def test_the_program_of_the_pod_receives(model: Path, tmp_path: Path) -> None:
     assert in_pod(storage, *archive_command("receive", "models/tiny", "force"), data=packed(model)).returncode == 0
 
 
+def test_the_whole_storage_is_never_replaced(model: Path, tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    (storage / "theirs").write_text("theirs")
+    done = in_pod(storage, *archive_command("receive", ".", "force"), data=packed(model))
+    assert done.stderr == b"'.' is the whole storage: name a place in it, such as models/qwen\n"
+    assert contents(storage) == {"theirs": b"theirs"}
+
+
 @pytest.mark.parametrize(("path", "sentence"), [("../secret", "leads out of the storage"), ("nothing", "there is no")])
 def test_the_program_of_the_pod_refuses_in_one_line(tmp_path: Path, path: str, sentence: str) -> None:
     storage = tmp_path / "storage"

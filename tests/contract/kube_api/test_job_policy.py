@@ -132,8 +132,30 @@ def test_a_job_that_goes_beyond_what_is_allowed_is_refused_with_a_sentence(
 
 
 def test_a_job_without_a_queue_is_refused_where_one_is_required(api: Api, jobs: str) -> None:
-    answer = create(api, jobs, labels={})
-    assert "set the label kueue.x-k8s.io/queue-name" in answer.json["message"]
+    for labels in ({}, {"other": "x"}, {"kueue.x-k8s.io/queue-name": ""}):
+        answer = create(api, jobs, labels=labels)
+        assert "set the label kueue.x-k8s.io/queue-name" in answer.json["message"]
+
+
+def test_a_job_cannot_leave_its_queue_where_one_is_required(api: Api, jobs: str) -> None:
+    metadata = {"name": "queued", "labels": QUEUE | {"other": "x"}}
+    made = api.post(jobs, rljob() | {"metadata": metadata})
+    assert made.status == 201, made.text
+    path = f"{jobs}/queued"
+
+    def relabelled(**labels: str | None) -> Answer:
+        return api.patch(path, {"metadata": {"labels": labels}})
+
+    try:
+        for empty in (None, ""):
+            answer = relabelled(**{"kueue.x-k8s.io/queue-name": empty})
+            assert answer.status in (403, 422), answer.text
+            assert "set the label kueue.x-k8s.io/queue-name" in answer.json["message"]
+        assert relabelled(other=None).status == 200
+        assert relabelled(**{"kueue.x-k8s.io/queue-name": "another"}).status == 200
+        assert api.patch(path, {"spec": {"suspend": True}}).status == 200
+    finally:
+        assert api.delete(path).status == 200
 
 
 @pytest.mark.parametrize("spec", [spec for why, spec in REFUSED if "template" in json.dumps(spec)], ids=json.dumps)

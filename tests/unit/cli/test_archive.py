@@ -1,6 +1,7 @@
 """Copies arrive whole or not at all."""
 
 import contextlib
+import errno
 import io
 import json
 import tarfile
@@ -78,6 +79,67 @@ def test_what_exists_is_kept_unless_forced(model: Path, tmp_path: Path) -> None:
     assert contents(target) == {"mine": b"mine"}
     unpack(io.BytesIO(packed(model)), target, force=True)
     assert contents(target) == contents(model)
+
+
+@pytest.mark.parametrize("place", [".", "..", "sub/..", "{home}", "/"])
+def test_what_others_are_in_is_never_replaced(
+    model: Path, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project" / "sub").mkdir(parents=True)
+    (tmp_path / "home").mkdir()
+    for directory in ("project", "home"):
+        (tmp_path / directory / "thesis.tex").write_text("mine")
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    before = contents(tmp_path)
+    with pytest.raises(ArchiveError, match="name a directory of its own in it"):
+        unpack(io.BytesIO(packed(model)), Path(place.format(home=tmp_path / "home")), force=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_directory_is_not_replaced_by_a_file(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "mine.csv").write_text("mine")
+    with pytest.raises(ArchiveError, match="results is a directory, and what comes is one file"):
+        unpack(io.BytesIO(packed(model / "config.json")), tmp_path / "results", force=True)
+    assert contents(tmp_path / "results") == {"mine.csv": b"mine"}
+
+
+def test_what_was_there_is_kept_when_the_last_step_fails(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out" / "copy"
+    target.mkdir(parents=True)
+    (target / "mine").write_text("mine")
+    rename = Path.rename
+
+    def refuse(path: Path, to: Path) -> Path:
+        if to == target and path.name != "before":
+            raise OSError(errno.EIO, "the disk fails")
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(ArchiveError, match="copy cannot be written: the disk fails"):
+        unpack(io.BytesIO(packed(model)), target, force=True)
+    assert contents(tmp_path / "out") == {"copy/mine": b"mine"}
+
+
+def test_a_directory_arrives_by_its_link_too(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "shard").write_text("heavy")
+    (model / "weights").symlink_to(tmp_path / "disk")
+    unpack(io.BytesIO(packed(model)), tmp_path / "copy")
+    assert contents(tmp_path / "copy").keys() == {"config.json", "empty", "sub/weights.bin", "weights/shard"}
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [("nothing", "is a link to what does not exist"), ("..", "is a link to a directory around it")],
+)
+def test_a_link_that_leads_to_no_file_is_named(model: Path, target: str, sentence: str) -> None:
+    (model / "sub" / "link").symlink_to(target)
+    with pytest.raises(ArchiveError, match=f"sub/link {sentence}: remove the link"):
+        packed(model)
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])

@@ -1,6 +1,7 @@
 """Commands, as far as no cluster is needed: options, errors, and how jobs and paths are found."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -98,7 +99,47 @@ def test_the_jobs_of_a_manifest_are_found_among_other_objects(tmp_path: Path) ->
         "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c}\n---\n"
         "apiVersion: longshore.dev/v1alpha1\nkind: RLJob\nmetadata: {name: j}\n---\n"
     )
-    assert jobs.jobs_in(jobs.read_manifest(path)) == ["j"]
+    assert [job["metadata"]["name"] for job in jobs.jobs_in(jobs.read_manifest(path))] == ["j"]
+
+
+def test_dates_in_a_manifest_are_text_as_for_kubectl(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {day: 2026-11-26, at: 2026-11-26T10:00:00Z}\n"
+    )
+    [document] = jobs.read_manifest(path)
+    assert document["data"] == {"day": "2026-11-26", "at": "2026-11-26T10:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "fix"),
+    [
+        (b"apiVersion: 1\nkind: A\nmetadata: {name: a}\n", "apiVersion is no text but 1.", 'apiVersion: "1"'),
+        (
+            b"apiVersion: v1\nkind: A\nmetadata: {name: 123}\n",
+            "metadata.name is no text but 123.",
+            'metadata.name: "123"',
+        ),
+        (
+            b"apiVersion: v1\nkind: A\nmetadata: {name: a, namespace: 7}\n",
+            "metadata.namespace is no text but 7.",
+            '"7"',
+        ),
+        ("apiVersion: v1\nkind: A\nmetadata: {name: a}\n".encode("utf-16"), "cannot be read", "text in UTF-8"),
+        ("# Größe\n".encode("latin-1"), "cannot be read", "text in UTF-8"),
+        (b"apiVersion: v1\nkind: A\nmetadata: []\n", "no Kubernetes object", "metadata.name"),
+        (b"a: [\n", "is no YAML", ""),
+        (b"", "is empty", ""),
+    ],
+)
+def test_a_manifest_that_cannot_be_submitted_is_explained(
+    content: bytes, message: str, fix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ClientError, match=re.escape(message)) as raised:
+        jobs.read_manifest(path)
+    assert fix in raised.value.fix
 
 
 def test_pods_are_named_by_component_and_index() -> None:

@@ -25,7 +25,7 @@ async def watched(script: Script, enough: Callable[[list[Change]], bool]) -> lis
     seen: list[Change] = []
 
     def follow(kube: Kube) -> None:
-        for change in kube.watch(kube.job_path(), "", timeout_s=30.0):
+        for change in kube.watch(kube.jobs_path(), "", timeout_s=30.0):
             seen.append(change)
             if enough(seen):
                 return

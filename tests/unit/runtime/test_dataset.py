@@ -1,9 +1,11 @@
 """Reading prompts: what is right is used, what is wrong is reported with its line."""
 
+import errno
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow
@@ -29,7 +31,7 @@ class Letters:
         return "".join(map(chr, tokens))
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
-        return "|".join(message["content"] for message in messages) + ">"
+        return "|".join(message["content"] or "" for message in messages) + ">"
 
 
 def data(**options: Any) -> Data:
@@ -103,9 +105,25 @@ def test_prompts_leave_room_for_a_whole_response(tmp_path: Path) -> None:
 
 
 def test_messages_that_the_chat_template_refuses_are_reported_with_their_line(tmp_path: Path) -> None:
-    path = write(tmp_path, '{"prompt": ["no message"], "answer": "a"}')
-    with pytest.raises(UserError, match="line 1: 'prompt': message 1 is no object with role and content"):
-        prompts(path, data())
+    for messages, mistake in (
+        ('["no message"]', "message 1 is no object with role and content"),
+        ('[{"content": "What is 2+2?"}]', "message 1 is no object with role and content"),
+        ('[{"role": ["user"], "content": "What is 2+2?"}]', "message 1 is no object with role and content"),
+        (
+            '[{"role": "user", "content": "x"}, {"role": "user", "text": "y"}]',
+            "message 2 has no content; it has 'role', 'text'",
+        ),
+        ('[{"role": "user", "content": null}]', "message 1 has no content"),
+    ):
+        path = write(tmp_path, f'{{"prompt": {messages}, "answer": "a"}}')
+        with pytest.raises(UserError, match=f"line 1: 'prompt': {mistake}"):
+            prompts(path, data())
+
+
+def test_a_message_that_calls_a_tool_needs_no_content(tmp_path: Path) -> None:
+    call = '{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}'
+    path = write(tmp_path, f'{{"prompt": [{{"role": "user", "content": "x"}}, {call}], "answer": "a"}}')
+    assert len(prompts(path, data()).train) == 1
 
 
 @pytest.mark.parametrize(
@@ -239,6 +257,41 @@ def test_a_column_that_is_missing_is_reported_with_all_that_there_are(tmp_path: 
 def test_a_damaged_parquet_file_is_reported_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(UserError, match=r"^a\.parquet is no Parquet file, or a damaged one \(.+\); copy it again$"):
+        prompts(tmp_path / "a.parquet", Data(path="a.parquet", format=DataFormat.PARQUET))
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstd", "none"])
+def test_damage_anywhere_in_a_parquet_file_is_reported_by_its_name(tmp_path: Path, codec: str) -> None:
+    rows = [{"prompt": f"question {number} of many", "answer": str(number)} for number in range(2_000)]
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path, compression=codec)
+    whole, random = path.read_bytes(), Random(0)
+    reported = 0
+    for _ in range(30):
+        place = random.randrange(4, len(whole) - 4_000)
+        path.write_bytes(whole[:place] + random.randbytes(16) + whole[place + 16 :])
+        try:
+            read_rows(path, Data(path="a.parquet", format=DataFormat.PARQUET).each[0])
+        except UserError as error:
+            reported += 1
+            assert str(error).startswith("a.parquet ")
+    assert reported, "some damage cannot be noticed, and some has to be"
+
+
+def test_text_of_a_parquet_file_that_is_not_utf_8_is_reported(tmp_path: Path) -> None:
+    latin = pyarrow.array(["Größe".encode("latin-1")]).cast(pyarrow.binary()).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"prompt": latin, "answer": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"^a\.parquet holds text that is not UTF-8 .*; write it again as UTF-8$"):
+        prompts(tmp_path / "a.parquet", Data(path="a.parquet", format=DataFormat.PARQUET))
+
+
+def test_a_disk_that_fails_is_no_mistake_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "a.parquet").touch()
+    monkeypatch.setattr(parquet, "ParquetFile", fail)
+    with pytest.raises(OSError, match="Input/output error"):
         prompts(tmp_path / "a.parquet", Data(path="a.parquet", format=DataFormat.PARQUET))
 
 

@@ -256,6 +256,18 @@ def test_the_pressure_says_who_waits_and_for_how_long(driver: Driver, one_pod: P
     driver.until(lambda: driver.pool.pressure(7.0) == RewardPressure(0, 0.0, 1, 0))
 
 
+def test_a_response_that_gets_a_worker_has_waited_until_then(
+    driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
+) -> None:
+    driver.until_workers(1)
+    driver.pool.use([record(0, "first"), record(1)])
+    driver.serve(0, 1)
+    driver.clock.time_s = 60.0
+    gates["first"].open()
+    driver.until_scored(2)
+    assert driver.pool.stats.max_wait_s == 60.0
+
+
 def test_the_pressure_is_reported_by_pulses_and_at_the_end_of_a_round(
     driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
 ) -> None:

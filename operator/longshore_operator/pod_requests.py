@@ -21,7 +21,7 @@ def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
         for resource, amount in _requested(container).items():
             sidecars[resource] += amount
     resources = sidecars.keys() | peak.keys()
-    overhead = {resource: parse_quantity(value) for resource, value in (pod.get("overhead") or {}).items()}
+    overhead = _amounts(pod.get("overhead") or {})
     return {
         resource: max(sidecars[resource], peak[resource]) + overhead.get(resource, 0)
         for resource in resources | overhead.keys()
@@ -29,7 +29,12 @@ def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
 
 
 def _requested(container: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Requests of a container; a limit without a request is one, null is none."""
+    """Requests of a container; a limit without a request is one."""
     resources = container.get("resources") or {}
     given = (resources.get("limits") or {}) | (resources.get("requests") or {})
+    return _amounts(given)
+
+
+def _amounts(given: Mapping[str, Any]) -> dict[str, Fraction]:
+    """Null is none."""
     return {resource: parse_quantity(value) for resource, value in given.items() if value is not None}

@@ -89,7 +89,7 @@ def test_volcano_learns_the_queue_and_the_priority_of_the_workers() -> None:
             },
             3.25,
         ),
-        ({"containers": [{"resources": {"requests": {"cpu": 1, "memory": None}}}]}, 1),
+        ({"containers": [{"resources": {"requests": {"cpu": 1, "memory": None}}}], "overhead": {"memory": None}}, 1),
     ],
     ids=["containers together", "request before limit", "the largest init container", "sidecars and overhead", "null"],
 )

@@ -11,6 +11,9 @@ An alternation is a period of each: as many rounds, from the same weights and th
 train the same draws. Each begins with another side. `ratios` are over `AllOn` in the same alternation: above 1, the
 step takes longer. Responses have given lengths, and stand for programs of which one in twenty hangs, as in
 `make bench NAME=rewards`; the judge is a remote endpoint that takes a fixed time.
+
+With `--decode-step-s`, engines have no model, and a decode step takes that time, whatever the batch: almost so on GPUs,
+while it takes longer with every response on CPUs, where saved decode steps save little. All else is the same.
 """
 
 import argparse
@@ -26,6 +29,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+import yaml
+
 from benchmarks.local_pods import in_coordinator, run_in_coordinator
 from benchmarks.overlap import Known, logged_period, raw
 from benchmarks.period import Run, Step, running
@@ -35,6 +40,7 @@ from benchmarks.rewards import CASES, HeldBack, await_workers, pool_of
 from benchmarks.slow_judge import slow_judge
 from benchmarks.workload import Workload
 from longshore.api.reward import RewardFunction
+from longshore.api.rollout import EngineBackend
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.sandbox.linux import adopt_orphans
@@ -90,7 +96,7 @@ REWARDS: Final[Mapping[str, Rewards]] = {
 }
 
 
-def measure(workload: Workload, num_alternations: int, sides: Sequence[str]) -> None:
+def measure(workload: Workload, num_alternations: int, sides: Sequence[str], decode_step_s: float | None) -> None:
     """In the coordinator pod: run the alternations and report."""
     runs = alternations(workload, sides, num_alternations)
     settings = {
@@ -98,10 +104,12 @@ def measure(workload: Workload, num_alternations: int, sides: Sequence[str]) -> 
         "rounds": ROUNDS_PER_PERIOD,
         "workload": f"benchmarks/{WORKLOAD.path.name}",
         "judge_s": JUDGE_S,
+        "decode_step_s": decode_step_s,
     }
+    name = "everything" if decode_step_s is None else "everything_steps"
     columns = {f"{name}/{key}": [one[key] for one in of] for name, of in runs.items() for key in FIGURES}
     ratios = ratios_to(others(runs, REFERENCE), runs, ("step_s", "cpu_s_per_step"))
-    report("everything", ratios, settings, raw(runs), figures=spreads(columns))
+    report(name, ratios, settings, raw(runs), figures=spreads(columns))
 
 
 def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up: bool = True) -> Runs:
@@ -122,12 +130,29 @@ def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up
 
 
 @contextmanager
-def judged(workload: Workload) -> Iterator[Workload]:
-    """The workload with a judge that answers: before its pods start, since they read where it is."""
+def judged(workload: Workload, decode_step_s: float | None = None) -> Iterator[Workload]:
+    """The workload with a judge that answers: before its pods start, since they read where it is.
+
+    `decode_step_s`: of engines without a model; None: vLLM.
+    """
     with slow_judge(JUDGE_S) as address, tempfile.TemporaryDirectory(prefix="ls-") as directory:
         resolved = Path(directory) / workload.path.name
-        resolved.write_text(workload.path.read_text(encoding="utf-8").replace("http://judge.invalid/v1", address))
+        text = workload.path.read_text(encoding="utf-8").replace("http://judge.invalid/v1", address)
+        resolved.write_text(text if decode_step_s is None else with_fixed_steps(text, decode_step_s), encoding="utf-8")
         yield Workload(resolved)
+
+
+def with_fixed_steps(text: str, decode_step_s: float) -> str:
+    """A workload with engines whose responses end at the lengths that are given, after as many steps of that time."""
+    document = yaml.safe_load(text)
+    engine = document["spec"]["rollout"]["engine"]
+    endless = {"median_tokens": 1e9, "sigma": 0.0, "step_s": decode_step_s}
+    document["spec"]["rollout"]["engine"] = {
+        "backend": EngineBackend.FAKE.value,
+        "maxNumSeqs": engine["maxNumSeqs"],
+        "extraArgs": endless,
+    }
+    return yaml.safe_dump(document, sort_keys=False)
 
 
 def write_rows(path: Path) -> None:
@@ -171,6 +196,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=5)
     parser.add_argument("--sides", nargs="+", choices=list(REWARDS), default=list(REWARDS))
+    parser.add_argument("--decode-step-s", type=float, help="of engines without a model; unset: vLLM decodes")
     parser.add_argument("--workload", type=Path, default=WORKLOAD.path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if in_coordinator():
@@ -178,10 +204,11 @@ def main() -> int:
             Workload(given.workload),
             given.alternations,
             [REFERENCE, *(side for side in given.sides if side != REFERENCE)],
+            given.decode_step_s,
         )
         return 0
     adopt_orphans()
-    with judged(WORKLOAD) as workload:
+    with judged(WORKLOAD, given.decode_step_s) as workload:
         arguments = [*sys.argv[1:], "--workload", str(workload.path)]
         return run_in_coordinator("benchmarks.everything", arguments, workload.spec)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from longshore.api.pods import Workers
-from longshore.api.quantity import parse_bytes
 from longshore.api.reward import RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.checks.job import file_checks
@@ -17,6 +16,7 @@ from longshore.checks.result import Check, CheckOutcome, CheckResult, not_checke
 from longshore.sim.hardware import GPUS, gpu_described, gpu_named
 from longshore_cli.simulate.errors import BadInput, BadSpec
 from longshore_cli.simulate.inputs import read_job
+from longshore_kube.quantities import parse_quantity
 
 _GPU_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 """Node labels that name the GPU."""
@@ -77,9 +77,12 @@ def gpu_bytes(workers: Workers, gpu_type: str | None, gpu_memory: str | None) ->
     """
     if gpu_memory is not None:
         try:
-            return parse_bytes(gpu_memory)
-        except (ValueError, KeyError) as error:
-            raise BadInput(f"--gpu-memory: {gpu_memory!r} is no amount of memory; give one such as 80Gi") from error
+            amount = parse_quantity(gpu_memory)
+        except ValueError as error:
+            raise BadInput(f"--gpu-memory: {error}") from error
+        if amount < 1:
+            raise BadInput(f"--gpu-memory: {gpu_memory!r} is less than a byte; give an amount such as 80Gi")
+        return float(amount)
     if gpu_type is not None:
         try:
             return gpu_named(gpu_type).memory_bytes

@@ -17,6 +17,8 @@ from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, SharedBucket
 from longshore_runtime.weights.slices import Bucket, Checksum
 
+NO_TOKEN: Final = -1
+"""The end token of a model that has none."""
 UNLIMITED_KV_TOKENS: Final = 1 << 40
 """Reported capacity of a KV cache without a limit."""
 
@@ -54,7 +56,7 @@ class FakeEngineOptions:
         if not config.exists():
             return cls(**options)  # type: ignore[arg-type]
         values = json.loads(config.read_text())
-        eos = values["eos_token_id"]
+        eos = values.get("eos_token_id", NO_TOKEN)
         vocabulary = {"vocab_size": values["vocab_size"], "eos_id": eos[0] if isinstance(eos, list) else eos}
         return cls(**{**vocabulary, **options})
 

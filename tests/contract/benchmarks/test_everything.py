@@ -27,6 +27,15 @@ def test_sides_train_the_same_draws_and_differ_in_rounds_and_in_when_they_score(
     assert runs["AllOff"]["cpu_s_per_step"] > 0
 
 
+def test_with_fixed_steps_all_but_the_engines_is_the_same() -> None:
+    text = everything.WORKLOAD.path.read_text()
+    usual, fixed = yaml.safe_load(text), yaml.safe_load(everything.with_fixed_steps(text, 0.02))
+    engine = fixed["spec"]["rollout"].pop("engine")
+    assert (engine["backend"], engine["extraArgs"]["step_s"]) == ("Fake", 0.02)
+    assert engine["maxNumSeqs"] == usual["spec"]["rollout"].pop("engine")["maxNumSeqs"]
+    assert fixed == usual
+
+
 def test_every_side_of_the_comparison_is_a_job_and_a_way_to_score() -> None:
     assert everything.REWARDS.keys() == everything.WORKLOAD.jobs.keys()
     all_on = everything.REWARDS["AllOn"]

@@ -97,6 +97,8 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     job = manifest(tmp_path / "job.yaml")
     for option, value in (
         ("--gpu-memory", "much"),
+        ("--gpu-memory", "1/0"),
+        ("--gpu-memory", "0"),
         ("--gpu-type", "GTX"),
         ("--skip", "everything"),
         ("--model", "no-such-model"),

@@ -60,7 +60,8 @@ def _require_object(document: Any, path: Path) -> None:
             "Each document needs apiVersion, kind and metadata.name.",
         )
     texts = {key: document[key] for key in ("apiVersion", "kind")}
-    texts |= {f"metadata.{key}": document["metadata"].get(key, "") for key in ("name", "namespace")}
+    texts |= {f"metadata.{key}": document["metadata"].get(key) for key in ("name", "namespace")}
+    texts = {field: value for field, value in texts.items() if (field, value) != ("metadata.namespace", None)}
     for field, value in texts.items():
         if not isinstance(value, str):
             raise ClientError(f"{path}: {field} is no text but {value!r}.", f'Put it in quotes: {field}: "{value}".')

@@ -136,8 +136,7 @@ class Kube:
             ClientError: the cluster does not know the kind.
             ApiError: the server refused the object.
         """
-        metadata = document["metadata"]
-        path = self._resource(document).path(metadata.get("namespace", self.namespace), metadata["name"])
+        path = self._resource(document).path(self.within(document).namespace, document["metadata"]["name"])
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
         return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
 

@@ -109,7 +109,7 @@ def _owned(config_map: Json, job: Json) -> Json:
 
 def _path(kube: Kube, config_map: Json) -> str:
     metadata = config_map["metadata"]
-    return f"/api/v1/namespaces/{metadata.get('namespace', kube.namespace)}/configmaps/{metadata['name']}"
+    return f"/api/v1/namespaces/{kube.within(config_map).namespace}/configmaps/{metadata['name']}"
 
 
 def _digest(files: Mapping[str, bytes]) -> str:

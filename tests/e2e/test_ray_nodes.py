@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
@@ -157,18 +158,11 @@ def engine(index: int, events: "queue.SimpleQueue[Event]") -> EngineHandle:
     )
 
 
-def started_again(index: int, events: "queue.SimpleQueue[Event]") -> EngineHandle:
-    """An engine on a pod that came back, started as a job does: again where Ray chose the node that is gone.
-
-    Ray takes that for alive for some seconds, and the pod may be back before.
-    """
-    handle = engine(index, events)
-    try:
-        handle.wait_started(LIMIT_S)
-    except EngineDied:
-        handle = engine(index, events)
-        handle.wait_started(LIMIT_S)
-    return handle
+def wait_noticed(ip: str) -> None:
+    """Wait until Ray knows that the node of a pod is gone: until then it may choose it for new engines."""
+    deadline_s = time.monotonic() + LOSS_LIMIT_S
+    while any(node["Alive"] and node["NodeManagerAddress"] == ip for node in ray.nodes()):
+        assert time.monotonic() < deadline_s, "Ray does not notice"
 
 
 def still_alive(processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -254,7 +248,9 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
 
             back = cluster.pod(1)
             back.wait_ready()
-            handles[1] = started_again(1, events)
+            wait_noticed(pods[1].ip)
+            handles[1] = engine(1, events)
+            handles[1].wait_started(LIMIT_S)
             handles[1].publish([weights], 1).get(LIMIT_S)
             handles[1].add([endless("again")])
             assert sampled(handles[1], "again", events).runs[0].policy_version == 1

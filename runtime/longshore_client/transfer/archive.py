@@ -270,17 +270,18 @@ def _publish(staged: Path, destination: Path) -> None:
     if not staged.is_dir():
         staged.replace(destination)
         return
-    with tempfile.TemporaryDirectory(prefix=".longshore-", dir=destination.parent, ignore_cleanup_errors=True) as aside:
-        before = Path(aside, "before")
-        is_replaced = destination.exists() or destination.is_symlink()
-        if is_replaced:
-            destination.rename(before)
-        try:
-            staged.rename(destination)
-        except OSError:
-            if is_replaced:
-                before.rename(destination)
-            raise
+    if not destination.exists() and not destination.is_symlink():
+        staged.rename(destination)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=".longshore-", dir=destination.parent))
+    before = destination.rename(aside / "before")
+    try:
+        staged.rename(destination)
+    except OSError:
+        before.rename(destination)  # Where that fails, too, it is at least still there.
+        aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _refuse_existing(destination: Path, force: bool) -> None:
@@ -290,7 +291,7 @@ def _refuse_existing(destination: Path, force: bool) -> None:
 
 def _refuse_surroundings(destination: Path) -> None:
     """Nothing replaces a directory that somebody is in: all else that it holds would go."""
-    place, home = destination.resolve(), Path(os.environ.get("HOME", "/"))
+    place, home = destination.resolve(), Path(os.environ.get("HOME", "/")).resolve()
     if any(one.is_relative_to(place) for one in (Path.cwd(), home, destination.parent.resolve())):
         raise ArchiveError(f"{destination} holds more than such a copy: name a directory of its own in it")
 

@@ -122,6 +122,34 @@ def test_what_was_there_is_kept_when_the_last_step_fails(
     with pytest.raises(ArchiveError, match="copy cannot be written: the disk fails"):
         unpack(io.BytesIO(packed(model)), target, force=True)
     assert contents(tmp_path / "out") == {"copy/mine": b"mine"}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["copy"]
+
+
+def test_nothing_is_lost_when_it_cannot_be_put_back_either(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out" / "copy"
+    target.mkdir(parents=True)
+    (target / "mine").write_text("mine")
+    rename = Path.rename
+
+    def refuse(path: Path, to: Path) -> Path:
+        if to == target:
+            raise OSError(errno.EIO, "the disk fails")
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(ArchiveError, match="copy cannot be written: the disk fails"):
+        unpack(io.BytesIO(packed(model)), target, force=True)
+    assert list(contents(tmp_path / "out").values()) == [b"mine"]
+
+
+def test_a_home_behind_a_link_is_not_replaced(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").symlink_to("disk")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(ArchiveError, match="name a directory of its own in it"):
+        unpack(io.BytesIO(packed(model)), tmp_path / "disk", force=True)
 
 
 def test_a_directory_arrives_by_its_link_too(model: Path, tmp_path: Path) -> None:

@@ -102,6 +102,14 @@ def test_the_jobs_of_a_manifest_are_found_among_other_objects(tmp_path: Path) ->
     assert [job["metadata"]["name"] for job in jobs.jobs_in(jobs.read_manifest(path))] == ["j"]
 
 
+def test_a_namespace_that_is_null_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: }\n")
+    [document] = jobs.read_manifest(path)
+    jobs.require_namespace([document], "team")
+    assert Kube(cast(Any, None), "team").within(document).namespace == "team"
+
+
 def test_dates_in_a_manifest_are_text_as_for_kubectl(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(

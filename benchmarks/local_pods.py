@@ -28,6 +28,8 @@ from longshore_runtime.settings import Settings
 _SPEC_FILE: Final = "spec.json"
 _NETWORKS: Final = {Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRAINER: 2, Component.REWARD: 3}
 """Third number of a pod's address."""
+_OF_THE_DRIVER: Final = ("LD_LIBRARY_PATH",)
+"""Variables by which programs find the libraries of GPUs on some machines."""
 
 
 def in_coordinator() -> bool:
@@ -122,8 +124,10 @@ def _address(network: str, component: Component, index: int) -> str:
 
 
 def _environment(root: Path, network: str, component: Component, index: int) -> dict[str, str]:
+    libraries = {name: os.environ[name] for name in _OF_THE_DRIVER if name in os.environ}
     return {
         **RAY_ENVIRONMENT,
+        **libraries,
         "PYTHONPATH": str(Path(__file__).parents[1]),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         contract.ENV_JOB_NAME: "bench",

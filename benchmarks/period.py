@@ -153,7 +153,7 @@ def running(workload: Workload) -> Iterator[Parts]:
             settings, workload.spec, CollectorRegistry(), NoSink(), RuntimeStatus(), events, LocalRewardPods()
         ) as session,
     ):
-        endless_model(settings.storage / "model")
+        endless_model(settings.storage / "model", workload.model)
         yield session.build()
 
 

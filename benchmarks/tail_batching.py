@@ -10,6 +10,7 @@ of decode steps rather than that of the seconds measured here.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from benchmarks.local_pods import run_pods
@@ -17,7 +18,8 @@ from benchmarks.period import alternate, running
 from benchmarks.report import report
 from benchmarks.workload import Workload
 
-WORKLOAD = Workload(Path(__file__).with_suffix(".yaml"))
+WORKLOADS = {False: Workload(Path(__file__).with_suffix(".yaml")), True: Workload(Path(__file__).parent / "gpu.yaml")}
+"""By whether there is a GPU."""
 ROUNDS_PER_PERIOD = 5
 
 FIGURES = (
@@ -29,22 +31,24 @@ FIGURES = (
 )
 
 
-def measure(num_alternations: int) -> None:
+def measure(num_alternations: int, workload: Workload) -> None:
     """In the coordinator pod: run the alternations and report."""
-    with running(WORKLOAD) as parts:
-        alternate(WORKLOAD, parts, ROUNDS_PER_PERIOD)  # Warms up.
-        runs = [alternate(WORKLOAD, parts, ROUNDS_PER_PERIOD) for _ in range(num_alternations)]
+    with running(workload) as parts:
+        alternate(workload, parts, ROUNDS_PER_PERIOD)  # Warms up.
+        runs = [alternate(workload, parts, ROUNDS_PER_PERIOD) for _ in range(num_alternations)]
     baseline, ours = ([run[name] for run in runs] for name in ("Synchronous", "TailBatching"))
     ratios = {key: [mine[key] / other[key] for mine, other in zip(ours, baseline, strict=True)] for key in FIGURES}
-    settings = {"alternations": num_alternations, "workload": f"benchmarks/{WORKLOAD.path.name}"}
-    report("tail_batching", ratios, settings, [*baseline, *ours])
+    settings = {"alternations": num_alternations, "workload": f"benchmarks/{workload.path.name}"}
+    report(f"tail_batching{'_gpu' if workload is WORKLOADS[True] else ''}", ratios, settings, [*baseline, *ours])
 
 
 def main() -> int:
     """Start the pods, or, in the coordinator pod, measure; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=7)
-    return run_pods("tail_batching", parser, lambda given: measure(given.alternations), WORKLOAD.spec)
+    parser.add_argument("--gpu", action="store_true", help="a model of 0.6B parameters on this machine's first GPU")
+    workload = WORKLOADS["--gpu" in sys.argv]
+    return run_pods("tail_batching", parser, lambda given: measure(given.alternations, workload), workload.spec)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,12 @@ class Workload:
         return ResponseTokens(**self._file["responseTokens"])
 
     @cached_property
+    def model(self) -> Mapping[str, Any] | None:
+        """Shape of the model, where it is not the tiny one."""
+        model: dict[str, Any] | None = self._file.get("model")
+        return model
+
+    @cached_property
     def jobs(self) -> Mapping[str, RLJobSpec]:
         """By name: the spec with some fields changed."""
         jobs = self._file["jobs"].items()
@@ -113,18 +119,31 @@ def parity(prompt: str, response: str, answer: str) -> float:
     return float(sum(map(ord, response)) % 2)
 
 
-def endless_model(directory: Path) -> None:
-    """The tiny model without an end token: what it samples ends at the length that it is given, and nowhere else."""
+def endless_model(directory: Path, shape: Mapping[str, Any] | None = None) -> None:
+    """A model without an end token: what it samples ends at the length that it is given, and nowhere else.
+
+    `shape` are fields of Qwen3's configuration; without them it is the tiny model. Weights are random.
+    """
     from longshore_runtime.backends.tiny_model import build_tiny_model, build_tokenizer
 
-    build_tiny_model(directory, seed=0)
+    build_tiny_model(directory, seed=0, **(shape or {}))
     tokenizer = build_tokenizer()
     tokenizer.eos_token = None
     tokenizer.save_pretrained(directory)
+    if shape:
+        _name_all_tokens(directory / "tokenizer.json", shape["vocab_size"])
     for name in ("config.json", "generation_config.json"):
         config = json.loads((directory / name).read_text())
         config.pop("eos_token_id", None)
         (directory / name).write_text(json.dumps(config))
+
+
+def _name_all_tokens(file: Path, vocab_size: int) -> None:
+    """Give the tokenizer a token for every number that the model can sample, so that every response has a text."""
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {f"<{number}>": number for number in range(len(vocabulary), vocab_size)}
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import string
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -18,26 +19,27 @@ _CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def tiny_config(*, tied: bool = False) -> Qwen3Config:
+def tiny_config(*, tied: bool = False, **shape: Any) -> Qwen3Config:
     """Return the shape of the model. Two layers suffice to count and compare, and keep an engine step short.
 
-    `tied`: the output layer is the embedding, as in most small models.
+    `tied`: the output layer is the embedding, as in most small models. `shape` are fields that differ.
     """
-    return Qwen3Config(
-        vocab_size=128,
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=256,
-        max_position_embeddings=MAX_CONTEXT_TOKENS,
-        tie_word_embeddings=tied,
-        initializer_range=0.02,
-        pad_token_id=PAD_ID,
-        bos_token_id=BOS_ID,
-        eos_token_id=EOS_ID,
-    )
+    fields: dict[str, Any] = {
+        "vocab_size": 128,
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "intermediate_size": 256,
+        "max_position_embeddings": MAX_CONTEXT_TOKENS,
+        "tie_word_embeddings": tied,
+        "initializer_range": 0.02,
+        "pad_token_id": PAD_ID,
+        "bos_token_id": BOS_ID,
+        "eos_token_id": EOS_ID,
+    }
+    return Qwen3Config(**fields | shape)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -58,11 +60,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_tiny_model(directory: Path, seed: int, *, tied: bool = False) -> None:
+def build_tiny_model(directory: Path, seed: int, *, tied: bool = False, **shape: Any) -> None:
     """Write the model with random weights and its tokenizer as a Hugging Face checkpoint; equal seeds, equal files."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(tiny_config(tied=tied))
+        model = Qwen3ForCausalLM(tiny_config(tied=tied, **shape))
     model.generation_config = GenerationConfig(pad_token_id=PAD_ID, bos_token_id=BOS_ID, eos_token_id=EOS_ID)
     model.save_pretrained(directory)
     build_tokenizer().save_pretrained(directory)

@@ -15,6 +15,7 @@ from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.devices import HOST, compute_device
 from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorFiles, copy_files
+from longshore_runtime.backends.host_copies import HostCopies, Move
 from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
@@ -109,6 +110,8 @@ class TorchTrainer:
             eps=options.adam_epsilon,
             weight_decay=options.weight_decay,
         )
+        self._weights = HostCopies(self._device, self._model._apply)
+        self._moments = HostCopies(self._device, self._apply_to_moments)
         self._policy_version = 0
         self._signals: tuple[float, ...] = ()
         self._awake = True
@@ -165,7 +168,7 @@ class TorchTrainer:
         rate = scaled_learning_rate(self._options.schedule, version, self._signals)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        self._move_optimizer(self._device)
+        self._moments.come_back()
         self._optimizer.step()
         self.discard()
         self._policy_version = version
@@ -228,7 +231,7 @@ class TorchTrainer:
             optimizer["state"], lambda value, parameter: own_part(value, parameter).clone()
         )
         self._optimizer.load_state_dict(optimizer)
-        self._move_optimizer(HOST)
+        self._moments.leave()
         self._policy_version = state["policy_version"]
         self._signals = state.get("signals", ())  # Older versions kept none.
         torch.set_rng_state(state["random"])
@@ -242,7 +245,7 @@ class TorchTrainer:
         """Move everything to the host."""
         self._leave_device()
         self._reference_place.sleep()
-        self._move_optimizer(HOST)
+        self._moments.leave()
         self._awake = False
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -283,10 +286,10 @@ class TorchTrainer:
 
     def _leave_device(self) -> None:
         self._accumulation.keep()  # A model that moves takes its gradients along.
-        self._model.to(HOST)
+        self._weights.leave()
 
     def _return_to_device(self) -> None:
-        self._model.to(self._device)
+        self._weights.come_back()
 
     def _frozen_reference(self) -> CausalLM:
         reference = self._replica.load(self._directory)
@@ -316,10 +319,10 @@ class TorchTrainer:
     def _prepare_pass(self) -> None:
         self.wake()
         if self._options.offload_moments:
-            self._move_optimizer(HOST)
+            self._moments.leave()
 
-    def _move_optimizer(self, device: torch.device) -> None:
+    def _apply_to_moments(self, move: Move) -> None:
         for state in self._optimizer.state.values():
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.dim() > 0:
-                    state[name] = value.to(device)
+                    state[name] = move(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from longshore_runtime.backends.devices import HOST
+from longshore_runtime.backends.host_copies import HostCopies
 from longshore_runtime.errors import UserError
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
@@ -67,33 +67,32 @@ class ReferencePlace:
 
     def __init__(self, reference: torch.nn.Module | None, device: torch.device, *, offloads: bool) -> None:
         """`offloads`: the reference is on the host while it does not compute."""
-        self._reference = reference
-        self._device = device
+        self._copies = HostCopies(device, reference._apply, is_frozen=True) if reference is not None else None
         self._offloads = offloads
         self.wake()
 
     def wake(self) -> None:
         """Place the reference after the trainer has woken up."""
-        self._move(HOST if self._offloads else self._device)
+        if self._offloads:
+            self.sleep()
+        elif self._copies is not None:
+            self._copies.come_back()
 
     def sleep(self) -> None:
         """Move the reference to the host."""
-        self._move(HOST)
+        if self._copies is not None:
+            self._copies.leave()
 
     @contextmanager
     def computing(self, leave: Callable[[], object], come_back: Callable[[], object]) -> Iterator[None]:
         """Have the reference on the device within the block; an offloaded one replaces the model there meanwhile."""
-        if not self._offloads:
+        if self._copies is None or not self._offloads:
             yield
             return
         leave()
-        self._move(self._device)
+        self._copies.come_back()
         try:
             yield
         finally:
-            self._move(HOST)
+            self._copies.leave()
             come_back()
-
-    def _move(self, device: torch.device) -> None:
-        if self._reference is not None:
-            self._reference.to(device)

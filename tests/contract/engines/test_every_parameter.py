@@ -4,7 +4,8 @@ What is compared are log-probabilities. Checksums are taken of what arrives, and
 computing with a copy of older weights.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,16 @@ from tests.contract.engines.harness import BUCKET_BYTES, PROMPT, SMALL_BUCKET_BY
 from tests.contract.engines.reference import Reference
 from tests.contract.trainers.replicas import OPTIONS
 from tests.contract.trainers.tiny_models import FAMILIES, GEMMA, Family, build
+from tests.own_process import in_own_process
 
 HEADS = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 """vLLM's attention for the CPU has no smaller heads than these."""
 TIED = Family("qwen2", tied=True)
 AGREEMENT = 1e-5
 """Of log-probabilities in fp32."""
-AGREEMENT_ON_A_GPU = 5e-4
-"""Kernels add in another order there; old weights would differ by far more."""
-NOTICED = 100 * AGREEMENT
+AGREEMENT_ON_A_GPU = 2e-3
+"""Of the same on a GPU, where vLLM's attention multiplies in TF32 (seen on an H100: 1.2e-3)."""
+NOTICED = 2.5 * AGREEMENT_ON_A_GPU
 """What a single parameter with its old values must change, so that the comparison sees it."""
 
 Publish = Callable[[Harness, int, Weights], str]
@@ -55,10 +57,7 @@ class Served:
         self.model = model
         self.reference = Reference(model)
         engine = create_engine(EngineSpec(options, max_context_tokens=128, accelerator=accelerator), model)
-        block = 16 if accelerator else 32
-        self.harness = Harness(
-            engine, self.reference.weights, eos_id=2, kv_block_tokens=block, bucket_bytes=BUCKET_BYTES
-        )
+        self.harness = Harness(engine, self.reference.weights, eos_id=2, kv_block_tokens=32, bucket_bytes=BUCKET_BYTES)
         self.version = 0
 
     def publish(self, path: str, weights: Weights) -> None:
@@ -201,39 +200,43 @@ def test_an_output_layer_that_no_weights_come_for_is_noticed(tmp_path: Path) -> 
         served.publish("object store", weights)
 
 
-def test_a_compiled_engine_computes_with_every_parameter_that_was_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compiled code keeps no copies either. Engines of other tests have turned compilation off in this process."""
-    monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
-    monkeypatch.setattr("torch._dynamo.config.disable", False)
-    served = Served(build_model(tmp_path, TIED), enforce_eager=False)
-    for seed in (1, 2):
-        weights = changed(served.harness.weights, seed)
-        served.publish("object store", weights)
-        served.require_agreement(weights)
+@contextlib.contextmanager
+def compilation_on() -> Iterator[None]:
+    """Engines of other tests have turned it off in this process."""
+    import torch._dynamo.config as dynamo
+
+    with pytest.MonkeyPatch.context() as patch, dynamo.patch(disable=False):  # type: ignore[attr-defined]
+        patch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+        yield
+
+
+def test_a_compiled_engine_computes_with_every_parameter_that_was_published(tmp_path: Path) -> None:
+    """Compiled code keeps no copies either."""
+    with compilation_on():
+        served = Served(build_model(tmp_path, TIED), enforce_eager=False)
+        for seed in (1, 2):
+            weights = changed(served.harness.weights, seed)
+            served.publish("object store", weights)
+            served.require_agreement(weights)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("sleep_level", [0, 1, 2])
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
+@in_own_process
 def test_captured_graphs_compute_with_every_parameter_that_was_published(
     family: Family, sleep_level: int, tmp_path: Path
 ) -> None:
     """A CUDA graph has the addresses of the weights that it was captured with; sleep gives that memory away."""
-    served = Served(
-        build_model(tmp_path, family),
-        accelerator=True,
-        enforce_eager=False,
-        dtype="float32",
-        gpu_memory_utilization=0.3,
-        sleep_level=sleep_level,
-    )
-    for seed in (1, 2):
-        weights = changed(served.harness.weights, seed)
-        served.publish("object store", weights)
-        served.require_agreement(weights, AGREEMENT_ON_A_GPU)
-        if sleep_level:
-            served.harness.engine.sleep()
-            served.harness.engine.wake()
+    model = build_model(tmp_path, family)
+    options = {"enforce_eager": False, "dtype": "float32", "gpu_memory_utilization": 0.3, "sleep_level": sleep_level}
+    with compilation_on():
+        served = Served(model, accelerator=True, **options)
+        for seed in (1, 2):
+            weights = changed(served.harness.weights, seed)
+            served.publish("object store", weights)
+            served.require_agreement(weights, AGREEMENT_ON_A_GPU)
+            if sleep_level:
+                served.harness.engine.sleep()
+                served.harness.engine.wake()

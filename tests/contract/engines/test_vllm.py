@@ -33,6 +33,7 @@ from tests.contract.engines.harness import (
 )
 from tests.contract.engines.reference import reference_log_probs
 from tests.contract.trainers.tiny_models import Family, build
+from tests.own_process import in_own_process
 
 BF16_LOG_PROB = 0.05
 """Difference between two passes in bf16 that group their work in other ways."""
@@ -253,19 +254,21 @@ def _no_process(*_: object, **__: object) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("sleep_level", [1, 2])
-def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int) -> None:
-    options = EngineSettings(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=sleep_level)
-    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
-    harness = Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)
+@pytest.mark.parametrize(
+    ("sleep_level", "refusal"),
+    [(1, "takes requests after its weights"), (2, "serves only weights that were published")],
+)
+@in_own_process
+def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int, refusal: str) -> None:
+    harness = harness_on_a_gpu(model, sleep_level)
     harness.publish(0)
     (before,) = harness.finish([request(temperature=0.0)])
     free_awake, total = torch.cuda.mem_get_info()
-    engine.sleep()
+    harness.engine.sleep()
     assert torch.cuda.mem_get_info()[0] - free_awake > 0.2 * total
-    engine.wake()
-    with pytest.raises(AssertionError, match="takes requests after its weights"):
-        engine.add([request()])
+    harness.engine.wake()
+    with pytest.raises(AssertionError, match=refusal):
+        harness.engine.add([request()])
     harness.publish(1)
     (after,) = harness.finish([request(temperature=0.0)])
     assert before.tokens == after.tokens
@@ -273,18 +276,24 @@ def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int) -> No
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@in_own_process
 def test_a_response_that_moves_on_a_gpu_goes_on_as_it_began(model: Path) -> None:
     """By recomputation of its tokens, on an engine that has slept meanwhile."""
-    options = EngineSettings(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=1)
-    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
-    harness = Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)
+    harness = harness_on_a_gpu(model, sleep_level=1)
     harness.publish(0)
     (whole,) = harness.finish([request(temperature=0.0)])
     begun = harness.abort_after(request(temperature=0.0), len(whole.tokens) // 2)
-    engine.sleep()
-    engine.wake()
+    harness.engine.sleep()
+    harness.engine.wake()
     harness.publish(1)
     (resumed,) = harness.finish([request(temperature=0.0, partial=begun.runs)])
     assert resumed.tokens == whole.tokens
     assert [run.policy_version for run in resumed.runs] == [0, 1]
     np.testing.assert_allclose(resumed.log_probs, whole.log_probs, atol=BF16_LOG_PROB)
+
+
+def harness_on_a_gpu(model: Path, sleep_level: int) -> Harness:
+    """An engine that can sleep; a process can have one."""
+    options = EngineSettings(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=sleep_level)
+    engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
+    return Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)

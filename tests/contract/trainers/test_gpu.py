@@ -1,8 +1,11 @@
 """What only a GPU can show: bf16 layers train what fp64 ones would, and nothing takes memory before it is needed."""
 
+import gc
 import multiprocessing
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,11 +38,19 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
     return Kind(request.param, build(tmp_path, Family("qwen3", tied=False)))
 
 
+@pytest.fixture(scope="module")
+def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of 1.3 GB, beside which the workspaces of libraries (about 0.1 GB) are small."""
+    shape = {"hidden_size": 2_048, "intermediate_size": 8_192, "num_hidden_layers": 5}
+    return build(tmp_path_factory.mktemp("large"), Family("llama", tied=False), **shape)
+
+
 @pytest.fixture(params=["torch", "megatron"])
-def large(request: pytest.FixtureRequest, tmp_path: Path) -> Kind:
-    """Trainers of a model beside which the workspaces of libraries are small."""
-    shape = {"hidden_size": 1_024, "intermediate_size": 4_096, "num_hidden_layers": 4}
-    return Kind(request.param, build(tmp_path, Family("llama", tied=False), **shape))
+def large(request: pytest.FixtureRequest, large_model: Path) -> Iterator[Kind]:
+    """Trainers of that model, on a device that nothing else uses."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    yield Kind(request.param, large_model)
 
 
 def test_steps_are_those_of_a_plain_run_in_double_precision(kind: Kind) -> None:
@@ -77,6 +88,22 @@ def test_memory_is_taken_when_it_is_needed_and_given_back(large: Kind, options: 
         assert taken() == 1, "the optimizer's state waits for the update"
 
 
+def test_memory_on_the_host_is_pinned_and_kept(large: Kind) -> None:
+    trainer: Any = large.start(without_kl())
+    kept = []
+    for _ in range(2):
+        trainer.accumulate(PARTS[0])
+        trainer.update(100.0)
+        trainer.sleep()
+        tensors = [*trainer._weights._kept, *trainer._moments._kept]
+        weights = sum(values.nbytes for _, values in trainer.weights())
+        assert sum(tensor.nbytes for tensor in tensors) == pytest.approx(3 * weights, rel=0.01)
+        assert all(tensor.is_pinned() for tensor in tensors)
+        kept.append([tensor.data_ptr() for tensor in tensors])
+        trainer.wake()
+    assert kept[0] == kept[1]
+
+
 @pytest.mark.parametrize("offload", [False, True])
 def test_moments_leave_before_the_pass_that_follows_an_update(large: Kind, offload: bool) -> None:
     trainer = large.start(replace(without_kl(), offload_moments=offload))
@@ -84,7 +111,7 @@ def test_moments_leave_before_the_pass_that_follows_an_update(large: Kind, offlo
     for _ in range(2):
         trainer.accumulate(PARTS[0])
         trainer.update(100.0)
-    trainer.accumulate(PARTS[1])
+    trainer.accumulate(PARTS[2])
     assert round(torch.cuda.memory_allocated() / size * 4) / 4 == (2 if offload else 4)
 
 
@@ -95,16 +122,16 @@ def test_sending_weights_gives_back_what_it_took(large: Kind, is_read: bool) -> 
     trainer.accumulate(PARTS[0])
     trainer.sleep()
     before = torch.cuda.memory_reserved()
-    for _ in range(3):
-        sender = WeightSender(trainer.tensors(), torch.device("cuda"), 64 << 20, is_read=is_read)
-        with multiprocessing.get_context("spawn").Pool(1) as reader:
+    with multiprocessing.get_context("spawn").Pool(1) as reader:
+        for _ in range(3):
+            sender = WeightSender(trainer.tensors(), torch.device("cuda"), 64 << 20, is_read=is_read)
             while (part := sender.fill()) is not None:
                 assert torch.cuda.memory_reserved() > before
                 if is_read:
                     reader.apply(read_buffer, (part,))
             reader.apply(let_go)
-        sender.close()
-        assert torch.cuda.memory_reserved() == before
+            sender.close()
+            assert torch.cuda.memory_reserved() == before
 
 
 OPENED: dict[BufferHandle, torch.Tensor] = {}

@@ -9,6 +9,7 @@ from megatron.core.distributed import DistributedDataParallel, finalize_model_gr
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from torch import Tensor
 
+from longshore_runtime.backends.host_copies import Move
 from longshore_runtime.trainer_protocol import TrainerOptions
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -83,11 +84,11 @@ class DistributedAdamW:
             }
             self._optimizer.state[owned.part] = {"step": torch.tensor(float(num_steps)), **state}
 
-    def move_state(self, device: torch.device) -> None:
-        """Move the moments to another device; steps need them on that of the parameters."""
+    def apply_to_moments(self, move: Move) -> None:
+        """Replace all moments by what `move` returns; steps need them on the device of the parameters."""
         for state in self._optimizer.state.values():
             for moment in MOMENTS:
-                state[moment] = state[moment].to(device)
+                state[moment] = move(state[moment])
 
     def _owned_parts(self) -> Iterator[_Owned]:
         optimizer = self._optimizer

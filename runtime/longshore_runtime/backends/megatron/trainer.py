@@ -16,9 +16,10 @@ from transformers import AutoConfig
 from longshore.policy.learning_rate import scaled_learning_rate
 from longshore.policy.signal_scaling import recent_signals
 from longshore_runtime.backends.accumulation import Accumulation
-from longshore_runtime.backends.devices import HOST, compute_device
+from longshore_runtime.backends.devices import compute_device
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_model
+from longshore_runtime.backends.host_copies import HostCopies
 from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.megatron.batch import MicroBatch, micro_batch
 from longshore_runtime.backends.megatron.cpu import on_device
@@ -86,6 +87,7 @@ class MegatronTrainer:
             GradientMemory(self._data_parallel), self._device, offloads=options.offload_gradients
         )
         self._weights = WeightMemory(self._data_parallel, self._device)
+        self._moments = HostCopies(self._device, self._optimizer.apply_to_moments)
         self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)
         self._policy_version = 0
         self._signals: tuple[float, ...] = ()
@@ -133,7 +135,7 @@ class MegatronTrainer:
         assert denominator > 0, "an update needs the denominator of the whole step"
         self.wake()
         self._accumulation.collect()
-        self._optimizer.move_state(self._device)
+        self._moments.come_back()
         version = self._policy_version + 1
         with on_device(self._device):
             norm = self._optimizer.reduce(denominator)
@@ -202,7 +204,7 @@ class MegatronTrainer:
             read = metered(directory / _OPTIMIZER_DIRECTORY / moment)
             moments[moment] = {parameters[name]: shard for name, shard in read}
         self._optimizer.restore(moments, state["policy_version"])
-        self._optimizer.move_state(HOST)
+        self._moments.leave()
         self._policy_version = state["policy_version"]
         self._signals = state.get("signals", ())  # Older versions kept none.
         torch.set_rng_state(state["random"])
@@ -216,7 +218,7 @@ class MegatronTrainer:
         """Move everything to the host."""
         self._accumulation.keep()
         self._weights.offload()
-        self._optimizer.move_state(HOST)
+        self._moments.leave()
         self._reference_place.sleep()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
@@ -229,7 +231,7 @@ class MegatronTrainer:
     def _prepare_pass(self) -> None:
         self.wake()
         if self._options.offload_moments:
-            self._optimizer.move_state(HOST)
+            self._moments.leave()
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield weights in the precision of the trainer; a sleeping rank needs memory for one at a time."""

@@ -31,7 +31,7 @@ class HostCopies:
         self._is_frozen = is_frozen
         self._kept: list[Tensor] = []
         self._pinned: list[Tensor] = []
-        # Memory must not be freed while it is pinned: whoever gets it next would copy from and to the old pages.
+        # Memory must not be freed while it is pinned: the next owner would copy from and to the old pages.
         weakref.finalize(self, _unpin, self._pinned).atexit = False
 
     def leave(self) -> None:

@@ -13,14 +13,13 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from vllm import SamplingParams
 from vllm.config import VllmConfig
-from vllm.outputs import RequestOutput
-from vllm.sampling_params import RequestOutputKind
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.backends.vllm_loading import OnLoaded
+from longshore_runtime.backends.vllm_outputs import SampledTokens
 from longshore_runtime.backends.vllm_start import reason, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import SystemClock
@@ -174,16 +173,15 @@ class VllmEngine:
         cache = self._engine.vllm_config.cache_config
         return cache.kv_cache_size_tokens or (cache.num_gpu_blocks or 0) * cache.block_size
 
-    def _take(self, output: RequestOutput) -> Completion | None:
-        response = self._responses.get(output.request_id)
-        if response is None:
-            return None
-        (sampled,) = output.outputs
+    def _take(self, sampled: SampledTokens) -> Completion | None:
+        response = self._responses[sampled.request_id]
         response.tokens += sampled.token_ids
-        response.log_probs += sampled.logprobs.logprobs
+        response.log_probs += sampled.log_probs
         assert len(response.tokens) == len(response.log_probs), "every token comes with its log-probability"
         self._num_tokens += len(sampled.token_ids)
-        return self._end(output.request_id, FinishReason(sampled.finish_reason)) if output.finished else None
+        if sampled.finish_reason is None:
+            return None
+        return self._end(sampled.request_id, FinishReason(str(sampled.finish_reason)))
 
     def _end(self, request_id: str, reason: FinishReason) -> Completion:
         return self._responses.pop(request_id).completion(reason, self._num_steps)
@@ -238,9 +236,7 @@ def _sampling(response: GrowingResponse) -> SamplingParams:
         max_tokens=response.remaining_tokens,
         ignore_eos=request.ignores_end,
         logprobs=0,
-        flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
     )
 
 

@@ -18,6 +18,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from longshore.api.quantity import parse_bytes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import RANK_EXTENSION, OnLoaded, loading_reported
+from longshore_runtime.backends.vllm_outputs import OutputReader
 from longshore_runtime.backends.vllm_processes import adapt_processes
 
 DEFAULT_CPU_KV_CACHE_BYTES = 64 << 20
@@ -37,7 +38,10 @@ _MAX_REASON_CHARACTERS: Final = 500
 
 
 def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLoaded) -> LLMEngine:
-    """Start an engine that reports its statistics to `logger`; raises EngineStartError with one sentence."""
+    """Start an engine that reports its statistics to `logger`; raises EngineStartError with one sentence.
+
+    Its `step` returns `SampledTokens`.
+    """
     arguments = engine_arguments(model, spec)
     if spec.accelerator and current_platform.is_cpu():
         raise EngineStartError("worker.gpus: GPUs were assigned to the engine, but this vLLM is built for the CPU")
@@ -49,6 +53,7 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
         gc.freeze()  # Garbage collections, of which vLLM makes several now, leave out what has been imported.
         with loading_reported(on_loaded, config.parallel_config.world_size):
             engine = LLMEngine(config, Executor.get_class(config), log_stats=True, stat_loggers=[logger])
+        engine.output_processor = OutputReader()
         _sample_a_token(engine)
         return engine
     except (ValueError, TypeError, RuntimeError, OSError, AssertionError, NotImplementedError, ImportError) as error:

@@ -109,6 +109,7 @@ class TorchTrainer:
             betas=(options.adam_beta1, options.adam_beta2),
             eps=options.adam_epsilon,
             weight_decay=options.weight_decay,
+            foreach=False,  # All tensors at once, torch's choice on GPUs, needs as much memory again as the weights.
         )
         self._weights = HostCopies(self._device, self._model._apply)
         self._moments = HostCopies(self._device, self._apply_to_moments)

@@ -80,7 +80,9 @@ def test_memory_is_taken_when_it_is_needed_and_given_back(large: Kind, options: 
         trainer.wake()
         assert taken() == 1
         trainer.accumulate(PARTS[1])
+        torch.cuda.reset_peak_memory_stats()
         trainer.update(100.0)
+        assert torch.cuda.max_memory_allocated() / size < 4.5, "weights, gradients and moments, and no copies of them"
         assert taken() == 3
         trainer.sleep()
         assert taken() == 0

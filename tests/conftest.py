@@ -16,8 +16,6 @@ from tests.properties import load_profile
 
 # Ray reads it when it is imported: a thread that outlives a test must not start Ray again behind the next one's back.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = RAY_ENVIRONMENT["RAY_ENABLE_AUTO_CONNECT"]
-# Looking for GPUs must not initialize them: tests fork this process.
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 # With more threads than cores, those of OpenMP spin while they wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 load_profile()

@@ -2,34 +2,29 @@
 
 import functools
 import os
+import subprocess
 import sys
-import traceback
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[1]
+_MARK: Final = "LONGSHORE_TEST_HAS_ITS_PROCESS"
 
 
 def in_own_process(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test in a fork of this process: it has all imports, and must not have used a GPU."""
+    """Run a test by a pytest of its own: this process may have used the GPU, and could not be forked."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        pid = os.fork()
-        if pid == 0:
-            _run_and_exit(lambda: test(*args, **kwargs))
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 0, "the test failed in its process: see what it has written"
+        if _MARK in os.environ:
+            test(*args, **kwargs)
+            return
+        node_id = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", node_id], cwd=ROOT, env=environment | {_MARK: "1"}, check=False
+        )
+        assert done.returncode == 0, "the test failed in its process: see what it has written"
 
     return run
-
-
-def _run_and_exit(test: Callable[[], None]) -> None:
-    """End the process without what pytest would do at its end."""
-    failed = True
-    try:
-        test()
-        failed = False
-    except BaseException:  # noqa: BLE001 - this process is a copy of another, and must not go on as one
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(failed)

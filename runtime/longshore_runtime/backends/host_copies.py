@@ -1,5 +1,6 @@
 """Tensors that leave the device and come back, again and again."""
 
+import contextlib
 import itertools
 import weakref
 from collections.abc import Callable
@@ -24,11 +25,14 @@ class HostCopies:
     The memory is pinned, without which copies take several times as long, and kept, because pinning takes long, too.
     """
 
-    def __init__(self, device: torch.device, apply: Apply, *, is_frozen: bool = False) -> None:
-        """`is_frozen`: the tensors never change, so they are copied to the host once."""
+    def __init__(
+        self, device: torch.device, apply: Apply, *, is_frozen: Callable[[Tensor], bool] = lambda tensor: False
+    ) -> None:
+        """`is_frozen` says which tensors never change: they are copied to the host once."""
         self._device = device
         self._apply = apply
         self._is_frozen = is_frozen
+        self._pins = device.type == "cuda"
         self._kept: list[Tensor] = []
         self._pinned: list[Tensor] = []
         # Memory must not be freed while it is pinned: the next owner would copy from and to the old pages.
@@ -44,32 +48,35 @@ class HostCopies:
             if (place := next(places)) == len(self._kept):
                 self._kept.append(tensor.to(HOST))
                 self._pin(self._kept[place])
-            elif not self._is_frozen:
-                self._kept[place].copy_(tensor, non_blocking=True)
+            elif not self._is_frozen(tensor):
+                # Not in the background: with FSDP2, `apply` may read the copy before it returns.
+                self._kept[place].copy_(tensor)
             return self._kept[place]
 
-        self._apply(to_host)
-        self._wait()
+        try:
+            self._apply(to_host)
+        except BaseException:
+            self._kept = []  # Some tensors are in this memory and others are not: it must not be written again.
+            raise
 
     def come_back(self) -> None:
         """Move the tensors to the device."""
         self._apply(lambda tensor: tensor.to(self._device, non_blocking=True))
-        self._wait()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def _pin(self, copied: Tensor) -> None:
         # torch's own pinned memory is rounded up to a power of two. A shard of FSDP2 has its memory inside.
         own: Tensor = getattr(copied, "_local_tensor", copied)
-        if self._device.type != "cuda" or own.nbytes == 0:
+        if not self._pins or own.nbytes == 0:
             return
         if error := int(_cuda().cudaHostRegister(own.data_ptr(), own.nbytes, 0)):
             log.warning("memory on the host cannot be pinned: copies will be slow", error=error, num_bytes=own.nbytes)
+            self._pins = False
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device=self._device)  # Raises the error that CUDA remembers, instead of what comes next.
         else:
             self._pinned.append(own)
-
-    def _wait(self) -> None:
-        """Until the copies have been made."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
 
 def _unpin(pinned: list[Tensor]) -> None:

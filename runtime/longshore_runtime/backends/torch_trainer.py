@@ -231,6 +231,8 @@ class TorchTrainer:
         optimizer["state"] = self._mapped(
             optimizer["state"], lambda value, parameter: own_part(value, parameter).clone()
         )
+        for group in optimizer["param_groups"]:
+            group["foreach"] = False  # Older versions left it to torch.
         self._optimizer.load_state_dict(optimizer)
         self._moments.leave()
         self._policy_version = state["policy_version"]

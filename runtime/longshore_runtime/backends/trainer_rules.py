@@ -62,12 +62,17 @@ def require_finite(norm: float, step: int) -> None:
         )
 
 
+def _is_weight(tensor: torch.Tensor) -> bool:
+    """Return whether it is none of the buffers, which some models change in their passes."""
+    return isinstance(tensor, torch.nn.Parameter)
+
+
 class ReferencePlace:
     """Place of the reference model, if there is one: with the trainer, or on the host until it computes."""
 
     def __init__(self, reference: torch.nn.Module | None, device: torch.device, *, offloads: bool) -> None:
         """`offloads`: the reference is on the host while it does not compute."""
-        self._copies = HostCopies(device, reference._apply, is_frozen=True) if reference is not None else None
+        self._copies = HostCopies(device, reference._apply, is_frozen=_is_weight) if reference is not None else None
         self._offloads = offloads
         self.wake()
 

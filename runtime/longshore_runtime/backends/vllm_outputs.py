@@ -29,7 +29,7 @@ class OutputReader:
     """Takes the place of vLLM's `OutputProcessor` in its engine, whose `step` then returns `SampledTokens`.
 
     vLLM's own builds an object with text, log-probabilities by token and statistics for every token of every request,
-    in a single thread: a fifth of the time of a step with many requests.
+    in a single thread: about a third of the time of a step with many requests, seen on CPUs with a tiny model.
     """
 
     def __init__(self) -> None:
@@ -41,6 +41,7 @@ class OutputReader:
     def add_request(self, request: EngineCoreRequest, *_: Any) -> None:
         """Expect outputs of a request."""
         assert request.external_req_id is not None, "vLLM has named the request"
+        assert request.external_req_id not in self._internal, "requests have names of their own"
         self._names[request.request_id] = request.external_req_id
         self._internal[request.external_req_id] = request.request_id
 

@@ -25,7 +25,7 @@ class Values:
     def to(self, device: torch.device, non_blocking: bool = False) -> "Values":
         return self if device == self.device else Values(self.values, device)
 
-    def copy_(self, other: "Values", non_blocking: bool) -> "Values":
+    def copy_(self, other: "Values") -> "Values":
         self.values, self.num_copies = other.values, self.num_copies + 1
         return self
 
@@ -48,7 +48,7 @@ class Holder:
 @pytest.mark.parametrize("is_frozen", [False, True])
 def test_tensors_leave_and_come_back(is_frozen: bool) -> None:
     holder = Holder()
-    copies = HostCopies(DEVICE, holder.apply, is_frozen=is_frozen)
+    copies = HostCopies(DEVICE, holder.apply, is_frozen=lambda tensor: is_frozen)
     for _ in range(3):
         copies.leave()
         copies.leave()
@@ -72,8 +72,22 @@ def test_memory_on_the_host_is_kept_and_has_the_newest_values() -> None:
 
 def test_what_never_changes_is_copied_to_the_host_once() -> None:
     holder = Holder()
-    copies = HostCopies(DEVICE, holder.apply, is_frozen=True)
-    for _ in range(3):
+    copies = HostCopies(DEVICE, holder.apply, is_frozen=lambda tensor: tensor is holder.tensors["embedding"])
+    for number in range(3):
         copies.leave()
-        assert [tensor.num_copies for tensor in holder.tensors.values()] == [0, 0]
+        assert [tensor.num_copies for tensor in holder.tensors.values()] == [0, number]
         copies.come_back()
+
+
+def test_memory_that_only_some_tensors_have_reached_is_not_written_again() -> None:
+    holder = Holder()
+    copies = HostCopies(DEVICE, holder.apply)
+    copies.leave()
+    copies.come_back()
+    layer = holder.tensors["layer"]
+    holder.tensors["layer"] = None
+    with pytest.raises(AttributeError):
+        copies.leave()
+    holder.tensors["layer"] = layer
+    copies.leave()
+    assert holder.state == [(HOST, [1]), (HOST, [2])]

@@ -86,7 +86,13 @@ def test_cpu_time_is_distinguished_from_waiting(sandbox: Sandbox) -> None:
 
 def test_memory_is_counted_of_all_processes_together(available: frozenset[Layer]) -> None:
     need({Layer.NAMESPACES}, available)  # Without them programs have no children.
-    program = "import os, time\nfor _ in range({}): os.fork()\nkept = bytearray(b'x') * (45 << 20)\ntime.sleep(1.0)"
+    # All hold their memory at the same time, however slowly they get there.
+    program = (
+        "import mmap, os, time\nthere, number = mmap.mmap(-1, 4), 0\n"
+        "for _ in range({0}): number = 2 * number + (os.fork() == 0)\n"
+        "kept = bytearray(b'x') * (45 << 20)\nthere[number] = 1\n"
+        "while sum(there[:]) < 1 << {0}: time.sleep(0.01)\ntime.sleep(1.0)"
+    )
     with Sandbox(available, LIMITS) as sandbox:
         few, many = (sandbox.run(program.format(forks), [StdioCase("", "")])[0] for forks in (1, 2))
     assert few.outcome is CaseOutcome.PASSED, few

@@ -18,8 +18,6 @@ from benchmarks.period import alternate, running
 from benchmarks.report import report
 from benchmarks.workload import Workload
 
-WORKLOADS = {False: Workload(Path(__file__).with_suffix(".yaml")), True: Workload(Path(__file__).parent / "gpu.yaml")}
-"""By whether there is a GPU."""
 ROUNDS_PER_PERIOD = 5
 
 FIGURES = (
@@ -39,7 +37,7 @@ def measure(num_alternations: int, workload: Workload) -> None:
     baseline, ours = ([run[name] for run in runs] for name in ("Synchronous", "TailBatching"))
     ratios = {key: [mine[key] / other[key] for mine, other in zip(ours, baseline, strict=True)] for key in FIGURES}
     settings = {"alternations": num_alternations, "workload": f"benchmarks/{workload.path.name}"}
-    report(f"tail_batching{'_gpu' if workload is WORKLOADS[True] else ''}", ratios, settings, [*baseline, *ours])
+    report(workload.path.stem, ratios, settings, [*baseline, *ours])
 
 
 def main() -> int:
@@ -47,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--alternations", type=int, default=7)
     parser.add_argument("--gpu", action="store_true", help="a model of 0.6B parameters on this machine's first GPU")
-    workload = WORKLOADS["--gpu" in sys.argv]
+    workload = Workload(Path(__file__).with_name(f"tail_batching{'_gpu' if '--gpu' in sys.argv else ''}.yaml"))
     return run_pods("tail_batching", parser, lambda given: measure(given.alternations, workload), workload.spec)
 
 

@@ -33,7 +33,8 @@ class HostCopies:
         self._apply = apply
         self._is_frozen = is_frozen
         self._pins = device.type == "cuda"
-        self._kept: list[Tensor] = []
+        self._kept: dict[int, Tensor] = {}
+        """By place in the order of `apply`."""
         self._pinned: list[Tensor] = []
         # Memory must not be freed while it is pinned: the next owner would copy from and to the old pages.
         weakref.finalize(self, _unpin, self._pinned).atexit = False
@@ -43,21 +44,18 @@ class HostCopies:
         places = itertools.count()
 
         def to_host(tensor: Tensor) -> Tensor:
+            place = next(places)
             if tensor.device == HOST:
                 return tensor
-            if (place := next(places)) == len(self._kept):
-                self._kept.append(tensor.to(HOST))
+            if place not in self._kept:
+                self._kept[place] = tensor.to(HOST)
                 self._pin(self._kept[place])
             elif not self._is_frozen(tensor):
                 # Not in the background: with FSDP2, `apply` may read the copy before it returns.
                 self._kept[place].copy_(tensor)
             return self._kept[place]
 
-        try:
-            self._apply(to_host)
-        except BaseException:
-            self._kept = []  # Some tensors are in this memory and others are not: it must not be written again.
-            raise
+        self._apply(to_host)
 
     def come_back(self) -> None:
         """Move the tensors to the device."""

@@ -97,13 +97,18 @@ def test_memory_on_the_host_is_pinned_and_kept(large: Kind) -> None:
         trainer.accumulate(PARTS[0])
         trainer.update(100.0)
         trainer.sleep()
-        tensors = [*trainer._weights._kept, *trainer._moments._kept]
+        tensors = _kept(trainer._weights) + _kept(trainer._moments)
         weights = sum(values.nbytes for _, values in trainer.weights())
         assert sum(tensor.nbytes for tensor in tensors) == pytest.approx(3 * weights, rel=0.01)
         assert all(tensor.is_pinned() for tensor in tensors)
         kept.append([tensor.data_ptr() for tensor in tensors])
         trainer.wake()
     assert kept[0] == kept[1]
+
+
+def _kept(memory: Any) -> list[torch.Tensor]:
+    kept = memory._kept
+    return list(kept.values()) if isinstance(kept, dict) else kept
 
 
 @pytest.mark.parametrize("offload", [False, True])

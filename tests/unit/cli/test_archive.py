@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,42 +106,43 @@ def test_a_directory_is_not_replaced_by_a_file(model: Path, tmp_path: Path) -> N
     assert contents(tmp_path / "results") == {"mine.csv": b"mine"}
 
 
-def test_what_was_there_is_kept_when_the_last_step_fails(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def existing(tmp_path: Path) -> Path:
+    """A directory that is to be replaced."""
     target = tmp_path / "out" / "copy"
     target.mkdir(parents=True)
     (target / "mine").write_text("mine")
+    return target
+
+
+def let_renames_fail(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Path, Path], bool]) -> None:
+    """Those for which `fails(from, to)`."""
     rename = Path.rename
 
     def refuse(path: Path, to: Path) -> Path:
-        if to == target and path.name != "before":
+        if fails(path, to):
             raise OSError(errno.EIO, "the disk fails")
         return rename(path, to)
 
     monkeypatch.setattr(Path, "rename", refuse)
+
+
+def test_what_was_there_is_kept_when_the_last_step_fails(
+    model: Path, existing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_renames_fail(monkeypatch, lambda path, to: to == existing and path.name != "before")
     with pytest.raises(ArchiveError, match="copy cannot be written: the disk fails"):
-        unpack(io.BytesIO(packed(model)), target, force=True)
+        unpack(io.BytesIO(packed(model)), existing, force=True)
     assert contents(tmp_path / "out") == {"copy/mine": b"mine"}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["copy"]
 
 
 def test_nothing_is_lost_when_it_cannot_be_put_back_either(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, existing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "out" / "copy"
-    target.mkdir(parents=True)
-    (target / "mine").write_text("mine")
-    rename = Path.rename
-
-    def refuse(path: Path, to: Path) -> Path:
-        if to == target:
-            raise OSError(errno.EIO, "the disk fails")
-        return rename(path, to)
-
-    monkeypatch.setattr(Path, "rename", refuse)
+    let_renames_fail(monkeypatch, lambda path, to: to == existing)
     with pytest.raises(ArchiveError, match="copy cannot be written: the disk fails"):
-        unpack(io.BytesIO(packed(model)), target, force=True)
+        unpack(io.BytesIO(packed(model)), existing, force=True)
     assert list(contents(tmp_path / "out").values()) == [b"mine"]
 
 

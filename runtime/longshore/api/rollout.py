@@ -208,7 +208,8 @@ class EngineSettings(ApiModel):
     weights by broadcast (NCCL; on the CPU gloo). ObjectStore: copies pass through Ray's object store and the host.
     Auto: Direct on GPUs, otherwise ObjectStore."""
     extra_args: Freeform = Field(default_factory=dict)
-    """Further vLLM engine arguments, by their Python names."""
+    """Further vLLM engine arguments, by their Python names. `speculative_config` needs GPUs: on CPUs vLLM samples wrong
+    tokens with it."""
 
 
 class Rollout(ApiModel, rules=_ROLLOUT_RULES):

@@ -104,6 +104,11 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
             raise EngineStartError(
                 f"rollout.engine.extraArgs: with {name} engines could not take the trainer's weights; remove it"
             )
+        if name == "speculative_config" and not spec.accelerator:
+            # vLLM 0.32 with n-grams: tokens of probability e^-12, and log-probabilities that are not numbers.
+            raise EngineStartError(
+                f"rollout.engine.extraArgs: with {name} vLLM samples wrong tokens on CPUs; remove it, or use GPUs"
+            )
         if name not in known:
             raise EngineStartError(f"rollout.engine.extraArgs: vLLM has no engine argument {name!r}; remove it")
     arguments: dict[str, Any] = {

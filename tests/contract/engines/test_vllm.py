@@ -14,7 +14,7 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoConfig
 
-from longshore.api.rollout import EngineSettings
+from longshore.api.rollout import EngineDtype, EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
@@ -37,6 +37,9 @@ from tests.own_process import in_own_process
 
 BF16_LOG_PROB = 0.05
 """Difference between two passes in bf16 that group their work in other ways."""
+
+TF32_LOG_PROB = 5e-3
+"""Of fp32 on a GPU, whose matrices multiply in TF32."""
 
 
 def test_an_engine_that_starts_says_how_much_of_its_checkpoint_it_has_read(vllm: Harness, model: Path) -> None:
@@ -221,6 +224,10 @@ def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
         (EngineSettings(extra_args={"no_such": 1}), "vLLM has no engine argument 'no_such'; remove it"),
         (EngineSettings(extra_args={"seed": 1}), "seed follows from other fields; remove it"),
         (EngineSettings(extra_args={"quantization": "fp8"}), "with quantization engines could not take the trainer's"),
+        (
+            EngineSettings(extra_args={"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}),
+            "with speculative_config vLLM samples wrong tokens on CPUs; remove it",
+        ),
         (EngineSettings(kv_cache="1Ki", enforce_eager=True), "rollout.engine: vLLM does not start"),
     ],
 )
@@ -292,8 +299,25 @@ def test_a_response_that_moves_on_a_gpu_goes_on_as_it_began(model: Path) -> None
     np.testing.assert_allclose(resumed.log_probs, whole.log_probs, atol=BF16_LOG_PROB)
 
 
-def harness_on_a_gpu(model: Path, sleep_level: int) -> Harness:
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@in_own_process
+def test_tokens_sampled_several_at_a_time_on_a_gpu_have_the_models_log_probs(model: Path) -> None:
+    """By speculation with n-grams, at a temperature at which responses repeat themselves."""
+    speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+    options = {"dtype": EngineDtype.FLOAT32, "extra_args": {"speculative_config": speculation}}
+    harness = harness_on_a_gpu(model, sleep_level=0, **options)
+    harness.publish(0)
+    completions = harness.finish([request(temperature=0.05, max_tokens=64, seed=seed) for seed in range(8)])
+    for completion in completions:
+        expected = reference_log_probs(model, harness.weights, PROMPT, completion, 0.05)
+        np.testing.assert_allclose(completion.log_probs, expected, atol=TF32_LOG_PROB / 0.05)
+    longest = max(len(completion.tokens) for completion in completions)
+    assert harness.engine.stats().num_steps < longest, "every step gave one token: this shows nothing"
+
+
+def harness_on_a_gpu(model: Path, sleep_level: int, **other: Any) -> Harness:
     """An engine that can sleep; a process can have one."""
-    options = EngineSettings(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=sleep_level)
+    options = EngineSettings(enforce_eager=True, gpu_memory_utilization=0.3, sleep_level=sleep_level, **other)
     engine = create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS, accelerator=True), model)
     return Harness(engine, load_file(model / "model.safetensors"), eos_id=2, kv_block_tokens=16)

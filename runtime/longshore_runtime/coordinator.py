@@ -129,7 +129,7 @@ def _until_done(
             # Before the first report of the attempt, which takes its place.
             first = first.model_copy(update={"sharing": carried_over(watch.measured(_STATUS_LIMIT_S))})
         first = first.model_copy(update={"size": size})
-        with Session(settings, sized, registry, sink, first, events, watch) as session:
+        with Session(settings, sized, registry, sink, first, events, watch, stop.require_none) as session:
             try:
                 parts = session.build()
                 with stop.sent_to(events):
@@ -183,7 +183,7 @@ class _StopSignal:
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def require_none(self) -> None:
-        """Raise Interrupted if the signal has come: a session may have ended before it took the event."""
+        """Raise Interrupted if the signal has come: nobody may have taken its event yet."""
         if self._has_come:
             raise Interrupted(_ASKED_TO_STOP)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import queue
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -57,7 +58,9 @@ class Session:
         first: RuntimeStatus,
         events: "queue.SimpleQueue[Event]",
         assignments: Assignments,
+        require_running: Callable[[], None] = lambda: None,
     ) -> None:
+        """`require_running` raises Interrupted once the pod was asked to stop."""
         self._spec = spec
         self._attempt = settings.attempt
         self._volume = settings.storage
@@ -77,7 +80,7 @@ class Session:
         ledger = Journal(output / "ledger.jsonl")
         self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)
         self._builder = PartsBuilder(
-            spec, settings, self._storage, checkpoints, self._recorder, events, assignments, self._exit
+            spec, settings, self._storage, checkpoints, self._recorder, events, assignments, require_running, self._exit
         )
         self._loop: TrainingLoop | None = None
 

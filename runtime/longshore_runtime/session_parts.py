@@ -4,7 +4,7 @@ import contextlib
 import copy
 import queue
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -80,9 +80,10 @@ class PartsBuilder:
         recorder: Recorder,
         events: "queue.SimpleQueue[Event]",
         assignments: Assignments,
+        require_running: Callable[[], None],
         exit_stack: contextlib.ExitStack,
     ) -> None:
-        """`exit_stack` gets what ends the parts."""
+        """`require_running` raises Interrupted once the pod is to stop; `exit_stack` gets what ends the parts."""
         self._spec = spec
         self._attempt = settings.attempt
         self._names = {"longshore.job": settings.job, "longshore.namespace": settings.namespace}
@@ -91,6 +92,7 @@ class PartsBuilder:
         self._recorder = recorder
         self._events = events
         self._assignments = assignments
+        self._require_running = require_running
         self._exit = exit_stack
         self.model = ""
         """Directory of the initial model, relative to the storage; known once it is prepared."""
@@ -265,7 +267,8 @@ class PartsBuilder:
         return engines, trainers
 
     def _require_pods(self) -> None:
-        """End a wait for worker pods if the job is to go on with fewer."""
+        """End a wait for worker pods if the job is to stop, as they end with it, or to go on with fewer."""
+        self._require_running()
         require_no_fewer(self._assignments, self._spec.workers.replicas)
 
     def _report_reward_pods(self) -> None:

@@ -272,7 +272,7 @@ class Job:
         """See that no object of the deleted job is left, and no process."""
         selector = f"longshore.dev/job={self.name}"
         kinds = "pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,pvc"
-        limit_s = COORDINATOR_GRACE_S + EXIT_LIMIT_S
+        limit_s = COORDINATOR_GRACE_S - EXIT_LIMIT_S  # It ends when it is asked to; nobody has to kill it.
         self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, f"--timeout={limit_s:g}s", check=False)
         left = self.cluster.kubectl("get", kinds, "-l", selector, "-o", "name").split()
         assert not left, self.cluster.kubectl("get", *left, "-o", "yaml", check=False)

@@ -75,10 +75,11 @@ def session(storage: Path, sink: Sink, **changes: Any) -> Session:
         "demo", "team", "1f0c9a72", 1, Component.COORDINATOR, 0, "demo-coordinator", address, address,
         storage / "spec.json", storage, storage / "why",
     )  # fmt: skip
+    require_running = changes.pop("require_running", lambda: None)
     first = RuntimeStatus(attempt=1, activity=RuntimeActivity.WAIT_FOR_WORKERS)
     job = RLJobSpec.model_validate(spec | changes)
     assignments: Any = NoAssignments()
-    return Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments)
+    return Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments, require_running)
 
 
 def prepared(storage: Path, **changes: Any) -> None:
@@ -238,6 +239,38 @@ def test_while_engines_and_trainers_start_it_is_reported_how_far_they_are(
     assert trainers in parts.reported
     assert set(map(str, parts.reported)) <= {str(engines), str(trainers)}
     assert (engines in parts.reported) or not accelerator
+
+
+def test_trainers_and_engines_wait_for_no_pods_once_theirs_was_asked_to_stop(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when their job is deleted: the pods end with it."""
+
+    def stopped() -> None:
+        raise Interrupted("the pod was asked to stop")
+
+    class Waiting:
+        """For a pod, which is when checks are called."""
+
+        def __init__(self, *parts: Any) -> None:
+            self.check = parts[-1] if parts else None
+
+        def wait_for_all(self, check: Callable[[], None]) -> None:
+            check()
+
+        def watch(self, events: object) -> None: ...
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr("longshore_runtime.session_parts.TrainerGroup", Waiting)
+    with session(storage, Sink(), require_running=stopped) as one:
+        trainers: Any = one._builder._trainers(InitialModel("models/tiny", None))
+        with pytest.raises(Interrupted):
+            trainers.check()
+        monkeypatch.setattr(one._builder, "_trainers", lambda model: trainers)
+        engines: Any = Waiting()
+        with pytest.raises(Interrupted):
+            one._builder._engines_and_trainers(InitialModel("models/tiny", None), engines)
 
 
 def test_while_rewards_wait_for_their_pods_it_is_reported_how_many_are_there(

@@ -1,5 +1,6 @@
 """One session of a job follows another, unless the pod must stop."""
 
+import inspect
 import os
 import queue
 import signal
@@ -57,7 +58,10 @@ class Story:
         self.events.append(next(part for part in parts if isinstance(part, queue.SimpleQueue)))
         self.sizes += [part.workers.replicas for part in parts if isinstance(part, RLJobSpec)]
         self.shares += [part.sharing for part in parts if isinstance(part, RuntimeStatus)]
+        (self.require_running,) = (part for part in parts if inspect.ismethod(part))
         return self
+
+    def require_running(self) -> None: ...
 
     def watch(self, *_: Any) -> "Story":
         return self
@@ -140,6 +144,20 @@ def test_none_follows_when_the_pod_was_asked_to_stop_before_the_session_ended(
         story.tell(monkeypatch)
     assert len(story.events) == 1
     assert not story.events[0].empty(), "the signal was an event of the session"
+
+
+def test_a_session_can_look_whether_the_pod_was_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it waits for what may never come, such as pods that end with it, and reads no events."""
+
+    class Waiting(Story):
+        def run(self, parts: Any) -> bool:
+            self.require_running()
+            terminated()
+            self.require_running()
+            return True
+
+    with pytest.raises(Interrupted, match="asked to stop"):
+        Waiting([]).tell(monkeypatch)
 
 
 def test_a_job_that_is_done_is_done_although_the_pod_was_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import celpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from longshore_devcluster.apiserver.crd.cel import RuleSet, compile_rule, rule_errors
+from longshore_devcluster.apiserver.crd.cel import RuleSet, compile_rule, evaluate, rule_errors
 from longshore_devcluster.apiserver.crd.cel_check import BadRule
+from longshore_devcluster.apiserver.crd.cel_library import FUNCTIONS
 from longshore_devcluster.apiserver.crd.structural import structural
 from longshore_devcluster.apiserver.errors import FieldError
 
@@ -102,6 +106,32 @@ def test_items_of_a_list_map_remember_their_old_selves() -> None:
     old = {"ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}]}
     new = {"ports": [{"name": "b", "port": 2}, {"name": "a", "port": 3}, {"name": "c", "port": 4}]}
     assert [error.field for error in RuleSet(schema).errors(new, old)] == ["ports[1]"]
+
+
+_LEAVES = ("1", "-2", "0", "true", "!false", "'a'", "n", "[1, n]", "m.a", "m['b']", "has(m.a)", "has(m.b)", "absent")
+_FORMS = (
+    "{} + {}", "{} * {}", "{} / {}", "{} < {}", "{} == {}", "{} in {}", "{} && {}", "{} || {}", "!({})", "({})",
+    "{} ? {} : {}", "[{}].all(n, {})", "[{}, 3].exists(e, e == {})", "[{}].map(e, {})[0]",
+    "size([{}]) == {}", "m.all(k, k == 'a' || {})",
+)  # fmt: skip
+
+
+def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.tuples(st.sampled_from(_FORMS), inner, inner, inner).map(lambda one: one[0].format(*one[1:]))
+
+
+@given(st.recursive(st.sampled_from(_LEAVES), _larger, max_leaves=8))
+def test_an_expression_has_the_value_that_celpy_gives_to_all_of_its_tree(expression: str) -> None:
+    """The levels that only lead to the next one are left out."""
+    known: dict[str, Any] = {"n": celpy.json_to_cel(2), "m": celpy.json_to_cel({"a": 1})}
+    environment = celpy.Environment()
+    whole = environment.program(environment.compile(expression), functions=FUNCTIONS)
+    try:
+        expected: Any = whole.evaluate(dict(known))
+    except (celpy.CELEvalError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        expected = str(error.args[0])
+    actual = evaluate(expression, dict(known))
+    assert (str(actual.args[0]) if isinstance(actual, celpy.CELEvalError) else actual) == expected
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,9 @@ _LEADS = {
     "FieldValueDuplicate": "Duplicate value",
     "FieldValueInvalid": "Invalid value",
 }
+_LEVELS = frozenset(
+    ["expr", "conditionalor", "conditionaland", "relation", "addition", "multiplication", "unary", "member"]
+)
 _ERRORS = (CELEvalError, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
 
 
@@ -50,8 +53,18 @@ def _environment() -> celpy.Environment:
 
 @cache
 def _program(expression: str) -> celpy.Runner:
-    environment = _environment()
-    return environment.program(environment.compile(expression), functions=FUNCTIONS)
+    return _environment().program(_without_links(parse(expression)), functions=FUNCTIONS)
+
+
+def _without_links(tree: Tree[Token]) -> Tree[Token]:
+    """Return a tree that means the same, without the levels of precedence that only lead to the next one.
+
+    celpy visits every level every time: there are eight above each name and each constant.
+    """
+    while tree.data in _LEVELS and len(tree.children) == 1 and isinstance(only_child := tree.children[0], Tree):
+        tree = only_child
+    children = [_without_links(child) if isinstance(child, Tree) else child for child in tree.children]
+    return Tree(tree.data, children, tree.meta)
 
 
 def parse(expression: str) -> Tree[Token]:

@@ -49,6 +49,7 @@ def _serve(settings: Settings) -> tuple[int, str]:
         health.ready()
         log.info("joined the coordinator", address=settings.ray_address)
         fault = _serve_until_the_end(node, daemon)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # It ends anyway, and must not leave anything of the node.
         health.not_ready()
         if fault is not None:
             return CRASHED, f"{fault}; engine and judge start again in another pod"

@@ -100,3 +100,21 @@ def test_a_pod_whose_mps_works_serves_until_its_node_ends(
     assert worker.run_node(settings) == ExitCode.SUCCEEDED
     assert settings.termination_log.read_text() == "the coordinator is gone"
     assert os.environ[GPU_SHARING_VARIABLE] == "MPS", "what judges tell the coordinator"
+
+
+def test_a_pod_that_is_asked_to_stop_while_it_ends_anyway_leaves_nothing(
+    settings: Settings, container: Container, process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its job is done, and everybody ends at once."""
+    (settings.storage / "ray").mkdir()
+    stop = RayNode.stop
+
+    def asked(node: RayNode) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop(node)
+
+    monkeypatch.setattr(RayNode, "stop", asked)
+    control = CONTROL.replace(SERVER_LIST, f"kill {process.pid}; echo 4711").replace(SERVER_STATUS, "echo ACTIVE")
+    container.install("nvidia-cuda-mps-control", control)
+    assert worker.run_node(settings) == ExitCode.SUCCEEDED
+    assert not (settings.storage / "ray").exists()

@@ -2,6 +2,8 @@
 
 import gc
 import os
+import shutil
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from random import Random
@@ -19,6 +21,8 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = RAY_ENVIRONMENT["RAY_ENABLE_AUTO_CONNECT
 # With more threads than cores, those of OpenMP spin while they wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 load_profile()
+
+_SOCKETS = "VLLM_RPC_BASE_PATH"
 
 # What one process has to run for longest comes first, and what is short last, so that test processes end together.
 LONGEST_FIRST = (
@@ -41,9 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure what tests cost."""
+    """Measure what tests cost, and leave none of the sockets that vLLM does not remove."""
     plugin = CostPlugin(config.getoption("--cost"))
     config.pluginmanager.register(plugin, "cost")
+    if _SOCKETS not in os.environ:  # Processes that run tests have those of the one that started them.
+        os.environ[_SOCKETS] = sockets = tempfile.mkdtemp(prefix="ls-")
+        config.add_cleanup(lambda: shutil.rmtree(sockets, ignore_errors=True))
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,8 +4,10 @@
 """
 
 import os
+import signal
 import sys
 
+from longshore.api.contract import ExitCode
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.large_imports import without_collections
 from longshore_runtime.logs import configure_logging
@@ -13,6 +15,8 @@ from longshore_runtime.logs import configure_logging
 
 def main(arguments: list[str]) -> int:
     """Run the component that the arguments name; returns the exit status of the contract."""
+    # The kernel drops a signal of the first process of a container that has no handler. The component has its own soon.
+    signal.signal(signal.SIGTERM, _end)
     configure_logging()
     match arguments:
         case ["reward"]:
@@ -50,6 +54,10 @@ def main(arguments: list[str]) -> int:
             return run_judge(Settings.from_env())
     sys.stderr.write("usage: python -m longshore_runtime coordinator|worker|trainer|reward|judge\n")
     return 2
+
+
+def _end(*_: object) -> None:
+    raise SystemExit(ExitCode.INTERRUPTED)
 
 
 if __name__ == "__main__":

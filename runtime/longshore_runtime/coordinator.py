@@ -24,7 +24,7 @@ from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.cluster.served import Served
 from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.elastic.shared_gpus import carried_over
-from longshore_runtime.errors import Interrupted, JobUnknown, SizeChanged, TrainerLost, UserError
+from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, JobUnknown, SizeChanged, TrainerLost, UserError
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts, page_server
@@ -44,7 +44,6 @@ _NEWER_SIZE_LIMIT_S: Final = 30.0
 """A job that knows a size does not wait longer for a newer one, which it takes at the end of a step instead."""
 _STATUS_LIMIT_S: Final = 30.0
 """A job that shares GPUs is measured once more if it cannot read within this time what it measured before."""
-_ASKED_TO_STOP: Final = "the pod was asked to stop"
 
 
 def run_coordinator(starter: NodeStarter) -> int:
@@ -52,9 +51,9 @@ def run_coordinator(starter: NodeStarter) -> int:
     settings = Settings.from_env()
     try:
         _train(settings, starter)
-    except Interrupted as interruption:
-        log.info("interrupted", reason=str(interruption))
-        settings.report_reason(str(interruption))
+    except (Interrupted, KeyboardInterrupt):
+        log.info("interrupted", reason=ASKED_TO_STOP)
+        settings.report_reason(ASKED_TO_STOP)
         return ExitCode.INTERRUPTED
     except Exception as error:
         if (mistake := mistake_of(error, settings.storage)) is not None:
@@ -129,7 +128,7 @@ def _until_done(
             # Before the first report of the attempt, which takes its place.
             first = first.model_copy(update={"sharing": carried_over(watch.measured(_STATUS_LIMIT_S))})
         first = first.model_copy(update={"size": size})
-        with Session(settings, sized, registry, sink, first, events, watch, stop.require_none) as session:
+        with Session(settings, sized, registry, sink, first, events, watch, stop.has_come) as session:
             try:
                 parts = session.build()
                 with stop.sent_to(events):
@@ -178,14 +177,18 @@ class _StopSignal:
         self._has_come = False
         self.install()
 
+    def has_come(self) -> bool:
+        """Return whether the pod is to stop: its event may wait in a queue that nobody reads now."""
+        return self._has_come
+
     def install(self) -> None:
         """Take the signal, also back from a library that has taken it."""
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def require_none(self) -> None:
-        """Raise Interrupted if the signal has come: nobody may have taken its event yet."""
+        """Raise Interrupted if the signal has come: a session may have ended before it took the event."""
         if self._has_come:
-            raise Interrupted(_ASKED_TO_STOP)
+            raise Interrupted(ASKED_TO_STOP)
 
     @contextlib.contextmanager
     def sent_to(self, events: "queue.SimpleQueue[Event]") -> Iterator[None]:
@@ -197,8 +200,9 @@ class _StopSignal:
             self._events = None
 
     def _on_signal(self, *_: object) -> None:
+        if self._has_come:
+            return  # A second one must not cut saving and cleaning up short.
         self._has_come = True
         if self._events is None:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # A second one must not cut the cleaning up short.
-            raise Interrupted(_ASKED_TO_STOP)
+            raise KeyboardInterrupt  # The waits of Ray end with no other exception of a handler.
         self._events.put(StopRequested())

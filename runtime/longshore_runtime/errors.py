@@ -1,5 +1,10 @@
 """Errors that cross modules: what ends a run, by whose it is, and what costs an engine or its weights."""
 
+from collections.abc import Callable
+from typing import Final
+
+ASKED_TO_STOP: Final = "the pod was asked to stop"
+
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or what it is called if it has none."""
@@ -12,6 +17,12 @@ class UserError(Exception):
 
 class Interrupted(Exception):
     """The pod was asked to stop."""
+
+
+def require_running(is_stopping: Callable[[], bool]) -> None:
+    """Raise Interrupted if the pod was asked to stop."""
+    if is_stopping():
+        raise Interrupted(ASKED_TO_STOP)
 
 
 class SizeChanged(Exception):

@@ -1,6 +1,7 @@
 """What the training loop works with: the session builds it, and the loop drives it."""
 
 import queue
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -42,3 +43,5 @@ class Parts:
     """When the job may use the GPUs of its workers."""
     auto: AutoFactors | None = None
     """Strategy Auto; None: another one."""
+    is_stopping: Callable[[], bool] = field(default=lambda: False)
+    """Whether the pod was asked to stop; a round learns it by an event."""

@@ -83,7 +83,8 @@ class RoundTraining:
         done = self._guard.checked(
             state.step + 1, lambda: self._attempt(state, request_of, draining), lambda: self._prepare_retry(state)
         )
-        self._turns.to_rollout(done.trained.policy_version)
+        if not self._parts.is_stopping():  # A checkpoint comes next, in the time that is left.
+            self._turns.to_rollout(done.trained.policy_version)
         self._step = None
         return done
 

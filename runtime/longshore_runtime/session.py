@@ -58,9 +58,9 @@ class Session:
         first: RuntimeStatus,
         events: "queue.SimpleQueue[Event]",
         assignments: Assignments,
-        require_running: Callable[[], None] = lambda: None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`require_running` raises Interrupted once the pod was asked to stop."""
+        """`is_stopping` says whether the pod was asked to stop."""
         self._spec = spec
         self._attempt = settings.attempt
         self._volume = settings.storage
@@ -80,7 +80,7 @@ class Session:
         ledger = Journal(output / "ledger.jsonl")
         self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)
         self._builder = PartsBuilder(
-            spec, settings, self._storage, checkpoints, self._recorder, events, assignments, require_running, self._exit
+            spec, settings, self._storage, checkpoints, self._recorder, events, assignments, is_stopping, self._exit
         )
         self._loop: TrainingLoop | None = None
 

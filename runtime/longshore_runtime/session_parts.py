@@ -39,7 +39,7 @@ from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus, SharedGpus
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import UserError, require_running
 from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.job_rewards import reward_lanes
 from longshore_runtime.loop_parts import Parts
@@ -80,10 +80,10 @@ class PartsBuilder:
         recorder: Recorder,
         events: "queue.SimpleQueue[Event]",
         assignments: Assignments,
-        require_running: Callable[[], None],
+        is_stopping: Callable[[], bool],
         exit_stack: contextlib.ExitStack,
     ) -> None:
-        """`require_running` raises Interrupted once the pod is to stop; `exit_stack` gets what ends the parts."""
+        """`is_stopping`: whether the pod was asked to stop; `exit_stack` gets what ends the parts."""
         self._spec = spec
         self._attempt = settings.attempt
         self._names = {"longshore.job": settings.job, "longshore.namespace": settings.namespace}
@@ -92,7 +92,7 @@ class PartsBuilder:
         self._recorder = recorder
         self._events = events
         self._assignments = assignments
-        self._require_running = require_running
+        self._is_stopping = is_stopping
         self._exit = exit_stack
         self.model = ""
         """Directory of the initial model, relative to the storage; known once it is prepared."""
@@ -154,6 +154,7 @@ class PartsBuilder:
             records=self._records(prompts, tokenizer, engines, trainers),
             gpus=gpus,
             auto=self._auto(policy),
+            is_stopping=self._is_stopping,
         )
 
     def _inputs(self) -> JobInputs:
@@ -268,8 +269,11 @@ class PartsBuilder:
 
     def _require_pods(self) -> None:
         """End a wait for worker pods if the job is to stop, as they end with it, or to go on with fewer."""
-        self._require_running()
+        self._require_no_stop()
         require_no_fewer(self._assignments, self._spec.workers.replicas)
+
+    def _require_no_stop(self) -> None:
+        require_running(self._is_stopping)
 
     def _report_reward_pods(self) -> None:
         """Called from another thread while rewards wait for their first workers."""
@@ -293,7 +297,7 @@ class PartsBuilder:
             accelerator=self._spec.workers.has_accelerator,
         )
         output, notify = self._storage.output, self._recorder.notice
-        engines = EnginePool(self._spec.workers, spec, model.path, output, self._events, notify)
+        engines = EnginePool(self._spec.workers, spec, model.path, output, self._events, notify, self._require_no_stop)
         self._exit.callback(engines.stop)
         self._recorder.engines(engines.tp_size)
         sizes = possible_tp_sizes(self._spec.workers, self._config(), options.tensor_parallel_size)

@@ -10,7 +10,7 @@ import structlog
 log = structlog.get_logger()
 
 _LIMIT_S: Final = 30.0
-_CHECK_EVERY_S: Final = 2.0
+CHECK_EVERY_S: Final = 2.0
 
 Check = Callable[[], None]
 """Called every few seconds while pods are awaited; raises to end the wait."""
@@ -36,9 +36,9 @@ def checked_get(references: Any, timeout_s: float | None, check: Check | None = 
         check()
         left_s = max(0.0, deadline_s - time.monotonic())
         try:
-            return ray.get(references, timeout=min(left_s, _CHECK_EVERY_S))
+            return ray.get(references, timeout=min(left_s, CHECK_EVERY_S))
         except ray.exceptions.GetTimeoutError:
-            if left_s <= _CHECK_EVERY_S:
+            if left_s <= CHECK_EVERY_S:
                 raise
 
 

@@ -13,7 +13,7 @@ from longshore_runtime.cluster.health import HealthServer
 from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.ray_node import RayNode, RayNodeError, head_is_ending, join
 from longshore_runtime.cluster.worker_imports import worker_imports
-from longshore_runtime.errors import Interrupted
+from longshore_runtime.errors import ASKED_TO_STOP, Interrupted
 from longshore_runtime.judge.mps import MpsDaemon
 from longshore_runtime.settings import Settings
 
@@ -72,4 +72,4 @@ def _serve_until_the_end(node: RayNode, daemon: MpsDaemon | None) -> str | None:
 def _interrupt(*_: object) -> None:
     # A second signal must not cut the cleaning up short.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Interrupted("the pod was asked to stop")
+    raise Interrupted(ASKED_TO_STOP)

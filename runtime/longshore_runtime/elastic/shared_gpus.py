@@ -16,7 +16,7 @@ from longshore.api.runtime_status import RuntimeActivity
 from longshore.api.sharing import RuntimeSharing
 from longshore.policy.sharing_group import Claim, Grant, MemberTurns
 from longshore_runtime.clock import Clock
-from longshore_runtime.errors import Interrupted
+from longshore_runtime.errors import ASKED_TO_STOP, Interrupted
 from longshore_runtime.rollout.events import Event, StopRequested, TurnChanged
 
 log = structlog.get_logger()
@@ -165,7 +165,7 @@ class SharedGpus:
             while not self._has_turn():
                 event = self._events.get()
                 if isinstance(event, StopRequested):
-                    raise Interrupted("the pod was asked to stop")
+                    raise Interrupted(ASKED_TO_STOP)
                 if not isinstance(event, TurnChanged):
                     others.append(event)
         finally:

@@ -25,7 +25,7 @@ from longshore_runtime.backends.judge_server import (
     server_command,
     server_environment,
 )
-from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, UserError
 from longshore_runtime.judge import addresses
 from longshore_runtime.judge.addresses import Address
 from longshore_runtime.settings import Settings
@@ -185,7 +185,7 @@ class _Interrupter:
     def check(self) -> None:
         """Raises Interrupted."""
         if self._is_requested:
-            raise Interrupted("the pod was asked to stop")
+            raise Interrupted(ASKED_TO_STOP)
 
     def sleep(self, seconds: float) -> None:
         """Raises Interrupted, before it sleeps."""

@@ -11,7 +11,7 @@ import structlog
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.clock import Clock
 from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
-from longshore_runtime.errors import EngineDied, Interrupted, TrainerLost
+from longshore_runtime.errors import ASKED_TO_STOP, EngineDied, Interrupted, TrainerLost
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
@@ -233,7 +233,7 @@ def _require_no_end(event: Event, others: list[Event]) -> None:
         case ReplicaLost(reason=reason):
             raise TrainerLost(reason)
         case StopRequested():
-            raise Interrupted("the pod was asked to stop")
+            raise Interrupted(ASKED_TO_STOP)
         case EngineJoined() | EngineOutput():
             return
         case _:

@@ -13,7 +13,7 @@ from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import Check
 from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
-from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable
+from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable, first_line
 from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
 from longshore_runtime.rollout.events import Event, Events, WeightsLost
@@ -52,9 +52,20 @@ class EnginePool:
     """
 
     def __init__(
-        self, workers: Workers, spec: EngineSpec, model: str, output: str, events: Events, notify: Notify = ignore
+        self,
+        workers: Workers,
+        spec: EngineSpec,
+        model: str,
+        output: str,
+        events: Events,
+        notify: Notify = ignore,
+        check: Check = lambda: None,
     ) -> None:
-        """Begin to start engines in all worker pods; `notify` is called for each that is lost."""
+        """Begin to start engines in all worker pods; `notify` is called for each that is lost.
+
+        `check` is called while engines are awaited between two rounds; it raises to end the wait.
+        """
+        self._check = check
         self._workers, self._spec = workers, spec
         self._events, self._notices = events, EngineNotices(notify)
         self._lock = threading.RLock()
@@ -250,7 +261,7 @@ class EnginePool:
         """Take all engines out of the round, and wait for those that are about to join."""
         with self._lock:
             self._states.leave()
-        self._joining.wait(START_LIMIT_S)
+        self._joining.wait(START_LIMIT_S, self._check)
 
     def _free_gpus_of(self, fleet: Fleet) -> None:
         """Put a fleet to sleep if that frees memory for other engines, otherwise end it."""
@@ -270,7 +281,7 @@ class EnginePool:
             fleet.refill()
             alive = {handle.engine for handle in fleet if handle.alive}
             self._states.replace_all(alive, {handle.engine for handle in fleet} - alive)
-        lost = fleet.activate(timeout_s)
+        lost = fleet.activate(timeout_s, self._check)
         for engine, error in lost.items():
             self._notices.lost(engine, str(error))
         with self._lock:
@@ -297,7 +308,15 @@ class EnginePool:
                 self._events.put(EngineLost(engine, "it was lost while the engines regrouped"))
 
     def _join(self, handle: EngineHandle) -> None:
-        """Wait for a restarted engine and send it the current weights; runs in a thread of its own."""
+        """Bring a restarted engine into the round; runs in a thread of its own."""
+        try:
+            self._bring_in(handle)
+        except Exception as error:  # The round may wait for this engine alone, and learns only from here that it fails.
+            log.exception("an engine cannot join", engine=handle.engine)
+            self._lose(handle, first_line(error))
+
+    def _bring_in(self, handle: EngineHandle) -> None:
+        """Wait for a restarted engine and send it the current weights."""
         try:
             handle.wait_started()
         except (EngineDied, EngineStartError) as error:

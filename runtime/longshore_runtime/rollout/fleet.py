@@ -11,6 +11,7 @@ import structlog
 
 from longshore.api.pods import Workers
 from longshore_runtime.backends.engine_spec import EngineStartError
+from longshore_runtime.cluster.actors import CHECK_EVERY_S, Check
 from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle, EngineLate, Reply
@@ -88,10 +89,10 @@ class Fleet:
             if handle.ended:
                 self._handles[index] = self._start(self._places[index], None)
 
-    def activate(self, timeout_s: float) -> dict[int, EngineDied | EngineStartError]:
+    def activate(self, timeout_s: float, check: Check) -> dict[int, EngineDied | EngineStartError]:
         """Wake started engines and wait for the others; return those that do not serve, with the reason.
 
-        Engines whose pod is missing do not.
+        Engines whose pod is missing do not. Raises what `check` raises while pods are awaited.
         """
         deadline_s = time.monotonic() + timeout_s
         place_deadline_s = time.monotonic() + min(timeout_s, _PLACE_LIMIT_S)
@@ -101,7 +102,8 @@ class Fleet:
             if handle.alive:
                 continue
             try:
-                handle.wait_started(remaining_s(deadline_s), place_limit_s=remaining_s(place_deadline_s))
+                place_limit_s = remaining_s(place_deadline_s)
+                handle.wait_started(remaining_s(deadline_s), place_limit_s=place_limit_s, check=check)
             except (EngineDied, EngineStartError) as reason:
                 lost[handle.engine] = reason
         for handle, failure in failures(woken, remaining_s(deadline_s)):
@@ -145,12 +147,13 @@ class Joining:
         self._threads = [*((other, joins) for other, joins in self._threads if joins.is_alive()), (handle, thread)]
         thread.start()
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait for engines that are starting, but not for those whose pod is missing."""
+    def wait(self, timeout_s: float, check: Check) -> None:
+        """Wait for engines that are starting, but not for those whose pod is missing; raises what `check` raises."""
         deadline_s = time.monotonic() + timeout_s
         for handle, thread in self._threads:
-            if handle.is_placed:
-                thread.join(remaining_s(deadline_s))
+            while handle.is_placed and thread.is_alive() and (left_s := remaining_s(deadline_s)) > 0:
+                check()
+                thread.join(min(left_s, CHECK_EVERY_S))
 
 
 def require_possible(tp_size: int, workers: Workers) -> None:

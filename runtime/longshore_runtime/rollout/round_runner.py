@@ -19,7 +19,7 @@ from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.clock import Clock
 from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
-from longshore_runtime.errors import Interrupted, TrainerLost, UserError
+from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.batch import EngineUse, RewardStats, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import (
     EngineOutput,
@@ -213,7 +213,7 @@ class RoundRunner:
                 if not self._engines.serving():  # Otherwise the event is about earlier weights.
                     raise TrainerLost(reason)
             case StopRequested():
-                raise Interrupted("the pod was asked to stop")
+                raise Interrupted(ASKED_TO_STOP)
             case _:
                 self._observer.on_event(event)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import wandb
 
 from longshore.api.tracking import Wandb, WandbMode
+from longshore_runtime.telemetry.background import CLOSE_LIMIT_S
 from longshore_runtime.telemetry.tracker import TrackedRun
 
 _INIT_LIMIT_S: Final = 60.0
@@ -33,6 +34,7 @@ class WandbTracker:
         is_online = self._options.mode is WandbMode.ONLINE
         settings = wandb.Settings(
             init_timeout=_INIT_LIMIT_S,
+            finish_timeout=CLOSE_LIMIT_S,  # Its exit handler waits for a service that is away as long as it takes.
             api_key=self._token if is_online else None,
             console="off",
             silent=True,

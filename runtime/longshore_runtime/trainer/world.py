@@ -119,6 +119,7 @@ class TrainerWorld:
                 [
                     actor.start.remote(self._spec, self._model, self._output, rendezvous, size, rank=rank)
                     for rank, actor in enumerate(self.actors)
-                ]
+                ],
+                check=self._check,
             )
             undo.pop_all()

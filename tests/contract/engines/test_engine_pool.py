@@ -23,12 +23,12 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.engine_protocol import LiveResponse
-from longshore_runtime.errors import SizeChanged, TrainerLost
+from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
 from longshore_runtime.rollout import engine_handle
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event, WeightsLost
-from longshore_runtime.rollout.fleet import Fleet, FleetStart
+from longshore_runtime.rollout.fleet import Fleet, FleetStart, Joining
 from longshore_runtime.rollout.published import Delivered, Outcome, StoredWeights
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from longshore_runtime.weights.slices import Weights
@@ -518,6 +518,40 @@ def test_engines_that_come_back_when_nobody_has_the_weights_end_the_round(start:
     assert lost_engine(job.next_event()) == 1
     job.pool.replace(1)
     assert isinstance(job.next_event(), WeightsLost)
+
+
+class BrokenCopies(StoredWeights):
+    """Weights whose copies cannot be made, for a reason that nobody has thought of."""
+
+    def stored(self) -> StoredWeights:
+        raise RuntimeError("CUDA out of memory")
+
+
+def test_an_engine_that_cannot_be_given_the_weights_is_lost_again(start: Start) -> None:
+    """Otherwise a round without other engines would wait for it for ever."""
+    job = start(TWO_BY_ONE)
+    sent = weights(1)
+    job.pool.publish(BrokenCopies(sent.buckets, sent.checksum, 1))
+    job.lose(0)
+    assert lost_engine(job.next_event()) == 0
+    job.pool.replace(0)
+    event = job.next_event()
+    assert event == EngineLost(0, "CUDA out of memory")
+
+
+def test_a_wait_for_engines_that_start_ends_when_the_job_is_to_stop() -> None:
+    class Starting:
+        engine, is_placed = 0, True
+
+    def stopped() -> None:
+        raise Interrupted("the pod was asked to stop")
+
+    over, joining, engine = threading.Event(), Joining(), Starting()
+    joining.begin(engine, lambda handle: over.wait(LIMIT_S) and None)  # type: ignore[arg-type]
+    with pytest.raises(Interrupted):
+        joining.wait(LIMIT_S, stopped)
+    over.set()
+    joining.wait(LIMIT_S, lambda: None)
 
 
 def test_while_weights_are_delivered_the_pool_says_how_many_engines_have_them(start: Start) -> None:

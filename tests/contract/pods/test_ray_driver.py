@@ -1,8 +1,10 @@
-"""The driver of a job's Ray cluster disconnects and lives on."""
+"""The driver of a job's Ray cluster ends its waits when it is asked to, disconnects and lives on."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.ray_pods import REPOSITORY
 
@@ -49,3 +51,30 @@ def test_a_driver_outlives_garbage_that_is_found_while_it_disconnects(tmp_path: 
     assert ended.returncode == 0, ended.stderr[-2000:]
     num_left = int(ended.stdout.rpartition(":")[2])
     assert num_left > 0, "references were dropped before, while and after the driver disconnected"
+
+
+WAITING_DRIVER = """
+import os, signal, sys, threading
+from pathlib import Path
+import ray
+from longshore_runtime.coordinator import _StopSignal
+from tests.ray_pods import worker_pods
+
+with worker_pods(Path(sys.argv[1]), count=0):
+    stop = _StopSignal()
+    never = ray.remote(num_cpus=0, label_selector={"pod": "none"})(lambda: None).remote()
+    waits = {"get": lambda: ray.get(never, timeout=60), "wait": lambda: ray.wait([never], timeout=60)}[sys.argv[2]]
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    try:
+        waits()
+    except BaseException as error:
+        print(type(error).__name__, stop.has_come())
+"""
+
+
+@pytest.mark.parametrize("call", ["get", "wait"])
+def test_a_wait_of_ray_ends_when_the_pod_is_asked_to_stop(tmp_path: Path, call: str) -> None:
+    """Of the coordinator before its loop runs, such as for engines that load: Ray goes on after most exceptions."""
+    command = [sys.executable, "-c", WAITING_DRIVER, str(tmp_path), call]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert ended.stdout.split() == ["KeyboardInterrupt", "True"], ended.stderr[-2000:]

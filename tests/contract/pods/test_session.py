@@ -75,11 +75,11 @@ def session(storage: Path, sink: Sink, **changes: Any) -> Session:
         "demo", "team", "1f0c9a72", 1, Component.COORDINATOR, 0, "demo-coordinator", address, address,
         storage / "spec.json", storage, storage / "why",
     )  # fmt: skip
-    require_running = changes.pop("require_running", lambda: None)
+    is_stopping = changes.pop("is_stopping", lambda: False)
     first = RuntimeStatus(attempt=1, activity=RuntimeActivity.WAIT_FOR_WORKERS)
     job = RLJobSpec.model_validate(spec | changes)
     assignments: Any = NoAssignments()
-    return Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments, require_running)
+    return Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments, is_stopping)
 
 
 def prepared(storage: Path, **changes: Any) -> None:
@@ -246,9 +246,6 @@ def test_trainers_and_engines_wait_for_no_pods_once_theirs_was_asked_to_stop(
 ) -> None:
     """As when their job is deleted: the pods end with it."""
 
-    def stopped() -> None:
-        raise Interrupted("the pod was asked to stop")
-
     class Waiting:
         """For a pod, which is when checks are called."""
 
@@ -263,7 +260,7 @@ def test_trainers_and_engines_wait_for_no_pods_once_theirs_was_asked_to_stop(
         def stop(self) -> None: ...
 
     monkeypatch.setattr("longshore_runtime.session_parts.TrainerGroup", Waiting)
-    with session(storage, Sink(), require_running=stopped) as one:
+    with session(storage, Sink(), is_stopping=lambda: True) as one:
         trainers: Any = one._builder._trainers(InitialModel("models/tiny", None))
         with pytest.raises(Interrupted):
             trainers.check()

@@ -285,6 +285,7 @@ def run(
     gpus: "Callable[[Engines, Trainers], Gpus]" = lambda engines, trainers: OwnGpus(),
     scorer: "Callable[[Engines], Scorer] | None" = None,
     clock: TickingClock | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
@@ -318,6 +319,7 @@ def run(
             records=records or NoRecords(),
             gpus=gpus(engines, trainers),
             auto=auto(policy),
+            is_stopping=is_stopping,
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}
         job |= {"evaluation": Evaluation(), "on_finish": OnFinish.DRAIN, "checkpoint_every_steps": every} | options

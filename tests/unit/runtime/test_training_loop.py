@@ -176,6 +176,32 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path: Path) -> No
     assert [step for step, _ in scores(stopped)][:2] == [0, 2]
 
 
+def test_a_job_that_is_asked_to_stop_while_it_trains_saves_that_step_and_publishes_nothing_more(tmp_path: Path) -> None:
+    """Its trainers finish the update; engines would not sample with the new weights any more."""
+    trained: list[int] = []
+
+    class Updating(Trainers):
+        def train(self, *arguments: Any) -> Any:
+            return self._count(super().train(*arguments))
+
+        def finish(self, *arguments: Any) -> Any:
+            return self._count(super().finish(*arguments))
+
+        def _count(self, result: Any) -> Any:
+            trained.append(1)
+            return result
+
+    class Stopping(Engines):
+        def publish(self, weights: Any) -> None:
+            assert len(trained) < 3, "published after the request to stop"
+            super().publish(weights)
+
+    stopped = run(root=tmp_path, kinds=(Updating, Stopping), is_stopping=lambda: len(trained) == 3, every=100)
+    assert stopped.error == "the pod was asked to stop"
+    assert stopped.reports[-1].checkpoint_step == 3
+    assert run(root=tmp_path).model == plain_run().model
+
+
 def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.spec import RLJobSpec
+from longshore_runtime.errors import ASKED_TO_STOP
 from longshore_runtime.rewards import protocol
 from longshore_runtime.rewards.protocol import BadMessage, Begin, Hello, ScoreRequest
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -58,7 +59,7 @@ async def _serve(server: "RewardServer", host: str) -> tuple[int, str]:
         stopping, hangs = asyncio.create_task(stop.wait()), asyncio.create_task(server.hangs.wait())
         done, _ = await asyncio.wait({stopping, hangs}, return_when=asyncio.FIRST_COMPLETED)
         if stopping in done:
-            return int(ExitCode.INTERRUPTED), "the pod was asked to stop"
+            return int(ExitCode.INTERRUPTED), ASKED_TO_STOP
         return CRASHED, f"a reward function hangs for {CLOSE_LIMIT_S:g} s after it was given up"
 
 

@@ -535,8 +535,7 @@ def test_an_engine_that_cannot_be_given_the_weights_is_lost_again(start: Start) 
     job.lose(0)
     assert lost_engine(job.next_event()) == 0
     job.pool.replace(0)
-    event = job.next_event()
-    assert event == EngineLost(0, "CUDA out of memory")
+    assert job.next_event() == EngineLost(0, "CUDA out of memory")
 
 
 def test_a_wait_for_engines_that_start_ends_when_the_job_is_to_stop() -> None:
@@ -546,8 +545,11 @@ def test_a_wait_for_engines_that_start_ends_when_the_job_is_to_stop() -> None:
     def stopped() -> None:
         raise Interrupted("the pod was asked to stop")
 
+    def join(handle: EngineHandle) -> None:
+        over.wait(LIMIT_S)
+
     over, joining, engine = threading.Event(), Joining(), Starting()
-    joining.begin(engine, lambda handle: over.wait(LIMIT_S) and None)  # type: ignore[arg-type]
+    joining.begin(engine, join)  # type: ignore[arg-type]
     with pytest.raises(Interrupted):
         joining.wait(LIMIT_S, stopped)
     over.set()

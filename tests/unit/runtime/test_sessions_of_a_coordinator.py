@@ -53,6 +53,8 @@ class Story:
     """By an earlier attempt."""
     shares: list[RuntimeSharing | None] = field(default_factory=list)
     """First report of each session."""
+    is_stopping: Callable[[], bool] = field(init=False)
+    """What a session asks whether the pod is to stop."""
 
     def session(self, *parts: Any) -> "Story":
         self.events.append(next(part for part in parts if isinstance(part, queue.SimpleQueue)))
@@ -60,9 +62,6 @@ class Story:
         self.shares += [part.sharing for part in parts if isinstance(part, RuntimeStatus)]
         (self.is_stopping,) = (part for part in parts if inspect.ismethod(part))
         return self
-
-    def is_stopping(self) -> bool:
-        raise NotImplementedError
 
     def watch(self, *_: Any) -> "Story":
         return self

@@ -12,9 +12,9 @@ from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_security import POD_SECURITY, with_template
 
-COORDINATOR_GRACE_S = 120
-"""Time for a last checkpoint."""
 NODE_GRACE_S = 30
+KUBERNETES_GRACE_S = 30
+"""Of a pod that says nothing."""
 NODE_LOSS_TOLERATION_S = 60
 """Seconds after which a pod on an unreachable node is given up (Kubernetes' default is 300 s)."""
 COORDINATOR_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
@@ -35,7 +35,7 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     pod = _pod(job, config, attempt, Component.COORDINATOR, name, 0, job.spec.coordinator)
     pod["spec"]["serviceAccountName"] = names.service_account(Identity.of(job).name)
     pod["spec"]["automountServiceAccountToken"] = True
-    pod["spec"]["terminationGracePeriodSeconds"] = COORDINATOR_GRACE_S
+    pod["spec"]["terminationGracePeriodSeconds"] = contract.COORDINATOR_GRACE_S
     pod["spec"]["containers"][0]["ports"].append({"name": "ray", "containerPort": contract.RAY_PORT})
     mounts.ray_token(pod, job)
     if job.spec.reward.most_pods:
@@ -48,7 +48,7 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     if job.spec.reward.pods == 0:
         mounts.reward_function_tokens(pod, job)
         mounts.reward_modules(pod, job.spec.reward)
-    return with_template(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS)
+    return _with_grace(with_template(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS))
 
 
 def worker_pod(
@@ -111,6 +111,14 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
     _hold_gpus(pod, function.pool)
     return with_template(pod, config, function.pool, GPU_POD_REQUESTS)
+
+
+def _with_grace(pod: dict[str, Any]) -> dict[str, Any]:
+    """Tell the main container how long it may take to stop, which the job's template may have changed."""
+    (container,) = (one for one in pod["spec"]["containers"] if one["name"] == contract.CONTAINER)
+    grace_s = pod["spec"].get("terminationGracePeriodSeconds", KUBERNETES_GRACE_S)
+    container["env"] = [*container["env"], {"name": contract.ENV_GRACE, "value": str(grace_s)}]
+    return pod
 
 
 def _reward_cpu(reward: Reward) -> str:

@@ -31,6 +31,7 @@ from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts, pag
 from longshore_runtime.rollout.events import Event, StopRequested
 from longshore_runtime.session import Session, mistake_of
 from longshore_runtime.settings import Settings
+from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage, job_storage
 from longshore_runtime.telemetry.status_reporter import StatusReporter, StatusSink
 
@@ -51,8 +52,8 @@ def run_coordinator(starter: NodeStarter) -> int:
     settings = Settings.from_env()
     try:
         _train(settings, starter)
-    except (Interrupted, KeyboardInterrupt):
-        log.info("interrupted", reason=ASKED_TO_STOP)
+    except (Interrupted, KeyboardInterrupt) as interruption:
+        log.info("interrupted", reason=str(interruption) or ASKED_TO_STOP)
         settings.report_reason(ASKED_TO_STOP)
         return ExitCode.INTERRUPTED
     except Exception as error:
@@ -79,7 +80,8 @@ def _train(settings: Settings, starter: NodeStarter) -> None:
     storage = job_storage(settings, spec.storage.output)
     storage.require_writable()
     configure_logging(copy_to=storage.output_dir / "logs" / f"coordinator-{settings.attempt}.log")
-    stop = _StopSignal()
+    stop = Stop(settings.grace_s)
+    signals = _StopSignal(stop)
     registry = CollectorRegistry()
     access = load()
     sink = LatestStatus(StatusReporter(access, settings.namespace, settings.job))
@@ -88,12 +90,12 @@ def _train(settings: Settings, starter: NodeStarter) -> None:
         health.ready()
         with ray_driver(settings.ray_address, settings.pod_ip, log_to_driver=True):
             # Ray installs a handler that ends the process at once, without saving anything.
-            stop.install()
+            signals.install()
             first = RuntimeStatus(
                 attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS
             )
             try:
-                _until_done(settings, spec, registry, access, sink, first, stop)
+                _until_done(settings, spec, registry, access, sink, first, signals)
             finally:
                 sink.close()
 
@@ -111,7 +113,7 @@ def _until_done(
     access: Access,
     sink: StatusSink,
     first: RuntimeStatus,
-    stop: "_StopSignal",
+    signals: "_StopSignal",
 ) -> None:
     """Run sessions until the job is done.
 
@@ -119,7 +121,7 @@ def _until_done(
     """
     num_fruitless, last = 0, Assignment()
     while True:
-        stop.require_none()
+        signals.stop.require_none()
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         watch = JobWatch(access, settings.namespace, settings.job, events)
         size = _asked(watch, last).size if spec.workers.is_elastic else None
@@ -128,10 +130,10 @@ def _until_done(
             # Before the first report of the attempt, which takes its place.
             first = first.model_copy(update={"sharing": carried_over(watch.measured(_STATUS_LIMIT_S))})
         first = first.model_copy(update={"size": size})
-        with Session(settings, sized, registry, sink, first, events, watch, stop.has_come) as session:
+        with Session(settings, sized, registry, sink, first, events, watch, signals.stop) as session:
             try:
                 parts = session.build()
-                with stop.sent_to(events):
+                with signals.sent_to(events):
                     is_done = session.run(parts)
                 if is_done:
                     return
@@ -172,23 +174,15 @@ def _read_spec(settings: Settings) -> RLJobSpec:
 class _StopSignal:
     """SIGTERM while the loop runs becomes an event, so that it ends between two decisions; before, it interrupts."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Stop) -> None:
+        """`stop` notes it as well: the event may wait in a queue that nobody reads now."""
+        self.stop = stop
         self._events: queue.SimpleQueue[Event] | None = None
-        self._has_come = False
         self.install()
-
-    def has_come(self) -> bool:
-        """Return whether the pod is to stop: its event may wait in a queue that nobody reads now."""
-        return self._has_come
 
     def install(self) -> None:
         """Take the signal, also back from a library that has taken it."""
         signal.signal(signal.SIGTERM, self._on_signal)
-
-    def require_none(self) -> None:
-        """Raise Interrupted if the signal has come: a session may have ended before it took the event."""
-        if self._has_come:
-            raise Interrupted(ASKED_TO_STOP)
 
     @contextlib.contextmanager
     def sent_to(self, events: "queue.SimpleQueue[Event]") -> Iterator[None]:
@@ -200,9 +194,9 @@ class _StopSignal:
             self._events = None
 
     def _on_signal(self, *_: object) -> None:
-        if self._has_come:
+        if self.stop.is_asked:
             return  # A second one must not cut saving and cleaning up short.
-        self._has_come = True
+        self.stop.ask()
         if self._events is None:
             raise KeyboardInterrupt  # The waits of Ray end with no other exception of a handler.
         self._events.put(StopRequested())

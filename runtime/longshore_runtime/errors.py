@@ -1,6 +1,5 @@
 """Errors that cross modules: what ends a run, by whose it is, and what costs an engine or its weights."""
 
-from collections.abc import Callable
 from typing import Final
 
 ASKED_TO_STOP: Final = "the pod was asked to stop"
@@ -17,12 +16,6 @@ class UserError(Exception):
 
 class Interrupted(Exception):
     """The pod was asked to stop."""
-
-
-def require_running(is_stopping: Callable[[], bool]) -> None:
-    """Raise Interrupted if the pod was asked to stop."""
-    if is_stopping():
-        raise Interrupted(ASKED_TO_STOP)
 
 
 class SizeChanged(Exception):

@@ -1,7 +1,6 @@
 """What the training loop works with: the session builds it, and the loop drives it."""
 
 import queue
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_records import NoRecords, StepSink
@@ -43,5 +43,5 @@ class Parts:
     """When the job may use the GPUs of its workers."""
     auto: AutoFactors | None = None
     """Strategy Auto; None: another one."""
-    is_stopping: Callable[[], bool] = field(default=lambda: False)
+    stop: Stop = field(default_factory=Stop)
     """Whether the pod was asked to stop; a round learns it by an event."""

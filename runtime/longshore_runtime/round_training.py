@@ -83,7 +83,7 @@ class RoundTraining:
         done = self._guard.checked(
             state.step + 1, lambda: self._attempt(state, request_of, draining), lambda: self._prepare_retry(state)
         )
-        if not self._parts.is_stopping():  # A checkpoint comes next, in the time that is left.
+        if not self._parts.stop.is_asked:  # A checkpoint comes next, in the time that is left.
             self._turns.to_rollout(done.trained.policy_version)
         self._step = None
         return done

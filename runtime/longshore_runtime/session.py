@@ -1,10 +1,7 @@
 """One session of a job: start its parts, run the loop, and end them all."""
 
-import contextlib
 import queue
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -16,6 +13,7 @@ from longshore.sim.gate_prior import gate_prior
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.durable import is_no_room, no_room
 from longshore_runtime.elastic.job_watch import Assignments
+from longshore_runtime.ending import Ending
 from longshore_runtime.errors import UserError
 from longshore_runtime.job_rewards import judge_processes
 from longshore_runtime.loop_options import LoopOptions
@@ -24,6 +22,7 @@ from longshore_runtime.profiling.phase import profiled, stored_profile
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.session_parts import PartsBuilder
 from longshore_runtime.settings import Settings
+from longshore_runtime.stop import Stop
 from longshore_runtime.storage import job_storage
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
@@ -33,8 +32,6 @@ from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.tracker import TrackedRun
 from longshore_runtime.telemetry.trackers import trackers
 from longshore_runtime.training import TrainingLoop
-
-_SAVE_TIMEOUT_S: Final = 60.0
 
 
 def mistake_of(error: BaseException, storage: Path) -> str | None:
@@ -58,29 +55,30 @@ class Session:
         first: RuntimeStatus,
         events: "queue.SimpleQueue[Event]",
         assignments: Assignments,
-        is_stopping: Callable[[], bool] = lambda: False,
+        stop: Stop | None = None,
     ) -> None:
-        """`is_stopping` says whether the pod was asked to stop."""
+        """`stop` says whether the pod was asked to stop."""
         self._spec = spec
         self._attempt = settings.attempt
         self._volume = settings.storage
-        self._exit = contextlib.ExitStack()
-        self._exit.callback(assignments.close)
+        self._stop = stop or Stop()
+        self._ending = Ending(self._stop)
+        self._ending.reports.callback(assignments.close)
         self._storage = job_storage(settings, spec.storage.output)
         output = self._storage.output_dir
         self._succeeded: bool | None = None
         """Whether the job succeeded; None: it may continue."""
         run = TrackedRun.of(spec.tracking, settings.job, settings.job_uid, output, spec)
         self._trackers = trackers(spec.tracking, run, self._tracker_failed)
-        self._exit.callback(self._close_trackers)
+        self._ending.reports.callback(self._close_trackers)
         metrics = MetricsWriter(output, registry, self._trackers, tensor_board=spec.tracking.tensor_board)
-        self._exit.callback(metrics.close)
+        self._ending.reports.callback(metrics.close)
         checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
         status = resumed_status(first, checkpoints.newest())
         ledger = Journal(output / "ledger.jsonl")
         self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)
         self._builder = PartsBuilder(
-            spec, settings, self._storage, checkpoints, self._recorder, events, assignments, is_stopping, self._exit
+            spec, settings, self._storage, checkpoints, self._recorder, events, assignments, self._stop, self._ending
         )
         self._loop: TrainingLoop | None = None
 
@@ -92,7 +90,9 @@ class Session:
         if error is not None and mistake_of(error, self._volume) is not None:
             self._succeeded = False
             self._recorder.activity(RuntimeActivity.FAILING)
-        self._exit.close()
+        for tracker in self._trackers:
+            tracker.end(self._succeeded)
+        self._ending.close()
 
     def run(self, parts: Parts) -> bool:
         """Train to the end, or measure first if the job asks for it; return whether the job is done.
@@ -134,11 +134,11 @@ class Session:
     def save_if_possible(self) -> None:
         """Checkpoint the last finished step before the pod stops."""
         if self._loop is not None:
-            self._loop.save_if_possible(timeout_s=_SAVE_TIMEOUT_S)
+            self._loop.save_if_possible(timeout_s=self._stop.save_limit_s)
 
     def _close_trackers(self) -> None:
         for tracker in self._trackers:
-            tracker.close(self._succeeded)
+            tracker.close(self._succeeded, self._ending.left_s())
 
     def _tracker_failed(self, reason: str) -> None:
         self._recorder.notice(NoticeReason.TRACKER_FAILED, reason)

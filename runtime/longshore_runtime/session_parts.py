@@ -1,10 +1,9 @@
 """The parts of a session: engines, trainers and rewards on the pods of the job, and what they work with."""
 
-import contextlib
 import copy
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -39,7 +38,8 @@ from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus, SharedGpus
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
-from longshore_runtime.errors import UserError, require_running
+from longshore_runtime.ending import Ending
+from longshore_runtime.errors import UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.job_rewards import reward_lanes
 from longshore_runtime.loop_parts import Parts
@@ -53,6 +53,7 @@ from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.settings import Settings
+from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.tasks.rows import builtin_prompt_sets
 from longshore_runtime.telemetry.recorder import Recorder
@@ -60,7 +61,7 @@ from longshore_runtime.telemetry.recording import recording
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
 from longshore_runtime.trainer.direct_weights import Delivery
-from longshore_runtime.trainer.group import TrainerGroup
+from longshore_runtime.trainer.group import Checks, TrainerGroup
 
 log = structlog.get_logger()
 
@@ -80,10 +81,10 @@ class PartsBuilder:
         recorder: Recorder,
         events: "queue.SimpleQueue[Event]",
         assignments: Assignments,
-        is_stopping: Callable[[], bool],
-        exit_stack: contextlib.ExitStack,
+        stop: Stop,
+        ending: Ending,
     ) -> None:
-        """`is_stopping`: whether the pod was asked to stop; `exit_stack` gets what ends the parts."""
+        """`stop`: whether the pod was asked to stop; `ending` gets what ends the parts."""
         self._spec = spec
         self._attempt = settings.attempt
         self._names = {"longshore.job": settings.job, "longshore.namespace": settings.namespace}
@@ -92,8 +93,9 @@ class PartsBuilder:
         self._recorder = recorder
         self._events = events
         self._assignments = assignments
-        self._is_stopping = is_stopping
-        self._exit = exit_stack
+        self._stop = stop
+        self._ending = ending
+        self._exit = ending.parts
         self.model = ""
         """Directory of the initial model, relative to the storage; known once it is prepared."""
 
@@ -154,7 +156,7 @@ class PartsBuilder:
             records=self._records(prompts, tokenizer, engines, trainers),
             gpus=gpus,
             auto=self._auto(policy),
-            is_stopping=self._is_stopping,
+            stop=self._stop,
         )
 
     def _inputs(self) -> JobInputs:
@@ -216,7 +218,7 @@ class PartsBuilder:
             is_colocated=spec.placement is Placement.COLOCATED,
             clock_offset_s=time.time() - SystemClock().now_s(),
         )
-        return self._exit.enter_context(
+        return self._ending.reports.enter_context(
             recording(
                 self._storage.output_dir,
                 spec.records,
@@ -226,6 +228,7 @@ class PartsBuilder:
                 copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is not thread-safe.
                 lambda: Places(engines.lane_places(), trainers.lane_places()),
                 self._recorder.notice,
+                self._ending.left_s,
             )
         )
 
@@ -269,11 +272,8 @@ class PartsBuilder:
 
     def _require_pods(self) -> None:
         """End a wait for worker pods if the job is to stop, as they end with it, or to go on with fewer."""
-        self._require_no_stop()
+        self._stop.require_none()
         require_no_fewer(self._assignments, self._spec.workers.replicas)
-
-    def _require_no_stop(self) -> None:
-        require_running(self._is_stopping)
 
     def _report_reward_pods(self) -> None:
         """Called from another thread while rewards wait for their first workers."""
@@ -297,7 +297,9 @@ class PartsBuilder:
             accelerator=self._spec.workers.has_accelerator,
         )
         output, notify = self._storage.output, self._recorder.notice
-        engines = EnginePool(self._spec.workers, spec, model.path, output, self._events, notify, self._require_no_stop)
+        engines = EnginePool(
+            self._spec.workers, spec, model.path, output, self._events, notify, self._stop.require_none
+        )
         self._exit.callback(engines.stop)
         self._recorder.engines(engines.tp_size)
         sizes = possible_tp_sizes(self._spec.workers, self._config(), options.tensor_parallel_size)
@@ -320,7 +322,8 @@ class PartsBuilder:
             rollout.strategy is Strategy.AUTO and Handover.PIPELINED in free_handovers(self._spec)
         )
         delivery = Delivery(self._spec.transfers_directly, keeps_copies=may_pipeline)
-        trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery, self._require_pods)
+        checks = Checks(self._require_pods, self._stop.require_time_to_update)
+        trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery, checks)
         self._exit.callback(trainers.stop)
         return trainers
 

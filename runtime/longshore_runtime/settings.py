@@ -40,6 +40,8 @@ class Settings:
     termination_log: Path
     is_page_open: bool = False
     """The page of the job is for others than those who forward its port (coordinator)."""
+    grace_s: float = contract.COORDINATOR_GRACE_S
+    """Seconds from the request to stop until the pod is killed (coordinator)."""
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -61,6 +63,7 @@ class Settings:
             storage=Path(_text(environment, contract.ENV_STORAGE)),
             termination_log=Path(_text(environment, contract.ENV_TERMINATION_LOG)),
             is_page_open=bool(environment.get(contract.ENV_PAGE_OPEN)),
+            grace_s=_number(environment, contract.ENV_GRACE, str(contract.COORDINATOR_GRACE_S)),
         )
 
     @property
@@ -89,15 +92,15 @@ class Settings:
             sys.stderr.write(f"{self.termination_log} cannot be written: {error}\n")
 
 
-def _text(environment: Mapping[str, str], name: str) -> str:
-    value = environment.get(name, "")
+def _text(environment: Mapping[str, str], name: str, default: str = "") -> str:
+    value = environment.get(name, default)
     if not value:
         raise SettingsError(f"{name} is not set: this program runs in a pod that the Longshore operator made")
     return value
 
 
-def _number(environment: Mapping[str, str], name: str) -> int:
-    value = _text(environment, name)
+def _number(environment: Mapping[str, str], name: str, default: str = "") -> int:
+    value = _text(environment, name, default)
     if not value.isdecimal():
         raise SettingsError(f"{name} must be a number and is {value!r}")
     return int(value)

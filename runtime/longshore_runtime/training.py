@@ -35,7 +35,7 @@ from longshore.policy.length_distribution import LengthDistribution
 from longshore.record.facts import StepMarks
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.elastic.size import AppliedSize
-from longshore_runtime.errors import SizeChanged, TrainerLost, UserError, require_running
+from longshore_runtime.errors import SizeChanged, TrainerLost, UserError
 from longshore_runtime.evaluator import Evaluator
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -142,7 +142,7 @@ class TrainingLoop:
         self.num_steps += 1
         self._lengths[done.result.end.kind].extend(done.result.finished_tokens)
         report_step(self._parts, self._regrouping, self._gate, self._alarms, self._state, done, marks)
-        require_running(self._parts.is_stopping)
+        self._parts.stop.require_none()
         if self._evaluator.is_due(self._state.step):
             self._state = self._evaluator.run(self._state)
         if self._state.step % self._options.checkpoint_every_steps == 0:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,6 @@ import pytest
 import yaml
 
 from longshore.api import contract, names
-from longshore_operator.pods import COORDINATOR_GRACE_S
 
 LIMIT_S = 400.0
 RECHECK_S = 2.0
@@ -272,13 +271,21 @@ class Job:
         """See that no object of the deleted job is left, and no process."""
         selector = f"longshore.dev/job={self.name}"
         kinds = "pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,pvc"
-        limit_s = COORDINATOR_GRACE_S - EXIT_LIMIT_S  # It ends when it is asked to; nobody has to kill it.
+        limit_s = contract.COORDINATOR_GRACE_S - EXIT_LIMIT_S  # It ends when it is asked to; nobody has to kill it.
         self.cluster.kubectl("wait", "--for=delete", kinds, "-l", selector, f"--timeout={limit_s:g}s", check=False)
         left = self.cluster.kubectl("get", kinds, "-l", selector, "-o", "name").split()
-        assert not left, self.cluster.kubectl("get", *left, "-o", "yaml", check=False)
+        assert not left, "\n".join(self._said_by(left))
         # A pod that was deleted without grace leaves the API server before its processes.
         _, alive = psutil.wait_procs(list(self._processes(f"{self.name}-")), timeout=EXIT_LIMIT_S)
         assert [(process.pid, process.ppid(), process.status(), process.cmdline()) for process in alive] == []
+
+    def _said_by(self, left: Sequence[str]) -> Iterator[str]:
+        """What there is to read about objects that should be gone."""
+        yield self.cluster.kubectl("get", *left, "-o", "yaml", check=False)
+        for name in left:
+            if name.startswith("pod/"):
+                yield f"logs of {name}:"
+                yield self.cluster.kubectl("logs", name, check=False)
 
 
 def _is_training(status: Json) -> bool:

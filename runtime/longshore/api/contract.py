@@ -24,6 +24,8 @@ ENV_STORAGE: Final = "LONGSHORE_STORAGE"
 """Directory where `spec.storage` is mounted."""
 ENV_TERMINATION_LOG: Final = "LONGSHORE_TERMINATION_LOG"
 """File for the one sentence that says why a pod ended."""
+ENV_GRACE: Final = "LONGSHORE_GRACE_SECONDS"
+"""Seconds from the request to stop until the pod is killed (coordinator only)."""
 ENV_PAGE_OPEN: Final = "LONGSHORE_PAGE_OPEN"
 """Set: the page of the job listens at the address of the pod as well (coordinator only)."""
 ENV_REWARD_TOKENS: Final = "LONGSHORE_REWARD_TOKENS"
@@ -69,6 +71,10 @@ JUDGE_PORT: Final = 8000
 """`/health` and the OpenAI-compatible interface of judge pods."""
 REWARD_PORT: Final = 8001
 """`/health` of reward pods, and what the coordinator asks them (`longshore_runtime.rewards.protocol`)."""
+
+
+COORDINATOR_GRACE_S: Final = 120
+"""Grace period of a coordinator whose template names none: time for a last checkpoint."""
 
 
 class ExitCode(IntEnum):

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -51,9 +52,10 @@ class Background(Generic[T]):
 
     def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
         """Wait until all items are done, but not longer than `limit_s`, because a service may hang."""
+        deadline_s = time.monotonic() + limit_s
         try:
             self._items.put(None, timeout=limit_s)
-            self._thread.join(limit_s)
+            self._thread.join(max(0.0, deadline_s - time.monotonic()))
         except queue.Full:
             pass  # It hangs, which is reported below.
         if self._thread.is_alive():

@@ -27,14 +27,18 @@ def recording(
     decoder: Decoder,
     places: Callable[[], Places],
     notify: Notify,
+    left_s: Callable[[], float],
 ) -> Iterator[StepRecords]:
-    """Record steps within the block; at its end, write and send what waits. `names`: attributes of all spans."""
+    """Record steps within the block; at its end, write and send what waits, for as long as `left_s` says.
+
+    `names`: attributes of all spans.
+    """
     with contextlib.ExitStack() as stack:
         export = None
         if collector is not None:
             on_trouble = _notify_with(notify, NoticeReason.TRACKER_FAILED)
             export = TraceExport(collector, token("openTelemetry"), names, on_trouble)
-            stack.callback(export.close)
+            stack.callback(lambda: export.close(left_s()))
         steps = StepRecords(
             output,
             records,
@@ -44,7 +48,7 @@ def recording(
             _notify_with(notify, NoticeReason.RECORDS_INCOMPLETE),
             None if export is None else export.give,
         )
-        stack.callback(steps.close)
+        stack.callback(lambda: steps.close(left_s()))
         yield steps
 
 

@@ -9,7 +9,7 @@ from longshore.record import model
 from longshore.record.build import round_record
 from longshore.record.model import RoundRecord
 from longshore_runtime.telemetry import samples
-from longshore_runtime.telemetry.background import Background
+from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background
 from longshore_runtime.telemetry.record_files import StepFiles
 from longshore_runtime.telemetry.samples import Decoder
 from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, Places, StepDone, round_facts
@@ -93,9 +93,9 @@ class StepRecords:
         """Record an evaluation; does not wait."""
         self._thread.give(done)
 
-    def close(self) -> None:
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
         """Write what waits, and end."""
-        self._thread.close()
+        self._thread.close(limit_s)
 
     def _write(self, item: tuple[StepDone, Places] | EvaluationDone | int) -> None:
         if isinstance(item, int):

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from longshore.api.tracking import OpenTelemetry
 from longshore.record.model import RoundRecord
 from longshore.record.spans import Span, step_span
-from longshore_runtime.telemetry.background import Background
+from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background
 
 _MAX_WAITING: Final = 16
 """Steps."""
@@ -56,9 +56,9 @@ class TraceExport:
         """Send the spans of a recorded step; does not wait."""
         self._thread.give(record)
 
-    def close(self) -> None:
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> None:
         """Send what waits, and end."""
-        self._thread.close()
+        self._thread.close(limit_s)
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _export(self, record: RoundRecord) -> None:

@@ -76,10 +76,15 @@ class TrackerThread:
         """Send the metrics of a step; does not wait."""
         self._thread.give(_Step(step, values))
 
+    def end(self, succeeded: bool | None) -> None:
+        """Begin to send what waits, and whether the job succeeded (None: it may continue); `close` has to follow."""
+        if not self._is_closing.is_set():
+            self._is_closing.set()
+            self._thread.give(_End(succeeded))
+
     def close(self, succeeded: bool | None, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Send what waits, and whether the job succeeded (None: it may continue)."""
-        self._is_closing.set()
-        self._thread.give(_End(succeeded))
+        """Do what `end` does, unless it was called, and wait for it."""
+        self.end(succeeded)
         self._thread.close(limit_s)
 
     def _handle(self, item: _Step | _End) -> None:

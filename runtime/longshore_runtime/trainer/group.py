@@ -51,6 +51,16 @@ class PendingUpdate:
 
 
 @dataclass(frozen=True)
+class Checks:
+    """What is called every few seconds during long waits; each raises to end the wait."""
+
+    pods: Check | None = None
+    """While pods or a checkpoint are awaited."""
+    update: Check | None = None
+    """While an update or a pass is awaited."""
+
+
+@dataclass(frozen=True)
 class OldLogProbs:
     """Log-probabilities of the response tokens of samples, and the time that they took."""
 
@@ -71,19 +81,20 @@ class TrainerGroup:
         model: str,
         output: str,
         delivery: Delivery | None = None,
-        check: Check | None = None,
+        checks: Checks = Checks(),
     ) -> None:
         """Start one rank per place from a Hugging Face directory, `model`, relative to the storage.
 
         Raises:
             UserError: the model cannot be trained so.
-            Exception: what `check` raises while pods are awaited.
+            Exception: what `checks.pods` raises.
         """
         self._replicas = ReplicaPlaces(places, spec.sizes.ranks_per_replica)
         self._spec = spec
         self._delivery = delivery or Delivery()
         self._clock = SystemClock()
-        self._world = TrainerWorld(places, spec, model, output, check)
+        self._checks = checks
+        self._world = TrainerWorld(places, spec, model, output, checks.pods)
         self._has_gpus = any(place.gpus for place in places)
         self.num_given = 0
         """Samples that these ranks were asked to compute gradients or log-probabilities of; one counts each time."""
@@ -170,7 +181,7 @@ class TrainerGroup:
         self.num_given += len(samples)
         found: dict[ResponseId, tuple[float, ...]] = {}
         passes = []
-        answers = self._world.get([one for *_, one in pending], timeout_s)
+        answers = self._world.get([one for *_, one in pending], timeout_s, check=self._checks.update)
         for (part, rank, _), (values, took_s) in zip(pending, answers, strict=True):
             found |= {part[place].response: of_sample for place, of_sample in values.items()}
             passes.append((rank, given_s, took_s))
@@ -214,9 +225,8 @@ class TrainerGroup:
         assert update.steps, "the update was not ended"
         # One wait for all: the first failure ends it.
         num_passes, num_steps = len(update.passes), len(update.steps)
-        answers = self._world.get(
-            [answer for _, answer in update.passes] + update.steps + update.differences, timeout_s
-        )
+        pending = [answer for _, answer in update.passes] + update.steps + update.differences
+        answers = self._world.get(pending, timeout_s, check=self._checks.update)
         passes, steps = answers[:num_passes], answers[num_passes : num_passes + num_steps]
         differences = answers[num_passes + num_steps :]
         seconds = [seconds for _, seconds in steps]
@@ -301,11 +311,13 @@ class TrainerGroup:
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""
         savers = self._world.actors if self._spec.saves_together else self._world.actors[:1]
-        self._world.get([actor.save.remote(directory) for actor in savers], timeout_s or CALL_LIMIT_S)
+        self._world.get(
+            [actor.save.remote(directory) for actor in savers], CALL_LIMIT_S if timeout_s is None else timeout_s
+        )
 
     def load(self, directory: str) -> None:
         """Restore every replica; raises UserError for a checkpoint of another backend."""
-        self._world.get([actor.load.remote(directory) for actor in self._world.actors])
+        self._world.get([actor.load.remote(directory) for actor in self._world.actors], check=self._checks.pods)
 
     def loaded_share(self) -> float:
         """Part of the checkpoint that the slowest rank has loaded; called from any thread while `load` runs."""

@@ -21,6 +21,7 @@ from longshore.api.status import Assignment
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
+from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.engine_protocol import LiveResponse
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
@@ -485,6 +486,7 @@ def test_weights_that_are_gone_with_their_trainer_leave_engines_waiting_for_othe
     owner = ray.remote(Owner).options(num_cpus=0, label_selector=outside).remote()
     lost = weights(1, lambda part: ray.get(owner.put.remote(part))[0])
     ray.kill(owner)
+    wait_ended([owner])  # Until then, engines can fetch them.
     with pytest.raises(TrainerLost, match="the published weights are gone"):
         job.pool.publish(lost)
     assert job.pool.serving() == []

@@ -58,18 +58,53 @@ import os, signal, sys, threading
 from pathlib import Path
 import ray
 from longshore_runtime.coordinator import _StopSignal
+from longshore_runtime.stop import Stop
 from tests.ray_pods import worker_pods
 
 with worker_pods(Path(sys.argv[1]), count=0):
-    stop = _StopSignal()
+    stop = Stop()
+    signals = _StopSignal(stop)
     never = ray.remote(num_cpus=0, label_selector={"pod": "none"})(lambda: None).remote()
     waits = {"get": lambda: ray.get(never, timeout=60), "wait": lambda: ray.wait([never], timeout=60)}[sys.argv[2]]
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
     try:
         waits()
     except BaseException as error:
-        print(type(error).__name__, stop.has_come())
+        print(type(error).__name__, stop.is_asked)
 """
+
+
+CONNECTING_DRIVER = """
+import os, signal, sys, time
+from pathlib import Path
+import ray
+from ray._private import worker
+from longshore_runtime.coordinator import _StopSignal
+from longshore_runtime.stop import Stop
+from tests.ray_pods import worker_pods
+
+connect, stop = worker.connect, Stop()
+
+def connect_and_stop(*arguments, **options):
+    connect(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+
+worker.connect = connect_and_stop
+signals = _StopSignal(stop)
+try:
+    with worker_pods(Path(sys.argv[1]), count=0):
+        print("not interrupted")
+except BaseException as error:
+    print(type(error).__name__, stop.is_asked, ray.is_initialized())
+"""
+
+
+def test_a_driver_that_is_asked_to_stop_while_it_connects_is_interrupted_and_disconnects(tmp_path: Path) -> None:
+    """Ray has a handler of its own, with which the coordinator would end as if it had crashed."""
+    command = [sys.executable, "-c", CONNECTING_DRIVER, str(tmp_path)]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert ended.stdout.split() == ["KeyboardInterrupt", "True", "False"], ended.stderr[-2000:]
 
 
 @pytest.mark.parametrize("call", ["get", "wait"])

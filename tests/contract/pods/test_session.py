@@ -22,6 +22,7 @@ from longshore_runtime.model_source import InitialModel
 from longshore_runtime.rollout.fleet import FleetStart
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
+from longshore_runtime.stop import Stop
 from tests.hub_server import Repository, hub_server
 
 
@@ -75,11 +76,11 @@ def session(storage: Path, sink: Sink, **changes: Any) -> Session:
         "demo", "team", "1f0c9a72", 1, Component.COORDINATOR, 0, "demo-coordinator", address, address,
         storage / "spec.json", storage, storage / "why",
     )  # fmt: skip
-    is_stopping = changes.pop("is_stopping", lambda: False)
+    stop = changes.pop("stop", Stop())
     first = RuntimeStatus(attempt=1, activity=RuntimeActivity.WAIT_FOR_WORKERS)
     job = RLJobSpec.model_validate(spec | changes)
     assignments: Any = NoAssignments()
-    return Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments, is_stopping)
+    return Session(settings, job, CollectorRegistry(), sink, first, queue.SimpleQueue(), assignments, stop)
 
 
 def prepared(storage: Path, **changes: Any) -> None:
@@ -250,7 +251,7 @@ def test_trainers_and_engines_wait_for_no_pods_once_theirs_was_asked_to_stop(
         """For a pod, which is when checks are called."""
 
         def __init__(self, *parts: Any) -> None:
-            self.check = parts[-1] if parts else None
+            self.checks = parts[-1] if parts else None
 
         def wait_for_all(self, check: Callable[[], None]) -> None:
             check()
@@ -260,10 +261,12 @@ def test_trainers_and_engines_wait_for_no_pods_once_theirs_was_asked_to_stop(
         def stop(self) -> None: ...
 
     monkeypatch.setattr("longshore_runtime.session_parts.TrainerGroup", Waiting)
-    with session(storage, Sink(), is_stopping=lambda: True) as one:
+    stop = Stop()
+    stop.ask()
+    with session(storage, Sink(), stop=stop) as one:
         trainers: Any = one._builder._trainers(InitialModel("models/tiny", None))
         with pytest.raises(Interrupted):
-            trainers.check()
+            trainers.checks.pods()
         monkeypatch.setattr(one._builder, "_trainers", lambda model: trainers)
         engines: Any = Waiting()
         with pytest.raises(Interrupted):

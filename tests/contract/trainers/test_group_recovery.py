@@ -15,10 +15,11 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.elastic.size import require_no_fewer
-from longshore_runtime.errors import SizeChanged, TrainerLost
+from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.events import Event, ReplicaLost
-from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
+from longshore_runtime.stop import Stop
+from longshore_runtime.trainer.group import Checks, PendingUpdate, TrainerGroup
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 from tests.contract.trainers.test_group import published
 from tests.ray_pods import TRAINERS, Pods, worker_pods
@@ -123,12 +124,38 @@ def generation_of(events: "queue.SimpleQueue[Event]") -> int:
     return event.generation
 
 
+def test_a_pod_that_is_to_stop_waits_for_no_checkpoint_to_load_and_not_for_ever_for_an_update(
+    pods: Pods, storage: Path
+) -> None:
+    stop = Stop(grace_s=0.0)
+    spec, checks = TrainerSpec(TrainerBackend.FAKE, OPTIONS), Checks(stop.require_none, stop.require_time_to_update)
+    trainers = TrainerGroup([Place(0, ())], spec, "m", "output", checks=checks)
+    (storage / "loaded").mkdir()
+    trainers.save("loaded")
+    trainers.load("loaded")
+    trainers.train(BATCHES[0])
+    update = trainers.begin()
+    trainers.add(update, BATCHES[1])
+    trainers.end(update)
+    stop.ask()
+    for wait in (
+        lambda: trainers.finish(update),
+        lambda: trainers.log_probs(BATCHES[0]),
+        lambda: trainers.load("loaded"),
+    ):
+        with pytest.raises(Interrupted, match="asked to stop"):
+            wait()
+    with pytest.raises(TrainerLost, match="does not answer after 0 s"):
+        trainers.save("loaded", timeout_s=stop.save_limit_s)
+    trainers.stop()
+
+
 def test_a_world_starts_again_once_its_pods_are_back(pods: Pods, storage: Path) -> None:
     """Without its pod it gives up in time, or when the job shall do without; with the pod it trains on as before."""
     pods.join(1)
     asked, places = Known(), [Place(0, ()), Place(1, ())]
     spec, check = TrainerSpec(TrainerBackend.FAKE, OPTIONS), lambda: require_no_fewer(asked, len(places))
-    trainers = TrainerGroup(places, spec, "m", "output", check=check)
+    trainers = TrainerGroup(places, spec, "m", "output", checks=Checks(pods=check))
     assert [trainers.replicas_on({worker}) for worker in range(2)] == [(0,), (1,)]
     (storage / "saved").mkdir()
     trainers.save("saved")

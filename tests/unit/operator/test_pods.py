@@ -310,6 +310,17 @@ def test_the_page_of_a_job_listens_for_others_only_where_policies_say_who_they_a
         assert (contract.ENV_PAGE_OPEN in environment(coordinator_pod(job, config, 1))) is is_open
 
 
+@pytest.mark.parametrize(
+    ("chosen", "grace_s"),
+    [({}, 120), ({"terminationGracePeriodSeconds": 600}, 600), ({"terminationGracePeriodSeconds": None}, 30)],
+)
+def test_a_coordinator_knows_how_long_it_may_take_to_stop(chosen: dict[str, Any], grace_s: int) -> None:
+    """A template may give a job with large checkpoints more time; Kubernetes gives a pod that names none 30 s."""
+    pod = coordinator_pod(make_job(coordinator={"template": {"spec": chosen}}), OperatorConfig("runtime:1"), 1)
+    assert pod["spec"].get("terminationGracePeriodSeconds", 30) == grace_s
+    assert environment(pod)[contract.ENV_GRACE] == str(grace_s)
+
+
 def test_tokens_of_trackers_reach_the_coordinator_alone_each_as_a_file_of_its_own() -> None:
     tracking = {
         "wandb": {"tokenSecret": {"name": "wb", "key": "api-key"}},

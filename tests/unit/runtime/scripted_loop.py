@@ -31,6 +31,7 @@ from longshore_runtime.errors import Interrupted, LogProbMismatch, TrainerLost, 
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.published import Delivered
+from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
@@ -285,7 +286,7 @@ def run(
     gpus: "Callable[[Engines, Trainers], Gpus]" = lambda engines, trainers: OwnGpus(),
     scorer: "Callable[[Engines], Scorer] | None" = None,
     clock: TickingClock | None = None,
-    is_stopping: Callable[[], bool] = lambda: False,
+    stop: Stop | None = None,
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
@@ -319,7 +320,7 @@ def run(
             records=records or NoRecords(),
             gpus=gpus(engines, trainers),
             auto=auto(policy),
-            is_stopping=is_stopping,
+            stop=stop or Stop(),
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}
         job |= {"evaluation": Evaluation(), "on_finish": OnFinish.DRAIN, "checkpoint_every_steps": every} | options
@@ -330,7 +331,7 @@ def run(
             error = str(mistake)
         except Interrupted as interruption:
             error = str(interruption)
-            loop.save_if_possible(timeout_s=60.0)
+            loop.save_if_possible(timeout_s=parts.stop.save_limit_s)
         finally:
             metrics.close()
         ledger = [json.loads(line) for line in (storage.output_dir / "ledger.jsonl").read_text().splitlines()]

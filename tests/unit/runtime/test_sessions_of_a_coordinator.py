@@ -1,6 +1,5 @@
 """One session of a job follows another, unless the pod must stop."""
 
-import inspect
 import os
 import queue
 import signal
@@ -16,6 +15,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
 from longshore_runtime import coordinator
 from longshore_runtime.errors import Interrupted, JobUnknown, SizeChanged, TrainerLost
+from longshore_runtime.stop import Stop
 
 SPEC = RLJobSpec.model_validate(
     {
@@ -53,14 +53,14 @@ class Story:
     """By an earlier attempt."""
     shares: list[RuntimeSharing | None] = field(default_factory=list)
     """First report of each session."""
-    is_stopping: Callable[[], bool] = field(init=False)
+    stop: Stop = field(init=False)
     """What a session asks whether the pod is to stop."""
 
     def session(self, *parts: Any) -> "Story":
         self.events.append(next(part for part in parts if isinstance(part, queue.SimpleQueue)))
         self.sizes += [part.workers.replicas for part in parts if isinstance(part, RLJobSpec)]
         self.shares += [part.sharing for part in parts if isinstance(part, RuntimeStatus)]
-        (self.is_stopping,) = (part for part in parts if inspect.ismethod(part))
+        (self.stop,) = (part for part in parts if isinstance(part, Stop))
         return self
 
     def watch(self, *_: Any) -> "Story":
@@ -102,7 +102,9 @@ class Story:
         monkeypatch.setattr(coordinator, "JobWatch", self.watch)
         nothing: Any = None
         settings: Any = type("Settings", (), {"namespace": "team", "job": "demo"})
-        coordinator._until_done(settings, spec, nothing, nothing, nothing, RuntimeStatus(), coordinator._StopSignal())
+        coordinator._until_done(
+            settings, spec, nothing, nothing, nothing, RuntimeStatus(), coordinator._StopSignal(Stop())
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -153,9 +155,9 @@ def test_a_session_can_look_whether_the_pod_was_asked_to_stop(monkeypatch: pytes
         said: list[bool]
 
         def run(self, parts: Any) -> bool:
-            self.said = [self.is_stopping()]
+            self.said = [self.stop.is_asked]
             terminated()
-            self.said.append(self.is_stopping())
+            self.said.append(self.stop.is_asked)
             return True
 
     story = Waiting([])

@@ -20,6 +20,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.engine_protocol import FinishReason, Request
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
+from longshore_runtime.stop import Stop
 from longshore_runtime.trainer import recovery
 from tests.properties import examples
 from tests.unit.runtime.elastic_parts import Known
@@ -179,6 +180,7 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path: Path) -> No
 def test_a_job_that_is_asked_to_stop_while_it_trains_saves_that_step_and_publishes_nothing_more(tmp_path: Path) -> None:
     """Its trainers finish the update; engines would not sample with the new weights any more."""
     trained: list[int] = []
+    stop = Stop()
 
     class Updating(Trainers):
         def train(self, *arguments: Any) -> Any:
@@ -189,6 +191,8 @@ def test_a_job_that_is_asked_to_stop_while_it_trains_saves_that_step_and_publish
 
         def _count(self, result: Any) -> Any:
             trained.append(1)
+            if len(trained) == 3:
+                stop.ask()
             return result
 
     class Stopping(Engines):
@@ -196,7 +200,7 @@ def test_a_job_that_is_asked_to_stop_while_it_trains_saves_that_step_and_publish
             assert len(trained) < 3, "published after the request to stop"
             super().publish(weights)
 
-    stopped = run(root=tmp_path, kinds=(Updating, Stopping), is_stopping=lambda: len(trained) == 3, every=100)
+    stopped = run(root=tmp_path, kinds=(Updating, Stopping), stop=stop, every=100)
     assert stopped.error == "the pod was asked to stop"
     assert stopped.reports[-1].checkpoint_step == 3
     assert run(root=tmp_path).model == plain_run().model

@@ -44,6 +44,11 @@ def test_the_coordinator_is_its_own_head_and_has_no_number() -> None:
     assert settings.index == 0
 
 
+def test_the_coordinator_knows_how_long_it_may_take_to_stop() -> None:
+    assert Settings.from_env({**WORKER, contract.ENV_GRACE: "600"}).grace_s == 600
+    assert Settings.from_env(WORKER).grace_s == contract.COORDINATOR_GRACE_S
+
+
 def test_heads_on_one_machine_have_ports_of_their_own() -> None:
     """With 750 addresses in each of 16 clusters, and none that the kernel hands out to others."""
     addresses = [

@@ -218,7 +218,7 @@ class Alarm(ApiModel):
 
 
 class RuntimeStatus(ApiModel):
-    """What the coordinator reports, at milestones only."""
+    """What the coordinator reports: figures at most once per second, what the operator acts on at once."""
 
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Attempt that reports."""

@@ -1,14 +1,41 @@
 """Fields of RLJob.status.runtime that follow from the state of a run. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from longshore.api.limits import MAX_MESSAGE_CHARACTERS
-from longshore.api.round_status import RoundKind
-from longshore.api.runtime_status import Alarm, DrawCounts, HeldOutReward, KindCount, RuntimeStatus
+from longshore.api.round_status import RolloutLoad, RoundKind
+from longshore.api.runtime_status import (
+    ENDING_ACTIVITIES,
+    Alarm,
+    DrawCounts,
+    HeldOutReward,
+    KindCount,
+    RuntimeStatus,
+)
 from longshore.policy.training_alarms import AlarmState, RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.run_state import KindTotals, RunState
+
+_FIGURES: Final = frozenset(
+    (
+        "activity", "progress", "round", "recent_rounds", "step", "reward", "held_out", "response_tokens",
+        "tokens_per_s", "step_s", "bubble_share", "draws", "short", "long", "full", "checkpoint_step",
+    )
+)  # fmt: skip
+"""Fields that change with every step and by which the operator decides nothing, but for the load of a round."""
+
+
+def is_urgent(before: RuntimeStatus | None, after: RuntimeStatus) -> bool:
+    """Return whether the operator is to know of a change at once."""
+    if before is None or after.activity in ENDING_ACTIVITIES or _load(after) not in (None, _load(before)):
+        return True
+    others = RuntimeStatus.model_fields.keys() - _FIGURES
+    return any(getattr(before, field) != getattr(after, field) for field in others)
+
+
+def _load(status: RuntimeStatus) -> RolloutLoad | None:
+    return status.round.load if status.round is not None else None
 
 
 def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:

@@ -1,6 +1,11 @@
-"""Report RLJob.status.runtime by server-side apply. The newest report wins, and training never waits."""
+"""Report RLJob.status.runtime by server-side apply. The newest report wins, and training never waits.
+
+Every report is a write to the cluster's database and wakes everyone who watches the job, and a step that takes a second
+makes ten of them. So what only people look at is reported once per second; what the operator acts on, at once.
+"""
 
 import threading
+import time
 from typing import Final, Protocol
 
 import structlog
@@ -11,9 +16,12 @@ from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
 from longshore_kube.resources import Resource
 from longshore_runtime.errors import first_line
+from longshore_runtime.telemetry.status_fields import is_urgent
 
 log = structlog.get_logger()
 
+PACE_S: Final = 1.0
+"""Between two reports that are not urgent."""
 _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
 
@@ -30,19 +38,24 @@ class StatusSink(Protocol):
 class StatusReporter:
     """Write reports in a separate thread. A report that cannot be written is logged, and the next one is tried."""
 
-    def __init__(self, access: Access, namespace: str, job: str) -> None:
+    def __init__(self, access: Access, namespace: str, job: str, pace_s: float = PACE_S) -> None:
+        self._pace_s = pace_s
         self._kube = Blocking(access, names.COORDINATOR_FIELD_MANAGER)
         self._namespace = namespace
         self._job = job
         self._changed = threading.Condition()
+        self._newest: RuntimeStatus | None = None
         self._waiting: RuntimeStatus | None = None
-        self._closed = False
+        self._is_urgent = self._closed = False
+        self._due_s = 0.0
+        """When the next report that is not urgent may be sent, by the monotonic clock."""
         self._thread = threading.Thread(target=self._run, name="status-reporter", daemon=True)
         self._thread.start()
 
     def report(self, status: RuntimeStatus) -> None:
         with self._changed:
-            self._waiting = status
+            self._is_urgent = self._is_urgent or is_urgent(self._newest, status)
+            self._newest = self._waiting = status
             self._changed.notify()
 
     def close(self) -> None:
@@ -62,7 +75,10 @@ class StatusReporter:
     def _next(self) -> RuntimeStatus | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting is not None or self._closed)
+            self._changed.wait_for(lambda: self._is_urgent or self._closed, max(0.0, self._due_s - time.monotonic()))
             status, self._waiting = self._waiting, None
+            self._is_urgent = False
+            self._due_s = time.monotonic() + self._pace_s
             return status
 
     def _apply(self, status: RuntimeStatus) -> None:

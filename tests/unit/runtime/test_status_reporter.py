@@ -4,11 +4,17 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from aiohttp import web
 
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.round_status import RolloutLoad, RoundKind, RoundStatus
+from longshore.api.runtime_status import Notice, RewardLoad, RuntimeActivity, RuntimeStatus
+from longshore_runtime.telemetry.status_fields import is_urgent
 from longshore_runtime.telemetry.status_reporter import StatusReporter
 from tests.contract.kube_client.script import Answer, Script, access_to, failure, page
+
+ROUND = RoundStatus(number=8, kind=RoundKind.SHORT)
+LOAD = RolloutLoad(projected_kv_peak_tokens=9, pods=[])
 
 
 class Status(Script):
@@ -26,7 +32,7 @@ class Status(Script):
 async def reported(script: Status, *steps: int) -> list[int]:
     """The steps that arrive, one report after the other."""
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo")
+        reporter = StatusReporter(access, "team", "demo", pace_s=0.0)
         for number, step in enumerate(steps, 1):
             reporter.report(RuntimeStatus(attempt=1, step=step))
             await script.until_requested(number)
@@ -46,3 +52,73 @@ async def test_a_report_is_applied_to_the_runtime_part_of_the_status() -> None:
 
 async def test_a_report_that_is_refused_does_not_stop_later_ones() -> None:
     assert await reported(Status(failure(422, "Invalid"), page([], 1)), 7, 8) == [7, 8]
+
+
+STEP = RuntimeStatus(attempt=1, step=7, activity=RuntimeActivity.TRAIN)
+AN_HOUR_S = 3600.0
+
+
+async def test_of_figures_that_follow_each_other_quickly_the_newest_is_reported_once_the_pace_allows() -> None:
+    script = Status(*[page([], 1)] * 9)
+    async with access_to(script) as access:
+        reporter = StatusReporter(access, "team", "demo", pace_s=0.2)
+        reporter.report(STEP)
+        await script.until_requested(1)
+        for step in range(100):
+            reporter.report(STEP.model_copy(update={"step": step}))
+        await script.until_requested(2)
+        await asyncio.to_thread(reporter.close)
+    assert script.sent[-1]["status"]["runtime"]["step"] == 99
+    assert len(script.sent) < 9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"applied_epoch": 3},
+        {"trainer_pods": [1]},
+        {"activity": RuntimeActivity.DONE},
+        {"activity": RuntimeActivity.FAILING},
+        {"round": ROUND.model_copy(update={"load": LOAD})},
+        {"notices": [Notice(number=1, reason="EngineLost", message="engine 1 was lost")]},
+        {"rewards": RewardLoad(queue_length=9)},
+    ],
+)
+async def test_what_the_operator_acts_on_is_reported_at_once_with_the_figures_that_wait(change: dict[str, Any]) -> None:
+    script = Status(*[page([], 1)] * 9)
+    async with access_to(script) as access:
+        reporter = StatusReporter(access, "team", "demo", pace_s=AN_HOUR_S)
+        reporter.report(STEP)
+        await script.until_requested(1)
+        reporter.report(STEP.model_copy(update={"step": 8, "round": ROUND}))
+        reporter.report(STEP.model_copy(update={"step": 8, "round": ROUND} | change))
+        reporter.report(STEP.model_copy(update={"step": 9, "round": ROUND} | change))
+        await script.until_requested(2)
+        await asyncio.to_thread(reporter.close)
+    assert script.sent[1]["status"]["runtime"]["step"] in (8, 9)
+    assert script.sent[-1]["status"]["runtime"]["step"] == 9
+
+
+async def test_the_last_report_does_not_wait() -> None:
+    script = Status(*[page([], 1)] * 9)
+    async with access_to(script) as access:
+        reporter = StatusReporter(access, "team", "demo", pace_s=AN_HOUR_S)
+        reporter.report(STEP)
+        await script.until_requested(1)
+        reporter.report(STEP.model_copy(update={"step": 8}))
+        await asyncio.to_thread(reporter.close)
+    assert [body["status"]["runtime"]["step"] for body in script.sent] == [7, 8]
+
+
+def test_every_field_that_the_operator_reads_to_decide_is_urgent() -> None:
+    """A new field is urgent until somebody says that it is only looked at."""
+    figures = {field for field in RuntimeStatus.model_fields if not is_urgent_alone(field)}
+    assert figures == {
+        "activity", "progress", "round", "recent_rounds", "step", "reward", "held_out", "response_tokens",
+        "tokens_per_s", "step_s", "bubble_share", "draws", "short", "long", "full", "checkpoint_step",
+    }  # fmt: skip
+
+
+def is_urgent_alone(field: str) -> bool:
+    """Whether a change of this field, to something that no field has, is urgent."""
+    return is_urgent(STEP, STEP.model_copy(update={field: None if field == "activity" else ROUND}))

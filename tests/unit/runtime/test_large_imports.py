@@ -1,6 +1,7 @@
 """Imports without garbage collections."""
 
 import gc
+import sys
 
 import pytest
 
@@ -11,6 +12,24 @@ def test_nothing_is_collected_meanwhile_and_everything_as_before_afterwards() ->
     with without_collections():
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_later_collections_leave_out_what_large_imports_have_made_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num_before = gc.get_freeze_count()
+    try:
+        with without_collections():
+            monkeypatch.setitem(sys.modules, "a_small_library", sys)
+        assert gc.get_freeze_count() == num_before
+        with without_collections():
+            for number in range(1_000):
+                monkeypatch.setitem(sys.modules, f"a_large_library.part_{number}", sys)
+        assert gc.get_freeze_count() > num_before
+    finally:
+        gc.unfreeze()
+        if num_before:
+            gc.freeze()
 
 
 def test_an_import_that_fails_turns_collections_on_again() -> None:

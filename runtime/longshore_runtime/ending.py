@@ -1,4 +1,4 @@
-"""The end of a session: its actors first, so that their GPUs are free, then what it has told to files and services."""
+"""The end of a session: its actors first, so that their GPUs are free, then what it reports to files and services."""
 
 import contextlib
 import time

@@ -240,13 +240,12 @@ def _event_lines(events: tuple[EventView, ...]) -> list[Text]:
 
 def _step_line(done: WatchedStep) -> RenderableType:
     lengths = done.response_tokens
-    wall_s = done.rollout_s if done.wall_s is None else done.wall_s
     text = Text.assemble(
         f"step {steps_text(done.step, done.steps):>{2 * len(str(done.steps)) + 1}}  ",
         (f"{done.kind or '':5}", KIND_STYLES[done.kind] if done.kind else ""),
         f"  reward {fmt.reward(done.reward)}",
         (f"  tokens {lengths.mean:.0f}/{lengths.max}".ljust(16), "dim"),
-        f"{done.tokens_per_s:6,.0f} tok/s {fmt.duration(wall_s):>6}",
+        f"{done.tokens_per_s:6,.0f} tok/s {fmt.duration(done.step_s):>6}",
         (f"  queue {done.deferred:<3d} bubble {100 * done.bubble_share:.0f} %", "dim"),
         no_wrap=True,
         overflow="ellipsis",

@@ -17,7 +17,7 @@ _QUIET: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES | {RuntimeActivity.CHEC
 
 @dataclass(frozen=True)
 class WatchedStep:
-    """A step that ended while we watched; more than one where reports were missed in between."""
+    """A step that ended while we watched; where several ended between two reports, the last of them."""
 
     step: int
     steps: int
@@ -26,11 +26,11 @@ class WatchedStep:
     reward: float | None
     response_tokens: ResponseTokens
     tokens_per_s: float
-    rollout_s: float
+    rollout_s: float | None
+    """None where several steps ended: their rollouts were reported together."""
     bubble_share: float
     deferred: int
-    wall_s: float | None
-    """Since the step before; None for the first one seen."""
+    step_s: float
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class WatchHistory:
     view: JobView
     seen_s: float
     kinds: Mapping[int, RoundKind] = field(default_factory=dict)
-    """Round kinds by round number: a finished step is reported together with the next round."""
+    """Round kinds by round number, of the newest rounds."""
     rewards: tuple[tuple[int, float], ...] = ()
     marks: tuple[tuple[int, float], ...] = ()
     """(steps done, when this was first seen while rounds were running)."""
@@ -92,7 +92,7 @@ def advance(history: WatchHistory, view: JobView, now_s: float) -> tuple[WatchHi
         lines += (JobChange(f"continues from step {after.step}"),)
         history = _forget_after(history, after.step)
     elif after.step > before.step:
-        lines = (_step_done(history, view, now_s), *lines)  # What follows the step was reported with it.
+        lines = (_step_done(history, view), *lines)  # What follows the step was reported with it.
     since_s = history.since_s if words.activity(view) == doing else now_s
     return _remember(replace(history, activity_s=spent, since_s=since_s), view, now_s), lines
 
@@ -134,10 +134,9 @@ def _quarters(progress: Progress | None) -> int:
     return 4 * progress.done // progress.total if progress is not None and progress.total else 0
 
 
-def _step_done(history: WatchHistory, view: JobView, now_s: float) -> WatchedStep:
+def _step_done(history: WatchHistory, view: JobView) -> WatchedStep:
     before, after = history.view.runtime, view.runtime
     num_steps = after.step - before.step
-    seen_before_s = history.marks[-1][1] if history.marks else None
     return WatchedStep(
         step=after.step,
         steps=view.steps,
@@ -146,10 +145,10 @@ def _step_done(history: WatchHistory, view: JobView, now_s: float) -> WatchedSte
         reward=after.reward,
         response_tokens=after.response_tokens,
         tokens_per_s=after.tokens_per_s,
-        rollout_s=(_rollout_s(after) - _rollout_s(before)) / num_steps,
+        rollout_s=_rollout_s(after) - _rollout_s(before) if num_steps == 1 else None,
         bubble_share=after.bubble_share,
         deferred=after.draws.deferred,
-        wall_s=None if seen_before_s is None else (now_s - seen_before_s) / num_steps,
+        step_s=after.step_s,
     )
 
 
@@ -165,8 +164,8 @@ def _remember(history: WatchHistory, view: JobView, now_s: float) -> WatchHistor
 
 
 def _kinds(history: WatchHistory, view: JobView) -> Mapping[int, RoundKind]:
-    current = view.runtime.round
-    return history.kinds if current is None else {**history.kinds, current.number: current.kind}
+    current, finished = view.runtime.round, {one.number: one.kind for one in view.runtime.recent_rounds}
+    return {**history.kinds, **finished} | ({} if current is None else {current.number: current.kind})
 
 
 def _forget_after(history: WatchHistory, step: int) -> WatchHistory:

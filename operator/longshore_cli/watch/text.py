@@ -41,8 +41,8 @@ def _step_text(done: WatchedStep) -> str:
         f"reward {fmt.reward(done.reward)}",
         f"tokens mean {lengths.mean:.0f} p75 {lengths.p75:.0f} max {lengths.max}",
         f"{done.tokens_per_s:,.0f} tokens/s",
-        f"rollout {fmt.duration(done.rollout_s)}" if done.rollout_s > 0 else "",
-        f"step {fmt.duration(done.wall_s)}" if done.wall_s is not None else "",
+        f"rollout {fmt.duration(done.rollout_s)}" if done.rollout_s else "",
+        f"step {fmt.duration(done.step_s)}" if done.step_s else "",
         f"bubble {fmt.share(done.bubble_share)}",
         f"queue {done.deferred}",
     ]

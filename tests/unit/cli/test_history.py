@@ -34,15 +34,27 @@ def test_a_finished_step_is_reported_once_with_the_kind_of_its_own_round() -> No
     assert (done.step, done.steps, done.num_steps, done.kind) == (4, 10, 1, RoundKind.LONG)
 
 
-def test_steps_that_were_reported_together_are_averaged() -> None:
+def test_the_figures_of_a_step_are_its_own() -> None:
     before = at_step(2, short={"rounds": 2, "rolloutSeconds": 4.0}, long={})
-    after = at_step(5, short={"rounds": 4, "rolloutSeconds": 7.0}, long={"rounds": 1, "rolloutSeconds": 6.0})
-    _, lines = watched((0, rljob(before)), (12, rljob(after)))
+    after = at_step(3, short={"rounds": 2, "rolloutSeconds": 4.0}, long={"rounds": 1, "rolloutSeconds": 6.0})
+    _, lines = watched((0, rljob(before)), (12, rljob(after | {"stepSeconds": 7.5})))
     (done,) = lines
     assert isinstance(done, WatchedStep)
-    assert done.num_steps == 3
-    assert done.rollout_s == pytest.approx(3.0)
-    assert done.wall_s == pytest.approx(4.0)
+    assert (done.num_steps, done.rollout_s, done.step_s) == (1, 6.0, 7.5)
+    assert "rollout 6.0s  step 7.5s" in line_text(done)
+
+
+def test_of_steps_that_were_reported_together_the_last_is_shown_without_what_only_all_of_them_have() -> None:
+    before = at_step(2, short={"rounds": 2, "rolloutSeconds": 4.0}, long={})
+    after = at_step(5, short={"rounds": 4, "rolloutSeconds": 7.0}, long={"rounds": 1, "rolloutSeconds": 6.0})
+    rounds = [
+        {"number": number, "kind": kind, "preemptions": 0} for number, kind in ((3, "Short"), (4, "Long"), (5, "Long"))
+    ]
+    _, lines = watched((0, rljob(before)), (12, rljob(after | {"stepSeconds": 7.5, "recentRounds": rounds})))
+    (done,) = lines
+    assert isinstance(done, WatchedStep)
+    assert (done.num_steps, done.kind, done.rollout_s, done.step_s) == (3, RoundKind.LONG, None, 7.5)
+    assert "Long" in line_text(done) and "step 7.5s" in line_text(done) and "rollout" not in line_text(done)
 
 
 def test_time_left_follows_the_pace_of_the_last_steps() -> None:

@@ -57,7 +57,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _end(*_: object) -> None:
-    raise SystemExit(ExitCode.INTERRUPTED)
+    # An exception would be lost in a callback, or become an ImportError. Nothing has begun that has to be ended.
+    os._exit(ExitCode.INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -50,13 +50,18 @@ _STATUS_LIMIT_S: Final = 30.0
 def run_coordinator(starter: NodeStarter) -> int:
     """Run the main program of the coordinator pod, whose Ray head `starter` starts; return its exit code."""
     settings = Settings.from_env()
+    stop = Stop(settings.grace_s)
     try:
-        _train(settings, starter)
+        _train(settings, starter, stop)
     except (Interrupted, KeyboardInterrupt) as interruption:
         log.info("interrupted", reason=str(interruption) or ASKED_TO_STOP)
         settings.report_reason(ASKED_TO_STOP)
         return ExitCode.INTERRUPTED
     except Exception as error:
+        if stop.is_asked:  # Its other pods end at the same time, and an import makes an ImportError of an interrupt.
+            log.warning("interrupted", reason=ASKED_TO_STOP, exc_info=True)
+            settings.report_reason(ASKED_TO_STOP)
+            return ExitCode.INTERRUPTED
         if (mistake := mistake_of(error, settings.storage)) is not None:
             log.error("the job cannot run", reason=mistake)
             settings.report_reason(mistake)
@@ -75,12 +80,11 @@ def _in_one_line(error: Exception) -> str:
     return last if len(lines) > 1 else f"{type(error).__name__}: {last}"
 
 
-def _train(settings: Settings, starter: NodeStarter) -> None:
+def _train(settings: Settings, starter: NodeStarter, stop: Stop) -> None:
     spec = _read_spec(settings)
     storage = job_storage(settings, spec.storage.output)
     storage.require_writable()
     configure_logging(copy_to=storage.output_dir / "logs" / f"coordinator-{settings.attempt}.log")
-    stop = Stop(settings.grace_s)
     signals = _StopSignal(stop)
     registry = CollectorRegistry()
     access = load()

@@ -105,7 +105,7 @@ class PartsBuilder:
         if missing := missing_packages(spec.tracking):
             raise UserError(missing[0])
         inputs = self._inputs()
-        self._recorder.activity(RuntimeActivity.PREPARE_MODEL)
+        self._begin(RuntimeActivity.PREPARE_MODEL)
         check_model(
             inputs.model,
             spec.rollout.engine,
@@ -126,11 +126,11 @@ class PartsBuilder:
             gpus.need()
             model = self._initial_model(inputs.model)
         gpus.idle(lambda: None)
-        self._recorder.activity(RuntimeActivity.WAIT_FOR_REWARD_PODS)
+        self._begin(RuntimeActivity.WAIT_FOR_REWARD_PODS)
         with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
             rewards.wait_ready(_REWARD_PODS_LIMIT_S)
         gpus.need()
-        self._recorder.activity(RuntimeActivity.START_ENGINES)
+        self._begin(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model, starting)
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         policy = round_policy(
@@ -159,11 +159,15 @@ class PartsBuilder:
             stop=self._stop,
         )
 
+    def _begin(self, activity: RuntimeActivity) -> None:
+        self._stop.require_none()  # The exception of the handler may have been lost, in a callback of an import.
+        self._recorder.activity(activity)
+
     def _inputs(self) -> JobInputs:
         """Return model and data, downloaded first if they are not in the storage."""
         spec = self._spec
         if spec.uses_hub:
-            self._recorder.activity(RuntimeActivity.DOWNLOAD)
+            self._begin(RuntimeActivity.DOWNLOAD)
         return job_inputs(spec.model, spec.data, spec.hub, self._storage, self._recorder.download)
 
     @property

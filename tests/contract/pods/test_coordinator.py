@@ -14,11 +14,16 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.names import Component
+from longshore_runtime import coordinator
 from longshore_runtime.backends.tiny_model import build_tiny_model
+from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import head_starter
 from longshore_runtime.coordinator import run_coordinator
 from longshore_runtime.data.tokenizer import load_tokenizer
+from longshore_runtime.errors import UserError
+from longshore_runtime.settings import Settings
+from longshore_runtime.stop import Stop
 
 NOBODY = 65534
 SPEC = {
@@ -87,6 +92,23 @@ def test_a_coordinator_whose_spec_cannot_be_read_leaves_the_sentence(
     with head_starter() as starter:
         assert run_coordinator(starter) == contract.ExitCode.USER_ERROR
     assert (tmp_path / "why").read_text().startswith(reported)
+
+
+@pytest.mark.parametrize("error", [ImportError("numpy cannot be imported"), UserError("rollout.engine: none starts")])
+def test_whatever_fails_after_the_request_to_stop_is_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Its pods end, too, so engines cannot start; and imports make other errors of what a handler raises."""
+
+    def train(settings: Settings, starter: NodeStarter, stop: Stop) -> None:
+        stop.ask()
+        raise error
+
+    prepare(tmp_path, monkeypatch, "{")
+    monkeypatch.setattr(coordinator, "_train", train)
+    with head_starter() as starter:
+        assert run_coordinator(starter) == contract.ExitCode.INTERRUPTED
+    assert (tmp_path / "why").read_text() == "the pod was asked to stop"
 
 
 HEAD: Final = """

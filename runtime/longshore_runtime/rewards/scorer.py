@@ -4,12 +4,8 @@ A response whose scoring is cut off scores 0 and is counted apart. A verifier th
 never a silent zero.
 """
 
-import contextlib
 import os
 import selectors
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,6 +14,7 @@ import orjson
 
 from longshore.api import contract
 from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
+from longshore_runtime.rewards.child_process import start_child
 from longshore_runtime.rewards.scoring import (
     RewardError,
     RewardFault,
@@ -125,15 +122,8 @@ def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
 
 class _ScorerProcess:
     def __init__(self, function: RewardFunction) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "longshore_runtime.rewards.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(),
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
+        self._child = start_child(function.kind)
+        os.set_blocking(self._child.stdin, False)
         self._unread = b""
         options = {
             "kind": function.kind.value,
@@ -167,17 +157,11 @@ class _ScorerProcess:
 
     def kill(self) -> None:
         """End the process at once, with everything that reward code has started from it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._child.kill()
 
     def _write(self, line: bytes, deadline_s: float) -> None:
         """Write as the process reads: a pipe holds less than a long response, and a process may hang."""
-        assert self._process.stdin is not None
-        unwritten, pipe = memoryview(line), self._process.stdin.fileno()
+        unwritten, pipe = memoryview(line), self._child.stdin
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_WRITE)
             while unwritten:
@@ -189,21 +173,14 @@ class _ScorerProcess:
                     raise EOFError from error
 
     def _read_line(self, deadline_s: float) -> bytes:
-        assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
+            selector.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, deadline_s - time.monotonic())):
                     raise TimeoutError
-                chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+                chunk = os.read(self._child.stdout, 1 << 16)
                 if not chunk:
                     raise EOFError
                 self._unread += chunk
         line, _, self._unread = self._unread.partition(b"\n")
         return line
-
-
-def _environment() -> dict[str, str]:
-    """Nothing but what Python needs: no token and no address reaches reward code."""
-    kept = ("PATH", "PYTHONPATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
-    return {name: os.environ[name] for name in kept if name in os.environ}

@@ -12,9 +12,10 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.pods import Workers
-from longshore.api.reward import Reward
+from longshore.api.reward import Reward, RewardKind
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.job_rewards import reward_lanes
+from longshore_runtime.rewards.child_process import start_child
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
@@ -92,9 +93,10 @@ def driver_of(
 def test_a_pod_has_more_requests_open_than_workers_and_compares_an_answer_beside_them(
     driver_of: Callable[[str], Any],
 ) -> None:
-    before, closed = set(psutil.Process().children()), Closed()
+    start_child(RewardKind.MATHS).kill()  # The process that it was a fork of is there from now on.
+    before, closed = set(psutil.Process().children(recursive=True)), Closed()
     with serving(closed) as endpoint, driver_of(endpoint.address) as driver:
-        started = set(psutil.Process().children()) - before
+        started = set(psutil.Process().children(recursive=True)) - before
         assert len(started) == 1, "the worker that compares answers has a process; those that wait have none"
         waiting = list(range(1, 2 * NUM_REQUESTS))
         driver.serve(*waiting, MATHS)

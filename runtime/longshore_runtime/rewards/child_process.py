@@ -1,0 +1,166 @@
+"""The process in which a reward function runs: a new one, or for mathematics a fork of one with the imports done."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import Final, Protocol
+
+from longshore.api.reward_kind import RewardKind
+
+PID_BYTES: Final = 8
+"""Length of the answer to a request for a fork."""
+_START_LIMIT_S: Final = 120.0
+"""For the imports."""
+
+
+class ChildProcess(Protocol):
+    """A running `child`."""
+
+    @property
+    def stdin(self) -> int:
+        """This end of the pipe to it; raises ValueError once it was ended, as the number may be another file's."""
+
+    @property
+    def stdout(self) -> int:
+        """This end of the pipe from it; as above."""
+
+    def kill(self) -> None:
+        """End it at once, with everything that reward code has started from it, and close the pipes.
+
+        May be called again, and from several threads.
+        """
+
+
+def start_child(kind: RewardKind) -> ChildProcess:
+    """Start a process for functions of this kind; raises OSError."""
+    return _TEMPLATE.fork() if kind is RewardKind.MATHS else _Spawned()
+
+
+class _Spawned:
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "longshore_runtime.rewards.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+
+    @property
+    def stdin(self) -> int:
+        return self._stdin.fileno()
+
+    @property
+    def stdout(self) -> int:
+        return self._stdout.fileno()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._stdin.close()
+        self._stdout.close()
+
+
+class _Forked:
+    """Runs no code of users, so nothing is started from it."""
+
+    def __init__(self, stdin: int, stdout: int, handle: int) -> None:
+        """`handle`: a pidfd."""
+        self._stdin, self._stdout = os.fdopen(stdin, "wb", buffering=0), os.fdopen(stdout, "rb", buffering=0)
+        self._handle = handle
+        self._lock = threading.Lock()
+
+    @property
+    def stdin(self) -> int:
+        return self._stdin.fileno()
+
+    @property
+    def stdout(self) -> int:
+        return self._stdout.fileno()
+
+    def kill(self) -> None:
+        with self._lock:
+            if self._stdin.closed:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            end = select.poll()
+            end.register(self._handle, select.POLLIN)
+            end.poll()
+            self._stdin.close()
+            self._stdout.close()
+            os.close(self._handle)
+
+
+class _Template:
+    """The process that is forked: started when it is first needed, and again if it is gone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Workers are threads of one process."""
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def fork(self) -> _Forked:
+        """Return a new fork; raises OSError."""
+        with self._lock, contextlib.ExitStack() as undo:
+            theirs, stdin = os.pipe()
+            stdout, answers = os.pipe()
+            for file in (stdin, stdout):
+                undo.callback(os.close, file)
+            try:
+                handle = self._forked(theirs, answers)
+            finally:
+                os.close(theirs)
+                os.close(answers)
+            undo.pop_all()
+            return _Forked(stdin, stdout, handle)
+
+    def _forked(self, stdin: int, stdout: int) -> int:
+        """Return a pidfd."""
+        try:
+            return self._ask(stdin, stdout)
+        except OSError:  # Somebody has ended it, for want of memory perhaps.
+            self._start()
+            return self._ask(stdin, stdout)
+
+    def _ask(self, stdin: int, stdout: int) -> int:
+        if self._control is None:
+            raise ConnectionError("it has not been started")
+        socket.send_fds(self._control, [b"f"], [stdin, stdout])
+        answer = self._control.recv(PID_BYTES, socket.MSG_WAITALL)
+        if len(answer) < PID_BYTES:
+            raise ConnectionError("it is gone")
+        return os.pidfd_open(int.from_bytes(answer, "big"))
+
+    def _start(self) -> None:
+        if self._control is not None and self._process is not None:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(_START_LIMIT_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "longshore_runtime.rewards.child_template"],
+                stdin=theirs.fileno(),
+                env=_environment(),
+                start_new_session=True,
+            )
+
+
+_TEMPLATE = _Template()
+
+
+def _environment() -> dict[str, str]:
+    """Nothing but what Python needs: no token and no address reaches reward code."""
+    kept = ("PATH", "PYTHONPATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+    return {name: os.environ[name] for name in kept if name in os.environ}

@@ -279,7 +279,7 @@ class Controller:
             fields = status_fields(plan.status)
             if fields != status_fields(before) or stored.status.unreadable:
                 # Written first: if the operator ends here, no pod may belong to an attempt that is not in the status.
-                version = stored.version if may_be_kept and not memory.is_contended else ""
+                version = "" if memory.is_contended else stored.version
                 try:
                     written = await (
                         replace_status(self._kube, key, memory.uid, stored.version, before, fields)
@@ -293,8 +293,9 @@ class Controller:
                     return 0.0
                 if written is None:
                     return 0.0
-                memory.seen_version = written["metadata"]["resourceVersion"]
-                stored = stored.written(plan.status, memory.seen_version)
+                stored = stored.written(plan.status, written["metadata"]["resourceVersion"])
+                # News of several changes are merged: what others have changed before this write would be taken for it.
+                memory.seen_version = "" if memory.is_contended else stored.version
                 may_be_kept, memory.is_contended = may_be_kept and not memory.is_contended, False
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = memory.apply_error

@@ -185,6 +185,38 @@ async def test_a_job_that_others_change_while_it_starts_is_read_again_and_what_t
     assert stored["status"]["phase"] == "Suspended"
 
 
+@pytest.mark.parametrize("num_changes", [1, 2])
+async def test_what_others_change_while_the_status_of_a_job_is_written_is_not_taken_for_the_operators_own_change(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch, num_changes: int
+) -> None:
+    """News of a job that come at the same time are merged, so the operator may hear of its own write alone."""
+    running = {"phase": "Running", "conditions": [READY]}
+    await operator.pod_status(running | {"podIP": "10.0.0.1"}, node="node-0")
+    await operator.look()
+    await operator.pod_status(running | {"podIP": "10.0.0.2"}, node="node-0", name="demo-worker-0")
+    write, woken, changes = operator.kube.apply, list[Any](), list(range(num_changes))
+
+    async def write_late(manifest: Object, subresource: str = "") -> Object:
+        if manifest["kind"] == "RLJob" and changes:
+            number = changes.pop()
+            change = {"metadata": {"annotations": {"change": str(number)}}} if number else {"spec": {"suspend": True}}
+            await operator.kube.client.patch(RLJOBS, KEY[1], KEY[0], change)
+        return await write(manifest, subresource)
+
+    monkeypatch.setattr(operator.kube, "apply", write_late)
+    monkeypatch.setattr(operator.controller.schedule, "wake", woken.append)
+    phase = ""
+    while phase != "Suspended":
+        woken.clear()
+        result = await operator.controller._pass(KEY)
+        stored = await operator.kube.get("RLJob", *KEY)
+        assert stored is not None
+        phase, metadata = stored["status"]["phase"], stored["metadata"]
+        operator.controller.on_news(KEY, JobNews(metadata["resourceVersion"], metadata["generation"]))
+        assert phase == "Suspended" or result.next_look_s == 0.0 or woken, "nobody looks at the job again"
+    assert not changes
+
+
 async def test_a_large_job_is_not_kept_in_memory(operator: Operator) -> None:
     assert operator.controller._memories[KEY].kept is not None
     template = {"metadata": {"annotations": {"note": "x" * 20_000}}}

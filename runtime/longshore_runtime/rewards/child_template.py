@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _reap() -> None:
-    """Only now: whoever asked for a fork has opened it by then, and its process id may go to another."""
+    """Only now: the worker that asked for a fork holds a handle of it, so that its process id may go to another."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass

@@ -93,7 +93,7 @@ def _train(settings: Settings, starter: NodeStarter, stop: Stop) -> None:
     with start_head(settings, starter), HealthServer(settings.pod_ip, registry) as health, page:
         health.ready()
         with ray_driver(settings.ray_address, settings.pod_ip, log_to_driver=True):
-            # Ray installs a handler that ends the process at once, without saving anything.
+            # Ray's native library has put a handler before it, which prints a stack.
             signals.install()
             first = RuntimeStatus(
                 attempt=settings.attempt, steps=spec.algorithm.steps, activity=RuntimeActivity.WAIT_FOR_WORKERS

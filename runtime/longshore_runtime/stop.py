@@ -1,5 +1,6 @@
 """The request to stop the pod, and how its grace period is divided among what is left to do."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Final
@@ -44,7 +45,7 @@ class Stop:
 
     def require_time_to_update(self) -> None:
         """Raise Interrupted if the pod was asked to stop so long ago that it cannot wait for an update any longer."""
-        if self.is_asked and self._left_s(_UPDATE_SHARE) <= 0.0:
+        if self._left_s(_UPDATE_SHARE) <= 0.0:
             raise Interrupted(f"{ASKED_TO_STOP}, and the update takes too long")
 
     @property
@@ -58,6 +59,7 @@ class Stop:
         return self._left_s(_CLOSE_SHARE)
 
     def _left_s(self, share: float) -> float:
-        """Until this share of the grace period is over; all of it while nobody has asked."""
-        passed_s = 0.0 if self._asked_s is None else self._now_s() - self._asked_s
-        return max(0.0, share * self._grace_s - passed_s)
+        """Until this share of the grace period is over; without a limit while nobody has asked."""
+        if self._asked_s is None:
+            return math.inf
+        return max(0.0, share * self._grace_s - (self._now_s() - self._asked_s))

@@ -21,7 +21,6 @@ class WatchedStep:
 
     step: int
     steps: int
-    num_steps: int
     kind: RoundKind | None
     reward: float | None
     response_tokens: ResponseTokens
@@ -140,7 +139,6 @@ def _step_done(history: WatchHistory, view: JobView) -> WatchedStep:
     return WatchedStep(
         step=after.step,
         steps=view.steps,
-        num_steps=num_steps,
         kind=_kinds(history, view).get(after.step),
         reward=after.reward,
         response_tokens=after.response_tokens,

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Final, Protocol
+from abc import ABC, abstractmethod
+from typing import IO, Final
 
 from longshore.api.reward_kind import RewardKind
 
@@ -18,22 +19,33 @@ _START_LIMIT_S: Final = 120.0
 """For the imports."""
 
 
-class ChildProcess(Protocol):
+class ChildProcess(ABC):
     """A running `child`."""
+
+    def __init__(self, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        """This end of its pipes."""
+        self._stdin, self._stdout = stdin, stdout
 
     @property
     def stdin(self) -> int:
-        """This end of the pipe to it; raises ValueError once it was ended, as the number may be another file's."""
+        """The pipe to it; raises ValueError once it was ended, as the number may be another file's."""
+        return self._stdin.fileno()
 
     @property
     def stdout(self) -> int:
-        """This end of the pipe from it; as above."""
+        """The pipe from it; as above."""
+        return self._stdout.fileno()
 
+    @abstractmethod
     def kill(self) -> None:
         """End it at once, with everything that reward code has started from it, and close the pipes.
 
         May be called again, and from several threads.
         """
+
+    def _close_pipes(self) -> None:
+        self._stdin.close()
+        self._stdout.close()
 
 
 def start_child(kind: RewardKind) -> ChildProcess:
@@ -41,7 +53,7 @@ def start_child(kind: RewardKind) -> ChildProcess:
     return _TEMPLATE.fork() if kind is RewardKind.MATHS else _Spawned()
 
 
-class _Spawned:
+class _Spawned(ChildProcess):
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "longshore_runtime.rewards.child"],
@@ -51,40 +63,23 @@ class _Spawned:
             start_new_session=True,
         )
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._stdin, self._stdout = self._process.stdin, self._process.stdout
-
-    @property
-    def stdin(self) -> int:
-        return self._stdin.fileno()
-
-    @property
-    def stdout(self) -> int:
-        return self._stdout.fileno()
+        super().__init__(self._process.stdin, self._process.stdout)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._stdin.close()
-        self._stdout.close()
+        self._close_pipes()
 
 
-class _Forked:
+class _Forked(ChildProcess):
     """Runs no code of users, so nothing is started from it."""
 
     def __init__(self, stdin: int, stdout: int, handle: int) -> None:
         """`handle`: a pidfd."""
-        self._stdin, self._stdout = os.fdopen(stdin, "wb", buffering=0), os.fdopen(stdout, "rb", buffering=0)
+        super().__init__(os.fdopen(stdin, "wb", buffering=0), os.fdopen(stdout, "rb", buffering=0))
         self._handle = handle
         self._lock = threading.Lock()
-
-    @property
-    def stdin(self) -> int:
-        return self._stdin.fileno()
-
-    @property
-    def stdout(self) -> int:
-        return self._stdout.fileno()
 
     def kill(self) -> None:
         with self._lock:
@@ -95,8 +90,7 @@ class _Forked:
             end = select.poll()
             end.register(self._handle, select.POLLIN)
             end.poll()
-            self._stdin.close()
-            self._stdout.close()
+            self._close_pipes()
             os.close(self._handle)
 
 

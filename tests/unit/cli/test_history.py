@@ -31,7 +31,7 @@ def test_a_finished_step_is_reported_once_with_the_kind_of_its_own_round() -> No
     )
     (done,) = lines
     assert isinstance(done, WatchedStep)
-    assert (done.step, done.steps, done.num_steps, done.kind) == (4, 10, 1, RoundKind.LONG)
+    assert (done.step, done.steps, done.kind) == (4, 10, RoundKind.LONG)
 
 
 def test_the_figures_of_a_step_are_its_own() -> None:
@@ -40,7 +40,7 @@ def test_the_figures_of_a_step_are_its_own() -> None:
     _, lines = watched((0, rljob(before)), (12, rljob(after | {"stepSeconds": 7.5})))
     (done,) = lines
     assert isinstance(done, WatchedStep)
-    assert (done.num_steps, done.rollout_s, done.step_s) == (1, 6.0, 7.5)
+    assert (done.rollout_s, done.step_s) == (6.0, 7.5)
     assert "rollout 6.0s  step 7.5s" in line_text(done)
 
 
@@ -53,7 +53,7 @@ def test_of_steps_that_were_reported_together_the_last_is_shown_without_what_onl
     _, lines = watched((0, rljob(before)), (12, rljob(after | {"stepSeconds": 7.5, "recentRounds": rounds})))
     (done,) = lines
     assert isinstance(done, WatchedStep)
-    assert (done.num_steps, done.kind, done.rollout_s, done.step_s) == (3, RoundKind.LONG, None, 7.5)
+    assert (done.kind, done.rollout_s, done.step_s) == (RoundKind.LONG, None, 7.5)
     assert "Long" in line_text(done) and "step 7.5s" in line_text(done) and "rollout" not in line_text(done)
 
 

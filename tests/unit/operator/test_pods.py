@@ -321,6 +321,17 @@ def test_a_coordinator_knows_how_long_it_may_take_to_stop(chosen: dict[str, Any]
     assert environment(pod)[contract.ENV_GRACE] == str(grace_s)
 
 
+@pytest.mark.parametrize(("chosen", "grace_s"), [(-5, "0"), (60, "60")])
+def test_a_coordinator_is_given_its_grace_period_once_and_as_a_number_that_it_can_read(
+    chosen: int, grace_s: str
+) -> None:
+    container = {"name": contract.CONTAINER, "env": [{"name": contract.ENV_GRACE, "value": "soon"}]}
+    template = {"spec": {"terminationGracePeriodSeconds": chosen, "containers": [container]}}
+    pod = coordinator_pod(make_job(coordinator={"template": template}), OperatorConfig("runtime:1"), 1)
+    (main,) = pod["spec"]["containers"]
+    assert [one["value"] for one in main["env"] if one["name"] == contract.ENV_GRACE] == [grace_s]
+
+
 def test_tokens_of_trackers_reach_the_coordinator_alone_each_as_a_file_of_its_own() -> None:
     tracking = {
         "wandb": {"tokenSecret": {"name": "wb", "key": "api-key"}},

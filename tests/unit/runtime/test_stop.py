@@ -93,6 +93,13 @@ def test_services_have_one_limit_together_which_begins_when_the_actors_have_ende
     assert second <= first - 0.05
 
 
+def test_at_the_end_of_a_job_services_have_their_time_however_short_its_grace_period_is() -> None:
+    ending, left_s = Ending(Stop(grace_s=0.0)), list[float]()
+    ending.reports.callback(lambda: left_s.append(ending.left_s()))
+    ending.close()
+    assert left_s[0] > 0.9 * CLOSE_LIMIT_S
+
+
 def test_services_have_less_time_where_little_of_the_grace_period_is_left() -> None:
     stop = Stop(grace_s=10.0)
     stop.ask()

@@ -33,6 +33,7 @@ from longshore_runtime.session import Session, mistake_of
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage, job_storage
+from longshore_runtime.telemetry.status_fields import next_session
 from longshore_runtime.telemetry.status_reporter import StatusReporter, StatusSink
 
 log = structlog.get_logger()
@@ -151,8 +152,7 @@ def _until_done(
             except Interrupted:
                 session.save_if_possible()
                 raise
-        # Their numbers grow on.
-        first = first.model_copy(update={"notices": session.notices, "sharing": session.turns})
+        first = next_session(first, session.status)
         last = max(last, watch.newest(), key=lambda one: one.epoch)
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from longshore.api.reasons import NoticeReason
-from longshore.api.runtime_status import Notice, RuntimeActivity, RuntimeStatus
-from longshore.api.sharing import RuntimeSharing
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Profiling, RLJobSpec
 from longshore.sim.gate_prior import gate_prior
 from longshore_runtime.checkpoint import CheckpointStore
@@ -122,14 +121,9 @@ class Session:
         return self._loop is not None and self._loop.num_steps > 0
 
     @property
-    def notices(self) -> list[Notice]:
-        """Notices that were reported in this attempt."""
-        return self._recorder.notices
-
-    @property
-    def turns(self) -> RuntimeSharing | None:
-        """Turns on shared GPUs that were reported in this attempt."""
-        return self._recorder.turns
+    def status(self) -> RuntimeStatus:
+        """What it has reported last."""
+        return self._recorder.status
 
     def save_if_possible(self) -> None:
         """Checkpoint the last finished step before the pod stops."""

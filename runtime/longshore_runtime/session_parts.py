@@ -239,7 +239,7 @@ class PartsBuilder:
     def _gpus(self) -> Gpus:
         if self._spec.sharing is None:
             return OwnGpus()
-        before = self._recorder.turns or RuntimeSharing()
+        before = self._recorder.status.sharing or RuntimeSharing()
         attempt, watched = self._attempt, self._assignments
         return SharedGpus(self._events, SystemClock(), self._recorder, lambda: watched.grant(attempt), before)
 

@@ -1,5 +1,6 @@
 """What watching a job has taught so far: a pure fold over its status, with the steps that ended on the way."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -55,8 +56,10 @@ class WatchHistory:
     """(steps done, when this was first seen while rounds were running)."""
     since_s: float = 0.0
     """When the present activity was first seen."""
-    activity_s: Mapping[str, float] = field(default_factory=dict)
+    seen_activity_s: Mapping[str, float] = field(default_factory=dict)
     """How long each activity was seen."""
+    reported_activity_s: Mapping[int, Mapping[RuntimeActivity, float]] = field(default_factory=dict)
+    """By attempt: how long each activity took, as its coordinator reported."""
 
     @property
     def step_s(self) -> float | None:
@@ -65,6 +68,15 @@ class WatchHistory:
         if len(recent) < 2:
             return None
         return (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+
+    @property
+    def activity_s(self) -> Mapping[str, float]:
+        """How long each activity took: what coordinators report of it, and otherwise what was seen of it."""
+        reported: defaultdict[str, float] = defaultdict(float)
+        for of_attempt in self.reported_activity_s.values():
+            for activity, seconds in of_attempt.items():
+                reported[activity] += seconds
+        return {**self.seen_activity_s, **reported}
 
     def remaining_s(self, now_s: float) -> float | None:
         """Return seconds until the last step ends, if the pace stays."""
@@ -85,7 +97,7 @@ def advance(history: WatchHistory, view: JobView, now_s: float) -> tuple[WatchHi
     view = _with_figures_of(history.view, view)
     before, after = history.view.runtime, view.runtime
     doing = words.activity(history.view)
-    spent = {**history.activity_s, doing: history.activity_s.get(doing, 0.0) + now_s - history.seen_s}
+    seen = {**history.seen_activity_s, doing: history.seen_activity_s.get(doing, 0.0) + now_s - history.seen_s}
     lines = _notices(history.view, view)
     if after.step < before.step or (after.step > before.step and doing in words.PREPARATIONS):
         lines += (JobChange(f"continues from step {after.step}"),)
@@ -93,7 +105,7 @@ def advance(history: WatchHistory, view: JobView, now_s: float) -> tuple[WatchHi
     elif after.step > before.step:
         lines = (_step_done(history, view), *lines)  # What follows the step was reported with it.
     since_s = history.since_s if words.activity(view) == doing else now_s
-    return _remember(replace(history, activity_s=spent, since_s=since_s), view, now_s), lines
+    return _remember(replace(history, seen_activity_s=seen, since_s=since_s), view, now_s), lines
 
 
 def _with_figures_of(before: JobView, after: JobView) -> JobView:
@@ -104,6 +116,7 @@ def _with_figures_of(before: JobView, after: JobView) -> JobView:
         update={
             "attempt": after.runtime.attempt,
             "activity": after.runtime.activity,
+            "activity_s": after.runtime.activity_s,
             "progress": after.runtime.progress,
             "round": None,
         }
@@ -158,7 +171,16 @@ def _remember(history: WatchHistory, view: JobView, now_s: float) -> WatchHistor
     runs_rounds = words.activity(view) in words.IN_EVERY_ROUND
     if runs_rounds and (not marks or marks[-1][0] < runtime.step):
         marks += ((runtime.step, now_s),)
-    return replace(history, view=view, seen_s=now_s, kinds=_kinds(history, view), rewards=rewards, marks=marks)
+    reported = {**history.reported_activity_s, runtime.attempt: runtime.activity_s}
+    return replace(
+        history,
+        view=view,
+        seen_s=now_s,
+        kinds=_kinds(history, view),
+        rewards=rewards,
+        marks=marks,
+        reported_activity_s=reported,
+    )
 
 
 def _kinds(history: WatchHistory, view: JobView) -> Mapping[int, RoundKind]:

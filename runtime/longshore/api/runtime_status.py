@@ -294,5 +294,7 @@ class RuntimeStatus(ApiModel):
     """Path of the final model in the storage."""
     activity: RuntimeActivity | None = None
     """What the coordinator does now."""
+    activity_s: dict[RuntimeActivity, _Seconds] = Field(default_factory=dict, alias="activitySeconds")
+    """Seconds that the coordinator has spent in this attempt on each activity, without the time on the current one."""
     progress: Progress | None = None
     """Progress of `activity`, if it is known; that of a rollout is in `round`."""

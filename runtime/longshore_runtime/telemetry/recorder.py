@@ -27,6 +27,7 @@ from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE, LAST_SHARE
 from longshore.policy.training_alarms import RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
+from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.run_state import RunState
@@ -52,7 +53,14 @@ class Recorder:
     """
 
     def __init__(
-        self, metrics: MetricsWriter, ledger: Journal, sink: StatusSink, first: RuntimeStatus, *, num_gpus: int = 1
+        self,
+        metrics: MetricsWriter,
+        ledger: Journal,
+        sink: StatusSink,
+        first: RuntimeStatus,
+        *,
+        num_gpus: int = 1,
+        clock: Clock | None = None,
     ) -> None:
         """`first`: the status to begin with; `num_gpus`: GPUs of the job, by which throughput is divided."""
         self._num_gpus = num_gpus
@@ -62,6 +70,9 @@ class Recorder:
         self._status = first
         self._lock = threading.RLock()
         """Guards `_status`, which several threads change."""
+        self._clock = clock or SystemClock()
+        self._since_s = self._clock.now_s()
+        """When the current activity began."""
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
         self._turn_metrics: dict[str, float] = {}
@@ -72,7 +83,7 @@ class Recorder:
 
     @property
     def current_activity(self) -> RuntimeActivity | None:
-        """What was reported last."""
+        """What the coordinator does now."""
         return self._status.activity
 
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
@@ -133,9 +144,9 @@ class Recorder:
         self._update(size=size)
 
     @property
-    def turns(self) -> RuntimeSharing | None:
-        """Turns on shared GPUs that the attempt has reported."""
-        return self._status.sharing
+    def status(self) -> RuntimeStatus:
+        """What was reported last."""
+        return self._status
 
     def sharing(self, report: RuntimeSharing) -> None:
         """Report turns on shared GPUs."""
@@ -144,11 +155,6 @@ class Recorder:
     def turn_metrics(self, values: Mapping[str, float]) -> None:
         """Take metrics of turns on shared GPUs, for the step that is reported next."""
         self._turn_metrics = dict(values)
-
-    @property
-    def notices(self) -> list[Notice]:
-        """The newest notices of the attempt."""
-        return self._status.notices
 
     def notice(self, reason: str, message: str) -> None:
         """Report a problem that did not end the attempt; called from any thread."""
@@ -281,7 +287,17 @@ class Recorder:
 
     def _update(self, **changes: Any) -> None:
         with self._lock:
+            if changes.get("activity", self._status.activity) is not self._status.activity:
+                changes["activity_s"] = self._spent_s()
             updated = self._status.model_copy(update=changes)
             if updated != self._status:
                 self._status = updated
                 self._sink.report(updated)
+
+    def _spent_s(self) -> dict[RuntimeActivity, float]:
+        """Return the seconds of all activities as the current one ends."""
+        now_s, spent_s = self._clock.now_s(), self._status.activity_s
+        began_s, self._since_s = self._since_s, now_s
+        if (ended := self._status.activity) is None:
+            return spent_s
+        return {**spent_s, ended: round(spent_s.get(ended, 0.0) + now_s - began_s, 3)}

@@ -19,11 +19,13 @@ from longshore_runtime.run_state import KindTotals, RunState
 
 _FIGURES: Final = frozenset(
     (
-        "activity", "progress", "round", "recent_rounds", "step", "reward", "held_out", "response_tokens",
+        "activity", "activity_s", "progress", "round", "recent_rounds", "step", "reward", "held_out", "response_tokens",
         "tokens_per_s", "step_s", "bubble_share", "draws", "short", "long", "full", "checkpoint_step",
     )
 )  # fmt: skip
 """Fields that change with every step and by which the operator decides nothing, but for the load of a round."""
+
+_OF_THE_ATTEMPT: Final = ("notices", "sharing", "activity_s")
 
 
 def is_urgent(before: RuntimeStatus | None, after: RuntimeStatus) -> bool:
@@ -36,6 +38,11 @@ def is_urgent(before: RuntimeStatus | None, after: RuntimeStatus) -> bool:
 
 def _load(status: RuntimeStatus) -> RolloutLoad | None:
     return status.round.load if status.round is not None else None
+
+
+def next_session(first: RuntimeStatus, last: RuntimeStatus) -> RuntimeStatus:
+    """Return `first` with what an attempt goes on counting: `last` was reported last, by the session before."""
+    return first.model_copy(update={field: getattr(last, field) for field in _OF_THE_ATTEMPT})
 
 
 def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> RuntimeStatus:

@@ -140,6 +140,23 @@ def test_time_is_booked_to_what_the_job_did_meanwhile() -> None:
     assert history.activity_s == {"Starting": 3, "Rollout": 6, "Train": 1}
 
 
+def test_what_a_coordinator_says_of_its_time_counts_rather_than_what_was_seen_of_it() -> None:
+    """A watch sees one report per second, and rounds of tiny models do several things in one."""
+    first, second = {"StartEngines": 2.5, "Rollout": 0.6, "Train": 0.3}, {"StartEngines": 1.5}
+    history, _ = watched(
+        (0, rljob(phase="Starting")),
+        (3, rljob(at_step(0, activitySeconds={"StartEngines": 2.5}))),
+        (4, rljob(at_step(4, activitySeconds=first))),
+        (9, rljob(at_step(4, activitySeconds=first), phase="Restarting")),
+        (12, rljob({"step": 0, "activity": "StartEngines"}, attempt=2)),
+        (14, rljob({"step": 4, "activity": "Train", "activitySeconds": second}, attempt=2)),
+        (20, rljob(at_step(5, activitySeconds=second | {"Train": 4.0}), attempt=2)),
+    )
+    assert history.activity_s == pytest.approx(
+        {"Starting": 3.0, "StartEngines": 4.0, "Rollout": 0.6, "Train": 4.3, "Restarting": 3.0}
+    )
+
+
 def test_rewards_are_kept_by_step() -> None:
     history, _ = watched(*((step, rljob(at_step(step))) for step in (0, 1, 2, 2, 3)))
     assert history.rewards == ((1, 0.51), (2, 0.52), (3, 0.53))

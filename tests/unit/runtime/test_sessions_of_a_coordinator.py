@@ -84,8 +84,8 @@ class Story:
     def __exit__(self, *_: Any) -> None: ...
 
     made_progress = True
-    notices: tuple[Any, ...] = ()
-    turns: RuntimeSharing | None = None
+    status = RuntimeStatus()
+    """Last report of each session."""
 
     def build(self) -> None: ...
 
@@ -195,6 +195,7 @@ def test_a_job_of_which_the_api_server_never_said_anything_ends_with_a_sentence(
 def test_an_attempt_goes_on_from_what_an_earlier_one_measured_of_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {"num_steps": 7, "step_s": 2.5, "turn_s": 1.5, "switch_s": 0.5}
     story = Story([lost], reported=RuntimeSharing(asked=9, returned=8, **figures))
-    story.turns = RuntimeSharing(asked=1, **figures)
+    turns = RuntimeSharing(asked=1, **figures)
+    story.status = RuntimeStatus(sharing=turns)
     story.tell(monkeypatch, SPEC.model_copy(update={"sharing": Sharing(group="night")}))
-    assert story.shares == [RuntimeSharing(**figures), story.turns]
+    assert story.shares == [RuntimeSharing(**figures), turns]

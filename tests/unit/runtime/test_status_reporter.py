@@ -114,7 +114,7 @@ def test_every_field_that_the_operator_reads_to_decide_is_urgent() -> None:
     """A new field is urgent until somebody says that it is only looked at."""
     figures = {field for field in RuntimeStatus.model_fields if not is_urgent_alone(field)}
     assert figures == {
-        "activity", "progress", "round", "recent_rounds", "step", "reward", "held_out", "response_tokens",
+        "activity", "activity_s", "progress", "round", "recent_rounds", "step", "reward", "held_out", "response_tokens",
         "tokens_per_s", "step_s", "bubble_share", "draws", "short", "long", "full", "checkpoint_step",
     }  # fmt: skip
 

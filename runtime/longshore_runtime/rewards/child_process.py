@@ -13,8 +13,6 @@ from typing import IO, Final
 
 from longshore.api.reward_kind import RewardKind
 
-PID_BYTES: Final = 8
-"""Length of the answer to a request for a fork."""
 _START_LIMIT_S: Final = 120.0
 """For the imports."""
 
@@ -130,10 +128,10 @@ class _Template:
         if self._control is None:
             raise ConnectionError("it has not been started")
         socket.send_fds(self._control, [b"f"], [stdin, stdout])
-        answer = self._control.recv(PID_BYTES, socket.MSG_WAITALL)
-        if len(answer) < PID_BYTES:
+        _, handles, _, _ = socket.recv_fds(self._control, 1, 1)
+        if not handles:
             raise ConnectionError("it is gone")
-        return os.pidfd_open(int.from_bytes(answer, "big"))
+        return handles[0]
 
     def _start(self) -> None:
         if self._control is not None and self._process is not None:

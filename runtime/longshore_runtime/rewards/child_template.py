@@ -1,17 +1,18 @@
 """A process with the imports of mathematics done, whose forks score. `child_process` starts it.
 
 The imports take 0.4 s of CPU time and 40 MB, for every worker and again whenever one was cut off. Standard input is a
-socket: each request brings the standard input and output of a fork, and is answered with its process id. The process
+socket: each request brings the standard input and output of a fork, and is answered with a pidfd of it. The process
 runs no code of users, and ends with the one that started it; its forks end with theirs (`child`).
 """
 
 import contextlib
 import gc
 import os
+import signal
 import socket
+from types import FrameType
 
 from longshore_runtime.rewards import child
-from longshore_runtime.rewards.child_process import PID_BYTES
 from longshore_runtime.rewards.maths import answers_agree
 
 
@@ -21,21 +22,31 @@ def main() -> None:
     answers_agree("\\boxed{1}", "1")  # The first call imports more.
     gc.collect()
     gc.freeze()  # A collection in a fork would copy every page that it shares with the others.
+    signal.signal(signal.SIGCHLD, _reap)
     while True:
         _, files, _, _ = socket.recv_fds(control, 1, 2)
         if not files:
             return
-        _reap()
-        if (pid := os.fork()) == 0:
-            control.close()
-            _run(*files)
+        handle = _fork(control, *files)
         for file in files:
             os.close(file)
-        control.sendall(pid.to_bytes(PID_BYTES, "big"))
+        socket.send_fds(control, [b"h"], [handle])
+        os.close(handle)
 
 
-def _reap() -> None:
-    """Only now: the worker that asked for a fork holds a handle of it, so that its process id may go to another."""
+def _fork(control: socket.socket, stdin: int, stdout: int) -> int:
+    """Return a pidfd of a new scoring process."""
+    # A fork that ends at once is reaped only after this: its process id may then go to another process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    if (pid := os.fork()) == 0:
+        control.close()
+        _run(stdin, stdout)
+    handle = os.pidfd_open(pid)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    return handle
+
+
+def _reap(number: int, frame: FrameType | None) -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -45,6 +56,8 @@ def _run(stdin: int, stdout: int) -> None:
     """Be a scoring process."""
     status = 1
     try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.setsid()
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)

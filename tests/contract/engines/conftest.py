@@ -34,7 +34,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package", autouse=True)
+def _process_groups_end_with_these_tests() -> Iterator[None]:
+    """Each has a thread that wakes a hundred times per second."""
+    yield
+    if (distributed := sys.modules.get("vllm.distributed")) is not None:
+        distributed.cleanup_dist_env_and_memory()
+
+
+@pytest.fixture(scope="package")
 def fake(model: Path) -> Harness:
     """The engine without a model, with the vocabulary of the checkpoint."""
     options = EngineSettings(
@@ -48,7 +56,7 @@ def fake(model: Path) -> Harness:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def vllm(model: Path) -> Harness:
     """vLLM on the CPU, with so few KV blocks that it can be made to preempt, and steps that few prompts fill."""
     options = EngineSettings(

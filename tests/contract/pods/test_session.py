@@ -143,7 +143,7 @@ def test_fewer_prompts_than_a_step_wants_are_reported(storage: Path) -> None:
     with session(storage, Sink(), algorithm=steps, reward={"pods": 0, "functions": [nowhere]}) as one:
         with pytest.raises(UserError, match="importPath"):  # It comes next, so that nothing starts.
             one.build()
-        ((reason, message),) = [(notice.reason, notice.message) for notice in one.notices]
+        ((reason, message),) = [(notice.reason, notice.message) for notice in one.status.notices]
     assert reason == "FewPrompts"
     assert "6 prompts to train on are fewer than algorithm.promptsPerStep (7)" in message
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.trainers.ranks import stop_kept_ranks
+from tests.contract.trainers.ranks import leave_world, stop_kept_ranks
 from tests.contract.trainers.replicas import Kind
 
 
@@ -17,3 +17,4 @@ def kind(request: pytest.FixtureRequest, model: Path) -> Kind:
 def _ranks_end_with_these_tests() -> Iterator[None]:
     yield
     stop_kept_ranks()
+    leave_world()

@@ -86,10 +86,11 @@ def _serve(pipe: Connection) -> None:
         except Exception:  # noqa: BLE001 - it is reported to the test
             answer = (False, traceback.format_exc())
         pipe.send(answer)
-        _leave_world()
+        leave_world()
 
 
-def _leave_world() -> None:
+def leave_world() -> None:
+    """End the process groups of this process: each has a thread that wakes a hundred times per second."""
     import torch.distributed as dist
     from megatron.core import parallel_state
 
@@ -97,4 +98,4 @@ def _leave_world() -> None:
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():
         dist.destroy_process_group()
-    gc.collect()  # Cycles hold process groups, whose threads would go on polling.
+    gc.collect()  # Cycles hold process groups, whose threads would live on.

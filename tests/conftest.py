@@ -36,6 +36,9 @@ LONGEST_FIRST = (
     "unit",
 )
 
+_SAME_IMPORTS = {"tests/contract/profiling": "tests/contract/engines"}
+"""Parts of the contract tests that run where others have started a process with their imports (`tests.warm`)."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Which tests run, in which order, and where their cost is written."""
@@ -101,13 +104,16 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def group(nodeid: str) -> str:
-    """A part of the contract tests, whose files share fixtures. Elsewhere one file.
+    """A part of the contract tests, whose files share fixtures, or two that fork the same imports. Elsewhere one file.
 
     Files of end-to-end tests share a cluster too, but all of them together take longer than everything else: each test
     process has a cluster of its own.
     """
     path = nodeid.partition("::")[0]
-    return "/".join(path.split("/")[:3]) if path.startswith("tests/contract/") else path
+    if not path.startswith("tests/contract/"):
+        return path
+    part = "/".join(path.split("/")[:3])
+    return _SAME_IMPORTS.get(part, part)
 
 
 def _rank(nodeid: str) -> int:

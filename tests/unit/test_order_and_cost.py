@@ -30,6 +30,7 @@ def test_only_parts_of_the_contract_tests_stay_in_one_process() -> None:
     parts = {
         "tests/contract/engines/test_a.py::one": "tests/contract/engines",
         "tests/contract/engines/test_b.py::two[x::y]": "tests/contract/engines",
+        "tests/contract/profiling/test_c.py::one": "tests/contract/engines",
         "tests/e2e/test_job.py::one": "tests/e2e/test_job.py",
         "tests/unit/sim/test_engine.py::one": "tests/unit/sim/test_engine.py",
     }

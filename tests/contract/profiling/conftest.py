@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray_pods import worker_pods
+from tests.ray_pods import ENGINES_AND_TRAINERS, worker_pods
 
 
 @pytest.fixture(scope="package")
@@ -15,5 +15,5 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     root = tmp_path_factory.mktemp("storage")
     (root / "model").mkdir()
     (root / "model" / "config.json").write_text(json.dumps({"vocab_size": 100, "eos_token_id": 2}))
-    with worker_pods(root, count=1):
+    with worker_pods(root, 1, ENGINES_AND_TRAINERS):
         yield root

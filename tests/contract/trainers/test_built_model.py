@@ -6,7 +6,7 @@ from longshore.api.model import BuiltinModel, Model
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.model_source import initial_model
 from longshore_runtime.storage import JobStorage
-from tests.ray_pods import NO_IMPORTS, Pods, worker_pods
+from tests.ray_pods import TRAINERS, Pods, worker_pods
 
 STEPS = 3
 MODEL = Model(builtin=BuiltinModel.TINY, warm_start_steps=STEPS, max_context_tokens=512)
@@ -28,7 +28,7 @@ def test_a_warm_start_says_how_far_it_is_outlives_its_pod_and_is_done_once(tmp_p
         assert built.warm_start.cached is not is_lost
         return built.path
 
-    with worker_pods(tmp_path, 1, NO_IMPORTS) as pods:
+    with worker_pods(tmp_path, 1, TRAINERS) as pods:
         path = build(pods, is_lost=True)
         assert (storage.resolve(path) / "model.safetensors").is_file()
         lost, again = reports[:-STEPS], reports[-STEPS:]

@@ -13,7 +13,7 @@ from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.backends.warm_start import fingerprint
 from longshore_runtime.session import Session
-from tests.ray_pods import Pods, worker_pods
+from tests.ray_pods import TRAINERS, Pods, worker_pods
 from tests.unit.runtime.elastic_parts import Known
 
 NUM_STEPS = 3
@@ -60,7 +60,7 @@ def test_engines_start_beside_the_warm_start_and_end_with_it_if_it_fails(tmp_pat
     in_the_way = tmp_path / f"cache/tiny-{fingerprint(NUM_STEPS, 0)}"
     in_the_way.parent.mkdir()
     in_the_way.touch()
-    with worker_pods(tmp_path, 1) as pods:
+    with worker_pods(tmp_path, 1, TRAINERS) as pods:
         failed = Sink()
         with pytest.raises(ray.exceptions.RayTaskError, match=in_the_way.name), session(pods, failed) as one:
             one.build()

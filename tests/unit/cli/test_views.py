@@ -44,6 +44,7 @@ REPORT = at_step(
     short={"rounds": 3, "rolloutSeconds": 6.0, "samples": 768},
     long={"rounds": 1, "rolloutSeconds": 5.0, "samples": 256},
     warmStart={"seconds": 61.0, "cached": True}, finalModel="rljobs/demo/final",
+    activitySeconds={"Rollout": 20.0, "Train": 4.0, "WaitForTurn": 2.0, "ProfileSizes": 1.0},
 )  # fmt: skip
 
 
@@ -66,6 +67,15 @@ def test_the_dashboard_and_the_summary_show_what_auto_has_chosen() -> None:
     assert dict(summary.rows(history))["factors"] == shown
     raced = run_of(at_step(4, auto=chosen | {"responseFactor": 1.25, "sinceStep": 0}))
     assert "promptFactor 1.5, responseFactor 1.25: predicted" in drawn(dashboard(raced, (), now_s=5.0))
+
+
+def test_the_dashboard_shows_what_took_most_of_the_time() -> None:
+    spent = {"Rollout": 71.0, "Train": 20.0, "StartEngines": 5.0, "Publish": 3.2, "Checkpoint": 0.8}
+    shown = "rollout 71 % · training 20 % · start of the engines 5 % · weights to the engines 3 %"
+    line = next(line for line in drawn(dashboard(run_of(at_step(4, activitySeconds=spent)), (), 0.0)).splitlines()
+                if "Time" in line)  # fmt: skip
+    assert shown in line and "checkpoint" not in line
+    assert "Time" not in drawn(dashboard(begin(job_view(rljob(None)), 0.0), (), 0.0)), "nothing was seen yet"
 
 
 def test_a_long_preparation_shows_its_time() -> None:
@@ -196,7 +206,7 @@ def test_the_first_assignment_and_pods_that_a_job_does_not_have_are_not_shown() 
 def test_the_dashboard_fits_the_terminal(width: int) -> None:
     lines = drawn(dashboard(run_of(at_step(2), at_step(3), REPORT), (), now_s=5.0), width).splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) <= 14, "one line per row"
+    assert len(lines) <= 15, "one line per row"
 
 
 def test_brackets_in_messages_are_not_markup() -> None:
@@ -277,7 +287,8 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "bubble, last rollout": "12.3 %",
         "draws": "128 trained, 9 of them without spread, 2 replaced, 7 left in the queue",
         "warm start": "taken from the cache (it had taken 1m01s)",
-        "time": "5m12s in all: rollout 4.0s",
+        "time": "5m12s in all: rollout 20.0s, training 4.0s, waiting for its turn on the GPUs 2.0s, "
+        "measuring other tensor-parallel sizes 1.0s",
         "final model": "rljobs/demo/final",
     }
 

@@ -153,6 +153,7 @@ class Page {
       ["response tokens, mean · longest", figure(known(lengths.mean)) + " · " + figure(known(lengths.max))],
       ["tokens per second", figure(known(runtime.tokensPerSecond), 0)],
       ["share of bubble", percent(known(runtime.bubbleShare))],
+      ["of the time so far, rollout · training", percent(known(timeShare(runtime, "Rollout"))) + " · " + percent(known(timeShare(runtime, "Train")))],
       ["prompts in the long queue", figure(draws.deferred)],
       ...(gpus ? [["GPUs by role", gpus]] : []),
       ["newest checkpoint", runtime.checkpointStep ? "step " + runtime.checkpointStep : "–"],
@@ -284,6 +285,12 @@ const ACTIVITIES = {
   ProfileSizes: "measuring other tensor-parallel sizes", Train: "training", Publish: "weights to the engines",
   Evaluate: "evaluation", Checkpoint: "checkpoint", Done: "end of the pods", Failing: "end of the pods",
 };
+
+/** Share of an activity in the time of this attempt; null: not known. */
+function timeShare(runtime, activity) {
+  const spent = runtime.activitySeconds || {}, all = Object.values(spent).reduce((sum, one) => sum + one, 0);
+  return all ? (spent[activity] || 0) / all : null;
+}
 
 function doing(runtime) {
   if (!runtime.activity) return "";

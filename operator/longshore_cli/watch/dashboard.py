@@ -1,6 +1,5 @@
 """The live picture of a job, drawn from its history by pure functions."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -73,8 +72,8 @@ def _figures(history: WatchHistory, now_s: float) -> Table:
         table.add_row("Draws", _draws_row(view))
     if runtime.auto is not None:
         table.add_row("Auto", words.factors(runtime.auto))
-    if shares := time_shares(history.activity_s):
-        table.add_row("Time", Text(shares, style="dim", no_wrap=True, overflow="ellipsis"))
+    if history.activity_s:
+        table.add_row("Time", _time_row(history))
     table.add_row("GPUs", _gpus_row(view))
     if assigned(view):
         table.add_row("Assigned", Text(assigned(view), style="dim", no_wrap=True, overflow="ellipsis"))
@@ -176,15 +175,16 @@ def _per_sample(counted: KindCount) -> str:
     return f"{mean}, {1000 * counted.rollout_s / counted.samples:.0f} ms/sample" if counted.samples else mean
 
 
-def time_shares(activity_s: Mapping[str, float]) -> str:
+def _time_row(history: WatchHistory) -> Text:
     """`rollout 71 % · training 20 % · start of the engines 5 %`: what took most of the time so far."""
-    in_all_s = sum(activity_s.values())
-    longest = sorted(activity_s.items(), key=lambda item: -item[1])[:_NUM_SHARES]
-    return " · ".join(
+    in_all_s = sum(history.activity_s.values())
+    longest = sorted(history.activity_s.items(), key=lambda item: -item[1])[:_NUM_SHARES]
+    shares = [
         f"{words.in_words(name)} {100 * seconds / in_all_s:.0f} %"
         for name, seconds in longest
         if seconds >= _LEAST_SHARE * in_all_s > 0
-    )
+    ]
+    return Text(" · ".join(shares), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _gpus_row(view: JobView) -> Text:

@@ -128,7 +128,7 @@ class _Template:
         if self._control is None:
             raise ConnectionError("it has not been started")
         socket.send_fds(self._control, [b"f"], [stdin, stdout])
-        _, handles, _, _ = socket.recv_fds(self._control, 1, 1)
+        _, handles, _, _ = socket.recv_fds(self._control, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not handles:
             raise ConnectionError("it is gone")
         return handles[0]

@@ -1,5 +1,6 @@
 """The engines that must behave alike."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,8 +39,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _process_groups_end_with_these_tests() -> Iterator[None]:
     """Each has a thread that wakes a hundred times per second."""
     yield
-    if (distributed := sys.modules.get("vllm.distributed")) is not None:
-        distributed.cleanup_dist_env_and_memory()
+    if (parallel_state := sys.modules.get("vllm.distributed.parallel_state")) is not None:
+        parallel_state.destroy_model_parallel()
+        parallel_state.destroy_distributed_environment()
+        gc.collect()  # Cycles hold process groups.
 
 
 @pytest.fixture(scope="package")

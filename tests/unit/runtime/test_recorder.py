@@ -29,18 +29,7 @@ from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.status_fields import next_session
-
-
-class FakeClock:
-    """Stands still until time is made to pass."""
-
-    time_s = 50.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def pass_s(self, seconds: float) -> None:
-        self.time_s += seconds
+from tests.unit.runtime.reward_driver import ManualClock
 
 
 class Reports(list[RuntimeStatus]):
@@ -97,7 +86,7 @@ def test_progress_belongs_to_an_activity_and_ends_with_it(recorder: Recorder, re
 def test_time_is_counted_for_the_activity_that_took_it_also_in_the_next_session(
     tmp_path: Path, reports: Reports
 ) -> None:
-    clock = FakeClock()
+    clock = ManualClock(time_s=50.0)
     metrics = MetricsWriter(tmp_path, CollectorRegistry())
 
     def begin(first: RuntimeStatus) -> Recorder:
@@ -106,12 +95,12 @@ def test_time_is_counted_for_the_activity_that_took_it_also_in_the_next_session(
     first = RuntimeStatus(attempt=1, activity=RuntimeActivity.WAIT_FOR_WORKERS)
     recorder = begin(first)
     for passed_s, activity in [(4.0, "Rollout"), (2.5, "Rollout"), (1.0, "Train"), (0.0625, "Rollout"), (8.0, "Train")]:
-        clock.pass_s(passed_s)
+        clock.time_s += passed_s
         recorder.activity(RuntimeActivity(activity))
     assert reports[-1].activity_s == {"WaitForWorkers": 4.0, "Rollout": 11.5, "Train": 0.062}
-    clock.pass_s(100.0)
+    clock.time_s += 100.0
     recorder = begin(next_session(first, recorder.status))
-    clock.pass_s(3.0)
+    clock.time_s += 3.0
     recorder.finished("model")
     assert reports[-1].activity_s == {"WaitForWorkers": 7.0, "Rollout": 11.5, "Train": 0.062}
     metrics.close()

@@ -12,10 +12,10 @@ import sys
 import tempfile
 import threading
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from longshore.api import contract
 from longshore.api.names import Component
@@ -30,6 +30,35 @@ _NETWORKS: Final = {Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRA
 """Third number of a pod's address."""
 _OF_THE_DRIVER: Final = ("LD_LIBRARY_PATH",)
 """Variables by which programs find the libraries of GPUs on some machines."""
+
+
+class Program(Protocol):
+    """A process, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+    def terminate(self) -> None: ...
+
+
+class RunModule(Protocol):
+    """Starts a module as a program. With a file for its output it is in a session of its own."""
+
+    def __call__(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path | None = None
+    ) -> Program: ...
+
+
+def new_process(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path | None = None
+) -> Program:
+    """Implements `RunModule`."""
+    command = [sys.executable, "-m", module, *arguments]
+    if output is None:
+        return subprocess.Popen(command, env=environment)
+    with output.open("ab") as file:
+        return subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
 
 
 def in_coordinator() -> bool:
@@ -61,7 +90,14 @@ def lacks_for_pinning(spec: RLJobSpec) -> str:
     return ""
 
 
-def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *, pinned: bool = False) -> int:
+def run_in_coordinator(
+    module: str,
+    arguments: Sequence[str],
+    spec: RLJobSpec,
+    *,
+    pinned: bool = False,
+    run_module: RunModule = new_process,
+) -> int:
     """Start GPU and reward pods of a job and run `module` in its coordinator pod, which ends if one of them fails;
     returns its exit status.
 
@@ -75,16 +111,18 @@ def run_in_coordinator(module: str, arguments: Sequence[str], spec: RLJobSpec, *
         (root / _SPEC_FILE).write_text(spec.model_dump_json(by_alias=True, exclude_unset=True), encoding="utf-8")
         network = stack.enter_context(contextlib.closing(Addresses())).network
         environment = _environment(root, network, Component.COORDINATOR, 0)
-        coordinator = subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment)
+        coordinator = run_module(module, arguments, environment)
         stack.callback(coordinator.terminate)
         cores = sorted(os.sched_getaffinity(0))
-        for number, (component, index) in enumerate(_gpu_pods(spec)):
+        gpu_pods = _gpu_pods(spec)
+        reward_pods = [(Component.REWARD, index) for index in range(spec.reward.pods)]
+        for number, (component, index) in enumerate([*gpu_pods, *reward_pods]):
             environment = _environment(root, network, component, index)
-            of_pod = {cores[number]} if pinned else set(cores)
-            stack.enter_context(_pod(environment, root / f"{component}-{index}.log", of_pod, coordinator))
-        for index in range(spec.reward.pods):
-            environment = _environment(root, network, Component.REWARD, index)
-            stack.enter_context(_pod(environment, root / f"reward-{index}.log", set(cores), coordinator))
+            log = root / f"{component}-{index}.log"
+            pod = run_module("longshore_runtime", [component.value], environment, log)
+            # Whatever it starts inherits them.
+            os.sched_setaffinity(pod.pid, {cores[number]} if pinned and number < len(gpu_pods) else set(cores))
+            stack.enter_context(_ended_together(pod, log, coordinator))
         return coordinator.wait()
 
 
@@ -149,21 +187,11 @@ def _environment(root: Path, network: str, component: Component, index: int) -> 
 
 
 @contextlib.contextmanager
-def _pod(
-    environment: dict[str, str], log: Path, cores: set[int], coordinator: subprocess.Popen[bytes]
-) -> Iterator[None]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "longshore_runtime", environment[contract.ENV_COMPONENT]],
-            env=environment,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    os.sched_setaffinity(process.pid, cores)  # Whatever it starts inherits them.
+def _ended_together(pod: Program, log: Path, coordinator: Program) -> Iterator[None]:
+    """End the coordinator if the pod fails, and the pod with this block."""
 
     def watch() -> None:
-        if process.wait() and coordinator.poll() is None:
+        if pod.wait() and coordinator.poll() is None:
             print(log.read_text(encoding="utf-8", errors="replace"), file=sys.stderr)
             coordinator.terminate()
 
@@ -172,5 +200,5 @@ def _pod(
     try:
         yield
     finally:
-        process.terminate()
+        pod.terminate()
         thread.join()

@@ -36,7 +36,10 @@ LONGEST_FIRST = (
     "unit",
 )
 
-_SAME_IMPORTS = {"tests/contract/profiling": "tests/contract/engines"}
+_SAME_IMPORTS = {
+    "tests/contract/benchmarks": "tests/contract/trainers",
+    "tests/contract/profiling": "tests/contract/engines",
+}
 """Parts of the contract tests that run where others have started a process with their imports (`tests.warm`)."""
 
 

@@ -11,10 +11,9 @@ import pytest
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore_runtime.backends.vllm_environment import vllm_environment
-from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
-from longshore_runtime.cluster.ray_node import RayNode, head_starter, join, start_head
+from longshore_runtime.cluster.ray_node import RayNode, join, start_head
 from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.settings import Settings
 from tests.addresses import network
@@ -26,7 +25,8 @@ TRAINERS = WorkerImports(
     {"OMP_NUM_THREADS": "1"},
 )
 ENGINES = WorkerImports(
-    ("longshore_runtime.backends.vllm_engine",), vllm_environment(accelerator=False, enforce_eager=True)
+    ("longshore_runtime.backends.vllm_engine", "longshore_runtime.backends.vllm_cpu"),
+    vllm_environment(accelerator=False, enforce_eager=True),
 )
 ENGINES_AND_TRAINERS = WorkerImports((*ENGINES.modules, *TRAINERS.modules), ENGINES.environment)
 REPOSITORY = Path(__file__).parents[1]
@@ -45,7 +45,7 @@ def worker_pods(storage: Path, count: int, imports: WorkerImports = NO_IMPORTS) 
         patch.setenv(contract.ENV_STORAGE, str(storage))
         patch.setenv(contract.ENV_POD_IP, ip)
         pods = Pods(ip, storage, imports, nodes)
-        starter = nodes.enter_context(head_starter())
+        starter = nodes.enter_context(WarmStarter(NO_IMPORTS))
         nodes.enter_context(start_head(pods.settings(Component.COORDINATOR, 0), starter))
         # Disconnects before the nodes end: a thread that hears of a loss and asks Ray afterwards ends this process.
         with ray_driver(f"{ip}:{pods.port}", ip):
@@ -71,7 +71,7 @@ class Pods:
 
     def join(self, index: int) -> None:
         """A pod starts."""
-        with WarmStarter(self.imports) if self.imports.modules else NodeStarter(self.imports) as starter:
+        with WarmStarter(self.imports) as starter:
             self.nodes[index] = self._exit.enter_context(join(self.settings(Component.WORKER, index), starter))
 
     def leave(self, index: int) -> None:

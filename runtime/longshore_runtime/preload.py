@@ -26,12 +26,14 @@ _FOR_ALL: Final = (
     "longshore_runtime.cluster.worker",
     "longshore_runtime.rewards.server",
     "longshore_runtime.telemetry.metrics",
+    "pydantic.v1",  # Each worker of Ray imports it.
     "torch",
     "transformers",
 )
 """None of them may start a thread, as pyarrow does: pods would no longer be forks, but new processes that import."""
 _FOR_THE_CPU: Final = (
     "longshore_runtime.backends.vllm_engine",
+    "longshore_runtime.backends.vllm_cpu",
     "longshore_runtime.backends.torch_trainer",
     "longshore_runtime.backends.warm_start",
     "transformers.models.qwen3",

@@ -21,7 +21,7 @@ from vllm.distributed.device_communicators import shm_broadcast
 from vllm.v1.engine import utils as engine_processes
 from vllm.v1.executor import multiproc_executor
 
-_PRELOAD: Final = ("longshore_runtime.backends.vllm_engine", "vllm.v1.worker.cpu_worker")
+_PRELOAD: Final = ("longshore_runtime.backends.vllm_engine", "longshore_runtime.backends.vllm_cpu")
 _PAUSE_S: Final = 0.0002
 """Between two looks at shared memory: short against a step, and many times what a look takes."""
 

@@ -32,6 +32,7 @@ from longshore_runtime.large_imports import without_collections
 
 FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Variables of a worker that Ray's library reads when it is imported."""
+_OF_EVERY_WORKER: Final = ("ray", "pydantic.v1")
 _MAX_FILES: Final = 16
 _BACKLOG: Final = 128
 
@@ -92,7 +93,7 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
         os._exit(0)  # The node did not start.
     os.environ.update(json.loads(text))
     with without_collections():
-        for module in ("ray", *modules):
+        for module in (*_OF_EVERY_WORKER, *modules):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
     if not _can_be_forked():

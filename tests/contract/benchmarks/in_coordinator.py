@@ -11,12 +11,14 @@ from benchmarks.overlap import Alternations
 from benchmarks.period import running
 from benchmarks.workload import Workload
 
+from tests.warm import WarmProgram
+
 
 def found_in_coordinator(workload: Path, part: str, *arguments: object) -> Any:
     """Start the pods of a workload file, and what a part of a benchmark finds there."""
     result = workload.with_suffix(".json")
     given = [str(workload), str(result), part, *map(str, arguments)]
-    assert run_in_coordinator(__name__, given, Workload(workload).spec) == 0
+    assert run_in_coordinator(__name__, given, Workload(workload).spec, run_module=WarmProgram) == 0
     return json.loads(result.read_text())
 
 

@@ -18,6 +18,7 @@ from longshore_cli.convert.conversion import convert
 from longshore_cli.convert.trl import TRL
 from longshore_runtime.backends.tiny_model import build_tiny_model, build_tokenizer
 from longshore_runtime.tasks.rows import builtin_prompt_sets
+from tests.warm import WarmProgram
 
 
 def spec_of(side: str, **changes: Any) -> RLJobSpec:
@@ -74,7 +75,8 @@ def test_every_step_of_a_job_is_measured_and_every_prompt_trained(tmp_path: Path
     }
     result = tmp_path / "result.json"
     arguments = [str(tmp_path / "model"), "2", str(result)]
-    assert run_in_coordinator("benchmarks.timed_job", arguments, spec_of("TailBatching", **fake)) == 0
+    job = spec_of("TailBatching", **fake)
+    assert run_in_coordinator("benchmarks.timed_job", arguments, job, run_module=WarmProgram) == 0
     found = json.loads(result.read_text())
     steps, evaluations = found["steps"], found["evaluations"]
     assert [one["step"] for one in evaluations] == [0, 2, 4]

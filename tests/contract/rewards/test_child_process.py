@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -38,10 +39,16 @@ def child() -> Iterator[ChildProcess]:
     child.kill()
 
 
-def forked() -> psutil.Process:
-    """The process that was forked last."""
+def forks() -> set[psutil.Process]:
+    """Of the process that is forked."""
     (template,) = templates()
-    return max(template.children(), key=lambda process: process.pid)
+    return set(template.children())
+
+
+def has_ended(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+    return True
 
 
 def templates() -> list[psutil.Process]:
@@ -63,10 +70,11 @@ def test_forks_have_one_process_in_common(child: ChildProcess) -> None:
 
 
 def test_a_fork_that_is_killed_is_gone_and_the_others_go_on(child: ChildProcess) -> None:
+    before = forks()
     other = start_child(RewardKind.MATHS)
-    process = forked()
+    (process,) = forks() - before
     other.kill()
-    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    assert has_ended(process)
     os.write(child.stdin, OPTIONS)
     assert lines_of(child, 1) == [b'{"ready":true}']
 
@@ -132,5 +140,6 @@ def test_nothing_of_the_pod_is_in_the_environment_of_a_fork(monkeypatch: pytest.
         template.wait(LIMIT_S)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/var/run/longshore/ray/token")
     child = start_child(RewardKind.MATHS)
-    assert "RAY_AUTH_TOKEN_PATH" not in forked().environ()
+    (process,) = forks()
+    assert "RAY_AUTH_TOKEN_PATH" not in process.environ()
     child.kill()

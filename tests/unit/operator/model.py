@@ -1,8 +1,10 @@
 """A small cluster in memory, for specifications of the operator: jobs, pods, and a clock that is set by hand."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from longshore.api import names
@@ -47,13 +49,20 @@ ALL_PODS = ["demo-coordinator", "demo-reward-0", "demo-worker-0", "demo-worker-1
 
 def make_job(status: RLJobStatus | None = None, generation: int = 1, **spec: Any) -> RLJob:
     """A job with two workers and one reward pod, as the API server would store it."""
-    return RLJob.model_validate(
-        {
+    job = _job_of(json.dumps(SPEC | spec))
+    stored = (status or RLJobStatus()).model_dump(mode="json", by_alias=True, exclude_none=True)
+    return job.model_copy(
+        update={
             "metadata": {"name": "demo", "namespace": "team", "uid": "job-uid", "generation": generation},
-            "spec": SPEC | spec,
-            "status": (status or RLJobStatus()).model_dump(mode="json", by_alias=True, exclude_none=True),
+            "status": RLJobStatus.model_validate(stored),
         }
     )
+
+
+@lru_cache(maxsize=64)
+def _job_of(spec: str) -> RLJob:
+    """The same job again and again, with another status each time."""
+    return RLJob.model_validate({"metadata": {"name": "demo"}, "spec": json.loads(spec)})
 
 
 @dataclass
@@ -88,7 +97,7 @@ class Cluster:
             "reported_rejection": self.reported_rejection,
             "reported_notice": self.reported_notice,
         }
-        if self.job.spec.scheduling.pod_group is not None:
+        if self.spec.get("scheduling", {}).get("podGroup") is not None:
             remembered["pod_group"] = PodGroupView(self.pod_group, self.pod_group_mistake)
         remembered |= {"ray_token": "t0ken", "judge_token": "0ther", "reward_token": "own"}
         return Observed(pods=seen, children=dict(self.children), **remembered, **more)

@@ -1,0 +1,21 @@
+"""What vLLM does at the start of each engine and rank on the CPU, done when this module is imported.
+
+Forks of a process that has imported it have it done: half a second of CPU time for each of them.
+"""
+
+import vllm.model_executor.layers.quantization.online.base
+import vllm.renderers.hf
+import vllm.v1.attention.backends.cpu_attn
+import vllm.v1.core.sched.scheduler
+import vllm.v1.worker.cpu_worker  # noqa: F401
+from vllm.platforms import current_platform
+
+
+def _override_kernels() -> None:
+    """Put vLLM's kernels for the CPU in place of those of Triton; vLLM looks for these in all modules, each time."""
+    current_platform.register_triton_kernel_overrides()
+    type(current_platform).register_triton_kernel_overrides = classmethod(lambda cls: None)
+
+
+if current_platform.is_cpu():
+    _override_kernels()

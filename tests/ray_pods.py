@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore_runtime.backends.vllm_environment import vllm_environment
+from longshore_runtime.cluster.node_starter import NodeStarter
 from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from longshore_runtime.cluster.ray_node import RayNode, join, start_head
@@ -34,8 +35,13 @@ _heads = itertools.count()
 
 
 @contextlib.contextmanager
-def worker_pods(storage: Path, count: int, imports: WorkerImports = NO_IMPORTS) -> Iterator["Pods"]:
-    """Ray with so many worker pods that mount this storage; this process is the coordinator."""
+def worker_pods(
+    storage: Path,
+    count: int,
+    imports: WorkerImports = NO_IMPORTS,
+    head: Callable[[], NodeStarter] = lambda: WarmStarter(NO_IMPORTS),
+) -> Iterator["Pods"]:
+    """Ray with so many worker pods that mount this storage; this process is the coordinator. `head` starts its node."""
     third, fourth = divmod(next(_heads), 250)
     ip = f"{network()}.{third + 8}.{fourth + 1}"
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as nodes:
@@ -45,7 +51,7 @@ def worker_pods(storage: Path, count: int, imports: WorkerImports = NO_IMPORTS) 
         patch.setenv(contract.ENV_STORAGE, str(storage))
         patch.setenv(contract.ENV_POD_IP, ip)
         pods = Pods(ip, storage, imports, nodes)
-        starter = nodes.enter_context(WarmStarter(NO_IMPORTS))
+        starter = nodes.enter_context(head())
         nodes.enter_context(start_head(pods.settings(Component.COORDINATOR, 0), starter))
         # Disconnects before the nodes end: a thread that hears of a loss and asks Ray afterwards ends this process.
         with ray_driver(f"{ip}:{pods.port}", ip):

@@ -221,8 +221,10 @@ def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Star
 
 
 def wait_serving(job: Job, engines: list[int]) -> None:
-    """Until these engines serve; the last of them may join any time, and nothing else may happen."""
+    """Until these engines serve; each may join any time, which is told when it serves, and nothing else may happen."""
     while job.pool.serving() != engines:
+        assert isinstance(job.next_event(), EngineJoined)
+    while not job.events.empty():
         assert isinstance(job.next_event(), EngineJoined)
 
 

@@ -12,6 +12,7 @@ DRIVER = """
 import gc, sys, threading
 from pathlib import Path
 import ray
+from longshore_runtime.cluster.ray_node import head_starter
 from tests.ray_pods import worker_pods
 
 
@@ -31,7 +32,7 @@ def drop_all() -> None:
 
 
 is_over = threading.Event()
-with worker_pods(Path(sys.argv[1]), count=0):
+with worker_pods(Path(sys.argv[1]), count=0, head=head_starter):
     references = [ray.put(number) for number in range(10_000)]
     gc.set_threshold(1, 1, 1)
     thread = threading.Thread(target=drop_all)
@@ -57,11 +58,12 @@ WAITING_DRIVER = """
 import os, signal, sys, threading
 from pathlib import Path
 import ray
+from longshore_runtime.cluster.ray_node import head_starter
 from longshore_runtime.coordinator import _StopSignal
 from longshore_runtime.stop import Stop
 from tests.ray_pods import worker_pods
 
-with worker_pods(Path(sys.argv[1]), count=0):
+with worker_pods(Path(sys.argv[1]), count=0, head=head_starter):
     stop = Stop()
     signals = _StopSignal(stop)
     never = ray.remote(num_cpus=0, label_selector={"pod": "none"})(lambda: None).remote()
@@ -79,6 +81,7 @@ import os, signal, sys, time
 from pathlib import Path
 import ray
 from ray._private import worker
+from longshore_runtime.cluster.ray_node import head_starter
 from longshore_runtime.coordinator import _StopSignal
 from longshore_runtime.stop import Stop
 from tests.ray_pods import worker_pods
@@ -93,7 +96,7 @@ def connect_and_stop(*arguments, **options):
 worker.connect = connect_and_stop
 signals = _StopSignal(stop)
 try:
-    with worker_pods(Path(sys.argv[1]), count=0):
+    with worker_pods(Path(sys.argv[1]), count=0, head=head_starter):
         print("not interrupted")
 except BaseException as error:
     print(type(error).__name__, stop.is_asked, ray.is_initialized())

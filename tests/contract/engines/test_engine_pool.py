@@ -221,7 +221,7 @@ def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Star
 
 
 def wait_serving(job: Job, engines: list[int]) -> None:
-    """Until these engines serve; each may join any time, which is told when it serves, and nothing else may happen."""
+    """Until these engines serve; each may join any time and is reported with that, and nothing else may happen."""
     while job.pool.serving() != engines:
         assert isinstance(job.next_event(), EngineJoined)
     while not job.events.empty():

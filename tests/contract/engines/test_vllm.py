@@ -2,8 +2,9 @@
 
 import multiprocessing
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,31 @@ def forks_parent() -> int:
     """The process that multiprocessing's forks are forks of."""
     with multiprocessing.get_context("forkserver").Pool(1) as pool:
         return pool.apply(os.getppid)
+
+
+def test_an_engine_finds_what_vllm_imports_and_overrides_at_its_start_done(model: Path) -> None:
+    """It is a fork, as engines of pods are: half a second of CPU time for each of them, and some 600 modules."""
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        modules, kernels = pool.apply(done_by_a_start, (model,))
+    assert len(modules) < 20, modules
+    assert kernels == []
+
+
+def done_by_a_start(model: Path) -> tuple[list[str], list[str]]:
+    """Modules of vLLM that an engine imports, and kernels that it looks for in all modules."""
+    from vllm.triton_utils import dispatcher
+
+    kernels: list[str] = []
+    register = dispatcher.register_kernels
+
+    def noted(overrides: Mapping[str, Callable[..., Any]]) -> None:
+        kernels.extend(overrides)
+        register(overrides)
+
+    dispatcher.register_kernels = noted
+    before = set(sys.modules)
+    create_engine(EngineSpec(EngineSettings(enforce_eager=True), MAX_CONTEXT_TOKENS), model)
+    return sorted(name for name in sys.modules.keys() - before if name.startswith("vllm.")), kernels
 
 
 def test_workers_take_the_pieces_that_tensor_parallel_ranks_hold(tmp_path: Path) -> None:

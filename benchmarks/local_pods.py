@@ -114,14 +114,13 @@ def run_in_coordinator(
         coordinator = run_module(module, arguments, environment)
         stack.callback(coordinator.terminate)
         cores = sorted(os.sched_getaffinity(0))
-        gpu_pods = _gpu_pods(spec)
         reward_pods = [(Component.REWARD, index) for index in range(spec.reward.pods)]
-        for number, (component, index) in enumerate([*gpu_pods, *reward_pods]):
+        for number, (component, index) in enumerate([*_gpu_pods(spec), *reward_pods]):
             environment = _environment(root, network, component, index)
             log = root / f"{component}-{index}.log"
             pod = run_module("longshore_runtime", [component.value], environment, log)
-            # Whatever it starts inherits them.
-            os.sched_setaffinity(pod.pid, {cores[number]} if pinned and number < len(gpu_pods) else set(cores))
+            is_alone = pinned and component is not Component.REWARD
+            os.sched_setaffinity(pod.pid, {cores[number]} if is_alone else set(cores))  # What it starts inherits them.
             stack.enter_context(_ended_together(pod, log, coordinator))
         return coordinator.wait()
 

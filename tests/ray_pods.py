@@ -26,8 +26,7 @@ TRAINERS = WorkerImports(
     {"OMP_NUM_THREADS": "1"},
 )
 ENGINES = WorkerImports(
-    ("longshore_runtime.backends.vllm_engine", "longshore_runtime.backends.vllm_cpu"),
-    vllm_environment(accelerator=False, enforce_eager=True),
+    ("longshore_runtime.backends.vllm_cpu",), vllm_environment(accelerator=False, enforce_eager=True)
 )
 ENGINES_AND_TRAINERS = WorkerImports((*ENGINES.modules, *TRAINERS.modules), ENGINES.environment)
 REPOSITORY = Path(__file__).parents[1]

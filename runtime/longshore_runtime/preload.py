@@ -32,7 +32,6 @@ _FOR_ALL: Final = (
 )
 """None of them may start a thread, as pyarrow does: pods would no longer be forks, but new processes that import."""
 _FOR_THE_CPU: Final = (
-    "longshore_runtime.backends.vllm_engine",
     "longshore_runtime.backends.vllm_cpu",
     "longshore_runtime.backends.torch_trainer",
     "longshore_runtime.backends.warm_start",

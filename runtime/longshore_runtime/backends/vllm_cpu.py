@@ -1,4 +1,4 @@
-"""What vLLM does at the start of each engine and rank on the CPU, done when this module is imported.
+"""The engine on the CPU, with what vLLM does at the start of each engine and rank done when this module is imported.
 
 Forks of a process that has imported it have it done: half a second of CPU time for each of them.
 """
@@ -9,6 +9,8 @@ import vllm.v1.attention.backends.cpu_attn
 import vllm.v1.core.sched.scheduler
 import vllm.v1.worker.cpu_worker  # noqa: F401
 from vllm.platforms import current_platform
+
+import longshore_runtime.backends.vllm_engine  # noqa: F401
 
 
 def _override_kernels() -> None:

@@ -21,7 +21,7 @@ from vllm.distributed.device_communicators import shm_broadcast
 from vllm.v1.engine import utils as engine_processes
 from vllm.v1.executor import multiproc_executor
 
-_PRELOAD: Final = ("longshore_runtime.backends.vllm_engine", "longshore_runtime.backends.vllm_cpu")
+_PRELOAD: Final = "longshore_runtime.backends.vllm_cpu"
 _PAUSE_S: Final = 0.0002
 """Between two looks at shared memory: short against a step, and many times what a look takes."""
 
@@ -33,7 +33,7 @@ def adapt_processes(model_modules: list[str]) -> None:
     """
     shm_broadcast.sched_yield = lambda: time.sleep(_PAUSE_S)
     context = _ForkingContext()
-    context.set_forkserver_preload([*_PRELOAD, *model_modules])
+    context.set_forkserver_preload([_PRELOAD, *model_modules])
     for module in (engine_processes, multiproc_executor):
         module.get_mp_context = lambda: context
 

@@ -39,4 +39,4 @@ def _engine(options: EngineSettings, *, has_accelerator: bool) -> WorkerImports:
     if options.backend is EngineBackend.FAKE or has_accelerator:
         return WorkerImports()
     environment = vllm_environment(accelerator=False, enforce_eager=options.enforce_eager)
-    return WorkerImports(("longshore_runtime.backends.vllm_engine", "longshore_runtime.backends.vllm_cpu"), environment)
+    return WorkerImports(("longshore_runtime.backends.vllm_cpu",), environment)

@@ -183,13 +183,16 @@ def forks_parent() -> int:
 def test_an_engine_finds_what_vllm_imports_and_overrides_at_its_start_done(model: Path) -> None:
     """It is a fork, as engines of pods are: half a second of CPU time for each of them, and some 600 modules."""
     with multiprocessing.get_context("forkserver").Pool(1) as pool:
-        modules, kernels = pool.apply(done_by_a_start, (model,))
+        modules, kernels = pool.apply(done_by_a_start, (model, dict(os.environ)))
     assert len(modules) < 20, modules
     assert kernels == []
 
 
-def done_by_a_start(model: Path) -> tuple[list[str], list[str]]:
-    """Modules of vLLM that an engine imports, and kernels that it looks for in all modules."""
+def done_by_a_start(model: Path, environment: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Modules of vLLM that an engine imports, and kernels that it looks for in all modules.
+
+    The environment of the process that is forked may be that in which another test has started ranks.
+    """
     from vllm.triton_utils import dispatcher
 
     kernels: list[str] = []
@@ -200,6 +203,8 @@ def done_by_a_start(model: Path) -> tuple[list[str], list[str]]:
         register(overrides)
 
     dispatcher.register_kernels = noted
+    os.environ.clear()
+    os.environ.update(environment)
     before = set(sys.modules)
     create_engine(EngineSpec(EngineSettings(enforce_eager=True), MAX_CONTEXT_TOKENS), model)
     return sorted(name for name in sys.modules.keys() - before if name.startswith("vllm.")), kernels

@@ -97,7 +97,7 @@ class Cluster:
             "reported_rejection": self.reported_rejection,
             "reported_notice": self.reported_notice,
         }
-        if self.spec.get("scheduling", {}).get("podGroup") is not None:
+        if _job_of(json.dumps(SPEC | self.spec)).spec.scheduling.pod_group is not None:
             remembered["pod_group"] = PodGroupView(self.pod_group, self.pod_group_mistake)
         remembered |= {"ray_token": "t0ken", "judge_token": "0ther", "reward_token": "own"}
         return Observed(pods=seen, children=dict(self.children), **remembered, **more)

@@ -8,7 +8,7 @@ from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster.worker_imports import WorkerImports, worker_imports
 
-ENGINE = ("longshore_runtime.backends.vllm_engine", "longshore_runtime.backends.vllm_cpu")
+ENGINE = "longshore_runtime.backends.vllm_cpu"
 TRAINER = "longshore_runtime.backends.torch_trainer"
 GPUS = {"workers": {"gpusPerPod": 1}}
 OWN_PODS = {"placement": "Disaggregated", "trainerWorkers": {"gpusPerPod": 0}}
@@ -26,7 +26,7 @@ def imports(component: Component = Component.WORKER, **fields: Any) -> WorkerImp
 
 
 def test_a_worker_of_a_job_without_gpus_holds_engines_and_trainers() -> None:
-    assert imports().modules == (*ENGINE, TRAINER)
+    assert imports().modules == (ENGINE, TRAINER)
 
 
 def test_what_vllm_reads_when_it_is_imported_is_set_before() -> None:

@@ -208,8 +208,9 @@ class EngineSettings(ApiModel):
     weights by broadcast (NCCL; on the CPU gloo). ObjectStore: copies pass through Ray's object store and the host.
     Auto: Direct on GPUs, otherwise ObjectStore."""
     extra_args: Freeform = Field(default_factory=dict)
-    """Further vLLM engine arguments, by their Python names. `speculative_config` needs GPUs: on CPUs vLLM samples wrong
-    tokens with it."""
+    """Further vLLM engine arguments, by their Python names. Those that follow from other fields, or with which engines
+    could not take new weights, are refused. Speculative decoding and chunked prefill need GPUs: on CPUs, vLLM samples
+    wrong tokens with the one and dies with the other."""
 
 
 class Rollout(ApiModel, rules=_ROLLOUT_RULES):

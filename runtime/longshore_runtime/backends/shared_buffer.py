@@ -1,8 +1,7 @@
-"""Memory shared by processes of one pod: on a GPU by CUDA IPC, on the host by a file in memory."""
+"""Memory shared by processes of one pod: on a GPU by CUDA IPC, on the host by an open file in memory."""
 
+import os
 import pickle
-import tempfile
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -11,7 +10,6 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from longshore_runtime.weights.shared import BufferHandle
 
-_SHARED_MEMORY: Final = Path("/dev/shm")
 _DEVICE_ARGUMENT: Final = 6
 """Where `rebuild_cuda_tensor` takes the number of the GPU, which processes that see other GPUs count otherwise."""
 
@@ -21,7 +19,7 @@ class SharedBuffer:
 
     def __init__(self, num_bytes: int, device: torch.device, *, is_read: bool = True) -> None:
         """Allocate the memory. `is_read`: another process opens it; torch keeps shared GPU memory until one does."""
-        self._file = None
+        self._descriptor: int | None = None
         self.handle: BufferHandle | None = None
         """What the reader opens it by."""
         if device.type == "cuda" or not is_read:
@@ -29,15 +27,16 @@ class SharedBuffer:
         if device.type == "cuda" and is_read:
             self.handle = BufferHandle(num_bytes, cuda_ipc=pickle.dumps(reduce_tensor(self.values)[1]))  # type: ignore[no-untyped-call]
         elif is_read:
-            self._file = tempfile.NamedTemporaryFile(prefix="longshore-weights-", dir=_SHARED_MEMORY)  # noqa: SIM115
-            self.values = _map(self._file.name, num_bytes)
-            self.handle = BufferHandle(num_bytes, file=self._file.name)
+            # It has no name in a file system: where this process is killed, nothing remains that takes memory.
+            self._descriptor = os.memfd_create("longshore-weights")
+            self.handle = BufferHandle(num_bytes, file=f"/proc/{os.getpid()}/fd/{self._descriptor}")
+            self.values = _map(self.handle.file, num_bytes)
 
     def close(self) -> None:
         """Release the memory. On a GPU, it is free once all readers have closed it and `free_gpu_memory` is called."""
         del self.values
-        if self._file is not None:
-            self._file.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 def free_gpu_memory() -> None:

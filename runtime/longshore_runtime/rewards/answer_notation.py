@@ -4,6 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+_FULL_WIDTH: Final = {0xFF00 + code: chr(0x20 + code) for code in range(1, 0x5F)}
+"""Digits, letters and signs as wide as a Chinese character."""
+_TO_ASCII: Final = str.maketrans(_FULL_WIDTH | {"，": ", ", "、": ", ", "。": "."})
+"""In Chinese and Japanese text, the wide commas divide lists, and no thousands."""
 _SPACES: Final = re.compile(r"(?<!\\)\\[,;: ]|\\quad\b|\\qquad\b|~|\\hspace\{[^{}]*\}|\s")
 _NOTHING: Final = re.compile(r"\\!|\\displaystyle\b|\\(?:left|right)(?![A-Za-z])\.?|\\(?:limits|nolimits)\b")
 _TEXT_COMMAND: Final = re.compile(r"\\(?:mbox|textbf|textrm|textit|textnormal|textsf|mathrm|mathsf|hbox)\s*\{")
@@ -85,7 +89,7 @@ class Quantity:
 
 def tidied(answer: str) -> str:
     """The same answer without delimiters, spacing, synonyms of commands and thousands separators."""
-    text = _NOTHING.sub("", answer.replace("−", "-").replace("{,}", ",").replace("\\$", "\uff04"))
+    text = _NOTHING.sub("", answer.translate(_TO_ASCII).replace("−", "-").replace("{,}", ",").replace("\\$", "\uff04"))
     text = _TEXT_COMMAND.sub(r"\\text{", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     text = text.replace("\\varnothing", "\\emptyset").replace("∅", "\\emptyset")
     text = _SPACES.sub(" ", text).strip()

@@ -12,7 +12,7 @@ class BufferHandle:
 
     num_bytes: int
     file: str = ""
-    """Path of the file in host memory; empty for a buffer on a GPU."""
+    """Path of the file in host memory, as long as its owner has it open; empty for a buffer on a GPU."""
     cuda_ipc: bytes = b""
     """Pickled CUDA IPC handle of a buffer on a GPU; one process may open it, once."""
 

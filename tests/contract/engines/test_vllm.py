@@ -254,10 +254,19 @@ def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
     [
         (EngineSettings(extra_args={"no_such": 1}), "vLLM has no engine argument 'no_such'; remove it"),
         (EngineSettings(extra_args={"seed": 1}), "seed follows from other fields; remove it"),
+        (EngineSettings(extra_args={"worker_extension_cls": "a.B"}), "worker_extension_cls follows from other fields"),
+        (EngineSettings(extra_args={"pipeline_parallel_size": 2}), "would give an engine other GPUs than those of"),
         (EngineSettings(extra_args={"quantization": "fp8"}), "with quantization engines could not take the trainer's"),
+        (EngineSettings(extra_args={"override_generation_config": {"top_p": 0.5}}), "every request says how it is"),
+        (EngineSettings(extra_args={"otlp_traces_endpoint": "http://x"}), "are sent with tracking.openTelemetry"),
         (
             EngineSettings(extra_args={"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}),
-            "with speculative_config vLLM samples wrong tokens on CPUs; remove it",
+            "with speculative_config vLLM samples wrong tokens on CPUs; remove it, or use GPUs",
+        ),
+        (EngineSettings(extra_args={"spec_method": "ngram"}), "with spec_method vLLM samples wrong tokens on CPUs"),
+        (
+            EngineSettings(extra_args={"enable_chunked_prefill": True}),
+            "vLLM's engine would die on CPUs; remove it",
         ),
         (EngineSettings(kv_cache="1Ki", enforce_eager=True), "rollout.engine: vLLM does not start"),
     ],

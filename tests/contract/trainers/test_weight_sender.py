@@ -1,6 +1,8 @@
 """Ranks write parameters of any size into buckets of any size; readers get them whole, and can prove it."""
 
+import multiprocessing
 from dataclasses import replace
+from multiprocessing.connection import Connection
 
 import pytest
 import torch
@@ -106,3 +108,23 @@ def test_what_nobody_reads_is_not_shared() -> None:
     assert part is not None
     assert part.buffer is None
     sender.close()
+
+
+def test_another_process_reads_what_is_written_and_nothing_remains_of_a_writer_that_is_killed() -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    writer = context.Process(target=write_and_stay, args=(theirs,))
+    writer.start()
+    part = ours.recv()
+    (_, values), *_ = read(part, open_buffer(part.buffer, CPU))
+    writer.kill()
+    writer.join()
+    assert torch.equal(values, parameters([(20,)], torch.float32)[0][1])
+    with pytest.raises(RuntimeError, match="No such file"):
+        open_buffer(part.buffer, CPU)
+
+
+def write_and_stay(pipe: Connection) -> None:
+    sender = WeightSender(iter(parameters([(20,)], torch.float32)), CPU, 2 * 128)
+    pipe.send(sender.fill())
+    pipe.recv()

@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from tests.cost import CostPlugin
+from tests.failures import AtOnce
 from tests.properties import load_profile
 
 # Ray reads it when it is imported: a thread that outlives a test must not start Ray again behind the next one's back.
@@ -57,6 +58,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if _SOCKETS not in os.environ:  # Processes that run tests have those of the one that started them.
         os.environ[_SOCKETS] = sockets = tempfile.mkdtemp(prefix="ls-")
         config.add_cleanup(lambda: shutil.rmtree(sockets, ignore_errors=True))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Show failures at once; not in a run in one process, which is short, or in which somebody looks at one test."""
+    plugins = session.config.pluginmanager
+    if session.config.getoption("numprocesses") and (reporter := plugins.getplugin("terminalreporter")) is not None:
+        plugins.register(AtOnce(reporter), "failures")
 
 
 @pytest.hookimpl(trylast=True)

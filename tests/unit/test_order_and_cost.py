@@ -1,12 +1,20 @@
-"""What a run of the tests does beside running them: their random order, and what each file costs."""
+"""What a run of the tests does beside running them: their random order, the cost of each file, and failures at once."""
 
+import io
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
+
+import pytest
+from _pytest._io import TerminalWriter
+from _pytest.reports import TestReport
+from _pytest.terminal import TerminalReporter
 
 from tests.conftest import group, shuffled
 from tests.cost import Process, Tree, by_file
+from tests.failures import AtOnce
 
 ITEMS: list[Any] = [SimpleNamespace(path=Path(f"test_{file}.py"), name=name) for file in "abcd" for name in range(5)]
 
@@ -40,6 +48,17 @@ def test_only_parts_of_the_contract_tests_stay_in_one_process() -> None:
 def test_a_file_costs_what_its_tests_cost() -> None:
     cost = by_file({"test_a.py::one": 1.5, "test_a.py::Two::three[a::b]": 2.0, "test_b.py::one": 0.25})
     assert cost == {"test_a.py": 3.5, "test_b.py": 0.25}
+
+
+def test_a_failure_is_shown_when_it_happens(pytestconfig: pytest.Config) -> None:
+    shown = io.StringIO()
+    with mock.patch.object(pytestconfig, "get_terminal_writer", return_value=TerminalWriter(shown)):
+        plugin = AtOnce(TerminalReporter(pytestconfig, shown))
+        for outcome in ("passed", "failed"):
+            plugin.pytest_runtest_logreport(TestReport(f"a.py::{outcome}", ("a.py", 1, ""), {}, outcome, "so", "call"))
+    assert "a.py::failed (call)" in shown.getvalue()
+    assert "so" in shown.getvalue().splitlines()
+    assert "passed" not in shown.getvalue()
 
 
 ROOT = Process(started=0, pid=10, parent=1, own_s=5.0, waited_s=0.0)

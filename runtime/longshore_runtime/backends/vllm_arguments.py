@@ -34,7 +34,7 @@ _REFUSED: Final = (
     )
     | _refused(
         "quantization quantization_config cpu_offload_gb cpu_offload_params offload_backend offload_group_size "
-        "offload_params enable_lora",
+        "offload_params",
         "with {name} engines could not take the trainer's weights",
     )
     | _refused(

@@ -7,6 +7,7 @@ from longshore.api.model import DataFormat, Source
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.api.tracking import Tracking
+from longshore.checks.engine_arguments import argument_mistakes
 from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
@@ -19,6 +20,8 @@ from longshore.checks.trackers import missing_packages
 def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_bytes: float | None) -> list[CheckResult]:
     """Whatever can be seen in the files of a job; `gpu_bytes`: memory of a GPU of its nodes, if that is known."""
     results = []
+    if spec.rollout.engine.extra_args:
+        results.append(_arguments_check(spec))
     if model is not None:
         results += _model_checks(spec, model, gpu_bytes)
     elif spec.model.builtin is None:
@@ -28,6 +31,11 @@ def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_byte
     if spec.tracking.packages:
         results.append(_trackers_check(spec.tracking))
     return results
+
+
+def _arguments_check(spec: RLJobSpec) -> CheckResult:
+    mistakes = argument_mistakes(spec.rollout.engine, has_accelerator=spec.workers.has_accelerator)
+    return CheckResult(Check.ENGINE_ARGUMENTS, tuple(mistakes), "nothing contradicts what follows from other fields")
 
 
 def _model_checks(spec: RLJobSpec, directory: Path, gpu_bytes: float | None) -> list[CheckResult]:

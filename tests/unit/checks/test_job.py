@@ -91,6 +91,32 @@ def test_what_the_model_cannot_do_and_too_few_rows_are_mistakes(files: Files) ->
     assert rows.startswith("data: 1 prompts to train on are fewer than algorithm.promptsPerStep (2)")
 
 
+@pytest.mark.parametrize(
+    ("engine", "workers", "mistakes"),
+    [
+        ({"extraArgs": {"block_size": 64, "speculative_config": {}}}, {"gpusPerPod": 1}, []),
+        (
+            {"extraArgs": {"spec_tokens": 3}},
+            {"gpusPerPod": 0},
+            ["spec_tokens vLLM samples wrong tokens on CPUs; remove it, or use GPUs"],
+        ),
+        (
+            {"extraArgs": {"seed": 1, "nnodes": 2}},
+            {"gpusPerPod": 1},
+            ["seed follows from other fields; remove it", "other GPUs than those of its tensorParallelSize; remove it"],
+        ),
+        ({"backend": "Fake", "extraArgs": {"seed": 1}}, {"gpusPerPod": 0}, []),
+    ],
+)
+def test_arguments_that_vllm_cannot_have_are_mistakes(
+    files: Files, engine: dict[str, Any], workers: dict[str, Any], mistakes: list[str]
+) -> None:
+    files.spec(rollout={"engine": engine}, workers=workers)
+    found = files.mistakes(Check.ENGINE_ARGUMENTS)
+    assert all(mistake.endswith(end) for mistake, end in zip(found, mistakes, strict=True))
+    assert all(mistake.startswith("rollout.engine.extraArgs: ") for mistake in found)
+
+
 def test_memory_is_checked_against_a_gpu_that_is_known(files: Files) -> None:
     outcome, _, detail = files.found(gpu_bytes=None)[Check.GPU_MEMORY]
     assert outcome is CheckOutcome.NOT_CHECKED

@@ -171,6 +171,14 @@ def test_what_is_left_out_has_a_reason_and_what_is_the_same_has_none() -> None:
     assert "importance ratios would be wrong" in off.left_out["actor_rollout_ref.rollout.top_p"]
 
 
+def test_arguments_of_vllm_that_a_job_cannot_give_it_are_left_out_with_the_reason() -> None:
+    given = {"max_num_batched_tokens": 8192, "pipeline_parallel_size": 2}
+    found = verl(**{f"actor_rollout_ref__rollout__engine_kwargs__vllm__{name}": value for name, value in given.items()})
+    assert spec(found)["rollout"]["engine"]["extraArgs"] == {"max_num_batched_tokens": 8192}
+    reason = found.left_out["actor_rollout_ref.rollout.engine_kwargs.vllm.pipeline_parallel_size"]
+    assert reason.startswith("pipeline_parallel_size would give an engine other GPUs")
+
+
 def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
     found = verl(actor_rollout_ref__actor__clip_ratio_hgh=0.28, foo=1)
     assert found.unknown == {

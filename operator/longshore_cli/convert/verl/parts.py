@@ -3,6 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from longshore.checks.engine_arguments import refusal
 from longshore_cli.convert import places
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 from longshore_cli.convert.verl.algorithm import ACTOR, ROLLOUT
@@ -167,8 +168,10 @@ def engine_arguments(settings: ForeignSettings) -> EntryOutcome:
     named = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")
     arguments = {name: settings[f"{ROLLOUT}.{name}"] for name in named if settings[f"{ROLLOUT}.{name}"] is not None}
     prefix = f"{ROLLOUT}.engine_kwargs.vllm."
-    arguments |= {key.removeprefix(prefix): settings[key] for key in settings.given if key.startswith(prefix)}
-    return EntryOutcome({_EXTRA: arguments} if arguments else {})
+    given = {key: key.removeprefix(prefix) for key in settings.given if key.startswith(prefix)}
+    lost = {key: why for key, name in given.items() if (why := refusal(name, has_accelerator=True)) is not None}
+    arguments |= {name: settings[key] for key, name in given.items() if key not in lost}
+    return EntryOutcome({_EXTRA: arguments} if arguments else {}, lost)
 
 
 @entry(

@@ -1,0 +1,62 @@
+"""Arguments that a job may not give to vLLM's engine (`rollout.engine.extraArgs`), each with the reason."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from longshore.api.rollout import EngineBackend, EngineSettings
+
+
+def _refused(names: str, why: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), why)
+
+
+_REFUSED: Final = (
+    _refused(
+        "model model_weights hf_config_path tokenizer dtype max_model_len max_num_seqs tensor_parallel_size seed "
+        "enforce_eager logprobs_mode disable_log_stats async_scheduling enable_sleep_mode kv_cache_memory_bytes "
+        "gpu_memory_utilization worker_extension_cls",
+        "{name} follows from other fields",
+    )
+    | _refused(
+        "pipeline_parallel_size data_parallel_size data_parallel_size_local data_parallel_backend "
+        "distributed_executor_backend nnodes node_rank master_addr master_port worker_cls device_ids",
+        "{name} would give an engine other GPUs than those of its tensorParallelSize",
+    )
+    | _refused(
+        "quantization quantization_config cpu_offload_gb cpu_offload_params offload_backend offload_group_size "
+        "offload_params",
+        "with {name} engines could not take the trainer's weights",
+    )
+    | _refused(
+        "generation_config override_generation_config",
+        "{name} has no effect, because every request says how it is sampled (algorithm.temperature)",
+    )
+    | _refused(
+        "otlp_traces_endpoint collect_detailed_traces",
+        "{name} has no effect; spans of steps are sent with tracking.openTelemetry",
+    )
+)
+"""Why an argument is refused, by its name. With other GPUs, an engine of vLLM 0.32 waits for workers without end."""
+_REFUSED_ON_CPUS: Final = (
+    # vLLM 0.32 with n-grams: tokens of probability e^-12, and log-probabilities that are not numbers.
+    _refused("speculative_config spec_method spec_model spec_tokens", "with {name} vLLM samples wrong tokens on CPUs")
+    # A chunk of a prompt samples a useless token, and vLLM takes the random number back, which torch's generators for
+    # the CPU cannot do.
+    | _refused("enable_chunked_prefill", "with {name} vLLM's engine would die on CPUs")
+)
+
+
+def refusal(name: str, *, has_accelerator: bool) -> str | None:
+    """Return why an engine of vLLM cannot have this argument from a job; None: nothing is known against it."""
+    why = _REFUSED.get(name) or (None if has_accelerator else _REFUSED_ON_CPUS.get(name))
+    return None if why is None else why.format(name=name)
+
+
+def argument_mistakes(engine: EngineSettings, *, has_accelerator: bool) -> Iterator[str]:
+    """Yield a sentence for each extra argument that is refused. Only vLLM knows which others it has."""
+    if engine.backend is not EngineBackend.VLLM:
+        return
+    for name in engine.extra_args:
+        if (why := refusal(name, has_accelerator=has_accelerator)) is not None:
+            fix = "remove it, or use GPUs" if name in _REFUSED_ON_CPUS else "remove it"
+            yield f"rollout.engine.extraArgs: {why}; {fix}"

@@ -126,7 +126,7 @@ def test_a_lost_server_is_waited_for_and_found_at_its_new_address(pools: Callabl
         replies = executor.submit(pool.judge.complete, ["Why?"], 7)
         pool.servers[0] = JudgeServer(echo)
         pool.publish(0, pool.servers[0])
-        assert replies.result(timeout=20) == ["Why?, 7"]
+        assert replies.result(timeout=120) == ["Why?, 7"]
 
 
 def test_the_address_of_an_earlier_attempt_is_void(pools: Callable[[int], Pool]) -> None:

@@ -62,7 +62,13 @@ class Api:
             sent["Authorization"] = self._token
         data = body if isinstance(body, (bytes, str)) or body is None else json.dumps(body)
         response: urllib3.BaseHTTPResponse = self._pool.request(
-            method, self.url + path, body=data, headers=sent, preload_content=not stream, retries=False, timeout=30
+            method,
+            self.url + path,
+            body=data,
+            headers=sent,
+            preload_content=not stream,
+            retries=False,
+            timeout=_LIMIT_S,
         )
         return response
 
@@ -117,6 +123,12 @@ def is_established(event: Json) -> bool:
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
+_CHUNK_BYTES = 1 << 16
+"""What is read at once at most; what arrives is read when it does."""
+_LIMIT_S = 120.0
+"""Time for an event to arrive, on however busy a machine."""
+
+
 class Events:
     """Collects a watch's events in a thread."""
 
@@ -130,7 +142,7 @@ class Events:
     def _read(self) -> None:
         buffer = b""
         try:
-            for chunk in self._response.stream(1, decode_content=False):
+            for chunk in self._response.stream(_CHUNK_BYTES, decode_content=False):
                 buffer += chunk
                 *lines, buffer = buffer.split(b"\n")
                 with self._more:
@@ -139,13 +151,13 @@ class Events:
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
             pass  # closed by the test
 
-    def take(self, count: int, within_s: float = 20.0) -> list[Json]:
+    def take(self, count: int, within_s: float = _LIMIT_S) -> list[Json]:
         """The first ``count`` events, as soon as they are there."""
         with self._more:
             assert self._more.wait_for(lambda: len(self._seen) >= count, within_s), self._seen
             return self._seen[:count]
 
-    def until(self, holds: Callable[[Json], Any], within_s: float = 20.0) -> Json:
+    def until(self, holds: Callable[[Json], Any], within_s: float = _LIMIT_S) -> Json:
         """The first event that fits, as soon as it is there."""
         count = 1
         while not holds(event := self.take(count, within_s)[-1]):
@@ -161,7 +173,7 @@ class Events:
         self._thread.join(10)
 
 
-def eventually(what: str, holds: Callable[[], bool], within_s: float = 30.0) -> None:
+def eventually(what: str, holds: Callable[[], bool], within_s: float = _LIMIT_S) -> None:
     """Wait for what nothing tells: rights and policies take effect within a moment on a real cluster."""
     end_s = time.monotonic() + within_s
     while not holds():

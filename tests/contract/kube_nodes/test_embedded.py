@@ -55,7 +55,7 @@ def test_every_pod_has_a_loopback_address_of_its_own(kubectl: Kubectl) -> None:
     assert len(set(addresses)) == 2
     for address in addresses:
         assert address.startswith("127.")
-        socket.create_connection((address, 8000), timeout=10).close()
+        socket.create_connection((address, 8000), timeout=60).close()
 
 
 def test_python_in_a_pod_is_the_interpreter_that_runs_the_cluster(kubectl: Kubectl) -> None:

@@ -43,11 +43,11 @@ def forwarded(kubectl: Kubectl, target: str, port: int) -> Iterator[tuple[int, "
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.fullmatch(rf"Forwarding from 127\.0\.0\.1:(\d+) -> {port}\n", line)
-        assert found, line + process.communicate(timeout=20)[1]
+        assert found, line + process.communicate(timeout=120)[1]
         yield int(found[1]), said
     finally:
         process.terminate()
-        said.append(process.communicate(timeout=20)[1])
+        said.append(process.communicate(timeout=120)[1])
 
 
 def exchange(port: int, data: bytes) -> bytes:
@@ -102,7 +102,7 @@ def test_a_service_is_forwarded_to_one_of_its_pods(kubectl: Kubectl, echo: str) 
         assert exchange(int(found[1]), b"by name") == b"by name"
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
 
 
 def test_a_pod_without_a_node_has_no_ports(kubectl: Kubectl) -> None:

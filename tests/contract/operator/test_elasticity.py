@@ -37,7 +37,7 @@ def await_epoch(jobs: Jobs, runtime: dict[str, Any], epoch: int) -> None:
 
 
 def metric_lines(operator: Operator) -> list[str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/metrics", timeout=5) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/metrics", timeout=60) as response:
         return list(response.read().decode().splitlines())
 
 

@@ -165,7 +165,7 @@ class TestLeadership:
 def answer(operator: Operator, path: str) -> str | None:
     """What a health endpoint says, or None while it does not answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/{path}", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{operator.health_port}/{path}", timeout=60) as response:
             return str(response.read().decode())
     except OSError:
         return None

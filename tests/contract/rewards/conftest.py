@@ -101,7 +101,7 @@ def scorer(case: Case, endpoint: Endpoint, limit_s: float) -> Iterator[ResponseS
     finally:
         scorer.close()
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-    _, left = psutil.wait_procs(left, timeout=30)
+    _, left = psutil.wait_procs(left, timeout=120)
     assert not left
 
 

@@ -19,7 +19,7 @@ from tests.contract.kube_client.script import Script, access_to, event, stream
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
 NUM_LOOKS = 4
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 """After which the job ends though nobody looked at its claim."""
 SENTENCE = "The claim shared is not bound: there is no StorageClass 'fsat'"
 

@@ -33,7 +33,7 @@ def server(port: int, registry: CollectorRegistry) -> Iterator[HealthServer]:
 def get(port: int, path: str) -> tuple[int, str]:
     """Status and body of an answer."""
     try:
-        with urlopen(f"http://{HOST}:{port}{path}", timeout=10) as answer:
+        with urlopen(f"http://{HOST}:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()

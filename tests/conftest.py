@@ -16,6 +16,7 @@ from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
 from tests.cost import CostPlugin
 from tests.failures import AtOnce
 from tests.properties import load_profile
+from tests.yardstick import Yardstick
 
 # Ray reads it when it is imported: a thread that outlives a test must not start Ray again behind the next one's back.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = RAY_ENVIRONMENT["RAY_ENABLE_AUTO_CONNECT"]
@@ -53,7 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure what tests cost, and leave none of the sockets that vLLM does not remove."""
-    plugin = CostPlugin(config.getoption("--cost"))
+    runs_all = not hasattr(config, "workerinput")
+    plugin = CostPlugin(config.getoption("--cost"), Yardstick() if runs_all else None)
     config.pluginmanager.register(plugin, "cost")
     if _SOCKETS not in os.environ:  # Processes that run tests have those of the one that started them.
         os.environ[_SOCKETS] = sockets = tempfile.mkdtemp(prefix="ls-")

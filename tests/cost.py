@@ -1,7 +1,8 @@
 """What each test costs: CPU seconds and processes of everything that it starts, and a budget for the whole run.
 
-Wall-clock time says more about the machine than about the tests, so the budget (`cost_budget.json`) is in CPU seconds
-and in processes. A run of all tests that leaps past the budget fails; a run of a part only reports.
+Wall-clock time says more about the machine than about the tests, so the budget (`cost_budget.json`) is in processes and
+in CPU seconds, and these in proportion to what a fixed piece of work takes meanwhile (`tests/yardstick.py`). A run of
+all tests that leaps past the budget fails; a run of a part only reports.
 
 A thread samples `/proc`. A process belongs to the run if its parent does when it is first seen, so daemons are
 counted. A process that ends between two samples is not counted as one, but its CPU time is: its parent has it among
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+
+from tests.yardstick import Yardstick
 
 BUDGET: Final = Path(__file__).parent / "cost_budget.json"
 SAMPLE_S: Final = 0.5
@@ -166,14 +169,25 @@ def by_file(cpu_s: dict[str, float]) -> Counter[str]:
     return total
 
 
+def exceeded(total: Cost, yardstick_s: float, budget: Mapping[str, float]) -> list[str]:
+    """What exceeds the budget, on a machine on which the yardstick takes this long."""
+    allowed = {
+        "cpu_s": budget["cpu_s"] * yardstick_s / budget["yardstick_s"],
+        "num_processes": budget["num_processes"],
+    }
+    spent = total._asdict()
+    return [f"{name}: {spent[name]:.0f} of {most:.0f}" for name, most in allowed.items() if spent[name] > most]
+
+
 class CostPlugin:
     """Charges each test with what was spent since the test before it ended, shared fixtures included.
 
     With several test processes each measures its own tests; the one that they descend from measures the total.
     """
 
-    def __init__(self, table: str | None = None) -> None:
-        self._table = table
+    def __init__(self, table: str | None = None, yardstick: Yardstick | None = None) -> None:
+        """`yardstick`: where the total is measured."""
+        self._table, self._yardstick = table, yardstick
         self._meter = Meter()
         self._spent_s = 0.0
         self._cpu_s: dict[str, float] = {}
@@ -198,11 +212,13 @@ class CostPlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a run of all tests that leaps past its budget."""
         self._meter.stop()
-        budget = json.loads(BUDGET.read_text())
-        if len(self._cpu_s) < budget["num_tests"] or hasattr(session.config, "workerinput"):
+        if self._yardstick is None:
             return
-        spent = self._meter.read()._asdict()
-        self.exceeded = [f"{name}: {spent[name]:.0f} of {budget[name]}" for name in spent if spent[name] > budget[name]]
+        self._yardstick.stop()
+        budget = json.loads(BUDGET.read_text())
+        if len(self._cpu_s) < budget["num_tests"]:
+            return
+        self.exceeded = exceeded(self._meter.read(), self._yardstick.mean_s, budget)
         if self.exceeded and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -211,6 +227,8 @@ class CostPlugin:
         total = self._meter.read()
         terminalreporter.section("cost")
         terminalreporter.line(f"{total.cpu_s:.0f} CPU s, {total.num_processes} processes of more than {SAMPLE_S} s")
+        if self._yardstick is not None:
+            terminalreporter.line(f"{1_000 * self._yardstick.mean_s:.1f} ms of CPU time for the yardstick")
         for costs in (by_file(self._cpu_s), self._cpu_s):
             for name, cpu_s in sorted(costs.items(), key=lambda item: -item[1])[:NUM_SHOWN]:
                 if cpu_s >= SHOWN_FROM_S:

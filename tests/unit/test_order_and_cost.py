@@ -13,8 +13,9 @@ from _pytest.reports import TestReport
 from _pytest.terminal import TerminalReporter
 
 from tests.conftest import group, shuffled
-from tests.cost import Process, Tree, by_file
+from tests.cost import Cost, Process, Tree, by_file, exceeded
 from tests.failures import AtOnce
+from tests.yardstick import Yardstick
 
 ITEMS: list[Any] = [SimpleNamespace(path=Path(f"test_{file}.py"), name=name) for file in "abcd" for name in range(5)]
 
@@ -97,6 +98,19 @@ def test_between_two_samples_of_all_a_child_counts_as_it_did() -> None:
     ended = ROOT._replace(own_s=5.25, waited_s=2.5)
     assert tree.update_root(ended) == (2.25, 1)
     assert tree.update([ended]) == (2.75, 1)
+
+
+def test_a_machine_that_is_half_as_fast_may_take_twice_as_long() -> None:
+    budget = {"cpu_s": 1_000.0, "yardstick_s": 0.02, "num_processes": 10}
+    assert exceeded(Cost(1_900.0, 10), 0.04, budget) == []
+    assert exceeded(Cost(1_900.0, 10), 0.02, budget) == ["cpu_s: 1900 of 1000"]
+    assert exceeded(Cost(2_100.0, 11), 0.04, budget) == ["cpu_s: 2100 of 2000", "num_processes: 11 of 10"]
+
+
+def test_the_yardstick_is_work() -> None:
+    yardstick = Yardstick()
+    assert yardstick.mean_s > 0.0
+    yardstick.stop()
 
 
 def test_processes_of_others_are_not_counted() -> None:

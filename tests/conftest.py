@@ -54,8 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure what tests cost, and leave none of the sockets that vLLM does not remove."""
-    runs_all = not hasattr(config, "workerinput")
-    plugin = CostPlugin(config.getoption("--cost"), Yardstick() if runs_all else None)
+    measures_total = not hasattr(config, "workerinput")
+    plugin = CostPlugin(config.getoption("--cost"), Yardstick() if measures_total else None)
     config.pluginmanager.register(plugin, "cost")
     if _SOCKETS not in os.environ:  # Processes that run tests have those of the one that started them.
         os.environ[_SOCKETS] = sockets = tempfile.mkdtemp(prefix="ls-")

@@ -36,7 +36,7 @@ _REFUSED: Final = (
         "{name} has no effect; spans of steps are sent with tracking.openTelemetry",
     )
 )
-"""Why an argument is refused, by its name. With other GPUs, an engine of vLLM 0.32 waits for workers without end."""
+"""Why an argument is refused, by its name. With `pipeline_parallel_size`, vLLM 0.32 waits without end on CPUs."""
 _REFUSED_ON_CPUS: Final = (
     # vLLM 0.32 with n-grams: tokens of probability e^-12, and log-probabilities that are not numbers.
     _refused("speculative_config spec_method spec_model spec_tokens", "with {name} vLLM samples wrong tokens on CPUs")

@@ -19,7 +19,7 @@ class SharedBuffer:
 
     def __init__(self, num_bytes: int, device: torch.device, *, is_read: bool = True) -> None:
         """Allocate the memory. `is_read`: another process opens it; torch keeps shared GPU memory until one does."""
-        self._descriptor: int | None = None
+        self._file = None
         self.handle: BufferHandle | None = None
         """What the reader opens it by."""
         if device.type == "cuda" or not is_read:
@@ -28,15 +28,15 @@ class SharedBuffer:
             self.handle = BufferHandle(num_bytes, cuda_ipc=pickle.dumps(reduce_tensor(self.values)[1]))  # type: ignore[no-untyped-call]
         elif is_read:
             # It has no name in a file system: where this process is killed, nothing remains that takes memory.
-            self._descriptor = os.memfd_create("longshore-weights")
-            self.handle = BufferHandle(num_bytes, file=f"/proc/{os.getpid()}/fd/{self._descriptor}")
+            self._file = os.fdopen(os.memfd_create("longshore-weights"), "wb")
+            self.handle = BufferHandle(num_bytes, file=f"/proc/{os.getpid()}/fd/{self._file.fileno()}")
             self.values = _map(self.handle.file, num_bytes)
 
     def close(self) -> None:
         """Release the memory. On a GPU, it is free once all readers have closed it and `free_gpu_memory` is called."""
         del self.values
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        if self._file is not None:
+            self._file.close()
 
 
 def free_gpu_memory() -> None:

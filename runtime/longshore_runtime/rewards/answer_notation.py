@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_FULL_WIDTH: Final = {0xFF00 + code: chr(0x20 + code) for code in range(1, 0x5F)}
-"""Digits, letters and signs as wide as a Chinese character."""
-_TO_ASCII: Final = str.maketrans(_FULL_WIDTH | {"，": ", ", "、": ", ", "。": "."})
-"""In Chinese and Japanese text, the wide commas divide lists, and no thousands."""
+_FULL_WIDTH: Final = {0xFF00 + code: chr(0x20 + code) for code in range(1, 0x5E)}
+"""Digits, letters and signs as wide as a Chinese character. The wide tilde stays: it is no space, as it is in LaTeX."""
+_TO_ASCII: Final = str.maketrans(_FULL_WIDTH | {"，": ", ", "、": ", ", "。": ".", "｛": "\\{", "｝": "\\}"})
+"""Wide commas divide lists, not thousands, and wide braces are those of sets, not those of LaTeX."""
 _SPACES: Final = re.compile(r"(?<!\\)\\[,;: ]|\\quad\b|\\qquad\b|~|\\hspace\{[^{}]*\}|\s")
 _NOTHING: Final = re.compile(r"\\!|\\displaystyle\b|\\(?:left|right)(?![A-Za-z])\.?|\\(?:limits|nolimits)\b")
 _TEXT_COMMAND: Final = re.compile(r"\\(?:mbox|textbf|textrm|textit|textnormal|textsf|mathrm|mathsf|hbox)\s*\{")

@@ -1,5 +1,6 @@
 """Ranks write parameters of any size into buckets of any size; readers get them whole, and can prove it."""
 
+import gc
 import multiprocessing
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -120,6 +121,18 @@ def test_another_process_reads_what_is_written_and_nothing_remains_of_a_writer_t
     writer.kill()
     writer.join()
     assert torch.equal(values, parameters([(20,)], torch.float32)[0][1])
+    with pytest.raises(RuntimeError, match="No such file"):
+        open_buffer(part.buffer, CPU)
+
+
+def test_nothing_remains_of_a_sender_that_is_abandoned() -> None:
+    """As when an update fails in the middle."""
+    sender = WeightSender(iter(parameters([(20,)], torch.float32)), CPU, 2 * 128)
+    part = sender.fill()
+    assert part is not None and part.buffer is not None
+    open_buffer(part.buffer, CPU)
+    del sender
+    gc.collect()
     with pytest.raises(RuntimeError, match="No such file"):
         open_buffer(part.buffer, CPU)
 

@@ -162,7 +162,7 @@ def micro_batch(settings: ForeignSettings) -> EntryOutcome:
     [f"{ROLLOUT}.max_num_batched_tokens", f"{ROLLOUT}.enable_chunked_prefill", f"{ROLLOUT}.enable_prefix_caching",
      f"{ROLLOUT}.engine_kwargs.vllm", f"{ROLLOUT}.engine_kwargs.vllm.*"],
     [_EXTRA],
-    "arguments of vLLM under their names",
+    "arguments of vLLM under their names, but those that `longshore check` refuses",
 )  # fmt: skip
 def engine_arguments(settings: ForeignSettings) -> EntryOutcome:
     named = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")

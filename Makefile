@@ -13,9 +13,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLUSTER ?= embedded
 TESTS ?= tests devcluster/tests
-# Test processes: two more than cores, because tests wait for much, as far as each has 4 GiB.
+# Test processes: two more than cores, because tests wait for much, as far as each has 4 GiB. Unit tests wait for nothing.
 # Tests of one group, which share an engine or a cluster, stay together.
-JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ {room = int($$2 / 4194304); jobs = cores + 2; \
+MORE_JOBS = $(if $(filter-out tests/unit%,$(TESTS)),2,0)
+JOBS ?= $(shell awk -v jobs=$$(($$(nproc) + $(MORE_JOBS))) '/^MemAvailable/ {room = int($$2 / 4194304); \
   if (room < jobs) jobs = room; print(jobs < 1 ? 1 : jobs)}' /proc/meminfo)
 PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --no-loadscope-reorder
 LINT = $(MAKE) --no-print-directory lint

@@ -5,6 +5,7 @@ case. T and T_anchor are seconds of an idle machine. On a busy one a program wai
 about the program; so measured times are divided by the contention, and wall limits multiplied by it.
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,8 @@ def _contention(delays: Collection[tuple[int, float]]) -> float:
     """
     votes: dict[int, float] = {}
     for prompt, ratio in delays:
-        votes[prompt] = min(ratio, votes.get(prompt, ratio))
+        if ratio < votes.get(prompt, math.inf):
+            votes[prompt] = ratio
     if len(delays) < MIN_RESPONSES or len(votes) < MIN_PROMPTS:
         return 1.0
     return min(max(1.0, median(votes.values())), MAX_CONTENTION)

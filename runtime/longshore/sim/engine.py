@@ -81,6 +81,8 @@ class SimEngine:
         """A heap of running requests in the order in which SGLang preempts; those that do not run are passed over."""
         self._num_started = 0
         self._context_tokens = 0
+        self._tokens_at_0 = 0
+        """Of all running requests; `_Running` says what this is."""
         self._waiting: deque[SimRequest] = deque()
         self._leaving: set[ResponseId] = set()
         self._cached: set[Draw] = set()
@@ -235,7 +237,7 @@ class SimEngine:
 
     def _remove(self, response: ResponseId, *, finished: bool) -> EndedRequest:
         running = self._running.pop(response)
-        self._context_tokens -= running.context_tokens(self._step)
+        self._leave(running)
         return EndedRequest(response, running.num_tokens(self._step), finished, self._step)
 
     def _preempt(self) -> bool:
@@ -268,10 +270,15 @@ class SimEngine:
             heapq.heappush(self._fewest, place)
         heapq.heappush(self._finishes, (finish, request.response))
         self._context_tokens += _context(request)
+        self._tokens_at_0 += running.tokens_at_0
         draw = request.response.draw
         num_computed = _context(request) if draw not in self._cached else request.kept_tokens
         self._cached.add(draw)
         return num_computed
+
+    def _leave(self, running: _Running) -> None:
+        self._context_tokens -= running.context_tokens(self._step)
+        self._tokens_at_0 -= running.tokens_at_0
 
     def _compute(self, prefill_tokens: int) -> None:
         if prefill_tokens:
@@ -283,7 +290,7 @@ class SimEngine:
 
     def _stopped(self, running: _Running) -> SimRequest:
         """Note that it does not run any more; returns what waits."""
-        self._context_tokens -= running.context_tokens(self._step)
+        self._leave(running)
         self.num_preemptions += 1
         return running.request._replace(kept_tokens=running.num_tokens(self._step))
 
@@ -300,12 +307,13 @@ class SimEngine:
             return
         while self._is_over_full:
             self._waiting.append(self._stopped(self._pop_fewest()))
-        reserve.preempted(self._running_tokens())
+        reserve.preempted(len(self._running), self._response_tokens)
 
     def _admit_with(self, reserve: Reserve) -> None:
         """Prefill by prefill, each of a chunk; what one has started is part of the running requests in the next."""
         while reserve.is_open and self._waiting:
-            free = self._shape.kv_capacity_tokens - self._context_tokens - reserve.kept_for(self._running_tokens())
+            kept = reserve.kept_for(len(self._running), self._response_tokens, self._running_tokens())
+            free = self._shape.kv_capacity_tokens - self._context_tokens - kept
             chunk_tokens = CHUNK_TOKENS
             while self._waiting and chunk_tokens > 0:
                 request = self._waiting[0]
@@ -318,9 +326,13 @@ class SimEngine:
                 free -= _context(request) + reserve.growth(0)
                 chunk_tokens -= num_computed
 
-    def _running_tokens(self) -> list[int]:
+    @property
+    def _response_tokens(self) -> int:
+        return self._tokens_at_0 + len(self._running) * self._step
+
+    def _running_tokens(self) -> Iterator[int]:
         step = self._step
-        return [running.tokens_at_0 + step for running in self._running.values()]
+        return (running.tokens_at_0 + step for running in self._running.values())
 
     def _pop_fewest(self) -> _Running:
         while True:

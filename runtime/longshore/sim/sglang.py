@@ -6,7 +6,7 @@ that come at once, the first get a start before the cache is full (`PrefillAdder
 `retract_decode` of its code, with its default settings).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 _FIRST_SHARE: Final = 0.7
@@ -39,10 +39,12 @@ class Reserve:
         """What a request with so many response tokens may still add."""
         return min(self._max_new_tokens - num_tokens, _MAX_GROWTH_TOKENS)
 
-    def kept_for(self, num_tokens: Iterable[int]) -> float:
-        """Room for running requests with so many response tokens."""
-        # Not by `growth`: this is most of what a simulation of SGLang computes.
+    def kept_for(self, num_running: int, total_tokens: int, num_tokens: Iterable[int]) -> float:
+        """Room for running requests, of which each has so many response tokens; `total_tokens` is their sum."""
         most, limit = _MAX_GROWTH_TOKENS, self._max_new_tokens
+        if limit <= most:
+            return self._share * (num_running * limit - total_tokens)
+        # Not by `growth`: this is most of what a simulation of SGLang computes.
         return self._share * sum([limit - each if limit - each < most else most for each in num_tokens])
 
     def stepped(self, num_steps: int) -> None:
@@ -52,9 +54,9 @@ class Reserve:
             self._skips_step = False
             self._share = max(_LEAST_SHARE, self._share - num_falls * _LESS_PER_STEP)
 
-    def preempted(self, left: Sequence[int]) -> None:
-        """Requests were stopped; those that are left have so many response tokens."""
-        needed = sum(left) + _STEPS_AFTER_PREEMPTION * len(left)
-        self._share = min(1.0, needed / (self._max_new_tokens * len(left) + 1))
+    def preempted(self, num_left: int, total_tokens: int) -> None:
+        """Requests were stopped; those that are left have so many response tokens together."""
+        needed = total_tokens + _STEPS_AFTER_PREEMPTION * num_left
+        self._share = min(1.0, needed / (self._max_new_tokens * num_left + 1))
         self._skips_step = True
         self.is_open = False  # What was just stopped would be the first to fit, and does not.

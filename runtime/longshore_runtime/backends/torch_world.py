@@ -5,6 +5,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from longshore_runtime.backends.gloo_device import share_device
 from longshore_runtime.backends.world import World
 
 _TIMEOUT = timedelta(minutes=30)
@@ -15,6 +16,7 @@ def join(world: World, device: torch.device) -> None:
     """Meet the other ranks (nccl on CUDA, gloo elsewhere); a world of one meets nobody."""
     if world.size == 1:
         return
+    share_device()
     dist.init_process_group(
         backend="nccl" if device.type == "cuda" else "gloo",
         init_method=f"tcp://{world.host}:{world.port}",

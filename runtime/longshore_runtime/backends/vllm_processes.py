@@ -4,7 +4,8 @@ vLLM starts a new interpreter for each tensor-parallel rank, and for the engine 
 torch once more: 13 s of CPU time. Here they are forks of multiprocessing's fork server, which runs no thread.
 
 A rank that waits for the next step looks at shared memory without a pause for a second, which keeps a core busy. Here
-it sleeps between two looks: ranks, trainers and rewards share the cores. With a GPU everything stays as in vLLM.
+it sleeps between two looks, and its process groups share a device (`gloo_device`): ranks, trainers and rewards share
+the cores. With a GPU everything stays as in vLLM.
 """
 
 import itertools
@@ -21,6 +22,8 @@ from vllm.distributed.device_communicators import shm_broadcast
 from vllm.v1.engine import utils as engine_processes
 from vllm.v1.executor import multiproc_executor
 
+from longshore_runtime.backends.gloo_device import share_device
+
 _PRELOAD: Final = "longshore_runtime.backends.vllm_cpu"
 _PAUSE_S: Final = 0.0002
 """Between two looks at shared memory: short against a step, and many times what a look takes."""
@@ -31,6 +34,7 @@ def adapt_processes(model_modules: list[str]) -> None:
 
     `model_modules` define the class of their model.
     """
+    share_device()
     shm_broadcast.sched_yield = lambda: time.sleep(_PAUSE_S)
     context = _ForkingContext()
     context.set_forkserver_preload([_PRELOAD, *model_modules])

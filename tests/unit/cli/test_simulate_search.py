@@ -58,16 +58,12 @@ def test_a_job_that_does_what_is_advised_is_kept(tmp_path: Path, found: Json) ->
     assert again["choices"][0]["gain"] < 0.1 < found["choices"][0]["gain"]
 
 
-def test_a_table_marks_the_choice_of_the_manifest(tmp_path: Path) -> None:
-    shown = simulated(manifest(tmp_path), "--search").stdout
+def test_a_table_marks_the_choice_of_the_manifest_and_a_picture_shows_the_baseline_and_the_best(tmp_path: Path) -> None:
+    picture = tmp_path / "found.svg"
+    shown = simulated(manifest(tmp_path), "--search", "--timeline", picture).stdout
     assert shown.startswith("small: Qwen2.5-7B on 4 x H100, TP 1")
     assert [line for line in shown.splitlines() if line.strip().startswith("Synchronous *")]
     assert "choices tried in" in shown
-
-
-def test_a_picture_shows_the_baseline_and_the_best(tmp_path: Path) -> None:
-    picture = tmp_path / "found.svg"
-    shown = simulated(manifest(tmp_path), "--search", "--timeline", picture).stdout
     assert f"The timeline is in {picture}." in shown
     assert picture.read_text().count('<g id="axes_') >= 2
 

@@ -30,6 +30,7 @@ from longshore_operator.plan import (
 )
 from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.reconcile import reconcile
+from longshore_operator.settings import pod_settings_fingerprint
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIG = OperatorConfig(runtime_image="runtime:1")
@@ -65,6 +66,11 @@ def _job_of(spec: str) -> RLJob:
     return RLJob.model_validate({"metadata": {"name": "demo"}, "spec": json.loads(spec)})
 
 
+@lru_cache(maxsize=64)
+def _spec_hash_of(spec: str) -> str:
+    return pod_settings_fingerprint(_job_of(spec).spec)
+
+
 @dataclass
 class Cluster:
     """The cluster: what the operator applied, and what became of it."""
@@ -86,6 +92,8 @@ class Cluster:
     pod_group_mistake: str = ""
     """Why there can be none."""
     _num_created: int = 0
+    _applied_for: tuple[int, int] = (0, 0)
+    _when_applied: tuple[object, ...] = ()
 
     @property
     def job(self) -> RLJob:
@@ -93,14 +101,18 @@ class Cluster:
 
     def observed(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Observed:
         seen = tuple(self.pods.values()) if pods is None else pods
+        spec = json.dumps(SPEC | self.spec)
         remembered: dict[str, Any] = {
             "reported_rejection": self.reported_rejection,
             "reported_notice": self.reported_notice,
+            "spec_hash": _spec_hash_of(spec),
+            # An operator that has restarted, or found other children than it applied, has forgotten it.
+            "applied_for": self._applied_for if self._when_applied == (self.children, self.config) else (0, 0),
         }
-        if _job_of(json.dumps(SPEC | self.spec)).spec.scheduling.pod_group is not None:
+        if _job_of(spec).spec.scheduling.pod_group is not None:
             remembered["pod_group"] = PodGroupView(self.pod_group, self.pod_group_mistake)
         remembered |= {"ray_token": "t0ken", "judge_token": "0ther", "reward_token": "own"}
-        return Observed(pods=seen, children=dict(self.children), **remembered, **more)
+        return Observed(pods=seen, children=dict(self.children), **(remembered | more))
 
     def plan(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Plan:
         return reconcile(self.job, self.observed(pods, **more), self.now, self.config)
@@ -126,6 +138,9 @@ class Cluster:
             self.status = plan.status
         for action in plan.actions:
             self._apply(action)
+        if plan.has_all_children and plan.status is not None:
+            self._applied_for = self.generation, plan.status.attempt
+            self._when_applied = dict(self.children), self.config
         self.reported_notice = max(self.reported_notice, newest_notice(self.status.runtime))
 
     def _apply(self, action: object) -> None:

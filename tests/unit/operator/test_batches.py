@@ -82,7 +82,7 @@ def test_a_pass_builds_no_more_pods_than_it_makes(monkeypatch: pytest.MonkeyPatc
 def test_the_fingerprint_of_the_settings_is_computed_once_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = started()
     num_computed = counted(monkeypatch, module, "pod_settings_fingerprint")
-    cluster.step()
+    cluster.plan(spec_hash="")
     assert num_computed() == 1
     cluster.plan(spec_hash="known")
     assert num_computed() == 1

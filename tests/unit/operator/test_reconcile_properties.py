@@ -1,21 +1,24 @@
 """Whatever happens to the pods, and however late the operator sees it, a job keeps its promises and settles; and
 whatever the coordinator tells, however late or often, no assignment asks for what it must not."""
 
+from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
-from longshore.api.round_status import RoundKind
+from longshore.api.round_status import RepurposingBenefit, RoundKind
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, ConditionStatus, Phase, RLJobStatus
 from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.reconcile import reconcile
 from tests.properties import examples
+from tests.unit.operator.assigned import COSTS, PAYS, after_rounds, at_milestone, load
 from tests.unit.operator.model import START, Cluster, make_job
 
 BACKOFF_LIMIT = 3
@@ -206,8 +209,8 @@ REPLICAS, GPUS_PER_POD = 4, 4
 POD_LOADS = st.fixed_dictionaries(
     {
         "pod": st.integers(0, REPLICAS),
-        "gpus": st.integers(0, GPUS_PER_POD),
-        "kv_capacity_tokens": st.sampled_from([1_000, 0]),
+        "gpus": st.just(GPUS_PER_POD) | st.integers(0, GPUS_PER_POD),
+        "kv_capacity_tokens": st.sampled_from([1_000, 1_000, 1_000, 0]),
         "running_tokens": st.integers(0, 1_000),
     }
 )
@@ -225,11 +228,14 @@ ROUNDS = st.fixed_dictionaries(
         "load": st.none() | LOADS,
     }
 )
+PREEMPTIONS = st.sampled_from([0, 0, 0, 30, 90])
+BUSY = st.lists(st.integers(0, 1_000), min_size=2, max_size=REPLICAS).map(tuple)
+"""Tokens of each pod that samples."""
 FINISHED_ROUNDS = st.fixed_dictionaries(
     {
         "number": st.integers(1, 30),
         "kind": st.sampled_from(RoundKind),
-        "preemptions": st.sampled_from([0, 0, 0, 30, 90]),
+        "preemptions": PREEMPTIONS,
     }
 )
 TELEMETRY = st.fixed_dictionaries(
@@ -239,6 +245,7 @@ TELEMETRY = st.fixed_dictionaries(
         "round": st.none() | ROUNDS,
         "recent_rounds": st.lists(FINISHED_ROUNDS, max_size=16),
         "rejected_epoch": st.integers(0, 6),
+        "repurposing": st.dictionaries(st.sampled_from(RoundKind), st.sampled_from([PAYS, PAYS, COSTS])),
         "trainer_pods": st.lists(st.integers(0, REPLICAS), max_size=3),
         "tp_size": st.integers(0, 4),
         "tp_sizes": st.sampled_from([[], [1, 2, 4], [1, 2], [1], [2, 4], [0, 3]]),
@@ -249,6 +256,9 @@ TELEMETRY = st.fixed_dictionaries(
 class AnyTelemetry(RuleBasedStateMachine):
     """Telemetry comes late, repeated, of other attempts, or not at all, while coordinator and operator restart."""
 
+    num_changes: ClassVar[Counter[str]] = Counter()
+    """Of what was assigned, in all histories."""
+
     def __init__(self) -> None:
         super().__init__()
         rollout = {"handover": "Streamed", "engine": {"parallelism": "Adaptive"}}
@@ -256,21 +266,37 @@ class AnyTelemetry(RuleBasedStateMachine):
         self.cluster = Cluster(spec={"rollout": rollout, "workers": workers, "reward": {"pods": 0}})
         self.cluster.reconcile_until_stable()
         self.reported: list[RuntimeStatus] = []
+        self.num_of_attempt = 0
+        """Reports since the attempt started."""
 
     @rule(telemetry=TELEMETRY, of_this_attempt=st.booleans())
-    def the_coordinator_reports(self, telemetry: RuntimeStatus, of_this_attempt: bool) -> None:
+    def the_coordinator_reports_anything(self, telemetry: RuntimeStatus, of_this_attempt: bool) -> None:
         if of_this_attempt:
             telemetry = telemetry.model_copy(update={"attempt": self.cluster.status.attempt})
-        self.reported.append(telemetry)
-        self._arrives(telemetry)
+        self._reports(telemetry)
+
+    @rule(
+        number=st.integers(1, 6), peak=st.sampled_from([500, 4_000]), busy=BUSY, benefit=st.sampled_from([PAYS, COSTS])
+    )
+    def the_coordinator_reports_a_milestone(
+        self, number: int, peak: int, busy: tuple[int, ...], benefit: RepurposingBenefit
+    ) -> None:
+        known = {"attempt": self.cluster.status.attempt, "repurposing": {RoundKind.SHORT: benefit}}
+        self._reports(at_milestone(number, load=load(peak, busy, GPUS_PER_POD), **known))
+
+    @rule(first=st.integers(1, 20), preemptions=st.lists(PREEMPTIONS, min_size=1, max_size=8))
+    def the_coordinator_reports_rounds_that_are_over(self, first: int, preemptions: list[int]) -> None:
+        self._reports(after_rounds(*preemptions, first=first, attempt=self.cluster.status.attempt))
 
     @precondition(lambda self: self.reported)
     @rule(data=st.data())
     def something_old_arrives(self, data: st.DataObject) -> None:
         self._arrives(data.draw(st.sampled_from(self.reported)))
 
+    @precondition(lambda self: self.num_of_attempt >= 2)  # An attempt without reports would only take time.
     @rule()
     def a_new_attempt_starts(self) -> None:
+        self.num_of_attempt = 0
         self.cluster.delete("demo-coordinator")
         self.cluster.reconcile_until_stable()
 
@@ -285,6 +311,11 @@ class AnyTelemetry(RuleBasedStateMachine):
         self.cluster.step()
         assert (self.cluster.status.assignment, self.cluster.status.planner) == before, "nothing came in between"
 
+    def _reports(self, telemetry: RuntimeStatus) -> None:
+        self.reported.append(telemetry)
+        self.num_of_attempt += 1
+        self._arrives(telemetry)
+
     def _arrives(self, telemetry: RuntimeStatus) -> None:
         before = self.cluster.status.assignment
         self.cluster.status = self.cluster.status.model_copy(update={"runtime": telemetry})
@@ -297,9 +328,11 @@ class AnyTelemetry(RuleBasedStateMachine):
         if after.baseline != before.baseline:
             assert set(after.baseline.tp_sizes.values()) <= set(telemetry.tp_sizes)
         assert all(GPUS_PER_POD % size == 0 for size in after.baseline.tp_sizes.values())
+        self.num_changes["sizes"] += after.baseline != before.baseline
         overlay = after.overlay
         if overlay is None or overlay == before.overlay:
             return
+        self.num_changes["pods"] += 1
         assert telemetry.round is not None and telemetry.round.load is not None
         assert overlay.attempt == telemetry.attempt == self.cluster.status.attempt
         assert overlay.round == telemetry.round.number > telemetry.step
@@ -325,5 +358,9 @@ class AnyTelemetry(RuleBasedStateMachine):
         assert ("Repurposed" in shown) == (reported and bool(status.runtime and status.runtime.trainer_pods))
 
 
-TestAnyTelemetry = AnyTelemetry.TestCase
-TestAnyTelemetry.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
+def test_no_assignment_asks_for_what_it_must_not() -> None:
+    AnyTelemetry.num_changes.clear()
+    run_state_machine_as_test(
+        AnyTelemetry, settings=settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
+    )
+    assert min(AnyTelemetry.num_changes[what] for what in ("pods", "sizes")) >= 10, "hardly anything was assigned"

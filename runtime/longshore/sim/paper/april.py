@@ -99,13 +99,13 @@ def job(constants: AprilConstants, model: str, objective: str, seed: int) -> Sim
     )
 
 
-def predict(constants: AprilConstants) -> dict[str, float]:
-    """By figure; the same for all datasets."""
+def predict(constants: AprilConstants, *, num_steps: int = _NUM_STEPS, num_seeds: int = _NUM_SEEDS) -> dict[str, float]:
+    """By figure; the same for all datasets. Fewer steps and seeds are for those who only want to see it run."""
     predicted: dict[str, float] = {}
     of_april: list[StepRecord] = []
     for model in MODEL_NAMES:
         for objective in OBJECTIVES:
-            baseline, april = (_steps(constants, model, objective, lot) for lot in (None, _LOT))
+            baseline, april = (_steps(constants, model, objective, lot, num_steps, num_seeds) for lot in (None, _LOT))
             gain = 100 * (_tokens_per_s(april) / _tokens_per_s(baseline) - 1)
             predicted |= {f"april/3.2.1/{model}/{objective}/{dataset}": gain for dataset in DATASETS}
             of_april += april if objective == "GRPO" else []
@@ -162,14 +162,21 @@ def _sensitivity(changed: str, constants: AprilConstants) -> Sensitivity:
     return Sensitivity(changed, gains["GRPO"], gains["DAPO"], carried_over["GRPO"])
 
 
-def _steps(constants: AprilConstants, model: str, objective: str, lot: int | None) -> list[StepRecord]:
+def _steps(
+    constants: AprilConstants,
+    model: str,
+    objective: str,
+    lot: int | None,
+    num_steps: int = _NUM_STEPS,
+    num_seeds: int = _NUM_SEEDS,
+) -> list[StepRecord]:
     """Of all seeds, once as many partial responses come as go."""
     steps: list[StepRecord] = []
-    for seed in range(_NUM_SEEDS):
+    for seed in range(num_seeds):
         sim_job = job(constants, model, objective, seed)
         cursor = DrawCursor(sim_job.num_prompts, seed)
         policy = slime_policy(SHAPE, cursor, lot, dynamic_sampling=sim_job.dynamic_sampling)
-        steps += simulate(sim_job, _NUM_STEPS, keeps_spans=False, policy=policy).steps[_WARM_UP_STEPS:]
+        steps += simulate(sim_job, num_steps, keeps_spans=False, policy=policy).steps[_WARM_UP_STEPS:]
     return steps
 
 

@@ -12,7 +12,6 @@ as many groups are in service as the KV cache holds, in their order.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import fmean
 from typing import Final
 
@@ -136,8 +135,12 @@ def _groups_in_kv_cache(sim_job: SimJob) -> int:
     return max(_GROUPS_PER_UPDATE, capacity // (_RESPONSES_PER_PROMPT * lengths.max_tokens))
 
 
-def calibrate(baselines: Baselines) -> RolloutPipeConstants:
-    """Lengths, then the engine, then the trainer."""
+def calibrate(baselines: Baselines, num_rounds: int = _NUM_ROUNDS) -> RolloutPipeConstants:
+    """Lengths, then the engine, then the trainer, by means of so many rounds."""
+
+    def slime(constants: RolloutPipeConstants, num_groups: int) -> list[Cell]:
+        return [cell(constants, "slime", num_groups, seed, num_rounds=num_rounds) for seed in range(len(WORKLOADS))]
+
     constants = RolloutPipeConstants()
     median = solve(
         lambda each: mean_tokens(replace(constants, median_tokens=each).lengths(0)),
@@ -148,42 +151,51 @@ def calibrate(baselines: Baselines) -> RolloutPipeConstants:
     share = prompt_share(baselines, median, constants.sigma, constants.max_tokens)
     constants = replace(constants, median_tokens=median, prompt_share=share)
     dispatch_s = baselines["rolloutpipe/5.2/dispatch/slime"]
-    overhead_s = solve(lambda each: _slime_rollout_s(replace(constants, step_overhead_s=each)), dispatch_s, 0.0, 0.05)
+    overhead_s = solve(
+        lambda each: fmean(one.first_dispatch_s for one in slime(replace(constants, step_overhead_s=each), 96)),
+        dispatch_s,
+        0.0,
+        0.05,
+    )
     constants = replace(constants, step_overhead_s=overhead_s)
+    trainer_s = {
+        num_groups: fmean(one.trainer_compute_s for one in slime(constants, num_groups)) for num_groups in GROUPS
+    }
     ratios = [
-        baselines[f"rolloutpipe/table1/{workload}/{num_groups}/slime"] / _trainer_s(constants, num_groups)
+        baselines[f"rolloutpipe/table1/{workload}/{num_groups}/slime"] / trainer_s[num_groups]
         for workload in WORKLOADS
         for num_groups in GROUPS
     ]
     return replace(constants, train_tokens_per_s=constants.train_tokens_per_s / fmean(ratios))
 
 
-def cell(constants: RolloutPipeConstants, system: str, num_groups: int, seed: int, strict: bool = False) -> Cell:
+def cell(
+    constants: RolloutPipeConstants,
+    system: str,
+    num_groups: int,
+    seed: int,
+    *,
+    strict: bool = False,
+    num_rounds: int = _NUM_ROUNDS,
+) -> Cell:
     """Simulate a point."""
     sim_job = job(constants, system, num_groups, seed, strict=strict)
-    return Cell.of(simulate(sim_job, _NUM_ROUNDS, keeps_spans=False).steps)
+    return Cell.of(simulate(sim_job, num_rounds, keeps_spans=False).steps)
 
 
-def _slime_rollout_s(constants: RolloutPipeConstants) -> float:
-    return fmean(cell(constants, "slime", 96, seed).first_dispatch_s for seed in range(len(WORKLOADS)))
-
-
-@cache
-def _trainer_s(constants: RolloutPipeConstants, num_groups: int) -> float:
-    return fmean(cell(constants, "slime", num_groups, seed).trainer_compute_s for seed in range(len(WORKLOADS)))
-
-
-def predict(constants: RolloutPipeConstants) -> dict[str, float | tuple[float, float]]:
-    """By figure; ranges over workloads or settings."""
+def predict(constants: RolloutPipeConstants, num_rounds: int = _NUM_ROUNDS) -> dict[str, float | tuple[float, float]]:
+    """By figure; ranges over workloads or settings. Fewer rounds are for those who only want to see it run."""
     prefix = "rolloutpipe/"
     cells = {
-        (workload, num_groups, system): cell(constants, system, num_groups, seed)
+        (workload, num_groups, system): cell(constants, system, num_groups, seed, num_rounds=num_rounds)
         for seed, workload in enumerate(WORKLOADS)
         for num_groups in GROUPS
         for system in SYSTEMS
     }
     strict = {
-        (workload, num_groups, "cgp_fgd"): cell(constants, "cgp_fgd", num_groups, seed, strict=True)
+        (workload, num_groups, "cgp_fgd"): cell(
+            constants, "cgp_fgd", num_groups, seed, strict=True, num_rounds=num_rounds
+        )
         for seed, workload in enumerate(WORKLOADS)
         for num_groups in GROUPS
     }

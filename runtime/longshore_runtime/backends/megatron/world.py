@@ -5,6 +5,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from longshore_runtime.backends import torch_world
+from longshore_runtime.backends.gloo_device import share_device
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 
@@ -17,6 +18,7 @@ def join(world: World, sizes: ParallelSizes, device: torch.device) -> None:
     sizes.check_world(world.size)
     if not dist.is_initialized():
         if world.size == 1:
+            share_device()
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(_backend(device), store=store, rank=0, world_size=1)
         else:

@@ -1,0 +1,47 @@
+"""Process groups of a rank on CPUs."""
+
+import gc
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from longshore_runtime.backends import torch_world
+from longshore_runtime.backends.world import World
+from tests.contract.trainers.ranks import kept_ranks
+
+NUM_GROUPS = 10
+WORKERS_PER_GROUP = 2
+
+
+def sums_and_threads(world: World) -> tuple[list[float], int, int]:
+    """What each group adds up, and by how many threads groups are more than the first; then with half of them gone."""
+    torch_world.join(world, torch.device("cpu"))
+    before = num_threads()
+    groups = [dist.new_group(list(range(world.size))) for _ in range(NUM_GROUPS)]
+    sums = [add_up(world, group) for group in groups]
+    among_all = num_threads() - before
+    for group in groups[: NUM_GROUPS // 2]:
+        dist.destroy_process_group(group)
+    del group, groups[: NUM_GROUPS // 2]
+    gc.collect()
+    sums += [add_up(world, group) for group in groups]
+    return sums, among_all, num_threads() - before
+
+
+def add_up(world: World, group: dist.ProcessGroup | None) -> float:
+    value = torch.tensor([float(world.rank + 1)])
+    dist.all_reduce(value, group=group)
+    return value.item()
+
+
+def num_threads() -> int:
+    return len(list(Path(f"/proc/{os.getpid()}/task").iterdir()))
+
+
+def test_groups_share_the_thread_that_waits_for_the_others() -> None:
+    for sums, added, left in kept_ranks(2).run(sums_and_threads):
+        assert sums == [3.0] * (NUM_GROUPS + NUM_GROUPS // 2)
+        assert added == WORKERS_PER_GROUP * NUM_GROUPS
+        assert left == added / 2, "groups go alone"

@@ -32,6 +32,8 @@ class World:
     wake_s: float = 0.0
     contention: float = 1.0
     """How much slower engines are while trainers run beside them."""
+    streamed_share: float = 1.0
+    """Of the time of replicas that were woken: how much of it groups were there to train on."""
 
     def step_s(self, num_running: int) -> float:
         """A decode step."""
@@ -101,7 +103,8 @@ def play(
     streamed = 0
     if repurposed_s is not None:
         awake_s = max(0.0, now_s - repurposed_s - world.wake_s)
-        streamed = round(min(sum(lengths), len(LEAVING) * world.tokens_per_s * awake_s))
+        computable = len(LEAVING) * world.tokens_per_s * awake_s
+        streamed = round(world.streamed_share * min(sum(lengths), computable))
     train_s = (sum(lengths) - streamed) / (NUM_ENGINES * world.tokens_per_s)
     saved_s = gate.ended(
         StepOutcome(

@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import EARNED_SHARE, MAX_BALANCE, BenefitGate, GatePrior
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from tests.properties import examples
-from tests.unit.policy.gated_rounds import LOAD, REPLICAS, Played, World, never_s, play
+from tests.unit.policy.gated_rounds import LEAVING, LOAD, NUM_ENGINES, REPLICAS, Played, World, never_s, play
 
 GPU = World(base_s=0.01, per_request_s=1e-5, tokens_per_s=500.0)
 """A decode step takes as long for twice the requests, and training is worth overlapping."""
@@ -54,6 +56,25 @@ def test_with_a_profile_the_first_step_decides_too(world: World, pays: bool) -> 
     steps = played(world, rounds(5), BenefitGate(prior(world)))
     assert [step.has_repurposed for step in steps] == [pays] * 5
     assert steps[0].benefit is not None and steps[0].benefit.is_wanted is pays
+
+
+def pays_by_profile(picked: set[int], tokens_per_request: int = 0) -> bool | None:
+    """Of engines whose decode steps get a hundred times longer as the KV cache fills. Each runs one request."""
+    rate = DecodeRate()
+    for num_running, usage in ((1, 0.0), (4, 0.0), (1, 1.0), (4, 1.0)):
+        rate.add(DecodeSteps(1, num_running, usage), 0.01 * (1 + 99 * usage))
+    pods = tuple(replace(pod, num_tokens=tokens_per_request) for pod in LOAD.pods)
+    running = Counter(dict.fromkeys(range(NUM_ENGINES), 1))
+    return GatePrior({1: rate}, 100.0).pays(1, replace(LOAD, pods=pods), picked, len(picked), NUM_ENGINES, running)
+
+
+def test_by_a_profile_contexts_of_requests_that_move_slow_the_engines_that_stay() -> None:
+    assert pays_by_profile({0, 1}, tokens_per_request=0)
+    assert not pays_by_profile({0, 1}, tokens_per_request=400)
+
+
+def test_by_a_profile_nothing_pays_where_no_engine_stays() -> None:
+    assert pays_by_profile(set(range(NUM_ENGINES))) is None
 
 
 def test_a_profile_that_says_nothing_of_engines_of_this_size_is_as_none() -> None:
@@ -109,6 +130,49 @@ def test_a_price_that_only_a_repurposing_shows_is_learned_from_one() -> None:
     assert [step.has_repurposed for step in steps[:3]] == [False, True, False]
     benefit = steps[2].benefit
     assert benefit is not None and benefit.rollout_longer_s is not None and benefit.rollout_longer_s > 0.1
+
+
+def forecast_s(world: World) -> float:
+    """What repurposing is expected to save the trainer, once a round has shown it."""
+    *_, last = played(world, rounds(3))
+    assert last.benefit is not None and last.benefit.training_shorter_s is not None
+    return last.benefit.training_shorter_s
+
+
+def test_replicas_compute_nothing_while_they_wake() -> None:
+    at_once, slowly = (World(0.01, 1e-5, 100.0, wake_s=wake_s) for wake_s in (0.0, 0.2))
+    assert forecast_s(at_once) - forecast_s(slowly) == pytest.approx(0.2 * len(LEAVING) / NUM_ENGINES, rel=0.01)
+
+
+def test_replicas_that_wait_for_groups_gain_less() -> None:
+    busy, half_busy = (World(0.01, 1e-5, 500.0, streamed_share=share) for share in (1.0, 0.5))
+    assert forecast_s(half_busy) == pytest.approx(forecast_s(busy) / 2, rel=0.01)
+
+
+def test_a_trial_uses_up_what_earlier_steps_have_earned() -> None:
+    gate, lengths = BenefitGate(), rounds(2)
+    first = play(GPU, gate, lengths[0])
+    assert gate.export_state()["balance_s"] == pytest.approx(EARNED_SHARE * first.step_s)
+    trial = play(GPU, gate, lengths[1], RoundKind.SHORT)
+    assert trial.benefit is not None and trial.benefit.is_trial
+    saved_s = trial.saved_s or 0.0
+    assert gate.export_state()["balance_s"] == pytest.approx(EARNED_SHARE * trial.step_s + saved_s)
+
+
+def test_engines_that_become_slower_are_noticed_although_every_round_repurposes() -> None:
+    gate, lengths = BenefitGate(), rounds(10)
+    played(GPU, lengths[:6], gate)
+    slower = World(2 * GPU.base_s, 2 * GPU.per_request_s, GPU.tokens_per_s)
+    for of, step in zip(lengths[6:], played(slower, lengths[6:], gate), strict=True):
+        assert step.has_repurposed
+        assert step.saved_s == pytest.approx(never_s(slower, of) - step.step_s, abs=0.03 * step.step_s)
+
+
+def test_engines_in_pods_that_would_leave_are_replayed_as_leaving() -> None:
+    gate = BenefitGate()
+    pace = gate.begin_round(tp_size=1)
+    gate.expect(RoundKind.LONG, LOAD, REPLICAS)
+    assert pace.leaving == frozenset(LEAVING)
 
 
 def test_it_is_tried_again_now_and_then_and_returns_when_it_pays() -> None:

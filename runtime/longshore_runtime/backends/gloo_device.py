@@ -6,13 +6,14 @@ exists. Megatron forms forty groups per rank and vLLM a dozen per engine, most o
 
 import os
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import torch.distributed as dist
 
 _Gloo: Any = dist.ProcessGroupGloo
 _torch_init = _Gloo.__init__
+_devices: dict[int, list[Any]] = {}
+"""By process: a fork has the threads of none of its parent's devices."""
 
 
 def share_device() -> None:
@@ -23,13 +24,12 @@ def share_device() -> None:
 def _init(
     group: dist.ProcessGroupGloo, store: Any, rank: int, size: int, timeout: timedelta = dist.default_pg_timeout
 ) -> None:
+    """Let torch choose the devices of the first group, by GLOO_SOCKET_IFNAME or the host's name; others have these."""
+    if (devices := _devices.get(os.getpid())) is None:
+        _torch_init(group, store, rank, size, timeout)
+        made: Any = group.options
+        _devices[os.getpid()] = made._devices
+        return
     options = _Gloo._Options()
-    options._devices = [_device(os.getpid())]
-    options._timeout = timeout
+    options._devices, options._threads, options._timeout = devices, 2 * len(devices), timeout
     _torch_init(group, store, rank, size, options)
-
-
-@cache
-def _device(process_id: int) -> Any:
-    """A fork has the thread of no device of its parent, and needs one of its own."""
-    return _Gloo.create_default_device()

@@ -4,12 +4,14 @@ import gc
 import os
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from longshore_runtime.backends import torch_world
+from longshore_runtime.backends.gloo_device import share_device
 from longshore_runtime.backends.world import World
-from tests.contract.trainers.ranks import kept_ranks
+from tests.contract.trainers.ranks import Ranks, kept_ranks
 
 NUM_GROUPS = 10
 WORKERS_PER_GROUP = 2
@@ -45,3 +47,25 @@ def test_groups_share_the_thread_that_waits_for_the_others() -> None:
         assert sums == [3.0] * (NUM_GROUPS + NUM_GROUPS // 2)
         assert added == WORKERS_PER_GROUP * NUM_GROUPS
         assert left == added / 2, "groups go alone"
+
+
+def mistake_of_a_group_by(world: World, interface: str) -> str:
+    """Why no group can be formed where this is the network interface to use; empty where one can, and a second one."""
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    share_device()
+    try:
+        for _ in range(2):
+            dist.ProcessGroupGloo(dist.HashStore(), 0, 1)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("interface", "mistake"), [("lo", ""), ("absent0", "absent0")])
+def test_the_network_interface_is_the_one_that_the_environment_names(interface: str, mistake: str) -> None:
+    ranks = Ranks(1)
+    try:
+        (found,) = ranks.run(mistake_of_a_group_by, interface)
+    finally:
+        ranks.stop()
+    assert mistake in found and bool(mistake) == bool(found)

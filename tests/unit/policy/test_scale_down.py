@@ -16,6 +16,7 @@ from longshore.policy.scale_down import (
     AdaptiveRule,
     Benefit,
     KeepSampling,
+    MilestonePodLoad,
     Milestones,
     RolloutEngine,
     RunningRequest,
@@ -94,6 +95,14 @@ def test_half_of_the_gpus_go_when_what_runs_fits_the_other_half() -> None:
     running = on(0, 12, prompt=14) + on(0, 1, prompt=12)
     decision = look(policy(all_of(80)), at(7, 20), pods(4, 4, tp_size=2), running)
     assert decision == ScaleDown((1,), f"4 of 8 GPUs to training at 35 %: projected KV peak 61 %; {FIGURES}")
+
+
+def test_what_runs_must_fit_the_engines_that_stay_and_not_those_that_go() -> None:
+    loads = [MilestonePodLoad(0, 4, 1_000, num_tokens=900), MilestonePodLoad(1, 4, 4_000, num_tokens=100)]
+    for peak_tokens, share in ((900, 90), (1_000, 100)):
+        decision = decide(0.3, loads, replicas((0,), (1,)), peak_tokens, AdaptiveRule(MAX_KV_PEAK, PAYS))
+        assert isinstance(decision, ScaleDown) == (share <= 90)
+        assert f"projected KV peak {share} %" in decision.reason
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package", autouse=True)
 def _process_groups_end_with_these_tests() -> Iterator[None]:
-    """Each has a thread that wakes a hundred times per second."""
+    """Each has two threads."""
     yield
     if (parallel_state := sys.modules.get("vllm.distributed.parallel_state")) is not None:
         parallel_state.destroy_model_parallel()

@@ -90,7 +90,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def leave_world() -> None:
-    """End the process groups of this process: each has a thread that wakes a hundred times per second."""
+    """End the process groups of this process, each of which has two threads."""
     import torch.distributed as dist
     from megatron.core import parallel_state
 

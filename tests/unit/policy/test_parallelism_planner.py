@@ -231,6 +231,11 @@ def test_the_sizes_to_begin_with_are_the_best_by_the_profile(
     assert (best[SHORT], best[LONG]) == sizes
 
 
+def test_where_no_period_is_known_each_kind_takes_its_turn() -> None:
+    figures = RolloutProfile(1.0, 0.0, {SHORT: {1: 100.0, 2: 60.0}, LONG: {1: 200.0, 2: 400.0}})
+    assert best_sizes(figures, {SHORT: 1, LONG: 1}, (1, 2)) == {SHORT: 2, LONG: 1}
+
+
 @pytest.mark.parametrize(("switch_s", "size"), [(39.0, 2), (41.0, 1)])
 def test_with_a_profile_a_change_must_earn_its_cost_within_twenty_rounds(switch_s: float, size: int) -> None:
     figures = RolloutProfile(switch_s, 0.0, {FULL: {1: 100.0, 2: 98.0}})

@@ -1,7 +1,7 @@
 """Process groups of gloo share one device, and with it one thread.
 
 Torch gives each group a device of its own, whose thread wakes a hundred times per second for as long as the group
-exists. Megatron forms forty groups per rank and vLLM a dozen per engine, most of which never communicate on their own.
+exists. Megatron forms forty groups per rank and vLLM a dozen per engine, most of which are never used.
 """
 
 import os
@@ -13,7 +13,8 @@ import torch.distributed as dist
 _Gloo: Any = dist.ProcessGroupGloo
 _torch_init = _Gloo.__init__
 _devices: dict[int, list[Any]] = {}
-"""By process: a fork has the threads of none of its parent's devices."""
+"""By process: a fork has the threads of none of its parent's devices. It must end by `os._exit`, as those of
+multiprocessing do: it would wait for these threads."""
 
 
 def share_device() -> None:
@@ -22,14 +23,24 @@ def share_device() -> None:
 
 
 def _init(
-    group: dist.ProcessGroupGloo, store: Any, rank: int, size: int, timeout: timedelta = dist.default_pg_timeout
+    group: dist.ProcessGroupGloo,
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: Any = dist.default_pg_timeout,
+    options: Any = None,
 ) -> None:
-    """Let torch choose the devices of the first group, by GLOO_SOCKET_IFNAME or the host's name; others have these."""
+    """Let torch choose the devices of the first group, by GLOO_SOCKET_IFNAME or the host's name; later groups use the
+    same ones, unless options name theirs.
+    """
+    if options is not None or not isinstance(timeout, timedelta):
+        _torch_init(group, store, rank, size, options or timeout)
+        return
     if (devices := _devices.get(os.getpid())) is None:
         _torch_init(group, store, rank, size, timeout)
         made: Any = group.options
         _devices[os.getpid()] = made._devices
         return
-    options = _Gloo._Options()
-    options._devices, options._threads, options._timeout = devices, 2 * len(devices), timeout
-    _torch_init(group, store, rank, size, options)
+    shared = _Gloo._Options()
+    shared._devices, shared._threads, shared._timeout = devices, 2 * len(devices), timeout
+    _torch_init(group, store, rank, size, shared)

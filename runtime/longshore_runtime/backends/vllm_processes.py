@@ -30,7 +30,8 @@ _PAUSE_S: Final = 0.0002
 
 
 def adapt_processes(model_modules: list[str]) -> None:
-    """Make engines that start later in this process fork their ranks, and make ranks sleep while they wait.
+    """Make engines that start later in this process fork their ranks, ranks sleep while they wait, and groups share a
+    device.
 
     `model_modules` define the class of their model.
     """

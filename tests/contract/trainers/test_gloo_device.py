@@ -18,7 +18,7 @@ WORKERS_PER_GROUP = 2
 
 
 def sums_and_threads(world: World) -> tuple[list[float], int, int]:
-    """What each group adds up, and by how many threads groups are more than the first; then with half of them gone."""
+    """What each group adds up, how many threads the groups add, and how many are left once half of them are gone."""
     torch_world.join(world, torch.device("cpu"))
     before = num_threads()
     groups = [dist.new_group(list(range(world.size))) for _ in range(NUM_GROUPS)]
@@ -50,7 +50,7 @@ def test_groups_share_the_thread_that_waits_for_the_others() -> None:
 
 
 def mistake_of_a_group_by(world: World, interface: str) -> str:
-    """Why no group can be formed where this is the network interface to use; empty where one can, and a second one."""
+    """Why two groups cannot be formed over this network interface; empty if they can."""
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     share_device()
     try:

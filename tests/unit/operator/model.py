@@ -106,8 +106,6 @@ class Cluster:
             "reported_rejection": self.reported_rejection,
             "reported_notice": self.reported_notice,
             "spec_hash": _spec_hash_of(spec),
-            # An operator that has restarted, or found other children than it applied, has forgotten it.
-            "applied_for": self._applied_for if self._when_applied == (self.children, self.config) else (0, 0),
         }
         if _job_of(spec).spec.scheduling.pod_group is not None:
             remembered["pod_group"] = PodGroupView(self.pod_group, self.pod_group_mistake)
@@ -115,11 +113,14 @@ class Cluster:
         return Observed(pods=seen, children=dict(self.children), **(remembered | more))
 
     def plan(self, pods: tuple[PodView, ...] | None = None, **more: Any) -> Plan:
+        """What a pass would do that looks at every child."""
         return reconcile(self.job, self.observed(pods, **more), self.now, self.config)
 
     def step(self, pods: tuple[PodView, ...] | None = None) -> Plan:
-        """One pass of the operator."""
-        plan = self.plan(pods)
+        """One pass of the operator, which remembers for what it has applied all children, unless it has restarted or
+        somebody has changed them."""
+        remembers = self._when_applied == (self.children, self.config)
+        plan = self.plan(pods, applied_for=self._applied_for if remembers else (0, 0))
         self.apply(plan)
         return plan
 

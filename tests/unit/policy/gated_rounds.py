@@ -33,7 +33,7 @@ class World:
     contention: float = 1.0
     """How much slower engines are while trainers run beside them."""
     streamed_share: float = 1.0
-    """Of the time of replicas that were woken: how much of it groups were there to train on."""
+    """Share of the woken replicas' time in which there were groups to train on."""
 
     def step_s(self, num_running: int) -> float:
         """A decode step."""

@@ -59,7 +59,7 @@ def test_with_a_profile_the_first_step_decides_too(world: World, pays: bool) -> 
 
 
 def pays_by_profile(picked: set[int], tokens_per_request: int = 0) -> bool | None:
-    """Of engines whose decode steps get a hundred times longer as the KV cache fills. Each runs one request."""
+    """Whether it pays on engines whose decode steps get a hundred times longer as the KV cache fills."""
     rate = DecodeRate()
     for num_running, usage in ((1, 0.0), (4, 0.0), (1, 1.0), (4, 1.0)):
         rate.add(DecodeSteps(1, num_running, usage), 0.01 * (1 + 99 * usage))
@@ -155,8 +155,8 @@ def test_a_trial_uses_up_what_earlier_steps_have_earned() -> None:
     assert gate.export_state()["balance_s"] == pytest.approx(EARNED_SHARE * first.step_s)
     trial = play(GPU, gate, lengths[1], RoundKind.SHORT)
     assert trial.benefit is not None and trial.benefit.is_trial
-    saved_s = trial.saved_s or 0.0
-    assert gate.export_state()["balance_s"] == pytest.approx(EARNED_SHARE * trial.step_s + saved_s)
+    assert trial.saved_s is not None
+    assert gate.export_state()["balance_s"] == pytest.approx(EARNED_SHARE * trial.step_s + trial.saved_s)
 
 
 def test_engines_that_become_slower_are_noticed_although_every_round_repurposes() -> None:

@@ -45,7 +45,7 @@ def test_every_held_out_figure_is_predicted(paper: Paper) -> None:
 
 @cache
 def predicted_in_short(paper: Paper) -> Mapping[str, Prediction]:
-    """From fewer steps than published figures are compared with."""
+    """From fewer steps than a full comparison takes."""
     match paper:
         case Paper.ROLLPACKER:
             small, constants = BatchShape(num_prompts=8, num_responses=8), RollPackerConstants(prompt_share=0.9)
@@ -66,7 +66,8 @@ def test_every_figure_of_a_paper_that_is_modelled_is_predicted(paper: Paper) -> 
     predicted = {name.split(VARIANT)[0] for name in predicted_in_short(paper)}
     of_paper = {figure.id: figure.role for figure in PUBLISHED.of(paper)}
     assert predicted <= of_paper.keys()
-    assert {name for name, role in of_paper.items() if role is FigureRole.HELD_OUT} <= predicted
+    held_out = {name for name, role in of_paper.items() if role is FigureRole.HELD_OUT}
+    assert held_out <= predicted_in_short(paper).keys(), "another reading of a figure does not stand in for it"
     assert not any(of_paper[name] is FigureRole.NOT_MODELLED for name in predicted)
 
 

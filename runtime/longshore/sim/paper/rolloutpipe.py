@@ -136,7 +136,7 @@ def _groups_in_kv_cache(sim_job: SimJob) -> int:
 
 
 def calibrate(baselines: Baselines, num_rounds: int = _NUM_ROUNDS) -> RolloutPipeConstants:
-    """Lengths, then the engine, then the trainer, by means of so many rounds."""
+    """Lengths, then the engine, then the trainer, from means over `num_rounds` rounds."""
 
     def slime(constants: RolloutPipeConstants, num_groups: int) -> list[Cell]:
         return [cell(constants, "slime", num_groups, seed, num_rounds=num_rounds) for seed in range(len(WORKLOADS))]

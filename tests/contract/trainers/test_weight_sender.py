@@ -133,7 +133,8 @@ def test_nothing_remains_of_a_sender_that_is_abandoned() -> None:
     open_buffer(part.buffer, CPU)
     del sender
     gc.collect()
-    with pytest.raises(RuntimeError, match="No such file"):
+    # Another thread of this process may have opened something under its number meanwhile.
+    with pytest.raises(RuntimeError, match=r"No such file|unable to (stretch|mmap|open)"):
         open_buffer(part.buffer, CPU)
 
 

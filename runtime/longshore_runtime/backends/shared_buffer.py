@@ -29,8 +29,11 @@ class SharedBuffer:
         elif is_read:
             # It has no name in a file system: where this process is killed, nothing remains that takes memory.
             self._file = os.fdopen(os.memfd_create("longshore-weights"), "wb")
-            self.handle = BufferHandle(num_bytes, file=f"/proc/{os.getpid()}/fd/{self._file.fileno()}")
-            self.values = _map(self.handle.file, num_bytes)
+            descriptor = self._file.fileno()
+            os.truncate(descriptor, num_bytes)
+            path = f"/proc/{os.getpid()}/fd/{descriptor}"
+            self.handle = BufferHandle(num_bytes, path, identity=_identity(descriptor))
+            self.values = _map(self.handle)
 
     def close(self) -> None:
         """Release the memory. On a GPU, it is free once all readers have closed it and `free_gpu_memory` is called."""
@@ -47,14 +50,30 @@ def free_gpu_memory() -> None:
 
 
 def open_buffer(handle: BufferHandle, device: torch.device) -> Tensor:
-    """Open a buffer of another process; `device` is its GPU, as this process numbers GPUs."""
+    """Open a buffer of another process; `device` is its GPU, as this process numbers GPUs.
+
+    Raises OSError or RuntimeError if its owner has closed it.
+    """
     if handle.file:
-        return _map(handle.file, handle.num_bytes)
+        return _map(handle)
     arguments = list(pickle.loads(handle.cuda_ipc))
     arguments[_DEVICE_ARGUMENT] = torch.cuda.current_device() if device.index is None else device.index
     values: Tensor = rebuild_cuda_tensor(*arguments)  # type: ignore[no-untyped-call]
     return values
 
 
-def _map(file: str, num_bytes: int) -> Tensor:
-    return torch.from_file(file, shared=True, size=num_bytes, dtype=torch.uint8)
+def _map(handle: BufferHandle) -> Tensor:
+    # Torch would make whatever is found there as large as the buffer.
+    descriptor = os.open(handle.file, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        if _identity(descriptor) != handle.identity:
+            raise RuntimeError("the memory of a shared buffer is gone: its owner has closed it")
+        file = f"/proc/self/fd/{descriptor}"
+        return torch.from_file(file, shared=True, size=handle.num_bytes, dtype=torch.uint8)
+    finally:
+        os.close(descriptor)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino

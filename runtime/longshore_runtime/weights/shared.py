@@ -13,6 +13,8 @@ class BufferHandle:
     num_bytes: int
     file: str = ""
     """Path of the file in host memory, as long as its owner has it open; empty for a buffer on a GPU."""
+    identity: tuple[int, int] = (0, 0)
+    """Device and inode of that file: once its owner has closed it, the path may lead to another one."""
     cuda_ipc: bytes = b""
     """Pickled CUDA IPC handle of a buffer on a GPU; one process may open it, once."""
 

@@ -1,9 +1,11 @@
 """Ranks write parameters of any size into buckets of any size; readers get them whole, and can prove it."""
 
+import contextlib
 import gc
 import multiprocessing
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 from longshore_runtime.backends.shared_buffer import open_buffer
 from longshore_runtime.backends.weight_sender import Assembly, Named, WeightSender, read, tensor_checksum
 from longshore_runtime.weights.buckets import Receipt, combined_checksum
-from longshore_runtime.weights.shared import BucketPart, SharedBucket, Slot
+from longshore_runtime.weights.shared import BucketPart, BufferHandle, SharedBucket, Slot
 from tests.properties import examples
 
 CPU = torch.device("cpu")
@@ -121,7 +123,7 @@ def test_another_process_reads_what_is_written_and_nothing_remains_of_a_writer_t
     writer.kill()
     writer.join()
     assert torch.equal(values, parameters([(20,)], torch.float32)[0][1])
-    with pytest.raises(RuntimeError, match="No such file"):
+    with pytest.raises(FileNotFoundError):
         open_buffer(part.buffer, CPU)
 
 
@@ -131,11 +133,35 @@ def test_nothing_remains_of_a_sender_that_is_abandoned() -> None:
     part = sender.fill()
     assert part is not None and part.buffer is not None
     open_buffer(part.buffer, CPU)
+    assert is_in_use(part.buffer)
     del sender
     gc.collect()
-    # Another thread of this process may have opened something under its number meanwhile.
-    with pytest.raises(RuntimeError, match=r"No such file|unable to (stretch|mmap|open)"):
-        open_buffer(part.buffer, CPU)
+    assert not is_in_use(part.buffer)
+
+
+def is_in_use(buffer: BufferHandle) -> bool:
+    """Whether this process has it open or mapped."""
+    opened = []
+    for file in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # Other threads close files meanwhile.
+            found = file.stat()
+            opened.append((found.st_dev, found.st_ino))
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "longshore-weights" in line]
+    return buffer.identity in opened or str(buffer.identity[1]) in (mapped[4] for mapped in maps)
+
+
+def test_what_has_the_path_of_a_closed_buffer_is_neither_read_nor_changed(tmp_path: Path) -> None:
+    sender = WeightSender(iter(parameters([(20,)], torch.float32)), CPU, 2 * 128)
+    part = sender.fill()
+    assert part is not None and part.buffer is not None
+    sender.close()
+    other = tmp_path / "other"
+    other.write_text("short")
+    with other.open("r+b") as file:
+        reused = replace(part.buffer, file=f"/proc/self/fd/{file.fileno()}")
+        with pytest.raises(RuntimeError, match="its owner has closed it"):
+            open_buffer(reused, CPU)
+    assert other.read_text() == "short"
 
 
 def write_and_stay(pipe: Connection) -> None:

@@ -8,6 +8,7 @@ import queue
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from benchmarks.local_pods import LocalRewardPods, ray_head
@@ -26,6 +27,11 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.trainer.samples import off_policy_token_share
 from longshore_runtime.training import TrainingLoop
+
+log = structlog.get_logger()
+
+_SHOWN = ("kind", "samples", "tokens", "rollout_s", "train_s", "publish_s", "step_s", "decode_steps")
+"""Figures that a person sees while a benchmark runs."""
 
 Step = dict[str, Any]
 Run = dict[str, Any]
@@ -57,13 +63,18 @@ def figures_of(done: StepDone) -> Step:
 
 
 class Keep(Recorder):
-    """Keeps the figures of every step, and writes nothing."""
+    """Keeps the figures of every step, and writes nothing but a line of each to the log."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
     def step(self, state: RunState, done: StepDone) -> None:
-        self.steps.append(figures_of(done))
+        figures = figures_of(done)
+        self.steps.append(figures)
+        shown = {name: figures[name] for name in _SHOWN}
+        log.info(
+            "step", **{name: round(value, 3) if isinstance(value, float) else value for name, value in shown.items()}
+        )
 
     def activity(self, activity: RuntimeActivity) -> None:
         """Not kept."""

@@ -13,7 +13,7 @@ def _refused(names: str, why: str) -> dict[str, str]:
 _REFUSED: Final = (
     _refused(
         "model model_weights hf_config_path tokenizer dtype max_model_len max_num_seqs tensor_parallel_size seed "
-        "enforce_eager logprobs_mode disable_log_stats async_scheduling enable_sleep_mode kv_cache_memory_bytes "
+        "enforce_eager logprobs_mode disable_log_stats enable_sleep_mode kv_cache_memory_bytes "
         "gpu_memory_utilization worker_extension_cls",
         "{name} follows from other fields",
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 from longshore.policy.learning_rate import scaled_learning_rate
 from longshore.policy.signal_scaling import recent_signals
 from longshore_runtime.backends.accumulation import Accumulation
+from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.devices import HOST, compute_device
 from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorFiles, copy_files
@@ -94,6 +95,7 @@ class TorchTrainer:
         self._meter = meter or WorkMeter()
         self._device = compute_device()
         torch.manual_seed(options.seed)
+        allow_new_shapes()
         self._replica = join_replica(self._world, sizes or ParallelSizes(), self._device)
         self._model = self._replica.load(directory)
         self._reference = self._frozen_reference() if options.kl_coefficient > 0 else None

@@ -52,8 +52,6 @@ def _accelerator_arguments(spec: EngineSpec) -> dict[str, Any]:
     return {
         "gpu_memory_utilization": spec.options.gpu_memory_utilization,
         "enable_sleep_mode": spec.options.sleep_level > 0,
-        # Neither an abort nor new weights may meet a step that is already under way.
-        "async_scheduling": False,
     }
 
 

@@ -20,7 +20,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.backends.vllm_loading import OnLoaded
 from longshore_runtime.backends.vllm_outputs import SampledTokens
-from longshore_runtime.backends.vllm_start import reason, start
+from longshore_runtime.backends.vllm_start import reason, settle, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
@@ -65,17 +65,20 @@ class VllmEngine:
         """Stop requests, and return what they have sampled."""
         known = [request_id for request_id in request_ids if request_id in self._responses]
         self._engine.abort_request(known)
-        return [self._end(request_id, FinishReason.ABORT) for request_id in known]
+        completions = [self._end(request_id, FinishReason.ABORT) for request_id in known]
+        self._settle_if_idle()
+        return completions
 
     def step(self) -> list[Completion]:
-        """Run one iteration of vLLM's scheduler."""
+        """Take what one iteration of vLLM's scheduler has sampled."""
         assert not self._asleep, "a sleeping engine does not step"
         if not self.has_work():
             return []
         started_s = self._clock.now_s()
-        outputs = self._engine.step()
+        outputs = self._iterate()
         self._num_steps += 1
         ended = [completion for output in outputs if (completion := self._take(output)) is not None]
+        self._settle_if_idle()
         self._busy_s += self._clock.now_s() - started_s
         return ended
 
@@ -173,6 +176,19 @@ class VllmEngine:
         cache = self._engine.vllm_config.cache_config
         return cache.kv_cache_size_tokens or (cache.num_gpu_blocks or 0) * cache.block_size
 
+    def _iterate(self) -> list[SampledTokens]:
+        """Step until an iteration has ended: with asynchronous scheduling, the first step of all only begins one."""
+        outputs: list[SampledTokens] = []
+        before = self._counters.num_iterations
+        while self._counters.num_iterations == before:
+            outputs = self._engine.step()
+        return outputs
+
+    def _settle_if_idle(self) -> None:
+        """Leave no step under way that could meet new weights, or memory that has been given away."""
+        if not self.has_work():
+            settle(self._engine)
+
     def _take(self, sampled: SampledTokens) -> Completion | None:
         response = self._responses[sampled.request_id]
         response.tokens += sampled.token_ids
@@ -202,6 +218,7 @@ class _Counters(StatLoggerBase):
     """Receives vLLM's statistics of every step."""
 
     def __init__(self) -> None:
+        self.num_iterations = 0
         self.num_running = 0
         self.num_preemptions = 0
         self.kv_usage = 0.0
@@ -214,6 +231,7 @@ class _Counters(StatLoggerBase):
         self, scheduler_stats: SchedulerStats | None, iteration_stats: IterationStats | None, *_: Any, **__: Any
     ) -> None:
         if scheduler_stats is not None:
+            self.num_iterations += 1
             self.num_running = scheduler_stats.num_running_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
         if iteration_stats is not None:

@@ -76,7 +76,18 @@ def _sample_a_token(engine: LLMEngine) -> None:
     engine.add_request("trial", {"prompt_token_ids": [0]}, sampling)
     while engine.has_unfinished_requests():
         engine.step()
+    settle(engine)
     engine.reset_prefix_cache()
+
+
+def settle(engine: LLMEngine) -> None:
+    """Wait for a step that is under way although no request is left.
+
+    On GPUs, vLLM begins a step before it has the tokens of the one before (`async_scheduling`), and so one too many.
+    """
+    core = engine.engine_core.engine_core  # The engine is in this process.
+    while core.batch_queue:
+        engine.step()
 
 
 def reason(error: Exception) -> str:

@@ -1,9 +1,11 @@
 """The engines that must behave alike."""
 
+import contextlib
 import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import EOS_ID, build_tiny_model
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, MAX_NUM_SEQS, NUM_KV_BLOCKS, Harness
+from tests.contract.engines.overlapping import steps_that_overlap
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +65,22 @@ def fake(model: Path) -> Harness:
 @pytest.fixture(scope="package")
 def vllm(model: Path) -> Harness:
     """vLLM on the CPU, with so few KV blocks that it can be made to preempt, and steps that few prompts fill."""
+    return _vllm(model)
+
+
+@pytest.fixture(scope="package")
+def overlapping_vllm(model: Path) -> Harness:
+    """The same with asynchronous scheduling, which vLLM uses on GPUs."""
+    if torch.cuda.is_available():
+        pytest.skip("this engine is for machines without a GPU")
+    with steps_that_overlap():
+        harness = _vllm(model)
+    engine: Any = harness.engine
+    assert engine._engine.vllm_config.scheduler_config.async_scheduling
+    return harness
+
+
+def _vllm(model: Path) -> Harness:
     options = EngineSettings(
         max_num_seqs=MAX_NUM_SEQS,
         enforce_eager=True,
@@ -80,10 +99,11 @@ def vllm(model: Path) -> Harness:
     )
 
 
-@pytest.fixture(params=["fake", "vllm"])
+@pytest.fixture(params=["fake", "vllm", "overlapping_vllm"])
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """One engine after the other, idle and with the weights of the checkpoint as policy version 0."""
     harness: Harness = request.getfixturevalue(request.param)
-    harness.publish(0)
-    yield harness
-    harness.finish_rest()
+    with steps_that_overlap() if request.param == "overlapping_vllm" else contextlib.nullcontext():
+        harness.publish(0)
+        yield harness
+        harness.finish_rest()

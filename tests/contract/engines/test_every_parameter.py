@@ -230,7 +230,8 @@ def test_captured_graphs_compute_with_every_parameter_that_was_published(
 ) -> None:
     """A CUDA graph has the addresses of the weights that it was captured with; sleep gives that memory away."""
     model = build_model(tmp_path, family)
-    options = {"enforce_eager": False, "dtype": "float32", "gpu_memory_utilization": 0.3, "sleep_level": sleep_level}
+    memory = {"kv_cache": "64Mi", "gpu_memory_utilization": 0.1}
+    options = {"enforce_eager": False, "dtype": "float32", "sleep_level": sleep_level, **memory}
     with compilation_on():
         served = Served(model, accelerator=True, **options)
         for seed in (1, 2):

@@ -169,6 +169,16 @@ def test_a_reference_takes_memory_while_it_computes_and_where_it_may_stay(large:
         trainer.wake()
 
 
+def test_passes_of_new_shapes_make_no_plans(kind: Kind) -> None:
+    """cuDNN's attention would, for about a second each; torch prefers it on Hopper and Blackwell."""
+    trainer = kind.start(without_kl())
+    with torch.profiler.profile() as profile:
+        trainer.accumulate(SAMPLES)
+    attention = {event.key for event in profile.key_averages() if "_attention" in event.key}
+    assert any("flash" in name for name in attention)
+    assert not any("cudnn" in name for name in attention)
+
+
 def test_a_reference_that_waits_on_the_host_gives_the_same_step(kind: Kind) -> None:
     norms = [
         step_norm(kind.start(replace(OPTIONS, offload_reference=offload)), SAMPLES, naps=False)

@@ -16,6 +16,7 @@ from transformers import AutoConfig
 from longshore.policy.learning_rate import scaled_learning_rate
 from longshore.policy.signal_scaling import recent_signals
 from longshore_runtime.backends.accumulation import Accumulation
+from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.devices import compute_device
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.files import TensorFiles, write_model
@@ -72,6 +73,7 @@ class MegatronTrainer:
         self._sizes = sizes or ParallelSizes()
         self._device = compute_device()
         torch.manual_seed(options.seed)
+        allow_new_shapes()
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
         architecture = read_architecture(config)
         self._sizes.check_model(architecture)

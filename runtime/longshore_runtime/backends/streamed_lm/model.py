@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
+from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.pretrained import load_pretrained
 from longshore_runtime.backends.streamed_lm import device_memory
 from longshore_runtime.backends.streamed_lm.copies import Copies, ImmediateCopies, StreamCopies
@@ -50,6 +51,7 @@ class StreamedLM:
     def __init__(self, model: Any, device: torch.device, options: StreamOptions) -> None:
         """Take over a Hugging Face model that is in host memory; raises ValueError for one that cannot be streamed."""
         _require_plain_decoder(model.config)
+        allow_new_shapes()
         self._device = device
         self._options = options
         self._reserved_bytes = options.reserved_bytes

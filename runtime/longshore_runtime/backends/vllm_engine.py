@@ -20,7 +20,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.backends.vllm_loading import OnLoaded
 from longshore_runtime.backends.vllm_outputs import SampledTokens
-from longshore_runtime.backends.vllm_start import reason, settle, start
+from longshore_runtime.backends.vllm_start import has_work, reason, settle, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
@@ -30,7 +30,7 @@ from longshore_runtime.weights.slices import Bucket
 
 
 class VllmEngine:
-    """Implements `Engine` on vLLM's synchronous engine."""
+    """Implements `Engine` on `LLMEngine`, vLLM's engine for callers that step it themselves."""
 
     def __init__(self, model: Path, spec: EngineSpec, on_loaded: OnLoaded = lambda num_bytes: None) -> None:
         """Load the checkpoint; raises EngineStartError with one sentence."""
@@ -181,6 +181,7 @@ class VllmEngine:
         outputs: list[SampledTokens] = []
         before = self._counters.num_iterations
         while self._counters.num_iterations == before:
+            assert has_work(self._engine), "vLLM knows the requests that are unfinished"
             outputs = self._engine.step()
         return outputs
 

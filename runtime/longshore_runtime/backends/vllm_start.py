@@ -80,13 +80,18 @@ def _sample_a_token(engine: LLMEngine) -> None:
     engine.reset_prefix_cache()
 
 
+def has_work(engine: LLMEngine) -> bool:
+    """Return whether there are requests, or a step under way."""
+    core = engine.engine_core.engine_core  # The engine is in this process.
+    return core.scheduler.has_requests() or bool(core.batch_queue)
+
+
 def settle(engine: LLMEngine) -> None:
     """Wait for a step that is under way although no request is left.
 
     On GPUs, vLLM begins a step before it has the tokens of the one before (`async_scheduling`), and so one too many.
     """
-    core = engine.engine_core.engine_core  # The engine is in this process.
-    while core.batch_queue:
+    while engine.engine_core.engine_core.batch_queue:
         engine.step()
 
 

@@ -1,6 +1,7 @@
 """An engine as a Ray actor. Only one thread uses the engine; calls and results pass through queues."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -111,7 +112,7 @@ class EngineThread(threading.Thread):
         self.ended.set_result(None)
 
     def emit(self, completions: Sequence[Completion]) -> None:
-        """Pass responses to `on_completions`; called by this thread and by the commands that it runs."""
+        """Pass responses to `on_completions`."""
         if completions:
             self._on_completions((list(completions), self.stats))
 
@@ -152,12 +153,23 @@ class EngineThread(threading.Thread):
                 self._called.notify()
         return call.result
 
+    def abort(self, engine: Engine, request_ids: Sequence[str]) -> None:
+        """Run by a command: stop requests, which may have to wait for a step that is under way."""
+        with self._stepping():
+            completions = engine.abort(request_ids)
+        self.emit(completions)
+
     def _step(self, engine: Engine) -> None:
-        self._step_began_s = time.monotonic()
-        completions = engine.step()
-        self._step_began_s = None
+        with self._stepping():
+            completions = engine.step()
         self.stats = engine.stats()
         self.emit(completions)
+
+    @contextlib.contextmanager
+    def _stepping(self) -> Iterator[None]:
+        self._step_began_s = time.monotonic()
+        yield
+        self._step_began_s = None
 
     def _fail(self, error: BaseException) -> None:
         died = _died(error)
@@ -245,7 +257,7 @@ class EngineActor:
 
     async def abort(self, number: int, request_ids: Sequence[str]) -> None:
         """Stop requests; they come out of `events` with reason ABORT."""
-        await self._in_turn(number, lambda engine: self._running.emit(engine.abort(request_ids)))
+        await self._in_turn(number, lambda engine: self._running.abort(engine, request_ids))
 
     async def publish(self, number: int, buckets: Sequence[Any], policy_version: int) -> str:
         """Load weights; return the checksum of what was loaded. Raises WeightsUnavailable."""

@@ -1,4 +1,7 @@
-"""Asynchronous scheduling of vLLM on a CPU, which vLLM has for GPUs alone."""
+"""Asynchronous scheduling of vLLM on a CPU, which vLLM has for GPUs alone.
+
+Its scheduler and our bookkeeping are those of GPUs; nothing runs at the same time, and the model runner is another one.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -32,7 +35,7 @@ def steps_that_overlap() -> Iterator[None]:
     from vllm.platforms.cpu import CpuPlatform
 
     assert not torch.cuda.is_available(), "the streams of a GPU are real"
-    check = CpuPlatform.check_and_update_config.__func__  # type: ignore[attr-defined]
+    check = CpuPlatform.check_and_update_config.__func__
 
     def check_and_turn_on(platform: Any, config: Any) -> None:
         check(platform, config)

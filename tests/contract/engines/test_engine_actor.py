@@ -112,6 +112,27 @@ def test_a_question_is_answered_after_the_step_that_runs_and_before_commands_tha
     thread.join(LIMIT_S)
 
 
+async def test_an_engine_that_hangs_while_a_response_is_aborted_is_given_up(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is under way on a GPU ends first, or does not."""
+    may_end = threading.Event()
+
+    def hang(self: FakeEngine, request_ids: object) -> list[Completion]:
+        assert may_end.wait(LIMIT_S)
+        return []
+
+    actor = await started(**NEVER_ENDS)
+    await actor.publish(0, [WEIGHTS], 0)
+    monkeypatch.setattr(FakeEngine, "abort", hang)
+    abort = asyncio.create_task(actor.abort(1, ["any"]))
+    with pytest.raises(EngineDied, match="hangs"):
+        async for _ in actor.events(heartbeat_s=0.01, step_limit_s=0.05):
+            pass
+    may_end.set()
+    await abort
+
+
 async def test_weights_that_are_gone_do_not_end_the_engine(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     actor = await started()
 

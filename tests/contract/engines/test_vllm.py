@@ -32,6 +32,7 @@ from tests.contract.engines.harness import (
     Harness,
     request,
 )
+from tests.contract.engines.overlapping import steps_that_overlap
 from tests.contract.engines.reference import reference_log_probs
 from tests.contract.trainers.tiny_models import Family, build
 from tests.own_process import in_own_process
@@ -40,7 +41,7 @@ BF16_LOG_PROB = 0.05
 """Difference between two passes in bf16 that group their work in other ways."""
 
 TF32_LOG_PROB = 5e-3
-"""Of fp32 on a GPU, whose matrices multiply in TF32."""
+"""Of fp32 on a GPU, some of whose matrices may multiply in TF32."""
 
 
 def test_an_engine_that_starts_says_how_much_of_its_checkpoint_it_has_read(vllm: Harness, model: Path) -> None:
@@ -299,6 +300,22 @@ def _no_process(*_: object, **__: object) -> None:
     raise AssertionError("vLLM started a process")
 
 
+def test_a_step_is_under_way_only_while_requests_run(overlapping_vllm: Harness) -> None:
+    """It would meet new weights, or memory that sleep gives away."""
+    engine: Any = overlapping_vllm.engine
+    core = engine._engine.engine_core.engine_core
+    with steps_that_overlap():
+        overlapping_vllm.publish(0)
+        assert not core.batch_queue
+        engine.add([request(max_tokens=20)])
+        engine.step()
+        assert core.batch_queue
+        overlapping_vllm.finish_rest()
+        assert not core.batch_queue
+        overlapping_vllm.abort_after(request(max_tokens=20), 3)
+        assert not core.batch_queue
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(
@@ -342,8 +359,11 @@ def test_a_response_that_moves_on_a_gpu_goes_on_as_it_began(model: Path) -> None
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @in_own_process
-def test_tokens_sampled_several_at_a_time_on_a_gpu_have_the_models_log_probs(model: Path) -> None:
+def test_tokens_sampled_several_at_a_time_on_a_gpu_have_the_models_log_probs(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By speculation with n-grams, at a temperature at which responses repeat themselves."""
+    monkeypatch.setenv("TRITON_F32_DEFAULT", "ieee")
     speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     options: dict[str, Any] = {"dtype": EngineDtype.FLOAT32, "extra_args": {"speculative_config": speculation}}
     harness = harness_on_a_gpu(model, sleep_level=0, **options)

@@ -12,7 +12,7 @@ from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from longshore_runtime.backends.megatron.context import positions
 
@@ -43,14 +43,10 @@ class CausalAttention(MegatronModule):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Let queries see the keys up to their own; the last query has the place of the last key."""
-        query, key, value = (part.permute(1, 2, 0, 3) for part in (query, key, value))
+        query, key, value = (_cast(part.permute(1, 2, 0, 3)) for part in (query, key, value))
+        mask = _ends_together(query.shape[2], key.shape[2])
         output = functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=causal_lower_right(query.shape[2], key.shape[2]),
-            scale=self._scale,
-            enable_gqa=True,
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=self._scale, enable_gqa=True
         )
         return output.permute(2, 0, 1, 3).flatten(2)
 
@@ -60,3 +56,19 @@ class CausalAttention(MegatronModule):
             part.contiguous(), tensor_parallel_output_grad=True, group=self._group
         )
         return gathered
+
+
+def _cast(values: Tensor) -> Tensor:
+    """Cast as autocast does. It would come too late: torch chooses the kernel for a `CausalBias` before."""
+    device = values.device.type
+    return values.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else values
+
+
+def _ends_together(num_queries: int, num_keys: int) -> CausalBias | None:
+    """Return the mask of queries of which the last one has the place of the last key; None: the plain causal one."""
+    if num_queries == num_keys:
+        return None
+    # Its constructor would allocate eight bytes for every pair of a query and a key.
+    mask = torch.empty(0).as_subclass(CausalBias)
+    mask.variant, mask.seq_len_q, mask.seq_len_kv = CausalVariant.LOWER_RIGHT, num_queries, num_keys
+    return mask

@@ -100,6 +100,14 @@ def test_a_response_is_judged_by_the_test_case_and_a_prompt_by_the_response_that
     assert timeout.contention == 2.0
 
 
+@pytest.mark.parametrize("seconds", [0.2, 5.0])
+def test_contention_is_wall_time_per_cpu_time(seconds: float) -> None:
+    timeout = AdaptiveTimeout()
+    for number in range(100):
+        timeout.response_tested(number % 3, [run(0, seconds, contention=2.0)], passed_all=False)
+    assert timeout.contention == 2.0
+
+
 def test_contention_is_bounded_and_forgotten_when_it_is_over() -> None:
     timeout = AdaptiveTimeout()
     for number in range(32):

@@ -100,6 +100,14 @@ def test_engines_have_limits_of_their_own() -> None:
     assert limit.total([]) == 0
 
 
+def test_a_restored_limit_is_not_larger_than_engines_take_by_now() -> None:
+    before, after = ConcurrencyLimit(max_num_seqs=64), ConcurrencyLimit(max_num_seqs=8)
+    before.observed(0, busy(16, 0.2))
+    before.observed(1, busy(4, 1.0))
+    after.load_state(before.export_state())
+    assert (after.of(0), after.of(1)) == (8, 3)
+
+
 def test_an_engine_that_was_lost_starts_from_the_beginning() -> None:
     limit = ConcurrencyLimit(max_num_seqs=64)
     limit.observed(0, busy(16, 1.0, num_preemptions=7))

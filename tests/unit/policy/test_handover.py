@@ -35,6 +35,16 @@ def test_the_last_update_of_a_round_may_be_smaller() -> None:
     assert handover.round_ended() == ()
 
 
+@pytest.mark.parametrize("sizes", [(1, 2), (1, 3, 2)])
+def test_updates_have_sizes_of_their_own_and_the_last_one_holds_from_then_on(sizes: tuple[int, ...]) -> None:
+    handover = HandoverQueue(update_sizes=sizes, max_tokens_per_batch=100)
+    batches = [batch for index in range(10) for batch in handover.add(group(index))] + [*handover.round_ended()]
+    made = [len(batch.draws) for batch in batches]
+    expected = [*sizes, *[sizes[-1]] * 10]
+    assert made[:-1] == expected[: len(made) - 1]
+    assert sum(made) == 10
+
+
 def test_an_update_goes_to_the_trainer_in_batches_that_fit_and_steps_once() -> None:
     handover = HandoverQueue(update_sizes=(4,), max_tokens_per_batch=25)
     for index, num_tokens in enumerate((10, 10)):

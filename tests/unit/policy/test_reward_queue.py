@@ -126,6 +126,17 @@ def test_the_longest_wait_is_that_of_what_is_needed() -> None:
     assert waiting.depth == 2
 
 
+def test_what_comes_back_waits_from_then_on() -> None:
+    """After a fault of its worker, for example."""
+    waiting = queue()
+    waiting.need([task(1)], 0.0)
+    waiting.start()
+    assert waiting.oldest_wait_s(5.0) == 0.0
+    waiting.faulted(task(1))
+    waiting.submit([task(1)], 7.0)
+    assert waiting.oldest_wait_s(10.0) == 3.0
+
+
 @pytest.mark.parametrize(
     ("num_workers", "waiting", "calls"),
     [

@@ -3,9 +3,11 @@
 `report ROOT OUTPUT` writes the page of a job as a file, in a helper pod.
 """
 
+import logging
 import os
 import signal
 import sys
+from typing import NoReturn
 
 from longshore.api.contract import ExitCode
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
@@ -61,5 +63,16 @@ def _end(*_: object) -> None:
     os._exit(ExitCode.INTERRUPTED)
 
 
+def leave(status: int) -> NoReturn:
+    """End this process, in which nothing runs any more.
+
+    Ray's native library would abort at the end of an interpreter that was interrupted while Ray connected.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

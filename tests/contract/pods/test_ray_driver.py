@@ -81,6 +81,7 @@ import os, signal, sys, time
 from pathlib import Path
 import ray
 from ray._private import worker
+from longshore_runtime.__main__ import leave
 from longshore_runtime.cluster.ray_node import head_starter
 from longshore_runtime.coordinator import _StopSignal
 from longshore_runtime.stop import Stop
@@ -100,6 +101,7 @@ try:
         print("not interrupted")
 except BaseException as error:
     print(type(error).__name__, stop.is_asked, ray.is_initialized())
+leave(75)
 """
 
 
@@ -108,6 +110,7 @@ def test_a_driver_that_is_asked_to_stop_while_it_connects_is_interrupted_and_dis
     command = [sys.executable, "-c", CONNECTING_DRIVER, str(tmp_path)]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert ended.stdout.split() == ["KeyboardInterrupt", "True", "False"], ended.stderr[-2000:]
+    assert ended.returncode == 75
 
 
 @pytest.mark.parametrize("call", ["get", "wait"])

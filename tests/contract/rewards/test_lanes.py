@@ -66,7 +66,7 @@ def driver_of(
 ) -> Iterator[Callable[[str], Any]]:
     """A pool whose workers have all joined: those of one reward pod, or of the coordinator's."""
     with pods_in(tmp_path) as pods:
-        pods.port = contract.REWARD_PORT
+        pods.port, pods.calls_may_hang = contract.REWARD_PORT, False
         monkeypatch.setenv(contract.ENV_REWARD_TOKEN, str(tmp_path / "token"))
 
         @contextmanager

@@ -23,6 +23,8 @@ class Pods:
     directory: Path
     num_workers: int = 1
     close_limit_s: float = 60.0
+    calls_may_hang: bool = True
+    """Whether the scorers of a pod that ends are closed under their workers, as the end of a process would do."""
     factory: ScorerFactory | None = None
     """Of pods that join from now on."""
     _ends: dict[int, asyncio.Event] = field(default_factory=dict)
@@ -87,7 +89,10 @@ class Pods:
         self._ends.pop(index).set()
         await self._stopping.pop(index)
         for thread in threads:
-            await asyncio.to_thread(thread._scorers.close)
+            if self.calls_may_hang:
+                await asyncio.to_thread(thread._scorers.close)
+            else:
+                await asyncio.wrap_future(thread.ended)
 
     async def _serve(
         self, listening: "contextlib.AbstractAsyncContextManager[int]", listens: asyncio.Event, end: asyncio.Event

@@ -111,6 +111,18 @@ def test_a_long_round_takes_with_the_draw_that_is_due_those_that_waited_longest(
     assert table.end() == Ended(accepted="F01 A01", kind=RoundKind.LONG)
 
 
+def test_a_long_round_starts_no_more_groups_than_it_trains() -> None:
+    """Three wait, and only one of them is due."""
+    table = Table(policy(max_num_seqs=64, group_factor=2.5))
+    assert launched(table) == "A B C D E"
+    table.row("D0 D1 E0 E1")
+    assert table.end().deferred == "A B C"
+    assert launched(table) == "A B"
+    table.row("A0 A1 B0 B1")
+    assert table.end() == Ended(accepted="A01 B01", kind=RoundKind.LONG)
+    assert launched(table) == "C F", "C is due now"
+
+
 def test_kept_tokens_go_on_where_they_were() -> None:
     table = Table(policy(keeps_tokens=True))
     table.rows("start", "B0 B1 A1", "D0 D1")

@@ -175,3 +175,9 @@ def test_a_name_belongs_to_one_attempt() -> None:
 
 def test_an_old_report_takes_nothing_back() -> None:
     assert Claim(2, 1).merged(Claim(1, 0)) == Claim(1, 0).merged(Claim(2, 1)) == Claim(2, 1)
+
+
+def test_counters_that_were_read_are_those_of_one_member() -> None:
+    found = group(member("a"), member("b")).granting("b", Grant(2, 1))
+    grants = {each.member.name: each.grant for each in found.standings}
+    assert grants == {"a": group(member("a")).standings[0].grant, "b": Grant(2, 1)}

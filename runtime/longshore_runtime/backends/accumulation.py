@@ -7,6 +7,8 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from longshore_runtime.backends.pinned_memory import PinnedMemory
+
 _VALUES_PER_PART: Final = 1 << 24
 """Copies to the host and norms are made in parts: whole ones would take as much memory as the gradients."""
 
@@ -40,7 +42,7 @@ class Accumulation:
         """`offloads`: gradients move to the host after every call."""
         self._buffers = buffers
         self._offloads = offloads
-        self._kept = _HostSums(pinned=device.type == "cuda")
+        self._kept = _HostSums(device)
         self._placed = False
         self._added = False
         buffers.release()
@@ -105,14 +107,14 @@ class Accumulation:
 class _HostSums:
     """Sums of tensors on the host. The memory is kept from update to update, because pinning takes long."""
 
-    def __init__(self, *, pinned: bool) -> None:
-        self._pinned = pinned
+    def __init__(self, device: torch.device) -> None:
+        self._memory = PinnedMemory(device)
         self._sums: list[Tensor] = []
         self._holds = False
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         if not self._sums:
-            self._sums = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pinned) for tensor in tensors]
+            self._sums = [self._memory.pin(torch.empty(tensor.shape, dtype=tensor.dtype)) for tensor in tensors]
         for kept, tensor in zip(self._sums, tensors, strict=True):
             if not self._holds:
                 kept.copy_(tensor)

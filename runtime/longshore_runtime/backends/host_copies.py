@@ -1,18 +1,13 @@
 """Tensors that leave the device and come back, again and again."""
 
-import contextlib
 import itertools
-import weakref
 from collections.abc import Callable
-from typing import Any
 
-import structlog
 import torch
 from torch import Tensor
 
 from longshore_runtime.backends.devices import HOST
-
-log = structlog.get_logger()
+from longshore_runtime.backends.pinned_memory import PinnedMemory
 
 Move = Callable[[Tensor], Tensor]
 Apply = Callable[[Move], object]
@@ -32,12 +27,9 @@ class HostCopies:
         self._device = device
         self._apply = apply
         self._is_frozen = is_frozen
-        self._pins = device.type == "cuda"
+        self._memory = PinnedMemory(device)
         self._kept: dict[int, Tensor] = {}
         """By place in the order of `apply`."""
-        self._pinned: list[Tensor] = []
-        # Memory must not be freed while it is pinned: the next owner would copy from and to the old pages.
-        weakref.finalize(self, _unpin, self._pinned).atexit = False
 
     def leave(self) -> None:
         """Move the tensors to the host; those that are there already stay."""
@@ -48,8 +40,7 @@ class HostCopies:
             if tensor.device == HOST:
                 return tensor
             if place not in self._kept:
-                self._kept[place] = tensor.to(HOST)
-                self._pin(self._kept[place])
+                self._kept[place] = self._memory.pin(tensor.to(HOST))
             elif not self._is_frozen(tensor):
                 # Not in the background: with FSDP2, `apply` may read the copy before it returns.
                 self._kept[place].copy_(tensor)
@@ -62,26 +53,3 @@ class HostCopies:
         self._apply(lambda tensor: tensor.to(self._device, non_blocking=True))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-
-    def _pin(self, copied: Tensor) -> None:
-        # torch's own pinned memory is rounded up to a power of two. A shard of FSDP2 has its memory inside.
-        own: Tensor = getattr(copied, "_local_tensor", copied)
-        if not self._pins or own.nbytes == 0:
-            return
-        if error := int(_cuda().cudaHostRegister(own.data_ptr(), own.nbytes, 0)):
-            log.warning("memory on the host cannot be pinned: copies will be slow", error=error, num_bytes=own.nbytes)
-            self._pins = False
-            with contextlib.suppress(RuntimeError):
-                torch.zeros(1, device=self._device)  # Raises the error that CUDA remembers, instead of what comes next.
-        else:
-            self._pinned.append(own)
-
-
-def _unpin(pinned: list[Tensor]) -> None:
-    for tensor in pinned:
-        _cuda().cudaHostUnregister(tensor.data_ptr())
-    pinned.clear()
-
-
-def _cuda() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -1,7 +1,9 @@
 """Memory shared by processes of one pod: on a GPU by CUDA IPC, on the host by an open file in memory."""
 
+import contextlib
 import os
 import pickle
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -14,6 +16,11 @@ _DEVICE_ARGUMENT: Final = 6
 """Where `rebuild_cuda_tensor` takes the number of the GPU, which processes that see other GPUs count otherwise."""
 
 
+_ALLOCATOR_SETTINGS: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Variables that torch reads; the first one counts."""
+_EXPANDABLE: Final = "expandable_segments:True"
+
+
 class SharedBuffer:
     """Bytes on a device, which one process writes and another reads."""
 
@@ -23,7 +30,8 @@ class SharedBuffer:
         self.handle: BufferHandle | None = None
         """What the reader opens it by."""
         if device.type == "cuda" or not is_read:
-            self.values: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+            with _memory_for_other_processes():
+                self.values: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
         if device.type == "cuda" and is_read:
             self.handle = BufferHandle(num_bytes, cuda_ipc=pickle.dumps(reduce_tensor(self.values)[1]))  # type: ignore[no-untyped-call]
         elif is_read:
@@ -40,6 +48,22 @@ class SharedBuffer:
         del self.values
         if self._file is not None:
             self._file.close()
+
+
+@contextlib.contextmanager
+def _memory_for_other_processes() -> Iterator[None]:
+    """Allocate GPU memory that another process can open: torch refuses that for expandable segments."""
+    settings = next((os.environ[name] for name in _ALLOCATOR_SETTINGS if os.environ.get(name)), "")
+    if _EXPANDABLE not in settings:
+        yield
+        return
+    torch.cuda.empty_cache()  # What is kept of expandable segments would be given out again.
+    # Options that are left out would return to their defaults.
+    torch._C._accelerator_setAllocatorSettings(settings.replace(_EXPANDABLE, "expandable_segments:False"))
+    try:
+        yield
+    finally:
+        torch._C._accelerator_setAllocatorSettings(settings)
 
 
 def free_gpu_memory() -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
@@ -21,7 +22,7 @@ from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.micro_batches import pack_share
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
-from longshore_runtime.backends.torch_world import join
+from longshore_runtime.backends.torch_world import TIMEOUT, join
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer_protocol import Sample
@@ -44,6 +45,8 @@ class ShardedReplica(Replica):
         self._mesh = mesh["shards"]
         self._shards = mesh.get_group("shards")
         self._same_shard = mesh.get_group("replicas")
+        for group in (self._shards, self._same_shard):
+            distributed_c10d._set_pg_timeout(TIMEOUT, group)  # NCCL's groups of a mesh have ten minutes.
         self._size = size
         self._rank = world.rank % size
 

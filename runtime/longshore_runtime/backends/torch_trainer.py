@@ -201,7 +201,13 @@ class TorchTrainer:
         first, module = self._replica.is_first_rank, self._model.module
         weights = {name: tensor.to(HOST) for name, tensor, _ in self.tensors() if first}
         optimizer = self._optimizer.state_dict()
-        optimizer["state"] = self._mapped(optimizer["state"], lambda value, _: self._replica.whole(value).to(HOST))
+
+        def gathered(value: Tensor, _: Tensor) -> Tensor:
+            # All ranks gather it, and one keeps it: they share the memory of their pod.
+            whole = self._replica.whole(value)
+            return whole.to(HOST) if first else whole.new_empty(0, device=HOST)
+
+        optimizer["state"] = self._mapped(optimizer["state"], gathered)
         if not first:
             return
         directory.mkdir(parents=True, exist_ok=True)

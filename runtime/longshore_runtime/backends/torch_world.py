@@ -1,6 +1,7 @@
 """Join the world of trainers that use torch."""
 
 from datetime import timedelta
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -8,7 +9,7 @@ import torch.distributed as dist
 from longshore_runtime.backends.gloo_device import share_device
 from longshore_runtime.backends.world import World
 
-_TIMEOUT = timedelta(minutes=30)
+TIMEOUT: Final = timedelta(minutes=30)
 """A replica may wait so long for one that still computes; a lost one breaks the connection at once."""
 
 
@@ -22,7 +23,7 @@ def join(world: World, device: torch.device) -> None:
         init_method=f"tcp://{world.host}:{world.port}",
         rank=world.rank,
         world_size=world.size,
-        timeout=_TIMEOUT,
+        timeout=TIMEOUT,
         # Connects the replicas at once: those that sleep later are not needed to wake one, nor for its passes.
         device_id=torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else None,
     )

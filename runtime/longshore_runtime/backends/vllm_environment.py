@@ -1,5 +1,10 @@
 """Environment variables that vLLM, torch and OpenMP read when they are imported."""
 
+import os
+from typing import Final
+
+_FLASHINFER: Final = "VLLM_ALLREDUCE_USE_FLASHINFER"
+
 VLLM_ENVIRONMENT = {
     # The engine runs in the process of its actor: an abort takes effect at the next step, and nothing is serialised.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -12,7 +17,9 @@ VLLM_ENVIRONMENT = {
 def vllm_environment(*, accelerator: bool, enforce_eager: bool) -> dict[str, str]:
     """Return the variables to set before vLLM is imported."""
     if accelerator:
-        return dict(VLLM_ENVIRONMENT)
+        # FlashInfer, vLLM's first choice for tensor parallelism on Hopper and Blackwell, compiles its kernels when an
+        # engine starts, with nvcc, which images lack. A pod that has it may say otherwise.
+        return {**VLLM_ENVIRONMENT, _FLASHINFER: os.environ.get(_FLASHINFER, "0")}
     # Several engines share the cores of a CPU node: bound to cores, all would choose the same ones.
     cpu = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     # Some of vLLM's functions are decorated for compilation even when the model runs eagerly.

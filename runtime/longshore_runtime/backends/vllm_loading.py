@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 OnLoaded = Callable[[int], None]
 """Called with the bytes that have been read so far."""
@@ -24,6 +25,8 @@ RANK_EXTENSION: Final = "longshore_runtime.backends.vllm_rank.ReportingRank"
 _REPORT: Final = struct.Struct("<qq")
 """Number of a rank, and the bytes that it has read. A pipe takes so little as a whole."""
 _NO_RANK: Final = 0
+_FAILURE: Final = "failure"
+"""File beside the pipe: what a rank raised that does not start."""
 
 
 @contextmanager
@@ -55,6 +58,34 @@ def report_loading(on_loaded: OnLoaded) -> Callable[..., Iterator[tuple[str, Any
     return all_weights
 
 
+def report_failures(directory: Path) -> None:
+    """Write to a file why this rank does not start; vLLM only tells the engine that it does not."""
+    init_device = WorkerWrapperBase.init_device
+
+    def init_and_load(rank: Any) -> None:
+        with _failure_noted(directory / _FAILURE):
+            init_device(rank)
+        load_model = rank.worker.load_model
+
+        def load(*arguments: Any, **named: Any) -> None:
+            with _failure_noted(directory / _FAILURE):
+                load_model(*arguments, **named)
+
+        rank.worker.load_model = load
+
+    WorkerWrapperBase.init_device = init_and_load
+
+
+@contextmanager
+def _failure_noted(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        with suppress(OSError):  # The engine has given up.
+            file.write_text(str(error), encoding="utf-8")
+        raise
+
+
 def write_to(pipe: Path, rank: int) -> OnLoaded:
     """Return a function that writes reports of a rank to the pipe, and drops them if nobody reads any more."""
     descriptor = os.open(pipe, os.O_WRONLY)
@@ -78,6 +109,10 @@ def _pipe(on_loaded: OnLoaded, num_ranks: int) -> Iterator[None]:
         os.environ[PIPE] = str(path)
         try:
             yield
+        except Exception as error:
+            if (failure := Path(directory) / _FAILURE).exists():
+                raise RuntimeError(failure.read_text(encoding="utf-8")) from error
+            raise
         finally:
             del os.environ[PIPE]
             os.write(pipe, _REPORT.pack(_NO_RANK, 0))

@@ -1,9 +1,9 @@
-"""Report what a rank reads. vLLM imports this module in the process of each rank of an engine of several GPUs."""
+"""What a rank reads, and why it does not start. vLLM imports this module in each rank of an engine of several GPUs."""
 
 import os
 from pathlib import Path
 
-from longshore_runtime.backends.vllm_loading import PIPE, report_loading, write_to
+from longshore_runtime.backends.vllm_loading import PIPE, report_failures, report_loading, write_to
 
 
 class ReportingRank:
@@ -12,3 +12,4 @@ class ReportingRank:
 
 if PIPE in os.environ:
     report_loading(write_to(Path(os.environ[PIPE]), os.getpid()))
+    report_failures(Path(os.environ[PIPE]).parent)

@@ -162,6 +162,7 @@ class _TrainerActor:
         """Save the trainer's part of a checkpoint. Only the first rank writes, so only it flushes files to disk."""
         path = self._path(directory)
         self._running.save(path)
+        _free_gpu_memory()
         if self._rank == 0:
             sign(path, self._backend)
             sync_tree(path)

@@ -7,6 +7,8 @@ from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError, We
 _LOST_PEER: Final = ("onnection", "imed out", "peer", "remote process")
 """What gloo and nccl say when another rank is gone."""
 _NCCL_DETAIL: Final = "Last error:"
+_TAKE_MEMORY_BACK: Final = ("wake", "begin_sending", "fill")
+"""Calls of a rank after an engine has left its memory; one that was killed may not have left it yet."""
 
 
 def lost_peer(error: Exception) -> str | None:
@@ -25,6 +27,8 @@ def cause(error: Exception) -> Exception:
         return TrainerLost(f"a trainer replica lost its peers ({reason})")
     raised = getattr(error, "cause", None)
     if type(raised).__name__ == "OutOfMemoryError":
+        if any(f".{call}()" in str(error) for call in _TAKE_MEMORY_BACK):
+            return TrainerLost("there is not enough GPU memory for a trainer: another process of its GPU has kept it")
         return UserError("trainer.maxTokensPerMicroBatch: the trainer ran out of GPU memory; lower it")
     return raised if isinstance(raised, UserError | LogProbMismatch | WeightsUnavailable) else error
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig
 
 from longshore.api.rollout import EngineDtype, EngineSettings
@@ -149,6 +150,16 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     (one,), (two,) = (engine.finish([request(temperature=0.0)]) for engine in (vllm, both))
     assert two.tokens == one.tokens
     np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
+
+
+def test_an_engine_says_why_a_rank_does_not_start(model: Path, tmp_path: Path) -> None:
+    """vLLM tells the engine to look at the logs of its ranks."""
+    shutil.copytree(model, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "model.safetensors"
+    save_file({**load_file(file), "other.weight": np.zeros(3, np.float32)}, file, metadata={"format": "pt"})
+    options = EngineSettings(enforce_eager=True, tensor_parallel_size=2)
+    with pytest.raises(EngineStartError, match=r"no module or parameter named 'other'"):
+        create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), tmp_path)
 
 
 def assert_ranks_are_forks_of_one_process(engine: Any) -> None:

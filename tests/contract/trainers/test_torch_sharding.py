@@ -1,7 +1,9 @@
 """What several ranks to a replica add to the torch trainer: see `Trainer`."""
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +219,42 @@ def test_each_rank_says_how_far_it_is_with_its_own_part_of_the_samples(tied: Pat
         assert values == sorted(values)
         assert values[len(values) // 2] < 0.7 * len(BATCHES[0])
         assert values[-1] == pytest.approx(len(BATCHES[0]))
+
+
+def most_kept(world: World, model: Path, directory: Path) -> int:
+    """Gathered tensors that a rank keeps at a time while a checkpoint is written."""
+    trainer = start(model, world, HALVES)
+    trainer.accumulate(BATCHES[0])
+    trainer.update(100.0)
+    gather, kept, most = trainer._replica.whole, [], 0
+
+    def whole(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal most
+        gathered: torch.Tensor = gather(tensor).clone()
+        kept.append(weakref.ref(gathered))
+        most = max(most, sum(one() is not None for one in kept))
+        return gathered
+
+    trainer._replica.whole = whole
+    trainer.save(directory)
+    return most
+
+
+def test_of_the_ranks_of_a_pod_one_keeps_what_is_gathered_for_a_checkpoint(tied: Path, tmp_path: Path) -> None:
+    writes, gathers = kept_ranks(2).run(most_kept, tied, tmp_path)
+    assert gathers <= 2 < writes
+
+
+def limits_s(world: World, model: Path) -> list[float]:
+    """Time limits of the groups of a rank."""
+    from longshore_runtime.backends import torch_sharding
+
+    torch_sharding.TIMEOUT = timedelta(minutes=7)
+    trainer = start(model, world, HALVES)
+    groups = [trainer._replica._shards, trainer._replica._same_shard]
+    return [group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups]
+
+
+def test_groups_of_ranks_wait_as_long_as_the_world(tied: Path) -> None:
+    """Those of a mesh have limits of their own: ten minutes with NCCL."""
+    assert kept_ranks(4).run(limits_s, tied) == [[420.0, 420.0]] * 4

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from longshore_runtime.backends import shared_buffer
 from longshore_runtime.backends.shared_buffer import open_buffer
 from longshore_runtime.backends.weight_sender import Assembly, Named, WeightSender, read, tensor_checksum
 from longshore_runtime.weights.buckets import Receipt, combined_checksum
@@ -168,3 +169,35 @@ def write_and_stay(pipe: Connection) -> None:
     sender = WeightSender(iter(parameters([(20,)], torch.float32)), CPU, 2 * 128)
     pipe.send(sender.fill())
     pipe.recv()
+
+
+@pytest.mark.parametrize(
+    ("settings", "written"),
+    [
+        ("", []),
+        ("max_split_size_mb:512", []),
+        (
+            "max_split_size_mb:512,expandable_segments:True",
+            ["max_split_size_mb:512,expandable_segments:False", "max_split_size_mb:512,expandable_segments:True"],
+        ),
+    ],
+)
+def test_shared_gpu_memory_lies_in_no_expandable_segment(
+    settings: str, written: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch refuses to share those, and forgets settings that are left out."""
+    steps: list[str] = []
+    empty = torch.empty
+
+    def allocate(num_bytes: int, **_: object) -> Tensor:
+        steps.append("allocate")
+        return empty(num_bytes, dtype=torch.uint8)
+
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", settings)
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", steps.append)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch, "empty", allocate)
+    monkeypatch.setattr(shared_buffer, "reduce_tensor", lambda values: (None, ("handle",)))
+    shared_buffer.SharedBuffer(10, torch.device("cuda"))
+    assert steps == [*written[:1], "allocate", *written[1:]]

@@ -51,6 +51,16 @@ def test_other_errors_are_no_lost_peers(error: Exception) -> None:
     assert lost_peer(raised(error)) is None
 
 
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [("accumulate", UserError), ("update", UserError), ("wake", TrainerLost), ("fill", TrainerLost)],
+)
+def test_memory_that_another_process_has_kept_is_no_mistake_of_the_job(call: str, expected: type[Exception]) -> None:
+    """As of an engine that was killed a moment ago."""
+    shown = f"ray::_TrainerActor.{call}() (pid=7, ip=10.0.0.7)"
+    assert isinstance(cause(RayTaskError(call, shown, OutOfMemoryError("CUDA out of memory"))), expected)
+
+
 @dataclass
 class Rank:
     """Answers like an actor; what `ray.get` raises is the answer."""

@@ -6,6 +6,8 @@ import torch
 from megatron.core.distributed import DistributedDataParallel
 from torch import Tensor
 
+from longshore_runtime.backends.pinned_memory import PinnedMemory
+
 
 class GradientMemory:
     """Gradient buffers of Megatron; see `accumulation.GradientBuffers`."""
@@ -40,7 +42,7 @@ class WeightMemory:
 
     def __init__(self, model: DistributedDataParallel, device: torch.device) -> None:
         self._buffers = list(model.buffers)
-        self._pinned = device.type == "cuda"
+        self._memory = PinnedMemory(device)
         self._kept: list[Tensor] = []
         self._asleep = False
 
@@ -50,7 +52,7 @@ class WeightMemory:
             return
         tensors = self._tensors
         if not self._kept:
-            self._kept = [torch.empty(one.shape, dtype=one.dtype, pin_memory=self._pinned) for one in tensors]
+            self._kept = [self._memory.pin(torch.empty(one.shape, dtype=one.dtype)) for one in tensors]
         for kept, tensor in zip(self._kept, tensors, strict=True):
             kept.copy_(tensor)
         _release(tensors)

@@ -115,7 +115,8 @@ def _transformer_config(
         pipeline_model_parallel_size=sizes.pipeline,
         context_parallel_size=sizes.context,
         params_dtype=dtype,
-        pipeline_dtype=dtype,
+        # What layers return: under autocast, residuals are bf16 too. A stage receives into memory of this type.
+        pipeline_dtype=torch.bfloat16 if device.type == "cuda" and dtype is torch.float32 else dtype,
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",  # There are no experts, but the default refuses variable lengths.
         # Weights come from a checkpoint, but a model that skips its initialisation forgets which of them are sharded.

@@ -29,12 +29,13 @@ class SharedBuffer:
         self._file = None
         self.handle: BufferHandle | None = None
         """What the reader opens it by."""
-        if device.type == "cuda" or not is_read:
+        if not is_read:
+            self.values: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        elif device.type == "cuda":
             with _memory_for_other_processes():
-                self.values: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-        if device.type == "cuda" and is_read:
+                self.values = torch.empty(num_bytes, dtype=torch.uint8, device=device)
             self.handle = BufferHandle(num_bytes, cuda_ipc=pickle.dumps(reduce_tensor(self.values)[1]))  # type: ignore[no-untyped-call]
-        elif is_read:
+        else:
             # It has no name in a file system: where this process is killed, nothing remains that takes memory.
             self._file = os.fdopen(os.memfd_create("longshore-weights"), "wb")
             descriptor = self._file.fileno()

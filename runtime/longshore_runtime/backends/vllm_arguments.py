@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from vllm import EngineArgs
+from vllm.platforms import current_platform
+from vllm.utils.flashinfer import has_flashinfer
 
 from longshore.api.quantity import parse_bytes
 from longshore.checks.engine_arguments import argument_mistakes
@@ -12,6 +14,8 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import RANK_EXTENSION
 
 DEFAULT_CPU_KV_CACHE_BYTES: Final = 64 << 20
+_BLACKWELL: Final = 10
+"""Major compute capability of B200 and GB200."""
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention kernels for the CPU want a multiple of 32; smaller blocks waste less on short responses."""
 
@@ -52,7 +56,19 @@ def _accelerator_arguments(spec: EngineSpec) -> dict[str, Any]:
     return {
         "gpu_memory_utilization": spec.options.gpu_memory_utilization,
         "enable_sleep_mode": spec.options.sleep_level > 0,
+        **_attention(),
     }
+
+
+def _attention() -> dict[str, Any]:
+    """Choose attention where vLLM's own choice could not run.
+
+    On Blackwell it takes FlashInfer, also where that would compile its kernels and there is no compiler.
+    """
+    capability = current_platform.get_device_capability()
+    if capability is None or capability.major != _BLACKWELL or has_flashinfer():
+        return {}
+    return {"attention_backend": "FLASH_ATTN"}
 
 
 def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:

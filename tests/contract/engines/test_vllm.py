@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,28 @@ def test_an_engine_says_why_a_rank_does_not_start(model: Path, tmp_path: Path) -
     options = EngineSettings(enforce_eager=True, tensor_parallel_size=2)
     with pytest.raises(EngineStartError, match=r"no module or parameter named 'other'"):
         create_engine(EngineSpec(options, MAX_CONTEXT_TOKENS), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("capability", "compiles", "chosen"),
+    [((10, 0), False, "FLASH_ATTN"), ((10, 0), True, None), ((9, 0), False, None), (None, False, None)],
+)
+def test_attention_that_could_not_be_compiled_is_not_chosen(
+    capability: tuple[int, int] | None, compiles: bool, chosen: str | None, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Blackwell, vLLM's own choice is FlashInfer."""
+    from vllm.platforms.interface import DeviceCapability
+
+    from longshore_runtime.backends import vllm_arguments
+
+    found = None if capability is None else DeviceCapability(*capability)
+    monkeypatch.setattr(vllm_arguments, "current_platform", SimpleNamespace(get_device_capability=lambda: found))
+    monkeypatch.setattr(vllm_arguments, "has_flashinfer", lambda: compiles)
+    spec = EngineSpec(EngineSettings(), MAX_CONTEXT_TOKENS, accelerator=True)
+    assert vllm_arguments.engine_arguments(model, spec).get("attention_backend") == chosen
+    own = EngineSettings(extra_args={"attention_backend": "TRITON_ATTN"})
+    spec = EngineSpec(own, MAX_CONTEXT_TOKENS, accelerator=True)
+    assert vllm_arguments.engine_arguments(model, spec)["attention_backend"] == "TRITON_ATTN"
 
 
 def assert_ranks_are_forks_of_one_process(engine: Any) -> None:

@@ -81,8 +81,9 @@ def _failure_noted(file: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        with suppress(OSError):  # The engine has given up.
-            file.write_text(str(error), encoding="utf-8")
+        # The first one counts: other ranks only miss it. The engine may have given up, too.
+        with suppress(OSError), file.open("x", encoding="utf-8") as failure:
+            failure.write(str(error))
         raise
 
 

@@ -42,7 +42,7 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
         engine.output_processor = OutputReader()
         _sample_a_token(engine)
         return engine
-    except Exception as error:  # For a rank that does not start, vLLM raises nothing more special.
+    except (ValueError, TypeError, RuntimeError, OSError, AssertionError, NotImplementedError, ImportError) as error:
         raise EngineStartError(f"rollout.engine: vLLM does not start with these options: {reason(error)}") from error
 
 

@@ -12,7 +12,7 @@ from longshore.policy.log_prob_mismatch import mismatch_limit
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.elastic.repurposing import RepurposingOptions
 
-_BF16: Final = 0.1
+_BF16: Final = 0.02
 _FP32: Final = 1e-4
 """What rounding never reaches: `trainer.verifyTolerance` where it is unset."""
 _NO_LIMITS: Final = AlarmLimits(max_mismatch=math.inf, max_response_tokens=0)

@@ -65,8 +65,7 @@ class TrainerSettings(ApiModel, rules=_RULES):
     whole batch. A check costs a second forward and backward pass; unset: never."""
     verify_tolerance: float | None = Field(default=None, gt=0, le=1)
     """Largest relative difference of a parameter's gradient that counts as rounding; above it, the job fails. Unset:
-    0.1 on GPUs, where layers compute in bfloat16 (which reaches 0.03 with 28 layers, and 0.07 with 36), and 0.0001
-    elsewhere (fp32 reaches 0.00001)."""
+    0.02 on GPUs, where layers compute in bfloat16 (which reaches 0.01), and 0.0001 elsewhere (fp32 reaches 0.00001)."""
 
     @property
     def ranks_per_replica(self) -> int:

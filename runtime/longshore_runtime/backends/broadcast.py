@@ -14,6 +14,8 @@ from torch._C._distributed_c10d import TCPStore
 from longshore_runtime.weights.shared import BroadcastGroup
 
 _BLOCKING_WAIT: Final = "TORCH_NCCL_BLOCKING_WAIT"
+_GLOO_CONNECTS_FOR: Final = 5
+"""Gloo waits so many times its limit for a member that is gone once they have begun to connect."""
 
 
 class Broadcast:
@@ -37,7 +39,8 @@ class Broadcast:
             number = torch.cuda.current_device() if device.index is None else device.index
             self._group.eager_connect_single_device(torch.device("cuda", number))
         else:
-            self._group = dist.ProcessGroupGloo(store, rank, channel.size, limit)
+            self._group = dist.ProcessGroupGloo(store, rank, channel.size, limit / _GLOO_CONNECTS_FOR)
+            self._group._set_default_timeout(limit)
         self._store = store
         self._device = device
 

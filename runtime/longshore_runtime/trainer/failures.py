@@ -4,7 +4,7 @@ from typing import Final
 
 from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError, WeightsUnavailable
 
-_LOST_PEER: Final = ("onnection", "imed out", "peer", "remote process")
+_LOST_PEER: Final = ("onnect", "ocket", "imed out", "imeout", "peer", "remote process", "unreachable")
 """What gloo and nccl say when another rank is gone."""
 _NCCL_DETAIL: Final = "Last error:"
 _TAKE_MEMORY_BACK: Final = ("wake", "begin_sending", "fill")

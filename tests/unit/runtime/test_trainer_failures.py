@@ -35,6 +35,9 @@ def raised(error: Exception) -> RayTaskError:
     [
         (RuntimeError("[pair.cc:547] Connection closed by peer [10.0.0.7]:1\nframe #0"), "[pair.cc:547] Connection"),
         (RuntimeError("Timed out waiting 5000ms for recv operation"), "Timed out waiting"),
+        (RuntimeError("Gloo connectFullMesh failed with [pair.h:311] Connect timeout [none]"), "Gloo connectFullMesh"),
+        (RuntimeError("Application timeout caused pair closure"), "Application timeout"),
+        (RuntimeError("[pair.cc:9] Socket closed [none]"), "[pair.cc:9] Socket"),
         (DistBackendError(NCCL), "NCCL error in: .*; Duplicate GPU detected : rank 0 and rank 1"),
     ],
 )
@@ -46,7 +49,14 @@ def test_errors_of_communication_name_a_lost_peer_in_one_line(error: Exception, 
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("error", [OutOfMemoryError("CUDA out of memory"), AssertionError("fill comes first")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutOfMemoryError("CUDA out of memory"),
+        AssertionError("fill comes first"),
+        RuntimeError("shape '[2]' is invalid"),
+    ],
+)
 def test_other_errors_are_no_lost_peers(error: Exception) -> None:
     assert lost_peer(raised(error)) is None
 

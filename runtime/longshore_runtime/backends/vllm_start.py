@@ -15,22 +15,28 @@ from vllm.v1.executor import Executor
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.backends.gpu_failures import is_broken_gpu
 from longshore_runtime.backends.vllm_arguments import engine_arguments
 from longshore_runtime.backends.vllm_loading import OnLoaded, loading_reported
 from longshore_runtime.backends.vllm_outputs import OutputReader
 from longshore_runtime.backends.vllm_processes import adapt_processes
+from longshore_runtime.errors import EngineDied
 
 _MAX_REASON_CHARACTERS: Final = 500
 
 
 def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLoaded) -> LLMEngine:
-    """Start an engine that reports its statistics to `logger`; raises EngineStartError with one sentence.
+    """Start an engine that reports its statistics to `logger`; raises EngineStartError or EngineDied, in one sentence.
 
     Its `step` returns `SampledTokens`.
     """
     arguments = engine_arguments(model, spec)
     if spec.accelerator and current_platform.is_cpu():
-        raise EngineStartError("worker.gpus: GPUs were assigned to the engine, but this vLLM is built for the CPU")
+        raise EngineStartError(
+            "image: workers.gpusPerPod gives engines GPUs, but the vLLM of this image is built for the CPU"
+        )
+    if spec.accelerator and current_platform.is_unspecified():
+        raise EngineDied("vLLM finds none of the GPUs that were assigned to the engine: their driver does not answer")
     try:
         modules = import_model_class(model)
         if not spec.accelerator:
@@ -43,6 +49,8 @@ def start(model: Path, spec: EngineSpec, logger: StatLoggerBase, on_loaded: OnLo
         _sample_a_token(engine)
         return engine
     except (ValueError, TypeError, RuntimeError, OSError, AssertionError, NotImplementedError, ImportError) as error:
+        if is_broken_gpu(str(error)):
+            raise EngineDied(f"a GPU of the engine failed: {reason(error)}") from error
         raise EngineStartError(f"rollout.engine: vLLM does not start with these options: {reason(error)}") from error
 
 

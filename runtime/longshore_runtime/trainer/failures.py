@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from longshore_runtime.backends.gpu_failures import is_cuda_failure
 from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError, WeightsUnavailable
 
 _LOST_PEER: Final = ("onnect", "ocket", "imed out", "imeout", "peer", "remote process", "unreachable")
@@ -26,6 +27,8 @@ def cause(error: Exception) -> Exception:
     if (reason := lost_peer(error)) is not None:
         return TrainerLost(f"a trainer replica lost its peers ({reason})")
     raised = getattr(error, "cause", None)
+    if isinstance(raised, RuntimeError) and is_cuda_failure(str(raised)):
+        return TrainerLost(f"a GPU of a trainer replica failed ({_line(str(raised))})")
     if type(raised).__name__ == "OutOfMemoryError":
         if any(f".{call}()" in str(error) for call in _TAKE_MEMORY_BACK):
             return TrainerLost("there is not enough GPU memory for a trainer: another process of its GPU has kept it")

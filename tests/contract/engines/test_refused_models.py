@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from longshore.checks.model_limits import CPU_HEAD_SIZES, context_tokens, limit_
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import build_tokenizer, tiny_config
+from longshore_runtime.errors import EngineDied
 from tests.contract.engines.harness import MAX_CONTEXT_TOKENS
 
 OPTIONS = EngineSettings(enforce_eager=True, kv_cache="4Mi")
@@ -44,6 +46,33 @@ def test_a_damaged_file_is_named(model: Path, tmp_path: Path) -> None:
 def test_a_context_beyond_the_models_is_refused_with_both_numbers(model: Path) -> None:
     with pytest.raises(EngineStartError, match=r"max_model_len \(4096\).*max_position_embeddings=2048"):
         create_engine(EngineSpec(OPTIONS, 4096), model)
+
+
+def test_an_image_for_processors_is_refused_where_there_are_gpus(model: Path) -> None:
+    with pytest.raises(EngineStartError, match=r"^image: .* built for the CPU"):
+        create_engine(EngineSpec(OPTIONS, MAX_CONTEXT_TOKENS, accelerator=True), model)
+
+
+def test_a_driver_that_does_not_answer_costs_an_engine_and_not_the_job(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from longshore_runtime.backends import vllm_start
+
+    without = SimpleNamespace(is_cpu=lambda: False, is_unspecified=lambda: True)
+    monkeypatch.setattr(vllm_start, "current_platform", without)
+    with pytest.raises(EngineDied, match="driver does not answer"):
+        create_engine(EngineSpec(OPTIONS, MAX_CONTEXT_TOKENS, accelerator=True), model)
+
+
+def test_so_does_a_gpu_that_fails_while_an_engine_starts(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from longshore_runtime.backends import vllm_start
+
+    def fails(model: Path) -> list[str]:
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nSearch for it")
+
+    monkeypatch.setattr(vllm_start, "import_model_class", fails)
+    with pytest.raises(EngineDied, match="a GPU of the engine failed: CUDA error: uncorrectable ECC error"):
+        create_engine(EngineSpec(OPTIONS, MAX_CONTEXT_TOKENS), model)
 
 
 def test_heads_without_a_kernel_are_refused_when_the_engine_starts(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import ray
 from ray.exceptions import RayTaskError
 
+from longshore_runtime.backends.gpu_failures import is_broken_gpu, is_cuda_failure
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.trainer.failures import cause, lost_peer
 from longshore_runtime.trainer.sending import Sending
@@ -59,6 +60,44 @@ def test_errors_of_communication_name_a_lost_peer_in_one_line(error: Exception, 
 )
 def test_other_errors_are_no_lost_peers(error: Exception) -> None:
     assert lost_peer(raised(error)) is None
+
+
+ECC = """CUDA error: uncorrectable ECC error encountered
+Search for `cudaErrorECCUncorrectable' in the documentation of CUDA."""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError(ECC), "uncorrectable ECC error encountered"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), "CUBLAS_STATUS"),
+        (RuntimeError("Found no NVIDIA driver on your system. Please check"), "no NVIDIA driver"),
+    ],
+)
+def test_a_gpu_that_fails_costs_a_replica_and_not_the_job(error: Exception, reason: str) -> None:
+    found = cause(raised(error))
+    assert isinstance(found, TrainerLost)
+    assert reason in str(found)
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_failure", "is_broken"),
+    [
+        (ECC, True, True),
+        ("CUDA error: unspecified launch failure", True, True),
+        ("No CUDA GPUs are available", True, True),
+        ("CUDA error: an illegal memory access was encountered", True, False),
+        ("CUDA error: no kernel image is available for execution on the device", True, False),
+        ("CUDA error: out of memory", False, False),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", False, False),
+        ("unknown error in the configuration", False, False),
+    ],
+)
+def test_an_engine_starts_again_where_its_gpu_is_broken_and_not_where_it_computes_wrongly(
+    text: str, is_failure: bool, is_broken: bool
+) -> None:
+    assert (is_cuda_failure(text), is_broken_gpu(text)) == (is_failure, is_broken)
 
 
 @pytest.mark.parametrize(

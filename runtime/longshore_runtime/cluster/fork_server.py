@@ -33,6 +33,7 @@ from longshore_runtime.large_imports import without_collections
 FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Variables of a worker that Ray's library reads when it is imported."""
 _OF_EVERY_WORKER: Final = ("ray", "pydantic.v1")
+_NUMPY_THREADS: Final = "OPENBLAS_NUM_THREADS"
 _MAX_FILES: Final = 16
 _BACKLOG: Final = 128
 
@@ -92,10 +93,7 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
     if not text:
         os._exit(0)  # The node did not start.
     os.environ.update(json.loads(text))
-    with without_collections():
-        for module in (*_OF_EVERY_WORKER, *modules):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module)
+    _import(modules)
     if not _can_be_forked():
         socket_path.unlink()  # Workers start as Ray starts them.
         os._exit(1)
@@ -106,6 +104,20 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
     _fork_multiprocessing_too(socket_path)
     _run(worker)
     sys.exit()
+
+
+def _import(modules: Sequence[str]) -> None:
+    with without_collections():
+        # The algebra of numpy starts a thread per processor as soon as it is imported. Nobody here computes with it:
+        # torch has its own, which reads the same variable later.
+        os.environ[_NUMPY_THREADS] = "1"
+        try:
+            importlib.import_module("numpy")
+        finally:
+            del os.environ[_NUMPY_THREADS]
+        for module in (*_OF_EVERY_WORKER, *modules):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
 
 
 def _can_be_forked() -> bool:

@@ -27,12 +27,16 @@ _STEP_BYTES: Final = 8
 """Of a weight, while AdamW changes its tensor: a root and a quotient."""
 _CAST_BYTES: Final = 2
 """Of a weight, in bfloat16, while layers compute."""
+_WHOLE_BYTES: Final = 8
+"""Of a weight of what FSDP puts together: itself, and its gradient until that is cut up."""
+_NEXT_LAYER_BYTES: Final = 6
+"""Of a weight of the layer that FSDP fetches meanwhile, and of the gradient that it cuts up."""
 _ACTIVATION_BYTES: Final = 4
 _HIDDEN_PER_TOKEN: Final = 8
 """Vectors of the hidden size that the backward pass of one layer holds per token."""
 _CHANNELS_PER_TOKEN: Final = 4
 """Vectors of the MLP's size that it holds."""
-_LOGIT_TOKENS: Final = 4096
+_LOGIT_TOKENS: Final = 2048
 """Tokens whose log-probabilities the trainers compute at a time."""
 _TRAINED_LOGIT_BYTES: Final = 20
 """Per logit of these: logits, log-softmax, entropy, and their gradients."""
@@ -52,6 +56,23 @@ class ModelSize:
     vocab_size: int
     num_kv_heads: int
     head_size: int
+    is_tied: bool
+    """Whether the output layer is the embedding."""
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the embedding, and of an output layer that is not tied."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def outside_layers(self) -> int:
+        """Parameters that no layer has."""
+        return self.embedding * (1 if self.is_tied else 2)
+
+    @property
+    def layer(self) -> float:
+        """Parameters of a layer, on average."""
+        return max(0, self.num_parameters - self.outside_layers) / self.num_layers
 
     @classmethod
     def of(cls, config: Mapping[str, Any], num_parameters: int) -> "ModelSize | None":
@@ -62,7 +83,8 @@ class ModelSize:
             return None
         layers, hidden, intermediate, vocab, heads = sizes
         kv_heads, head_size = text.get("num_key_value_heads") or heads, text.get("head_dim") or hidden // heads
-        return cls(num_parameters, layers, hidden, intermediate, vocab, kv_heads, head_size)
+        is_tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True)))
+        return cls(num_parameters, layers, hidden, intermediate, vocab, kv_heads, head_size, is_tied)
 
 
 @dataclass(frozen=True)
@@ -122,11 +144,12 @@ def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
     passing = {
         **state,
         **(moments if _moments_stay(spec) else {}),
-        "copies": (model.num_parameters / model.num_layers if trainer.fsdp_size > 1 else own) * _CAST_BYTES,
+        **_copies(spec, model, own),
+        "gradient of the embedding": _embedding_gradient_bytes(model) / trainer.tensor_parallel_size,
         "activations": _activation_bytes(spec, model),
         "context": _CONTEXT_BYTES,
     }
-    largest = model.vocab_size * model.hidden_size / (trainer.fsdp_size * trainer.tensor_parallel_size)
+    largest = model.embedding / (trainer.fsdp_size * trainer.tensor_parallel_size)
     stepping = {**state, **moments, "step of the largest tensor": largest * _STEP_BYTES, "context": _CONTEXT_BYTES}
     return max(Need(passing), Need(stepping), key=lambda need: need.total_bytes)
 
@@ -177,6 +200,23 @@ def _moment_shards(spec: RLJobSpec) -> int:
         return 1
     replicas = spec.trainer.data_parallel_size or spec.max_trainer_replicas
     return max(1, replicas * spec.trainer.context_parallel_size)
+
+
+def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
+    """Return what a pass adds to the weights: copies in bfloat16, and with FSDP what is put together from shards."""
+    if spec.trainer.fsdp_size == 1:
+        return {"copies": own * _CAST_BYTES}
+    # What no layer has stays whole for the whole pass. A layer is whole while it computes, and the next one comes.
+    whole = _WHOLE_BYTES + _CAST_BYTES
+    return {
+        "whole embeddings": model.outside_layers * whole,
+        "whole layers": model.layer * (whole + _NEXT_LAYER_BYTES),
+    }
+
+
+def _embedding_gradient_bytes(model: ModelSize) -> float:
+    """Return the memory of what is added to the gradient: of the output layer and, where that is tied, of the input."""
+    return model.embedding * _GRADIENT_BYTES * (2 if model.is_tied else 1)
 
 
 def _activation_bytes(spec: RLJobSpec, model: ModelSize) -> float:

@@ -20,7 +20,7 @@ from longshore_runtime.backends.rollout_correction import correct
 from longshore_runtime.sums import CorrectionSums, GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 
-_TOKENS_PER_CHUNK = 4096
+_TOKENS_PER_CHUNK = 2048
 """The vocabulary's log-probabilities exist for so many tokens at a time: they would dominate the memory otherwise."""
 
 

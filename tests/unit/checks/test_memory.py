@@ -9,7 +9,7 @@ from longshore.checks.memory import ModelSize, engine_need, memory_mistakes, tra
 
 CONFIG = {
     "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064,
-    "num_attention_heads": 28, "num_key_value_heads": 4,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False,
 }  # fmt: skip
 NUM_PARAMETERS = 7_615_616_512
 MODEL = ModelSize.of(CONFIG, NUM_PARAMETERS)
@@ -63,7 +63,7 @@ def test_a_trainer_holds_16_bytes_per_parameter_at_its_step(model: ModelSize) ->
 
 def test_the_moments_are_there_during_a_pass_where_nothing_moves_them_away(model: ModelSize) -> None:
     one, two = (trainer_need(spec(algorithm={"promptsPerUpdate": size}), model) for size in (4, 2))
-    assert "copies" in one.parts and "moments" not in one.parts
+    assert "activations" in one.parts and "moments" not in one.parts
     assert two.total_bytes - one.total_bytes == NUM_PARAMETERS  # 8 bytes over 8 shards
 
 
@@ -72,6 +72,20 @@ def test_a_kl_penalty_costs_a_second_copy_unless_it_waits_on_the_host(model: Mod
     kl = {"klCoefficient": 0.1}
     assert trainer_need(spec(algorithm=kl), model).total_bytes - plain == NUM_PARAMETERS / 2
     assert trainer_need(spec(algorithm=kl, trainer={"offloadReference": True}), model).total_bytes == plain
+
+
+def test_what_no_layer_has_is_whole_on_every_rank_for_a_whole_pass(model: ModelSize) -> None:
+    embeddings = 2 * 152064 * 3584
+    four, eight = (trainer_need(spec(trainer={"fsdpSize": size}), model).parts for size in (4, 8))
+    assert four["whole embeddings"] == eight["whole embeddings"] == 10 * embeddings
+    assert eight["whole layers"] == pytest.approx(16 * (NUM_PARAMETERS - embeddings) / 28)
+    assert eight["gradient of the embedding"] == 2 * embeddings
+    tied = ModelSize.of({**CONFIG, "tie_word_embeddings": True}, NUM_PARAMETERS)
+    assert tied is not None
+    parts = trainer_need(spec(), tied).parts
+    assert (parts["whole embeddings"], parts["gradient of the embedding"]) == (5 * embeddings, 4 * embeddings)
+    alone = trainer_need(spec(trainer={"fsdpSize": 1}), model)
+    assert "whole embeddings" not in alone.parts
 
 
 def test_megatron_spreads_weights_over_a_replica_and_moments_over_all_of_them(model: ModelSize) -> None:
@@ -101,3 +115,5 @@ def test_an_engine_that_stays_awake_leaves_the_trainer_less(model: ModelSize) ->
 def test_nothing_is_estimated_from_a_configuration_without_sizes() -> None:
     assert ModelSize.of({}, 1) is None
     assert ModelSize.of({"text_config": CONFIG}, 1) == ModelSize.of(CONFIG, 1)
+    outside = {"tie_word_embeddings": False, "text_config": {**CONFIG, "tie_word_embeddings": True}}
+    assert ModelSize.of(outside, 1) == ModelSize.of(CONFIG, 1), "models with several parts say it outside of them"

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-_TOKENS_PER_CHUNK = 4096
+_TOKENS_PER_CHUNK = 2048
 """The vocabulary's log-probabilities exist for so many tokens at a time: they would dominate the memory otherwise."""
 
 
@@ -56,14 +56,13 @@ class _LogProbs(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
         largest = logits.amax(-1)
         dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
-        shifted = logits - largest.unsqueeze(-1)
-        log_sum = _summed(shifted.exp().sum(-1), group).log()
-        values = shifted - log_sum.unsqueeze(-1)
+        values = logits - largest.unsqueeze(-1)
+        values -= _summed(values.exp().sum(-1), group).log().unsqueeze(-1)
         probabilities = values.exp()
         here = (targets >= 0) & (targets < logits.shape[-1])
         places = torch.where(here, targets, 0).unsqueeze(-1)
         found = torch.where(here, values.gather(-1, places).squeeze(-1), 0.0)
-        log_probs, entropies = _summed(torch.stack([found, -(probabilities * values).sum(-1)]), group)
+        log_probs, entropies = _summed(torch.stack([found, -values.mul_(probabilities).sum(-1)]), group)
         ctx.save_for_backward(probabilities, places, here)
         ctx.mark_non_differentiable(entropies)
         return log_probs, entropies

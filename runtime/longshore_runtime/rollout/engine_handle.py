@@ -22,7 +22,12 @@ from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 T = TypeVar("T")
 
 START_LIMIT_S: Final = 900.0
-"""Seconds after which an engine that has its pod but has not started counts as lost."""
+"""Seconds after which an engine that has its pod but has not started counts as lost.
+
+Unless it has read more of its weights meanwhile: a large model takes longer from slow storage.
+"""
+_LOADED_LIMIT_S: Final = 60.0
+"""Time limit for the answer of a process that reads weights."""
 _PLACE_LIMIT_S: Final = 24 * 3600.0
 """Time limit for a pod, which may wait for GPUs that others hold. The operator reports the wait."""
 _SILENCE_LIMIT_S: Final = 300.0
@@ -103,7 +108,7 @@ class EngineHandle:
 
     def wait_started(
         self,
-        timeout_s: float = START_LIMIT_S,
+        timeout_s: float | None = None,
         *,
         place_limit_s: float = _PLACE_LIMIT_S,
         check: Check | None = None,
@@ -111,11 +116,14 @@ class EngineHandle:
         """Wait until the engine takes weights and requests; raises EngineStartError or EngineDied.
 
         Its pod may take `place_limit_s` to be there, unless `check` raises meanwhile; the engine has `timeout_s` from
-        then on.
+        then on, or START_LIMIT_S without progress.
         """
         try:
             self._wait_placed(place_limit_s, check)
-            self._started.get(timeout_s)
+            if timeout_s is None:
+                wait_while_reading(self._started, self.loaded)
+            else:
+                self._started.get(timeout_s)
         except (EngineStartError, EngineDied):
             self.stop()
             raise
@@ -216,6 +224,20 @@ class EngineHandle:
         with self._lock:
             was_alive, self._alive, self._ended = self._alive, False, True
         return was_alive
+
+
+def wait_while_reading(
+    started: Reply[None], loaded: Callable[[], Reply[Loaded]], limit_s: float = START_LIMIT_S
+) -> None:
+    """Wait for the start of an engine; raises EngineLate after `limit_s` in which it has read no weights."""
+    num_bytes = 0
+    while True:
+        try:
+            return started.get(limit_s)
+        except EngineLate:
+            before, num_bytes = num_bytes, loaded().get(_LOADED_LIMIT_S).num_bytes
+            if num_bytes == before:
+                raise
 
 
 def _engine_error(error: Exception) -> Exception:

@@ -5,6 +5,13 @@ from typing import Final
 
 _FLASHINFER: Final = "VLLM_ALLREDUCE_USE_FLASHINFER"
 
+_TORCH_WITH_GPUS: Final = {
+    # vLLM sets both when it is imported, which is too late where a fork has imported torch: it asks NVML, and not CUDA,
+    # whether there are GPUs, and compiles in the process itself.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+
 VLLM_ENVIRONMENT = {
     # The engine runs in the process of its actor: an abort takes effect at the next step, and nothing is serialised.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -19,7 +26,7 @@ def vllm_environment(*, accelerator: bool, enforce_eager: bool) -> dict[str, str
     if accelerator:
         # FlashInfer, vLLM's first choice for tensor parallelism on Hopper and Blackwell, compiles its kernels when an
         # engine starts, with nvcc, which images lack. A pod that has it may say otherwise.
-        return {**VLLM_ENVIRONMENT, _FLASHINFER: os.environ.get(_FLASHINFER, "0")}
+        return {**VLLM_ENVIRONMENT, **_TORCH_WITH_GPUS, _FLASHINFER: os.environ.get(_FLASHINFER, "0")}
     # Several engines share the cores of a CPU node: bound to cores, all would choose the same ones.
     cpu = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     # Some of vLLM's functions are decorated for compilation even when the model runs eagerly.

@@ -35,8 +35,8 @@ def worker_imports(spec: RLJobSpec, component: Component) -> WorkerImports:
 
 
 def _engine(options: EngineSettings, *, has_accelerator: bool) -> WorkerImports:
-    # vLLM looks for GPUs when it is imported, and a process that has used a GPU cannot be forked.
-    if options.backend is EngineBackend.FAKE or has_accelerator:
+    if options.backend is EngineBackend.FAKE:
         return WorkerImports()
-    environment = vllm_environment(accelerator=False, enforce_eager=options.enforce_eager)
-    return WorkerImports(("longshore_runtime.backends.vllm_cpu",), environment)
+    environment = vllm_environment(accelerator=has_accelerator, enforce_eager=options.enforce_eager)
+    # vLLM looks for GPUs when it is imported, and a process that has used a GPU cannot be forked.
+    return WorkerImports(() if has_accelerator else ("longshore_runtime.backends.vllm_cpu",), environment)

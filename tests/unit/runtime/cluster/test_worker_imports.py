@@ -38,7 +38,14 @@ def test_what_vllm_reads_when_it_is_imported_is_set_before() -> None:
 
 def test_where_there_are_gpus_vllm_is_left_to_each_engine() -> None:
     """It looks for GPUs when it is imported, and what has used a GPU cannot be forked."""
-    assert imports(**GPUS) == WorkerImports((TRAINER,))
+    assert imports(**GPUS).modules == (TRAINER,)
+
+
+def test_torch_which_is_imported_before_vllm_gets_what_vllm_sets_for_gpus() -> None:
+    environment = imports(**GPUS).environment
+    assert environment["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+    assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in environment, "which is for engines on processors"
 
 
 @pytest.mark.parametrize("fields", [{}, GPUS], ids=["CPU", "GPU"])

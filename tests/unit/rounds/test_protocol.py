@@ -4,9 +4,13 @@ Draws and responses are written as in `tests.unit.policy.tables`. `0+A0 A1` give
 engine 0, `0-A0` stops one.
 """
 
+from collections import deque
+from collections.abc import Callable
+
 import pytest
 
 from longshore.api.rollout import PartialRolloutSettings, TailBatchingSettings
+from longshore.policy.draws import Draw
 from longshore.policy.partial_rollout import PartialRollout
 from longshore.policy.round_plan import Acceptance
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundPolicy
@@ -14,7 +18,12 @@ from longshore.policy.scale_down import Milestones
 from longshore.policy.synchronous import Synchronous
 from longshore.policy.tail_batching import TailBatching
 from longshore.rounds import messages
-from longshore.rounds.protocol import RoundProtocol
+from longshore.rounds.protocol import (
+    MAX_DROPPED_BATCHES,
+    MAX_FRUITLESS_LOSSES,
+    MAX_REJECTED_BATCHES,
+    RoundProtocol,
+)
 from longshore.rounds.requests import TRANSITIONS, RequestState
 from tests.unit.policy.rounds import QUIET
 from tests.unit.policy.tables import DRAWS, cursor, response, responses
@@ -127,6 +136,12 @@ def test_a_late_report_of_a_lost_engine_does_not_make_another_one_look_empty() -
     assert script.stop(2, "A0 A1") == ["1+A0 A1", "drained"]
 
 
+def test_a_retired_engine_that_is_lost_before_it_has_stopped_is_drained() -> None:
+    script = Script(synchronous())
+    assert script.receive(messages.EnginesRetired((1,))) == ["1-B0 B1"]
+    assert script.receive(messages.EngineLost(1, "so")) == ["0+B0 B1", "replace 1", "drained"]
+
+
 def test_without_engines_requests_wait_for_one() -> None:
     script = Script(synchronous(), 0)
     assert script.receive(messages.EngineLost(0, "so")) == ["replace 0"]
@@ -165,6 +180,66 @@ def test_a_batch_that_is_carried_over_can_be_at_its_milestone_from_the_start() -
     first.reward("B")
     assert first.protocol.result.end.deferred == (DRAWS["C"], DRAWS["D"])
     assert Script(policy, 0, milestones=Milestones(fixed_share=0.5)).start == ["0+D0 D1 E0 E1 F0 F1", "measure"]
+
+
+def outcomes(policy: RoundPolicy, reward: Callable[[Draw], messages.RoundEvent]) -> tuple[int, messages.GiveUp]:
+    """A round whose responses finish at once, and whose groups get this: how many do before it gives up."""
+    protocol, num_groups = RoundProtocol(policy), 0
+    waiting = deque(protocol.start((0,), 0.0))
+    while True:
+        match waiting.popleft():
+            case messages.GiveUp() as given_up:
+                return num_groups, given_up
+            case messages.AddRequests(engine, some):
+                ended = [messages.EndedRequest(one, 1, True, 1) for one in some]
+                waiting += protocol.receive(messages.RequestsEnded(engine, ended, QUIET), 0.0)
+            case messages.ScoreGroup(group):
+                num_groups += 1
+                waiting.extendleft(reversed(protocol.receive(reward(group.draw), 0.0)))
+
+
+def trainable(num_groups: int) -> RoundPolicy:
+    """Groups with one response, which count if they teach something."""
+    rules = AdmissionRules(acceptance=Acceptance.TRAINABLE)
+    return TailBatching(BatchShape(num_groups, 1), cursor(), TailBatchingSettings(), rules)
+
+
+@pytest.mark.parametrize("num_groups", [1, 3])
+def test_a_round_whose_groups_teach_nothing_gives_up_and_names_the_field(num_groups: int) -> None:
+    seen, given_up = outcomes(trainable(num_groups), lambda draw: messages.GroupRewarded(draw, zero_variance=True))
+    assert seen == MAX_DROPPED_BATCHES * num_groups + 1
+    assert given_up.reason.startswith(f"algorithm.dynamicSampling: {seen} groups of one round had equal rewards")
+    assert given_up.is_users_mistake
+
+
+@pytest.mark.parametrize("num_groups", [1, 3])
+def test_a_round_whose_groups_get_no_rewards_gives_up_with_the_last_reason(num_groups: int) -> None:
+    policy = TailBatching(BatchShape(num_groups, 1), cursor(), TailBatchingSettings())
+    seen, given_up = outcomes(policy, lambda draw: messages.RewardsFailed(draw, f"no server for {draw.index}"))
+    assert seen == MAX_REJECTED_BATCHES * num_groups + 1
+    assert given_up.reason.startswith(f"reward: {MAX_REJECTED_BATCHES * num_groups + 1} groups of one round had none")
+    assert "the last: no server for" in given_up.reason
+    assert given_up.is_users_mistake
+
+
+def test_an_engine_that_is_lost_again_and_again_ends_the_round_unless_it_finishes_something_meanwhile() -> None:
+    def lose(protocol: RoundProtocol) -> list[messages.GiveUp]:
+        commands = protocol.receive(messages.EngineLost(1, "ECC error"), 0.0)
+        protocol.receive(messages.EngineJoined(1), 0.0)
+        return [one for one in commands if isinstance(one, messages.GiveUp)]
+
+    script = Script(synchronous(), 0, 1)
+    for _ in range(2):
+        assert [lose(script.protocol) for _ in range(MAX_FRUITLESS_LOSSES)] == [[]] * MAX_FRUITLESS_LOSSES
+        there = script.protocol.receive(messages.EngineLost(0, "so"), 0.0)
+        script.receive(messages.EngineJoined(0))
+        moved = next(one for one in there if isinstance(one, messages.AddRequests) and one.engine == 1)
+        script.finish(1, responses(moved.responses[:1]))
+    for _ in range(MAX_FRUITLESS_LOSSES):
+        lose(script.protocol)
+    (given_up,) = lose(script.protocol)
+    assert given_up.reason.startswith("engine 1 was lost 6 times without finishing a response: ECC error")
+    assert not given_up.is_users_mistake
 
 
 @pytest.mark.parametrize("state", [state for state in RequestState if state is not RequestState.ENDED])

@@ -66,6 +66,7 @@ class FairQueue:
             return False
         tenant.waiting.remove(key)
         self._num_waiting -= 1
+        self._forget_if_idle()
         return True
 
     def pop(self) -> Key | None:
@@ -75,7 +76,6 @@ class FairQueue:
             tenant = self._tenants[namespace]
             tenant.is_queued = False
             if not tenant.waiting:
-                self._forget_if_idle(namespace, tenant)
                 continue
             self._present_s = max(self._present_s, start_s)
             key = tenant.waiting.popleft()
@@ -94,12 +94,15 @@ class FairQueue:
         tenant.num_running -= 1
         tenant.virtual_s += cost_s - EXPECTED_COST_S
         self._queue(key[0], tenant)
-        self._forget_if_idle(key[0], tenant)
+        self._forget_if_idle()
 
-    def _forget_if_idle(self, namespace: str, tenant: _Tenant) -> None:
-        is_idle = not (tenant.waiting or tenant.num_running or tenant.is_queued)
-        if is_idle and tenant.virtual_s <= self._present_s:
-            del self._tenants[namespace]
+    def _forget_if_idle(self) -> None:
+        """When nothing is left to do, nobody is behind: all begin at the same time afterwards (Goyal et al., 2.1)."""
+        if self._num_waiting or self._num_running:
+            return
+        self._present_s = max(tenant.virtual_s for tenant in self._tenants.values())
+        self._tenants.clear()
+        self._turns.clear()
 
     def _queue(self, namespace: str, tenant: _Tenant) -> None:
         if tenant.is_queued or not tenant.waiting or tenant.num_running >= self._max_running:

@@ -65,6 +65,7 @@ def test_a_namespace_has_no_more_slots_than_it_may() -> None:
     assert queue.pop() == VICTIM
     queue.done(noisy(1)[0], 1.0)
     assert queue.pop() is not None
+    assert queue.pop() is None, "one slot was freed"
 
 
 def test_a_namespace_with_costly_passes_has_fewer_of_them() -> None:
@@ -129,6 +130,32 @@ def test_a_namespace_whose_last_job_was_taken_out_while_another_ran_gets_its_tur
     assert turn(queue) == second
 
 
+@pytest.mark.parametrize("last_is_removed", [False, True])
+def test_nothing_is_kept_of_namespaces_when_nothing_is_left_to_do(last_is_removed: bool) -> None:
+    """Namespaces come and go for as long as the operator runs."""
+    queue = FairQueue(max_running=1)
+    for number in range(5):
+        queue.add((f"namespace-{number}", "job"))
+        queue.add((f"namespace-{number}", "another"))
+    for number in range(10 - last_is_removed):
+        assert queue._tenants, number
+        turn(queue, cost_s=float(number))
+    if last_is_removed:
+        assert queue.remove(("namespace-4", "another"))
+    assert not queue._tenants
+    assert queue.pop() is None
+
+
+def test_after_a_quiet_moment_nobody_is_behind() -> None:
+    queue = FairQueue(max_running=1)
+    queue.add(VICTIM)
+    turn(queue, cost_s=100.0)
+    first, second = noisy(2)
+    for key in (VICTIM, first, second):
+        queue.add(key)
+    assert [turn(queue, cost_s=1.0) for _ in range(3)] == [VICTIM, first, second]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=60),
     st.integers(1, 3),
@@ -160,13 +187,20 @@ def test_every_job_that_waits_has_its_turn_once(
 
 
 class TestBucket:
-    def test_a_burst_is_free_and_the_long_run_is_not(self) -> None:
-        bucket = Bucket(burst=3, per_s=2.0, now_s=0.0)
+    @pytest.mark.parametrize("begin_s", [0.0, 1e5])
+    def test_a_burst_is_free_and_the_long_run_is_not(self, begin_s: float) -> None:
+        bucket = Bucket(burst=3, per_s=2.0, now_s=begin_s)
         for _ in range(3):
-            assert bucket.wait_s(0.0) == 0
-            bucket.take(0.0)
-        assert bucket.wait_s(0.0) == pytest.approx(0.5)
-        assert bucket.wait_s(0.5) == 0
+            assert bucket.wait_s(begin_s) == 0
+            bucket.take(begin_s)
+        assert bucket.wait_s(begin_s) == pytest.approx(0.5)
+        assert bucket.wait_s(begin_s + 0.5) == 0
+
+    def test_what_is_taken_unasked_is_taken_from_what_there_is_by_then(self) -> None:
+        bucket = Bucket(burst=2, per_s=1.0, now_s=0.0)
+        bucket.take(0.0, cost=2.0)
+        bucket.take(10.0, cost=2.0)
+        assert bucket.wait_s(10.0) == pytest.approx(1.0)
 
     def test_what_cost_more_is_waited_for_longer(self) -> None:
         bucket = Bucket(burst=1, per_s=1.0, now_s=0.0)

@@ -142,6 +142,25 @@ def test_a_retired_engine_that_is_lost_before_it_has_stopped_is_drained() -> Non
     assert script.receive(messages.EngineLost(1, "so")) == ["0+B0 B1", "replace 1", "drained"]
 
 
+def one_group_per_engine() -> RoundPolicy:
+    """Four draws with one response each."""
+    settings = TailBatchingSettings(prompt_factor=1, response_factor=1)
+    return TailBatching(BatchShape(4, 1), cursor(), settings, AdmissionRules(frontier_width=1))
+
+
+def test_with_an_engine_less_fewer_groups_run_and_with_one_more_again_as_many() -> None:
+    retired = Script(one_group_per_engine())
+    assert retired.start == ["0+A0", "1+B0"]
+    retired.receive(messages.EnginesRetired((1,)))
+    retired.stop(1, "B0")
+    assert retired.finish(0, "A0") == [], "B runs"
+    assert retired.finish(0, "B0") == ["0+C0"]
+    lost = Script(one_group_per_engine())
+    assert lost.receive(messages.EngineLost(1, "so")) == ["0+B0", "replace 1"]
+    assert lost.finish(0, "A0") == []
+    assert lost.receive(messages.EngineJoined(1)) == ["1+C0"]
+
+
 def test_without_engines_requests_wait_for_one() -> None:
     script = Script(synchronous(), 0)
     assert script.receive(messages.EngineLost(0, "so")) == ["replace 0"]

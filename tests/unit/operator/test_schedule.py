@@ -262,3 +262,21 @@ async def test_a_look_that_comes_earlier_is_not_put_off(passes: Passes) -> None:
     passes.schedule.settle(VICTIM)
     passes.does = passes._nothing
     await passes.until(lambda: len(passes.seen) >= 2)
+
+
+async def test_an_operator_that_stops_ends_the_passes_that_run(passes: Passes) -> None:
+    ended: list[type[BaseException]] = []
+
+    async def watched(key: Key) -> PassResult:
+        try:
+            return await hangs(key)
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    passes.does = watched
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: passes.seen == [VICTIM])
+    async with asyncio.timeout(60):
+        await passes.schedule.close()
+    assert ended == [asyncio.CancelledError]

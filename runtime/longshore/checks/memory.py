@@ -83,7 +83,7 @@ class ModelSize:
             return None
         layers, hidden, intermediate, vocab, heads = sizes
         kv_heads, head_size = text.get("num_key_value_heads") or heads, text.get("head_dim") or hidden // heads
-        is_tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True)))
+        is_tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
         return cls(num_parameters, layers, hidden, intermediate, vocab, kv_heads, head_size, is_tied)
 
 

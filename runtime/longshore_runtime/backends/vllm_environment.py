@@ -6,8 +6,9 @@ from typing import Final
 _FLASHINFER: Final = "VLLM_ALLREDUCE_USE_FLASHINFER"
 
 _TORCH_WITH_GPUS: Final = {
-    # vLLM sets both when it is imported, which is too late where a fork has imported torch: it asks NVML, and not CUDA,
-    # whether there are GPUs, and compiles in the process itself.
+    # vLLM sets both when it is imported, which is too late in forks of a process that has imported torch. It would load
+    # the driver, and no fork could use a GPU, if an import asked CUDA for devices and not NVML; and forks would start
+    # processes that compile.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }

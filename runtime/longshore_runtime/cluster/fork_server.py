@@ -111,10 +111,9 @@ def _import(modules: Sequence[str]) -> None:
         # The algebra of numpy starts a thread per processor as soon as it is imported. Nobody here computes with it:
         # torch has its own, which reads the same variable later.
         os.environ[_NUMPY_THREADS] = "1"
-        try:
+        with contextlib.suppress(ImportError):
             importlib.import_module("numpy")
-        finally:
-            del os.environ[_NUMPY_THREADS]
+        del os.environ[_NUMPY_THREADS]
         for module in (*_OF_EVERY_WORKER, *modules):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)

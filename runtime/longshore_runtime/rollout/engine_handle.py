@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,8 +25,9 @@ T = TypeVar("T")
 START_LIMIT_S: Final = 900.0
 """Seconds after which an engine that has its pod but has not started counts as lost.
 
-Unless it has read more of its weights meanwhile: a large model takes longer from slow storage.
+While it reads weights, they count from the last that it has read: a large model takes longer from slow storage.
 """
+_LOADED_EVERY_S: Final = 30.0
 _LOADED_LIMIT_S: Final = 60.0
 """Time limit for the answer of a process that reads weights."""
 _PLACE_LIMIT_S: Final = 24 * 3600.0
@@ -227,16 +229,21 @@ class EngineHandle:
 
 
 def wait_while_reading(
-    started: Reply[None], loaded: Callable[[], Reply[Loaded]], limit_s: float = START_LIMIT_S
+    started: Reply[None],
+    loaded: Callable[[], Reply[Loaded]],
+    limit_s: float = START_LIMIT_S,
+    now_s: Callable[[], float] = time.monotonic,
 ) -> None:
     """Wait for the start of an engine; raises EngineLate after `limit_s` in which it has read no weights."""
-    num_bytes = 0
+    num_bytes, read_s = 0, now_s()
     while True:
         try:
-            return started.get(limit_s)
+            return started.get(min(_LOADED_EVERY_S, limit_s))
         except EngineLate:
             before, num_bytes = num_bytes, loaded().get(_LOADED_LIMIT_S).num_bytes
-            if num_bytes == before:
+            if num_bytes != before:
+                read_s = now_s()
+            elif now_s() - read_s >= limit_s:
                 raise
 
 

@@ -14,7 +14,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import Check
 from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable, first_line
-from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle
+from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
 from longshore_runtime.rollout.events import Event, Events, WeightsLost
 from longshore_runtime.rollout.fleet import (
@@ -220,7 +220,7 @@ class EnginePool:
             # A thread waits for the start, because the driver must go on with the round.
             self._joining.begin(self._fleet.restart(engine), self._join)
 
-    def regroup(self, tp_size: int, timeout_s: float = START_LIMIT_S) -> None:
+    def regroup(self, tp_size: int, timeout_s: float | None = None) -> None:
         """Between two rounds, replace the engines by engines of another size, with the current weights if any.
 
         The old engines are put to sleep, which makes the way back quick.
@@ -243,7 +243,7 @@ class EnginePool:
             log.warning("the engines do not regroup", tp_size=tp_size, reason=str(error))
             self._fleets.take_back()
             fleet.stop()
-            self._serve_with(old, START_LIMIT_S)
+            self._serve_with(old, None)
             raise
         finally:
             self._report_missing()
@@ -261,7 +261,7 @@ class EnginePool:
         """Take all engines out of the round, and wait for those that are about to join."""
         with self._lock:
             self._states.leave()
-        self._joining.wait(START_LIMIT_S, self._check)
+        self._joining.wait(self._check)
 
     def _free_gpus_of(self, fleet: Fleet) -> None:
         """Put a fleet to sleep if that frees memory for other engines, otherwise end it."""
@@ -270,7 +270,7 @@ class EnginePool:
         else:
             self._put_to_sleep(list(fleet), _SLEEP_LIMIT_S)
 
-    def _serve_with(self, fleet: Fleet, timeout_s: float, *, must_start: bool = False) -> None:
+    def _serve_with(self, fleet: Fleet, timeout_s: float | None, *, must_start: bool = False) -> None:
         """Wake these engines, start missing ones, and publish the current weights to them.
 
         Raises:

@@ -14,7 +14,7 @@ from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.cluster.actors import CHECK_EVERY_S, Check
 from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_handle import EngineHandle, EngineLate, Reply
+from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle, EngineLate, Reply
 from longshore_runtime.rollout.engine_notices import EngineNotices
 
 log = structlog.get_logger()
@@ -89,13 +89,15 @@ class Fleet:
             if handle.ended:
                 self._handles[index] = self._start(self._places[index], None)
 
-    def activate(self, timeout_s: float, check: Check) -> dict[int, EngineDied | EngineStartError]:
+    def activate(self, timeout_s: float | None, check: Check) -> dict[int, EngineDied | EngineStartError]:
         """Wake started engines and wait for the others; return those that do not serve, with the reason.
 
-        Engines whose pod is missing do not. Raises what `check` raises while pods are awaited.
+        Engines whose pod is missing do not. `timeout_s`: for all of them; None: see `EngineHandle.wait_started`. Raises
+        what `check` raises while pods are awaited.
         """
-        deadline_s = time.monotonic() + timeout_s
-        place_deadline_s = time.monotonic() + min(timeout_s, _PLACE_LIMIT_S)
+        limit_s = START_LIMIT_S if timeout_s is None else timeout_s
+        deadline_s = time.monotonic() + limit_s
+        place_deadline_s = time.monotonic() + min(limit_s, _PLACE_LIMIT_S)
         woken = [(handle, handle.wake()) for handle in self if handle.alive]
         lost: dict[int, EngineDied | EngineStartError] = {}
         for handle in self:
@@ -103,7 +105,8 @@ class Fleet:
                 continue
             try:
                 place_limit_s = remaining_s(place_deadline_s)
-                handle.wait_started(remaining_s(deadline_s), place_limit_s=place_limit_s, check=check)
+                start_limit_s = None if timeout_s is None else remaining_s(deadline_s)
+                handle.wait_started(start_limit_s, place_limit_s=place_limit_s, check=check)
             except (EngineDied, EngineStartError) as reason:
                 lost[handle.engine] = reason
         for handle, failure in failures(woken, remaining_s(deadline_s)):
@@ -147,13 +150,15 @@ class Joining:
         self._threads = [*((other, joins) for other, joins in self._threads if joins.is_alive()), (handle, thread)]
         thread.start()
 
-    def wait(self, timeout_s: float, check: Check) -> None:
-        """Wait for engines that are starting, but not for those whose pod is missing; raises what `check` raises."""
-        deadline_s = time.monotonic() + timeout_s
+    def wait(self, check: Check) -> None:
+        """Wait for engines that are starting, but not for those whose pod is missing; raises what `check` raises.
+
+        Each thread ends by itself: every answer that it waits for has a time limit.
+        """
         for handle, thread in self._threads:
-            while handle.is_placed and thread.is_alive() and (left_s := remaining_s(deadline_s)) > 0:
+            while handle.is_placed and thread.is_alive():
                 check()
-                thread.join(min(left_s, CHECK_EVERY_S))
+                thread.join(CHECK_EVERY_S)
 
 
 def require_possible(tp_size: int, workers: Workers) -> None:

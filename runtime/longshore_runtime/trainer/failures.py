@@ -2,10 +2,13 @@
 
 from typing import Final
 
-from longshore_runtime.backends.gpu_failures import is_cuda_failure
+from longshore_runtime.backends.gpu_failures import is_broken_gpu, is_lack_of_memory
 from longshore_runtime.errors import LogProbMismatch, TrainerLost, UserError, WeightsUnavailable
 
-_LOST_PEER: Final = ("onnect", "ocket", "imed out", "imeout", "peer", "remote process", "unreachable")
+_LOST_PEER: Final = (
+    "onnection", "connectFullMesh", "Connect timeout", "Socket ", "imed out", "timeout caused", "peer",
+    "remote process", "unreachable",
+)  # fmt: skip
 """What gloo and nccl say when another rank is gone."""
 _NCCL_DETAIL: Final = "Last error:"
 _TAKE_MEMORY_BACK: Final = ("wake", "begin_sending", "fill")
@@ -27,13 +30,15 @@ def cause(error: Exception) -> Exception:
     if (reason := lost_peer(error)) is not None:
         return TrainerLost(f"a trainer replica lost its peers ({reason})")
     raised = getattr(error, "cause", None)
-    if isinstance(raised, RuntimeError) and is_cuda_failure(str(raised)):
+    if isinstance(raised, UserError | LogProbMismatch | WeightsUnavailable):
+        return raised
+    if is_broken_gpu(str(raised)):
         return TrainerLost(f"a GPU of a trainer replica failed ({_line(str(raised))})")
-    if type(raised).__name__ == "OutOfMemoryError":
+    if type(raised).__name__ == "OutOfMemoryError" or is_lack_of_memory(str(raised)):
         if any(f".{call}()" in str(error) for call in _TAKE_MEMORY_BACK):
             return TrainerLost("there is not enough GPU memory for a trainer: another process of its GPU has kept it")
         return UserError("trainer.maxTokensPerMicroBatch: the trainer ran out of GPU memory; lower it")
-    return raised if isinstance(raised, UserError | LogProbMismatch | WeightsUnavailable) else error
+    return error
 
 
 def _line(text: str) -> str:

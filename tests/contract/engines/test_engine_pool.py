@@ -555,9 +555,9 @@ def test_a_wait_for_engines_that_start_ends_when_the_job_is_to_stop() -> None:
     over, joining, engine = threading.Event(), Joining(), Starting()
     joining.begin(engine, join)  # type: ignore[arg-type]
     with pytest.raises(Interrupted):
-        joining.wait(LIMIT_S, stopped)
+        joining.wait(stopped)
     over.set()
-    joining.wait(LIMIT_S, lambda: None)
+    joining.wait(lambda: None)
 
 
 def test_while_weights_are_delivered_the_pool_says_how_many_engines_have_them(start: Start) -> None:

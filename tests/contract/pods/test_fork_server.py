@@ -152,7 +152,6 @@ def test_a_server_that_has_imported_what_computes_has_one_thread(
     with started(socket_path, module):
         worker = Launched(tmp_path, socket_path, "0")
         assert worker.report["imported"]
-        assert "OPENBLAS_NUM_THREADS" not in worker.report["environment"]
         worker.end()
 
 

@@ -70,24 +70,19 @@ def leaves_after_a_bucket(channel: BroadcastGroup) -> None:
     Broadcast(channel, 1, CPU).run(torch.zeros_like(BUCKET))
 
 
-def stays_but_reads_nothing(channel: BroadcastGroup) -> Broadcast:
-    return Broadcast(channel, 1, CPU)
-
-
 @pytest.mark.parametrize(
     ("member", "store"),
     [
         (leaves_while_they_connect, LeftStore),
         (leaves_before_the_first_bucket, TCPStore),
         (leaves_after_a_bucket, TCPStore),
-        (stays_but_reads_nothing, TCPStore),
     ],
 )
 def test_a_member_that_is_lost_at_any_moment_is_a_lost_peer(
-    member: Callable[[BroadcastGroup], Broadcast | None], store: type[dist.Store], monkeypatch: pytest.MonkeyPatch
+    member: Callable[[BroadcastGroup], None], store: type[dist.Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broadcast, "TCPStore", store)
-    channel = alone(limit_s=1.0, size=2)
+    channel = alone(limit_s=10.0, size=2)
     with ThreadPoolExecutor() as threads:
         other = threads.submit(member, channel)
         with pytest.raises(RuntimeError) as lost:
@@ -97,6 +92,23 @@ def test_a_member_that_is_lost_at_any_moment_is_a_lost_peer(
                 other.result()
         other.result()
     assert lost_peer(RayTaskError("join_engines", "traceback", lost.value)), str(lost.value)
+
+
+class Gloo:
+    """Time limits of a group."""
+
+    def __init__(self, store: Any, rank: int, size: int, limit: timedelta) -> None:
+        self.limits_s = [limit.total_seconds()]
+
+    def _set_default_timeout(self, limit: timedelta) -> None:
+        self.limits_s.append(limit.total_seconds())
+
+
+def test_gloo_which_connects_for_five_times_its_limit_has_a_fifth_of_it_until_it_has_connected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dist, "ProcessGroupGloo", Gloo)
+    assert Broadcast(alone(limit_s=10.0), 0, CPU)._group.limits_s == [2.0, 10.0]
 
 
 class Nccl:

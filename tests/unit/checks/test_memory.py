@@ -7,10 +7,11 @@ import pytest
 from longshore.api.spec import RLJobSpec
 from longshore.checks.memory import ModelSize, engine_need, memory_mistakes, trainer_need
 
-CONFIG = {
+SIZES = {
     "num_hidden_layers": 28, "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064,
-    "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False,
+    "num_attention_heads": 28, "num_key_value_heads": 4,
 }  # fmt: skip
+CONFIG = {**SIZES, "tie_word_embeddings": False}
 NUM_PARAMETERS = 7_615_616_512
 MODEL = ModelSize.of(CONFIG, NUM_PARAMETERS)
 GIB = float(1 << 30)
@@ -115,5 +116,19 @@ def test_an_engine_that_stays_awake_leaves_the_trainer_less(model: ModelSize) ->
 def test_nothing_is_estimated_from_a_configuration_without_sizes() -> None:
     assert ModelSize.of({}, 1) is None
     assert ModelSize.of({"text_config": CONFIG}, 1) == ModelSize.of(CONFIG, 1)
-    outside = {"tie_word_embeddings": False, "text_config": {**CONFIG, "tie_word_embeddings": True}}
-    assert ModelSize.of(outside, 1) == ModelSize.of(CONFIG, 1), "models with several parts say it outside of them"
+
+
+@pytest.mark.parametrize(
+    ("config", "is_tied"),
+    [
+        ({**CONFIG, "tie_word_embeddings": True}, True),
+        ({"tie_word_embeddings": False, "text_config": {**CONFIG, "tie_word_embeddings": True}}, True),
+        ({"tie_word_embeddings": True, "text_config": SIZES}, True),
+        (SIZES, False),
+    ],
+)
+def test_the_language_model_says_whether_its_embeddings_are_tied(config: dict[str, Any], is_tied: bool) -> None:
+    """As transformers reads it. Most models that do not say it are not."""
+    size = ModelSize.of(config, 1)
+    assert size is not None
+    assert size.is_tied == is_tied

@@ -1,6 +1,6 @@
 """How long the start of an engine may take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,54 +9,67 @@ from longshore_runtime.errors import EngineDied
 from longshore_runtime.rollout.engine_actor import Loaded
 from longshore_runtime.rollout.engine_handle import EngineLate, Reply, wait_while_reading
 
-LIMIT_S = 7.0
+LIMIT_S = 900.0
 
 
-class Answers(Reply[Any]):
-    """One after the other; exceptions are raised."""
+class Engine:
+    """It starts, or is lost, at a time, and has read so many bytes from the times on that a test says."""
 
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.limits_s: list[float | None] = []
+    def __init__(self, read: Mapping[float, int], ends_s: float = float("inf"), error: Exception | None = None) -> None:
+        self.read, self.ends_s, self.error = read, ends_s, error
+        self.now_s = 1000.0
+        self._begun_s = self.now_s
 
-    def get(self, timeout_s: float | None = None, check: object = None) -> Any:
-        self.limits_s.append(timeout_s)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def wait(self) -> float:
+        wait_while_reading(_Started(self), lambda: _Answer(self.loaded()), LIMIT_S, lambda: self.now_s)
+        return self.elapsed_s
 
+    @property
+    def elapsed_s(self) -> float:
+        return self.now_s - self._begun_s
 
-def late() -> EngineLate:
-    return EngineLate("the engine does not answer in time")
-
-
-def wait(started: Answers, num_bytes: Sequence[Any]) -> None:
-    loaded = Answers(*(Loaded(one, 100) if isinstance(one, int) else one for one in num_bytes))
-    wait_while_reading(started, lambda: loaded, LIMIT_S)
-    assert not loaded.answers, "it was asked whenever the time was up"
+    def loaded(self) -> Loaded:
+        return Loaded(max((size for since_s, size in self.read.items() if since_s <= self.elapsed_s), default=0), 100)
 
 
-def test_an_engine_that_starts_in_time_is_not_asked_what_it_has_read() -> None:
-    started = Answers(None)
-    wait(started, [])
-    assert started.limits_s == [LIMIT_S]
+class _Answer(Reply[Loaded]):
+    def __init__(self, answer: Loaded) -> None:
+        self.answer = answer
+
+    def get(self, timeout_s: float | None = None, check: Any = None) -> Loaded:
+        return self.answer
 
 
-def test_an_engine_has_as_long_as_it_goes_on_reading() -> None:
-    started = Answers(late(), late(), late(), None)
-    wait(started, [10, 11, 100])
-    assert started.limits_s == [LIMIT_S] * 4
+class _Started(Reply[None]):
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def get(self, timeout_s: float | None = None, check: Any = None) -> None:
+        assert timeout_s is not None
+        left_s = self.engine.ends_s - self.engine.elapsed_s
+        self.engine.now_s += min(timeout_s, left_s)
+        if left_s > timeout_s:
+            raise EngineLate("the engine does not answer in time")
+        if self.engine.error is not None:
+            raise self.engine.error
 
 
-@pytest.mark.parametrize("num_bytes", [[0], [10, 10], [10, 100, 100]])
-def test_one_that_reads_nothing_more_is_late(num_bytes: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("read", "ends_s"),
+    [({}, 5.0), ({}, 890.0), ({800: 1}, 1600.0), ({800: 10, 1600: 50, 2400: 100}, 3200.0)],
+)
+def test_an_engine_has_as_long_as_it_goes_on_reading(read: Mapping[float, int], ends_s: float) -> None:
+    assert Engine(read, ends_s).wait() == ends_s
+
+
+@pytest.mark.parametrize(("read", "gives_up_s"), [({}, 900.0), ({100: 100}, 1000.0), ({100: 10, 900: 100}, 1800.0)])
+def test_one_that_reads_nothing_more_is_late(read: Mapping[float, int], gives_up_s: float) -> None:
+    engine = Engine(read, ends_s=10_000.0)
     with pytest.raises(EngineLate):
-        wait(Answers(*[late()] * len(num_bytes)), num_bytes)
+        engine.wait()
+    assert gives_up_s <= engine.elapsed_s <= gives_up_s + 60.0
 
 
 def test_one_that_is_lost_meanwhile_is_lost() -> None:
     with pytest.raises(EngineDied, match="process is gone"):
-        wait(Answers(late()), [EngineDied("its process is gone")])
-    with pytest.raises(EngineDied, match="cannot be read"):
-        wait(Answers(late(), EngineDied("cannot be read")), [10])
+        Engine({800: 1}, 1000.0, EngineDied("its process is gone")).wait()

@@ -6,7 +6,7 @@ import pytest
 import ray
 from ray.exceptions import RayTaskError
 
-from longshore_runtime.backends.gpu_failures import is_broken_gpu, is_cuda_failure
+from longshore_runtime.backends.gpu_failures import is_broken_gpu
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.trainer.failures import cause, lost_peer
 from longshore_runtime.trainer.sending import Sending
@@ -55,13 +55,26 @@ def test_errors_of_communication_name_a_lost_peer_in_one_line(error: Exception, 
     [
         OutOfMemoryError("CUDA out of memory"),
         AssertionError("fill comes first"),
-        RuntimeError("shape '[2]' is invalid"),
+        RuntimeError("no weight model.connector.proj"),
     ],
 )
 def test_other_errors_are_no_lost_peers(error: Exception) -> None:
     assert lost_peer(raised(error)) is None
 
 
+class DeferredCudaCallError(Exception):
+    """Named like torch's, which is no RuntimeError."""
+
+
+NO_FABRIC = (
+    "Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() "
+    "that might have already set an error? Error 802: system not yet initialized"
+)
+TOO_OLD = (
+    "The NVIDIA driver on your system is too old (found version 12020). Please update your GPU driver or install a "
+    "PyTorch version that has been compiled with your version of the CUDA driver."
+)
+ASSERTED = "NVML_SUCCESS == r INTERNAL ASSERT FAILED at CUDACachingAllocator.cpp, please report a bug to PyTorch."
 ECC = """CUDA error: uncorrectable ECC error encountered
 Search for `cudaErrorECCUncorrectable' in the documentation of CUDA."""
 
@@ -70,7 +83,9 @@ Search for `cudaErrorECCUncorrectable' in the documentation of CUDA."""
     ("error", "reason"),
     [
         (RuntimeError(ECC), "uncorrectable ECC error encountered"),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), "CUBLAS_STATUS"),
+        (RuntimeError(NO_FABRIC), "Error 802: system not yet initialized"),
+        (DeferredCudaCallError("CUDA call failed lazily at initialization with error: x"), "failed lazily"),
+        (RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable"), "busy or unavailable"),
         (RuntimeError("Found no NVIDIA driver on your system. Please check"), "no NVIDIA driver"),
     ],
 )
@@ -82,22 +97,32 @@ def test_a_gpu_that_fails_costs_a_replica_and_not_the_job(error: Exception, reas
 
 
 @pytest.mark.parametrize(
-    ("text", "is_failure", "is_broken"),
+    ("text", "is_broken"),
     [
-        (ECC, True, True),
-        ("CUDA error: unspecified launch failure", True, True),
-        ("No CUDA GPUs are available", True, True),
-        ("CUDA error: an illegal memory access was encountered", True, False),
-        ("CUDA error: no kernel image is available for execution on the device", True, False),
-        ("CUDA error: out of memory", False, False),
-        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", False, False),
-        ("unknown error in the configuration", False, False),
+        (ECC, True),
+        (NO_FABRIC, True),
+        ("No CUDA GPUs are available", True),
+        ("CUDA driver initialization failed, you might not have a CUDA gpu.", True),
+        ("CUDA error: unspecified launch failure", False),
+        ("CUDA error: device-side assert triggered", False),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("CUDA error: no kernel image is available for execution on the device", False),
+        ("CUDA error: out of memory", False),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", False),
+        (ASSERTED, False),
+        (TOO_OLD, False),
+        ("the initialization error of a layer", False),
     ],
 )
-def test_an_engine_starts_again_where_its_gpu_is_broken_and_not_where_it_computes_wrongly(
-    text: str, is_failure: bool, is_broken: bool
-) -> None:
-    assert (is_cuda_failure(text), is_broken_gpu(text)) == (is_failure, is_broken)
+def test_a_gpu_is_broken_where_the_same_work_would_succeed_on_another(text: str, is_broken: bool) -> None:
+    assert is_broken_gpu(text) == is_broken
+
+
+@pytest.mark.parametrize("text", [ASSERTED, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"])
+def test_memory_that_does_not_suffice_has_other_names_too(text: str) -> None:
+    found = cause(raised(RuntimeError(text)))
+    assert isinstance(found, UserError)
+    assert "maxTokensPerMicroBatch" in str(found)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,11 @@ class Kube:
         self.api = api
         self.namespace = namespace
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client was closed: nothing can be asked any more."""
+        return self.api.is_closed
+
     def request(self, method: str, path: str, body: Json | None = None, *, content_type: str = JSON_TYPE,
                 query: Mapping[str, str] | None = None) -> Json:  # fmt: skip
         """One request with a JSON object as its answer.

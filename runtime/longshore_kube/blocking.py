@@ -29,6 +29,11 @@ class Blocking:
         atexit.register(self.close)
         self.call(Client.__aenter__)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called: nothing can be asked any more."""
+        return self._is_closed
+
     def call(self, work: Callable[[Client], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
         """Do `work` with the client and wait for its result.
 

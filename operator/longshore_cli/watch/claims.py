@@ -72,10 +72,10 @@ def why_unbound(claim: Json, classes: Iterable[Json] | None, events: Iterable[Js
 
 
 def troubles(kube: Kube, claim: str) -> Iterator[ClaimTrouble]:
-    """Report what keeps the claim unbound, at every change, until it is bound."""
+    """Report what keeps the claim unbound, at every change, until it is bound or the client is closed."""
     path = CLAIMS.path(kube.namespace)
     reported = ""
-    while True:
+    while not kube.is_closed:
         changes = kube.watch(path, f"metadata.name={claim}", timeout_s=LOOK_S)
         newest = None
         for kind, item in changes:

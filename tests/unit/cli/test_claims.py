@@ -74,6 +74,7 @@ class Cluster:
     """Answers `troubles` with one state of the claim after the other."""
 
     namespace = "team"
+    is_closed = False
 
     def __init__(self, states: list[Json], classes: list[list[Json]]) -> None:
         self._states, self._classes = iter(states), iter(classes)

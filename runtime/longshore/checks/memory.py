@@ -61,7 +61,7 @@ class ModelSize:
 
     @property
     def embedding(self) -> int:
-        """Parameters of the embedding, and of an output layer that is not tied."""
+        """Parameters of the embedding; an output layer that is not tied has as many."""
         return self.vocab_size * self.hidden_size
 
     @property

@@ -1,5 +1,6 @@
 """The driver's end of an engine: calls go to its actor, and its events arrive in the driver's queue."""
 
+import contextlib
 import itertools
 import threading
 import time
@@ -240,7 +241,10 @@ def wait_while_reading(
         try:
             return started.get(min(_LOADED_EVERY_S, limit_s))
         except EngineLate:
-            before, num_bytes = num_bytes, loaded().get(_LOADED_LIMIT_S).num_bytes
+            before = num_bytes
+            # A process that waits for its storage may hold the interpreter, and says nothing meanwhile.
+            with contextlib.suppress(EngineLate):
+                num_bytes = loaded().get(_LOADED_LIMIT_S).num_bytes
             if num_bytes != before:
                 read_s = now_s()
             elif now_s() - read_s >= limit_s:

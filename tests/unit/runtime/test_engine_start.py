@@ -15,13 +15,19 @@ LIMIT_S = 900.0
 class Engine:
     """It starts, or is lost, at a time, and has read so many bytes from the times on that a test says."""
 
-    def __init__(self, read: Mapping[float, int], ends_s: float = float("inf"), error: Exception | None = None) -> None:
-        self.read, self.ends_s, self.error = read, ends_s, error
+    def __init__(
+        self,
+        read: Mapping[float, int],
+        ends_s: float = float("inf"),
+        error: Exception | None = None,
+        silent_s: float = 0,
+    ) -> None:
+        self.read, self.ends_s, self.error, self.silent_s = read, ends_s, error, silent_s
         self.now_s = 1000.0
         self._begun_s = self.now_s
 
     def wait(self) -> float:
-        wait_while_reading(_Started(self), lambda: _Answer(self.loaded()), LIMIT_S, lambda: self.now_s)
+        wait_while_reading(_Started(self), lambda: _Answer(self), LIMIT_S, lambda: self.now_s)
         return self.elapsed_s
 
     @property
@@ -33,11 +39,15 @@ class Engine:
 
 
 class _Answer(Reply[Loaded]):
-    def __init__(self, answer: Loaded) -> None:
-        self.answer = answer
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
 
     def get(self, timeout_s: float | None = None, check: Any = None) -> Loaded:
-        return self.answer
+        assert timeout_s is not None
+        if self.engine.elapsed_s < self.engine.silent_s:
+            self.engine.now_s += timeout_s
+            raise EngineLate("the engine does not answer in time")
+        return self.engine.loaded()
 
 
 class _Started(Reply[None]):
@@ -68,6 +78,14 @@ def test_one_that_reads_nothing_more_is_late(read: Mapping[float, int], gives_up
     with pytest.raises(EngineLate):
         engine.wait()
     assert gives_up_s <= engine.elapsed_s <= gives_up_s + 60.0
+
+
+def test_one_that_says_nothing_while_it_reads_has_as_long_as_any() -> None:
+    assert Engine({500: 10}, 1400.0, silent_s=600.0).wait() >= 1400.0
+    engine = Engine({}, silent_s=5000.0)
+    with pytest.raises(EngineLate):
+        engine.wait()
+    assert LIMIT_S <= engine.elapsed_s <= LIMIT_S + 120.0
 
 
 def test_one_that_is_lost_meanwhile_is_lost() -> None:

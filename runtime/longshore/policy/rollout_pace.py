@@ -7,9 +7,10 @@ steps that it still makes after a milestone say what it brings with it to any ot
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cache, partial
+from itertools import groupby, pairwise
 
 from longshore.api.round_status import RoundKind
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
@@ -138,8 +139,9 @@ class RolloutPace:
         if not loads:
             return 0.0
         moved: defaultdict[object, list[_Replayed]] = defaultdict(list)
+        step_at = cache(partial(self._step_at, rate))
         for response, stints in sorted(self._stints.items()):
-            num_steps, home = sum(self._num_steps(rate, stint) for stint in stints), stints[0].engine
+            num_steps, home = sum(self._num_steps(step_at, stint) for stint in stints), stints[0].engine
             replayed = _Replayed(num_steps, stints[-1].has_finished)
             if home in loads:
                 loads[home].append(replayed)
@@ -168,9 +170,9 @@ class RolloutPace:
         steps = DecodeSteps(now.step - last.step, now.load.num_running + num_ended, usage)
         self.timed.append(TimedSteps(steps, now.load.at_s - last.load.at_s))
 
-    def _num_steps(self, rate: DecodeRate, stint: _Stint) -> int:
-        end_step = self._step_at(rate, stint.engine, self._ended_s) if stint.end_step is None else stint.end_step
-        return max(0, round(end_step - self._step_at(rate, stint.engine, stint.begin_s)))
+    def _num_steps(self, step_at: Callable[[int, float], float], stint: _Stint) -> int:
+        end_step = step_at(stint.engine, self._ended_s) if stint.end_step is None else stint.end_step
+        return max(0, round(end_step - step_at(stint.engine, stint.begin_s)))
 
     def _step_at(self, rate: DecodeRate, engine: int, at_s: float) -> float:
         """From the last moment before, at the rate of what ran then; not beyond the moment that follows."""
@@ -184,12 +186,33 @@ class RolloutPace:
         if last.load is None:
             if following is None:
                 return last.step
-            share = (at_s - last.at_s) / (following.at_s - last.at_s)
+            share = self._share_of_steps(rate, engine, last, following, at_s)
             return last.step + share * (following.step - last.step)
         if last.load.num_running == 0:
             return last.step
         step = last.step + (at_s - last.at_s) / rate.seconds(DecodeSteps(1, last.load.num_running, last.load.kv_usage))
         return step if following is None else min(step, following.step)
+
+    def _share_of_steps(self, rate: DecodeRate, engine: int, last: _Moment, following: _Moment, at_s: float) -> float:
+        """Of those between two moments, how many were made by then: they get longer with every request that comes."""
+        begins_s = sorted(
+            last.at_s if index == 0 and stint.begin_s == self._milestone_s else stint.begin_s
+            for stints in self._stints.values()
+            for index, stint in enumerate(stints)
+            if stint.engine == engine and (stint.end_step is None or stint.end_step >= following.step)
+        )
+
+        def num_steps(until_s: float) -> float:
+            """In proportion."""
+            bounds_s = [last.at_s, *(begin_s for begin_s in begins_s if last.at_s < begin_s < until_s), until_s]
+            return sum(
+                (end_s - begin_s) / rate.seconds(DecodeSteps(1, running, 0.0))
+                for begin_s, end_s in pairwise(bounds_s)
+                if (running := bisect_right(begins_s, begin_s))
+            )
+
+        total = num_steps(following.at_s)
+        return num_steps(at_s) / total if total else 1.0
 
     def _tokens_per_request(self) -> float:
         """That requests held at the milestone."""

@@ -33,6 +33,7 @@ DEREGISTER_LIMIT_S = 1.0
 _ANSWER_LIMIT_S = 2.0
 STOP_LIMIT_S = 10.0
 GOODBYE_LIMIT_S = 10.0
+NUM_LOG_LINES: Final = 15
 
 _CORE_PROCESSES = ("raylet", "gcs_server")
 _MAX_TEMP_PATH = 40
@@ -66,6 +67,12 @@ class RayNode:
             # A pidfd becomes readable when its process ends. `waitpid` cannot wait: these are no child processes.
             ended, _, _ = select.select(watched, [], [], timeout_s)
             return bool(ended)
+
+    def last_log_lines(self) -> list[str]:
+        """Return the newest lines of Ray's own logs, at most NUM_LOG_LINES of each."""
+        logs = self._temp_dir.glob("session_latest/logs/*")
+        wanted = sorted(log for log in logs if log.stem in _CORE_PROCESSES)
+        return [line for log in wanted for line in log.read_text(errors="replace").splitlines()[-NUM_LOG_LINES:]]
 
     def stop(self) -> None:
         """End the node with everything that runs on it; a second call does nothing."""
@@ -160,7 +167,7 @@ def _start(settings: Settings, starter: NodeStarter, port: int | None = None, ad
             raise RayNodeError(f"Ray did not start within {START_LIMIT_S:.0f} s")
         if status != 0:
             raise RayNodeError(f"Ray did not start (exit status {status}): {_reason(output)}")
-        core = [process for process in _members(starter.pid) if process.name() in _CORE_PROCESSES]
+        core = core_processes(starter.pid)
         if not core:
             raise RayNodeError("Ray started and ended at once")
         unless_started.pop_all()  # It has started: from here on `RayNode.stop` cleans up.
@@ -183,6 +190,21 @@ def _temp_dir() -> Path:
     configured = tempfile.gettempdir()
     parent = configured if len(configured) + len("/ray-12345678") <= _MAX_TEMP_PATH else "/tmp"
     return Path(tempfile.mkdtemp(prefix="ray-", dir=parent))
+
+
+def core_processes(session: int) -> list[psutil.Process]:
+    """Return those that the node of this session cannot do without.
+
+    A child of a raylet has its name too, until it runs its own program; the raylet is the oldest.
+    """
+    found: list[tuple[float, str, psutil.Process]] = []
+    for process in _members(session):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append((process.create_time(), process.name(), process))
+    oldest: dict[str, psutil.Process] = {}
+    for _, name, process in sorted(found, key=lambda one: one[0]):
+        oldest.setdefault(name, process)
+    return [oldest[name] for name in _CORE_PROCESSES if name in oldest]
 
 
 def _discard(temp_dir: Path, session: int) -> None:

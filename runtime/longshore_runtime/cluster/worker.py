@@ -55,6 +55,7 @@ def _serve(settings: Settings) -> tuple[int, str]:
             return CRASHED, f"{fault}; engine and judge start again in another pod"
         if head_is_ending(settings):
             return ExitCode.SUCCEEDED, "the coordinator is gone"
+        log.error("the Ray node ended by itself", last_log_lines=node.last_log_lines())
         return CRASHED, "the pod's Ray node ended although the coordinator is there"
 
 

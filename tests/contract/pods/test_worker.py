@@ -1,19 +1,24 @@
-"""A pod that shares its GPUs by MPS ends when MPS fails; the control program only acts like NVIDIA's."""
+"""A worker pod serves until its Ray node ends, or until MPS fails on the GPUs that it shares.
+
+The control program of MPS only acts like NVIDIA's.
+"""
 
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.cluster import worker
-from longshore_runtime.cluster.ray_node import RayNode
+from longshore_runtime.cluster.ray_node import NUM_LOG_LINES, RayNode, core_processes
 from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE
 from longshore_runtime.settings import Settings
 from tests.contract.judge.test_mps import CONTROL, Container
@@ -102,6 +107,24 @@ def test_a_pod_whose_mps_works_serves_until_its_node_ends(
     assert os.environ[GPU_SHARING_VARIABLE] == "MPS", "what judges tell the coordinator"
 
 
+def test_a_pod_whose_node_ends_under_a_coordinator_that_lives_shows_what_ray_logged(
+    settings: Settings, container: Container, process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = settings.storage / "ray" / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("".join(f"line {number}\n" for number in range(100)))
+    (logs / "raylet.err").write_text("Check failed\n")
+    (logs / "python-core-worker.log").write_text("of an actor\n")
+    monkeypatch.setattr(worker, "head_is_ending", lambda settings: False)
+    control = CONTROL.replace(SERVER_LIST, f"kill {process.pid}; echo 4711").replace(SERVER_STATUS, "echo ACTIVE")
+    container.install("nvidia-cuda-mps-control", control)
+    with capture_logs() as said:
+        assert worker.run_node(settings) == worker.CRASHED
+    assert settings.termination_log.read_text() == "the pod's Ray node ended although the coordinator is there"
+    (lines,) = [entry["last_log_lines"] for entry in said if "last_log_lines" in entry]
+    assert lines == ["Check failed", *(f"line {number}" for number in range(100 - NUM_LOG_LINES, 100))]
+
+
 def test_a_pod_that_is_asked_to_stop_while_it_ends_anyway_leaves_nothing(
     settings: Settings, container: Container, process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,3 +141,44 @@ def test_a_pod_that_is_asked_to_stop_while_it_ends_anyway_leaves_nothing(
     container.install("nvidia-cuda-mps-control", control)
     assert worker.run_node(settings) == ExitCode.SUCCEEDED
     assert not (settings.storage / "ray").exists()
+
+
+RAYLET_WITH_A_CHILD = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(15, b"raylet", 0, 0, 0)  # PR_SET_NAME
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+    sys.stdin.read()  # Here, a raylet's child would begin to run its own program.
+else:
+    os.wait()
+    print("the child has ended", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_child_of_the_raylet_that_still_has_its_name_is_not_the_node(tmp_path: Path) -> None:
+    """The pod would end with it."""
+    raylet = subprocess.Popen(
+        [sys.executable, "-c", RAYLET_WITH_A_CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert raylet.stdin is not None and raylet.stdout is not None
+    try:
+        child = psutil.Process(int(raylet.stdout.readline()))
+        assert child.name() == "raylet"
+        (core,) = core_processes(raylet.pid)
+        assert core.pid == raylet.pid
+        _, lifeline = os.pipe()
+        node = RayNode(tmp_path / "ray", raylet.pid, [core], lifeline)
+        child.kill()
+        assert raylet.stdout.readline() == "the child has ended\n"
+        assert not node.wait(timeout_s=0.0)
+        raylet.stdin.close()
+        assert node.wait(LIMIT_S)
+        node.stop()
+    finally:
+        raylet.kill()
+        raylet.wait()

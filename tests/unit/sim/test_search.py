@@ -16,13 +16,14 @@ from tests.unit.sim.jobs import POOL, job, rollout
 
 LONG_TAIL = LognormalLengths.from_quantiles(500, 1_000, 16_384)
 ALIKE = TraceLengths([[400] * 4])
+SMALL = BatchShape(num_prompts=8, num_responses=4)
 PLAIN = rollout(Strategy.TAIL_BATCHING, eta=1.0)
 FACTORS_ONLY = SearchBounds(strategies=frozenset({Strategy.TAIL_BATCHING}))
 APART = TrainerLayout(Training.PIPELINED, GpuPool(POOL.gpu, 4, 4), gpus_per_replica=2, groups_per_update=4)
 
 
 def tailed(strategy: Strategy = Strategy.SYNCHRONOUS, **settings: object) -> SimJob:
-    return job(strategy, lengths=LONG_TAIL, **settings)  # type: ignore[arg-type]
+    return job(strategy, lengths=LONG_TAIL, shape=SMALL, **settings)  # type: ignore[arg-type]
 
 
 def strategies(found: SearchResult) -> set[Strategy]:

@@ -13,7 +13,7 @@ from longshore_cli.simulate.job import sim_job
 from longshore_cli.simulate.search import bounds_of
 from tests.unit.cli.simulated import Json, manifest, refusal, simulated
 
-LONG = {"algorithm__promptsPerStep": 16, "model__maxContextTokens": 10_000, "algorithm__maxResponseTokens": 8_192}
+LONG = {"algorithm__promptsPerStep": 8, "model__maxContextTokens": 10_000, "algorithm__maxResponseTokens": 8_192}
 
 
 def report(*arguments: str | Path) -> Json:

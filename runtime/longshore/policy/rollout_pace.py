@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby, pairwise
+from math import inf
 
 from longshore.api.round_status import RoundKind
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
@@ -44,6 +45,15 @@ class _Stint:
     end_step: int | None = None
     """None: it still runs."""
     has_finished: bool = False
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A request that came to an engine."""
+
+    at_s: float
+    """Minus infinity: before the milestone."""
+    end_step: int | None
 
 
 @dataclass(frozen=True, order=True)
@@ -139,7 +149,7 @@ class RolloutPace:
         if not loads:
             return 0.0
         moved: defaultdict[object, list[_Replayed]] = defaultdict(list)
-        step_at = cache(partial(self._step_at, rate))
+        step_at = cache(partial(self._step_at, rate, self._begun_on_engines()))
         for response, stints in sorted(self._stints.items()):
             num_steps, home = sum(self._num_steps(step_at, stint) for stint in stints), stints[0].engine
             replayed = _Replayed(num_steps, stints[-1].has_finished)
@@ -174,7 +184,7 @@ class RolloutPace:
         end_step = step_at(stint.engine, self._ended_s) if stint.end_step is None else stint.end_step
         return max(0, round(end_step - step_at(stint.engine, stint.begin_s)))
 
-    def _step_at(self, rate: DecodeRate, engine: int, at_s: float) -> float:
+    def _step_at(self, rate: DecodeRate, begun: Mapping[int, Sequence[_Begun]], engine: int, at_s: float) -> float:
         """From the last moment before, at the rate of what ran then; not beyond the moment that follows."""
         moments = self._moments.get(engine)
         if not moments:
@@ -186,33 +196,23 @@ class RolloutPace:
         if last.load is None:
             if following is None:
                 return last.step
-            share = self._share_of_steps(rate, engine, last, following, at_s)
+            share = _share_of_steps(rate, begun[engine], last, following, at_s)
             return last.step + share * (following.step - last.step)
         if last.load.num_running == 0:
             return last.step
         step = last.step + (at_s - last.at_s) / rate.seconds(DecodeSteps(1, last.load.num_running, last.load.kv_usage))
         return step if following is None else min(step, following.step)
 
-    def _share_of_steps(self, rate: DecodeRate, engine: int, last: _Moment, following: _Moment, at_s: float) -> float:
-        """Of those between two moments, how many were made by then: they get longer with every request that comes."""
-        begins_s = sorted(
-            last.at_s if index == 0 and stint.begin_s == self._milestone_s else stint.begin_s
-            for stints in self._stints.values()
-            for index, stint in enumerate(stints)
-            if stint.engine == engine and (stint.end_step is None or stint.end_step >= following.step)
-        )
-
-        def num_steps(until_s: float) -> float:
-            """In proportion."""
-            bounds_s = [last.at_s, *(begin_s for begin_s in begins_s if last.at_s < begin_s < until_s), until_s]
-            return sum(
-                (end_s - begin_s) / rate.seconds(DecodeSteps(1, running, 0.0))
-                for begin_s, end_s in pairwise(bounds_s)
-                if (running := bisect_right(begins_s, begin_s))
-            )
-
-        total = num_steps(following.at_s)
-        return num_steps(at_s) / total if total else 1.0
+    def _begun_on_engines(self) -> Mapping[int, Sequence[_Begun]]:
+        """Return the requests of every engine, in the order in which they came."""
+        begun: defaultdict[int, list[_Begun]] = defaultdict(list)
+        for stints in self._stints.values():
+            for index, stint in enumerate(stints):
+                ran_before = index == 0 and stint.begin_s == self._milestone_s
+                begun[stint.engine].append(_Begun(-inf if ran_before else stint.begin_s, stint.end_step))
+        for on_engine in begun.values():
+            on_engine.sort(key=lambda one: one.at_s)
+        return begun
 
     def _tokens_per_request(self) -> float:
         """That requests held at the milestone."""
@@ -236,3 +236,23 @@ class RolloutPace:
             finished_s = now_s if any(have_finished) else finished_s
             done, num_running = num_steps, num_running - len(have_finished)
         return finished_s
+
+
+def _share_of_steps(rate: DecodeRate, begun: Sequence[_Begun], last: _Moment, following: _Moment, at_s: float) -> float:
+    """Return the share of an engine's steps between two moments that it had made by then.
+
+    No request leaves between two moments, but steps get longer with every one that comes.
+    """
+    begins_s = [one.at_s for one in begun if one.end_step is None or one.end_step >= following.step]
+
+    def num_steps(until_s: float) -> float:
+        """In proportion."""
+        bounds_s = [last.at_s, *(begin_s for begin_s in begins_s if last.at_s < begin_s < until_s), until_s]
+        return sum(
+            (end_s - begin_s) / rate.seconds(DecodeSteps(1, running, 0.0))
+            for begin_s, end_s in pairwise(bounds_s)
+            if (running := bisect_right(begins_s, begin_s))
+        )
+
+    total = num_steps(following.at_s)
+    return num_steps(at_s) / total if total else 1.0

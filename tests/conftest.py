@@ -35,6 +35,7 @@ LONGEST_FIRST = (
     "e2e",
     "contract/judge",
     "contract",
+    "unit/sim",
     "unit",
 )
 

@@ -52,7 +52,8 @@ def test_jobs_that_share_gpus_learn_what_they_learn_alone_and_never_use_them_at_
     spans = sorted((*span, one.name) for one in shared for span in turns(one))
     assert all(one[1] <= other[0] for one, other in pairwise(spans)), "both had the GPUs at once"
     changes = sum(one[2] != other[2] for one, other in pairwise(spans))
-    assert changes >= NUM_STEPS, f"they took turns: {spans}"
+    # One may have made most of its steps before the other has started, and is recalled through the operator.
+    assert changes >= 3, f"each had them again after the other: {spans}"
     for status in statuses[1:]:
         report = status["runtime"]["sharing"]
         assert report["numSteps"] == NUM_STEPS - 1

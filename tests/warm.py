@@ -33,7 +33,9 @@ class WarmStarter(NodeStarter):
         self.is_used = self._has_ended = False
         (theirs, self._lifeline), (self._output, their_output) = os.pipe(), os.pipe()
         files = Connection(theirs, writable=False), Connection(their_output, readable=False)
-        self._process = multiprocessing.get_context("forkserver").Process(target=_become_starter, args=files)
+        self._process = multiprocessing.get_context("forkserver").Process(
+            target=_become_starter, args=(*files, dict(os.environ))
+        )
         self._process.start()
         for file in files:
             file.close()
@@ -47,7 +49,9 @@ class WarmStarter(NodeStarter):
         return self._process.exitcode
 
 
-def _become_starter(lifeline: Connection, output: Connection) -> None:
+def _become_starter(lifeline: Connection, output: Connection, environment: Mapping[str, str]) -> None:
+    os.environ.clear()  # It is that of the server, which may have started while an engine did.
+    os.environ.update(environment)
     become_starter(lifeline.fileno(), output.fileno())
 
 

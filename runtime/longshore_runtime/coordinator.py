@@ -198,6 +198,8 @@ class _StopSignal:
             self._events = None
 
     def _on_signal(self, *_: object) -> None:
+        # While it connects, Ray has a handler before this one, which would abort the process after three seconds.
+        signal.alarm(0)
         if self.stop.is_asked:
             return  # A second one must not cut saving and cleaning up short.
         self.stop.ask()

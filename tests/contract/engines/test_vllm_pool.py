@@ -90,6 +90,8 @@ def test_every_size_samples_what_the_model_says_and_continues_what_another_began
             resumed = job.finish(engine, greedy(cut(whole, len(whole.tokens) // 2)))
             assert resumed.tokens == whole.tokens
 
+    if job.pool.tp_size != 1:
+        job.pool.regroup(1)  # In random order, another test came first.
     job.pool.publish(published(old, 0))
     assert (job.pool.tp_size, job.pool.serving()) == (1, [0, 1])
     check(old, 0)

@@ -1,5 +1,6 @@
 """Downloads by the real client from a Hub on this machine: once, whole, resumed, or one sentence that says why not."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -145,7 +146,12 @@ def test_jobs_that_share_a_storage_download_a_file_once_between_them(hub: HubSer
 
 
 def _clients() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if "longshore_runtime.hub.fetch" in one.cmdline()]
+    def is_client(process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):  # It has ended; others may not have been waited for either.
+            return "longshore_runtime.hub.fetch" in process.cmdline()
+        return False
+
+    return list(filter(is_client, psutil.Process().children()))
 
 
 def test_progress_is_reported_while_files_come(hub: HubServer, tmp_path: Path) -> None:

@@ -38,6 +38,22 @@ def turns(one: Job) -> list[tuple[float, float]]:
     return list(zip(granted, [*returned, log.stat().st_mtime], strict=False))
 
 
+def log_times(one: Job, message: str) -> list[str]:
+    """When the coordinator logged this, as hours, minutes and seconds."""
+    log = (one.output() / "logs" / "coordinator-1.log").read_text()
+    return re.findall(rf"^(\d\d:\d\d:\d\d) \[info\] {message} ", log, re.MULTILINE)
+
+
+def asked_at(one: Job) -> str:
+    """When it first wanted the GPUs."""
+    return log_times(one, "waiting for the GPUs")[0]
+
+
+def num_steps_before(one: Job, time: str) -> int:
+    """Steps that it had made."""
+    return sum(made < time for made in log_times(one, "step"))
+
+
 def test_jobs_that_share_gpus_learn_what_they_learn_alone_and_never_use_them_at_once(cluster: Cluster) -> None:
     alone = cluster.apply(job("alone"))
     shared = [cluster.apply(job(name, sharing={"group": "pair", "maxSlowdown": 50})) for name in ("left", "right")]
@@ -52,8 +68,9 @@ def test_jobs_that_share_gpus_learn_what_they_learn_alone_and_never_use_them_at_
     spans = sorted((*span, one.name) for one in shared for span in turns(one))
     assert all(one[1] <= other[0] for one, other in pairwise(spans)), "both had the GPUs at once"
     changes = sum(one[2] != other[2] for one, other in pairwise(spans))
-    # One may have made most of its steps before the other has started, and is recalled through the operator.
-    assert changes >= 3, f"each had them again after the other: {spans}"
+    # What one has done before the other wanted the GPUs was no turn; on a busy machine, starts lie seconds apart.
+    first, second = sorted(shared, key=asked_at)
+    assert changes >= NUM_STEPS - num_steps_before(first, asked_at(second)), f"they took turns: {spans}"
     for status in statuses[1:]:
         report = status["runtime"]["sharing"]
         assert report["numSteps"] == NUM_STEPS - 1

@@ -21,13 +21,17 @@ from tests.contract.engines.overlapping import steps_that_overlap
 
 
 @pytest.fixture(autouse=True)
-def _engines_end_alone() -> None:
-    """Leave torch's process groups, which the engines of a process share, to the engines that are still there.
+def _engines_are_alone() -> Iterator[None]:
+    """Keep the engines of a process apart; vLLM has one per process in mind.
 
-    vLLM has one engine per process in mind, and ends them when an engine is collected or does not start.
+    It ends the process groups, which all share, when an engine is collected or does not start. And an engine gets the
+    rotary embedding of one before it, whose values are gone while that one has only a part of its weights.
     """
     if (core := sys.modules.get("vllm.v1.engine.core")) is not None:
         core.cleanup_dist_env_and_memory = lambda: None
+    yield
+    if (rotary_embedding := sys.modules.get("vllm.model_executor.layers.rotary_embedding")) is not None:
+        rotary_embedding._ROPE_DICT.clear()
 
 
 @pytest.fixture(scope="session")

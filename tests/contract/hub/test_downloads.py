@@ -1,9 +1,8 @@
 """Downloads by the real client from a Hub on this machine: once, whole, resumed, or one sentence that says why not."""
 
-import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -54,6 +53,13 @@ def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     for name in [name for name in os.environ if name.startswith("HF_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def clients() -> Callable[[], list[psutil.Process]]:
+    """What asks for the processes that this test has started; others may have left some, which may have ended."""
+    before = psutil.Process().children()
+    return lambda: [one for one in psutil.Process().children() if one not in before]
 
 
 class Job:
@@ -133,25 +139,18 @@ def test_a_file_with_a_wrong_checksum_is_downloaded_once_more(hub: HubServer, tm
     )
 
 
-def test_jobs_that_share_a_storage_download_a_file_once_between_them(hub: HubServer, tmp_path: Path) -> None:
+def test_jobs_that_share_a_storage_download_a_file_once_between_them(
+    hub: HubServer, tmp_path: Path, clients: Callable[[], list[psutil.Process]]
+) -> None:
     hub.before_file.clear()
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(Job(tmp_path, hub, name=name).fetch) for name in ("one", "other")]
-        while len(_clients()) < 2 or not hub.downloads("model.safetensors"):
+        while len(clients()) < 2 or not hub.downloads("model.safetensors"):
             assert not any(one.done() for one in both)
         hub.before_file.set()
         first, second = (one.result() for one in both)
     assert first == second
     assert len(hub.downloads("model.safetensors")) == 1
-
-
-def _clients() -> list[psutil.Process]:
-    def is_client(process: psutil.Process) -> bool:
-        with contextlib.suppress(psutil.NoSuchProcess):  # It has ended; others may not have been waited for either.
-            return "longshore_runtime.hub.fetch" in process.cmdline()
-        return False
-
-    return list(filter(is_client, psutil.Process().children()))
 
 
 def test_progress_is_reported_while_files_come(hub: HubServer, tmp_path: Path) -> None:
@@ -167,7 +166,9 @@ def test_progress_is_reported_while_files_come(hub: HubServer, tmp_path: Path) -
     assert job.progress == [(MODEL, 0, len(WEIGHTS) + 4)]
 
 
-def test_a_process_that_is_interrupted_leaves_nothing_running(hub: HubServer, tmp_path: Path) -> None:
+def test_a_process_that_is_interrupted_leaves_nothing_running(
+    hub: HubServer, tmp_path: Path, clients: Callable[[], list[psutil.Process]]
+) -> None:
     hub.before_file.clear()
     job = Job(tmp_path, hub)
 
@@ -177,7 +178,7 @@ def test_a_process_that_is_interrupted_leaves_nothing_running(hub: HubServer, tm
     job.downloads._on_progress = interrupt
     with pytest.raises(InterruptedError):
         job.fetch()
-    assert _clients() == []
+    assert clients() == []
     hub.before_file.set()
     assert Job(tmp_path, hub).fetch().directory.is_dir()
 

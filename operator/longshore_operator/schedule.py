@@ -44,7 +44,7 @@ class _JobEntry:
     """A job that waits for its turn, is in a pass, or sleeps until a timer or an event."""
 
     bucket: Bucket
-    retry_s: float = _FIRST_RETRY_S
+    retry_s: float
     due_s: float | None = None
     """Time since which a pass is due; None: none is."""
     is_backlog: bool = False
@@ -138,7 +138,7 @@ class Schedule:
     def _entry(self, key: Key) -> _JobEntry:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _JobEntry(Bucket(PASS_BURST, PASSES_PER_S, time.monotonic()))
+            entry = self._entries[key] = _JobEntry(Bucket(PASS_BURST, PASSES_PER_S, time.monotonic()), _FIRST_RETRY_S)
         return entry
 
     def _become_due(self, key: Key, entry: _JobEntry, *, is_backlog: bool) -> None:

@@ -94,7 +94,10 @@ class Job:
         Raises:
             ClientError: the job was deleted.
         """
-        for kind, item in self._kube.watch(self._kube.jobs_path(), f"metadata.name={self.name}", timeout_s=timeout_s):
+        changes = self._kube.watch(
+            self._kube.jobs_path(), f"metadata.name={self.name}", known=[self._stored], timeout_s=timeout_s
+        )
+        for kind, item in changes:
             if kind == "DELETED":
                 raise ClientError(f"The RLJob {self.name!r} was deleted.")
             self._stored = item

@@ -189,10 +189,10 @@ def delete(kube: Kube, name: str) -> None:
         ClientError: it did not go in time.
     """
     kube.request("DELETE", kube.job_path(name), {"propagationPolicy": "Background"})
-    _wait_deleted(kube, kube.jobs_path(), name, f"The RLJob {name!r}")
+    if (job := kube.find_job(name)) is not None:
+        _wait_deleted(kube, kube.jobs_path(), job, "RLJob")
     for pod in kube.pods(f"{names.LABEL_JOB}={name}"):
-        pod_name = pod["metadata"]["name"]
-        _wait_deleted(kube, PODS.path(kube.namespace), pod_name, f"The pod {pod_name!r}")
+        _wait_deleted(kube, PODS.path(kube.namespace), pod, "pod")
 
 
 def claim_of(kube: Kube, name: str, image: str | None) -> StorageClaim:
@@ -242,9 +242,9 @@ def _installed_image(kube: Kube) -> str:
     return image
 
 
-def _wait_deleted(kube: Kube, collection: str, name: str, what: str) -> None:
-    if kube.find(f"{collection}/{name}") is None:
-        return
-    changes = kube.watch(collection, f"metadata.name={name}", timeout_s=DELETE_TIMEOUT_S)
-    if not any(kind == "DELETED" for kind, _ in changes):
-        raise ClientError(f"{what} did not go within {DELETE_TIMEOUT_S:.0f} s.")
+def _wait_deleted(kube: Kube, collection: str, found: Json, kind: str) -> None:
+    name = found["metadata"]["name"]
+    # It may be gone before the watch begins, which then reports it because it is known.
+    changes = kube.watch(collection, f"metadata.name={name}", known=[found], timeout_s=DELETE_TIMEOUT_S)
+    if not any(change == "DELETED" for change, _ in changes):
+        raise ClientError(f"The {kind} {name!r} did not go within {DELETE_TIMEOUT_S:.0f} s.")

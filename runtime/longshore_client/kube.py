@@ -1,6 +1,6 @@
 """The cluster as the command line sees it: what commands ask of it, with every text made safe for a terminal."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from longshore.api import names
@@ -51,28 +51,31 @@ class Kube:
         """Return the objects of a collection."""
         return [_plain(item) for item in self.api.call(lambda c: c.items(path, labels=labels, fields=fields))]
 
-    def watch(self, path: str, fields: str, *, timeout_s: float | None = None) -> Iterator[Change]:
+    def watch(
+        self, path: str, fields: str, *, known: Iterable[Json] = (), timeout_s: float | None = None
+    ) -> Iterator[Change]:
         """First ADDED for each object that exists, then every change, until `timeout_s` is over.
 
-        What vanished while the watch was broken is reported as DELETED, with its last known object.
+        What vanished while the watch was broken is reported as DELETED, with its last known object. `known`: objects
+        that the caller has seen, for which the first change is MODIFIED, or DELETED where they are gone by now.
 
         Raises:
             KubeError: the server refused the watch, or was away for longer than GRACE_S.
         """
-        known: dict[str, Json] = {}
+        seen = {item["metadata"]["uid"]: item for item in known}
         changes = self.api.iterate(
             lambda client: Reflector(client, path, _plain, fields=fields, on_error=_give_up).changes(), timeout_s
         )
         for news in changes:
             if isinstance(news, Listed):
                 found = {item["metadata"]["uid"]: item for item in news.items}
-                yield from [("DELETED", item) for uid, item in known.items() if uid not in found]
-                yield from [("MODIFIED" if uid in known else "ADDED", item) for uid, item in found.items()]
-                known = found
+                yield from [("DELETED", item) for uid, item in seen.items() if uid not in found]
+                yield from [("MODIFIED" if uid in seen else "ADDED", item) for uid, item in found.items()]
+                seen = found
                 continue
-            known[news.item["metadata"]["uid"]] = news.item
+            seen[news.item["metadata"]["uid"]] = news.item
             if news.kind == "DELETED":
-                del known[news.item["metadata"]["uid"]]
+                del seen[news.item["metadata"]["uid"]]
             yield news.kind, news.item
 
     def find(self, path: str) -> Json | None:

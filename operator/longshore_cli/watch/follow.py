@@ -34,7 +34,7 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
     with screen_for(console, seen, clock) as screen:
         if view.is_finished:
             return seen
-        for source, kind, item in _merged(_watches(kube, view, claims.claim_name(job))):
+        for source, kind, item in _merged(_watches(kube, job, view)):
             if source in ("event", "claim"):
                 if kind != "DELETED":
                     screen.event(event_view(item))
@@ -48,10 +48,10 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
     return seen
 
 
-def _watches(kube: Kube, view: JobView, claim: str) -> Mapping[str, Iterator[Change]]:
-    events_path = EVENTS.path(kube.namespace)
+def _watches(kube: Kube, job: Json, view: JobView) -> Mapping[str, Iterator[Change]]:
+    events_path, claim = EVENTS.path(kube.namespace), claims.claim_name(job)
     return {
-        "job": kube.watch(kube.jobs_path(), f"metadata.name={view.name}"),
+        "job": kube.watch(kube.jobs_path(), f"metadata.name={view.name}", known=[job]),
         "event": _if_allowed(kube.watch(events_path, f"involvedObject.uid={view.uid}")),
         "claim": _if_allowed(("ADDED", trouble.as_event()) for trouble in claims.troubles(kube, claim)),
     }

@@ -14,6 +14,7 @@ from longshore_client.plain import plain
 from longshore_client.transfer import archive, pod
 from longshore_client.transfer.archive import ArchiveError, FileSelection, Progress, quiet
 from longshore_client.transfer.channel import FRAME_BYTES, Channel, Reader, Writer
+from longshore_kube.errors import ApiError
 from longshore_kube.resources import PODS, Json
 
 POD_TIMEOUT_S: Final = 300.0
@@ -109,21 +110,33 @@ def _channel(
 ) -> Iterator[Channel]:
     manifest = pod.helper_pod(claim.name, claim.image, read_only=read_only, job=claim.job)
     pods = PODS.path(kube.namespace)
-    name = kube.request("POST", pods, manifest)["metadata"]["name"]
+    made = kube.request("POST", pods, manifest)
+    name = made["metadata"]["name"]
     try:
-        _wait_running(kube, pods, name)
+        _wait_running(kube, pods, made)
         channel = Channel(kube, name, pod.CONTAINER, command, what)
         try:
             yield channel
         finally:
             channel.close()
     finally:
-        kube.request("DELETE", f"{pods}/{name}", {"gracePeriodSeconds": 0})
+        _delete(kube, f"{pods}/{name}")
 
 
-def _wait_running(kube: Kube, pods: str, name: str) -> None:
-    reason = "the cluster did not say why"
-    for _, item in kube.watch(pods, f"metadata.name={name}", timeout_s=POD_TIMEOUT_S):
+def _delete(kube: Kube, path: str) -> None:
+    try:
+        kube.request("DELETE", path, {"gracePeriodSeconds": 0})
+    except ApiError as error:
+        if not error.not_found:
+            raise
+
+
+def _wait_running(kube: Kube, pods: str, made: Json) -> None:
+    name, reason = made["metadata"]["name"], "the cluster did not say why"
+    for kind, item in kube.watch(pods, f"metadata.name={name}", known=[made], timeout_s=POD_TIMEOUT_S):
+        if kind == "DELETED":
+            reason = "somebody deleted it"
+            break
         reason = pod.trouble(item) or reason
         match item["status"].get("phase"):
             case "Running":

@@ -97,6 +97,12 @@ def test_waiting_ends_with_the_reason_of_a_failure_or_with_the_time(demo: Job, k
         demo.wait()
 
 
+def test_waiting_for_a_job_that_was_deleted_ends_at_once(demo: Job) -> None:
+    demo.delete()
+    with pytest.raises(ClientError, match="The RLJob 'demo' was deleted"):
+        demo.wait()
+
+
 def test_a_job_is_suspended_resumed_and_deleted(demo: Job, kube: Kube) -> None:
     assert demo.suspend().spec.suspend
     assert not demo.resume().spec.suspend

@@ -23,6 +23,23 @@ def page(items: list[dict[str, Any]], version: int, continuation: str = "") -> A
     return answer
 
 
+def found(subject: dict[str, Any]) -> Answer:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(subject)
+
+    return answer
+
+
+def missing(name: str) -> Answer:
+    """There is no object of this name."""
+
+    async def answer(_: web.Request) -> web.Response:
+        status = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "gone", "details": {"name": name}}
+        return web.json_response(status, status=404)
+
+    return answer
+
+
 def failure(code: int, reason: str = "", **headers: str) -> Answer:
     async def answer(_: web.Request) -> web.Response:
         status = {"kind": "Status", "code": code, "reason": reason, "message": f"said {code}"}

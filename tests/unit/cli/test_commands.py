@@ -57,7 +57,8 @@ def test_a_missing_kubeconfig_ends_without_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in result.output
 
 
-def test_an_api_server_that_is_away_ends_without_traceback(tmp_path: Path) -> None:
+def test_an_api_server_that_is_away_ends_without_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("longshore_kube.client._pause_s", lambda *_, **__: 0.0)
     config = tmp_path / "kubeconfig"
     config.write_text(json.dumps({
         "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],

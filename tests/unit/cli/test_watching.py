@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from longshore_client import jobs
 from longshore_client import kube as module
 from longshore_client.explained import explain
 from longshore_client.kube import Change, Kube
 from longshore_kube.blocking import Blocking
 from longshore_kube.errors import KubeError
-from tests.contract.kube_client.script import Script, access_to, event, failure, page, stream
+from longshore_kube.resources import Json
+from tests.contract.kube_client.script import Script, access_to, event, failure, found, missing, page, stream
 
 GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}}
 
@@ -20,22 +22,27 @@ def job(name: str, version: int) -> dict[str, Any]:
     return {"metadata": {"uid": name, "name": name, "resourceVersion": str(version)}}
 
 
-async def watched(script: Script, enough: Callable[[list[Change]], bool]) -> list[str]:
+async def with_server(script: Script, use: Callable[[Kube], None]) -> None:
+    """Use it in another thread, as commands do."""
+    async with access_to(script) as access:
+        api = Blocking(access, "test")
+        try:
+            await asyncio.to_thread(use, Kube(api, "team"))
+        finally:
+            await asyncio.to_thread(api.close)
+
+
+async def watched(script: Script, enough: Callable[[list[Change]], bool], *known: Json) -> list[str]:
     """Changes until there are enough."""
     seen: list[Change] = []
 
     def follow(kube: Kube) -> None:
-        for change in kube.watch(kube.jobs_path(), "", timeout_s=30.0):
+        for change in kube.watch(kube.jobs_path(), "", known=known, timeout_s=30.0):
             seen.append(change)
             if enough(seen):
                 return
 
-    async with access_to(script) as access:
-        api = Blocking(access, "test")
-        try:
-            await asyncio.to_thread(follow, Kube(api, "team"))
-        finally:
-            await asyncio.to_thread(api.close)
+    await with_server(script, follow)
     return [f"{kind} {item['metadata']['name']}" for kind, item in seen]
 
 
@@ -53,6 +60,24 @@ async def test_what_vanished_while_the_watch_was_broken_is_reported() -> None:
         page([job("a", 1), job("b", 2)], 5), stream(GONE), page([job("b", 8), job("c", 9)], 9), stream(stays_open=True)
     )
     assert await watched(script, after(5)) == ["ADDED a", "ADDED b", "DELETED a", "MODIFIED b", "ADDED c"]
+
+
+async def test_what_the_caller_has_seen_and_is_gone_by_now_is_reported() -> None:
+    script = Script(page([job("b", 8), job("c", 9)], 9), stream(stays_open=True))
+    seen = await watched(script, after(3), job("a", 1), job("b", 2))
+    assert seen == ["DELETED a", "MODIFIED b", "ADDED c"]
+
+
+async def test_deleting_ends_also_where_everything_goes_before_the_watch_begins() -> None:
+    nothing_left, pod = page([], 9), job("demo-worker-0", 3)
+    script = Script(found(job("demo", 1)), found(job("demo", 2)), nothing_left, page([pod], 5), nothing_left)
+    await with_server(script, lambda kube: jobs.delete(kube, "demo"))
+    assert [request.method for request in script.requests] == ["DELETE", "GET", "GET", "GET", "GET"]
+
+
+async def test_deleting_ends_where_the_answer_shows_that_nothing_is_left() -> None:
+    script = Script(found(job("demo", 1)), missing("demo"), page([], 9))
+    await with_server(script, lambda kube: jobs.delete(kube, "demo"))
 
 
 async def test_a_refusal_ends_it_at_once() -> None:

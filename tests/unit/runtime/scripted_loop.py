@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
@@ -37,6 +38,7 @@ from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_records import NoRecords, StepSink
+from longshore_runtime.trainer import recovery
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
@@ -51,6 +53,8 @@ from tests.unit.runtime.test_updates import TickingClock
 
 NUM_STEPS = 4
 LIMIT = 0.1
+NO_PAUSES = patch.object(recovery, "PAUSES_S", (0.0,) * len(recovery.PAUSES_S))
+"""Trainers that are lost start again at once."""
 ALGORITHM = Algorithm(steps=NUM_STEPS, prompts_per_step=4, responses_per_prompt=2, max_response_tokens=64)
 NUM_GPUS = 4
 PROMPTS = PromptSets(tuple(PromptRecord(index, f"p{index}", (index, 1, 2), "answer") for index in range(50)), (), 0)
@@ -326,7 +330,8 @@ def run(
         job |= {"evaluation": Evaluation(), "on_finish": OnFinish.DRAIN, "checkpoint_every_steps": every} | options
         loop, error = TrainingLoop(LoopOptions(**job), parts), ""
         try:
-            loop.run()
+            with NO_PAUSES:
+                loop.run()
         except UserError as mistake:
             error = str(mistake)
         except Interrupted as interruption:

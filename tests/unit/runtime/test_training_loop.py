@@ -3,7 +3,7 @@
 import itertools
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from longshore_runtime.durable import sync_tree
 from longshore_runtime.engine_protocol import FinishReason, Request
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
 from longshore_runtime.stop import Stop
-from longshore_runtime.trainer import recovery
 from tests.properties import examples
 from tests.unit.runtime.elastic_parts import Known
 from tests.unit.runtime.scripted_loop import (
@@ -39,13 +38,6 @@ from tests.unit.runtime.scripted_loop import (
 UNDISTURBED = plain_run()
 HELD_OUT = 100
 """First token of held-out prompts."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def restarts_without_pauses() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recovery, "PAUSES_S", (0.0,) * len(recovery.PAUSES_S))
-        yield
 
 
 def test_a_run_that_nothing_disturbs_samples_every_round_from_the_weights_before_it() -> None:

@@ -1,6 +1,8 @@
 """Reads a configuration: YAML, JSON, keyword arguments in Python, and overrides `key=value`, all as dotted keys."""
 
 import ast
+import contextlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +18,9 @@ _FLOAT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", re.ASCII)
 _CALLS: Final = ("GRPOConfig", "GRPOTrainer", "ModelConfig", "ScriptArguments", "GRPOScriptArguments")
 _PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class", "callbacks", "optimizers"}
 """Arguments of GRPOTrainer that are objects of the program."""
+_COMMAND: Final = ("trl", "grpo")
+_FILE: Final = "--config"
+_HYDRA: Final = ("--config-name", "--config-path", "--config-dir")
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def read(arguments: Sequence[str]) -> ForeignSource:
     Raises:
         BadInput: something cannot be read.
     """
-    found = _Found()
+    found, arguments = _Found(), list(_settings(arguments))
     files = [Path(one) for one in arguments if not _is_override(one)]
     if len(files) > 1:
         raise BadInput(f"{files[1]} is one file too many, or no setting key=value.")
@@ -49,6 +54,28 @@ def read(arguments: Sequence[str]) -> ForeignSource:
     if not found.given:
         raise BadInput("There is nothing to convert.", "Name a file, or give settings as key=value.")
     return ForeignSource(found.given, tuple(found.computed))
+
+
+def _settings(arguments: Sequence[str]) -> Iterator[str]:
+    """Options of TRL's command line, `--key value` and `--key=value`, as `key=value`.
+
+    `--config FILE` is the file; options of Hydra keep their dashes; the name of the command is left out.
+    """
+    rest = list(arguments[len(_COMMAND) :] if tuple(arguments[: len(_COMMAND)]) == _COMMAND else arguments)
+    while rest:
+        key, sign, value = rest.pop(0).partition("=")
+        if not key.startswith("--"):
+            yield f"{key}{sign}{value}"
+            continue
+        values = [value] if sign else []
+        while not sign and rest and not _is_override(rest[0]) and not Path(rest[0]).is_file():
+            values.append(rest.pop(0))
+        if key == _FILE:
+            yield from values or rest[:1]
+            rest = rest if values else rest[1:]
+            continue
+        text = f"[{', '.join(values)}]" if len(values) > 1 else values[0] if values else "true"
+        yield f"{key if key.startswith(_HYDRA) else key.removeprefix('--')}={text}"
 
 
 def _is_override(argument: str) -> bool:
@@ -79,8 +106,8 @@ def _read_python(text: str, found: _Found) -> None:
         for argument in call.keywords:
             if argument.arg is None:
                 found.computed.append("**")
-            elif argument.arg == "reward_funcs" and (functions := list(_functions(argument.value))):
-                found.given["reward_funcs"] = functions
+            elif argument.arg == "reward_funcs":
+                _reward_functions(argument.value, found)
             elif argument.arg not in _PASSED_ON:
                 _literal(argument.arg, argument.value, found)
 
@@ -92,14 +119,18 @@ def _literal(key: str, value: ast.expr, found: _Found) -> None:
         found.computed.append(key)
 
 
-def _functions(value: ast.expr) -> Iterator[str]:
-    """Yield names of reward functions, which are objects in Python."""
-    items = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-    for item in items:
+def _reward_functions(value: ast.expr, found: _Found) -> None:
+    """Names of reward functions, which are objects in Python; those that a call makes only the program knows."""
+    names = []
+    for item in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
         if isinstance(item, ast.Constant) and isinstance(item.value, str):
-            yield item.value
+            names.append(item.value)
         elif isinstance(item, ast.Name | ast.Attribute):
-            yield ast.unparse(item)
+            names.append(ast.unparse(item))
+        else:
+            found.computed.append(f"reward_funcs: {ast.unparse(item)}")
+    if names:
+        found.given["reward_funcs"] = names
 
 
 def _name(function: ast.expr) -> str:
@@ -114,7 +145,7 @@ def _override(text: str, found: _Found) -> None:
         }
         return
     key, sign, value = text.removeprefix("++").removeprefix("+").partition("=")
-    if not sign and not key.startswith("--"):
+    if not sign:
         raise BadInput(f"{text!r} is neither a file nor a setting key=value.")
     try:
         content = yaml.safe_load(value) if value else None
@@ -131,12 +162,20 @@ def _flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted keys; an empty mapping is unset."""
     flat: dict[str, Any] = {}
     for name, value in content.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{key}.")
+        key, inner = f"{prefix}{name}", _mapping(value)
+        if isinstance(inner, dict) and inner:
+            flat |= _flat(inner, f"{key}.")
         else:
-            flat[key] = None if value == {} else _number(value)
+            flat[key] = None if inner == {} else _number(inner)
     return flat
+
+
+def _mapping(value: Any) -> Any:
+    """Return the mapping where it is written as JSON in a text, as TRL takes it; anything else as it is."""
+    if isinstance(value, str) and value.startswith("{"):
+        with contextlib.suppress(ValueError):
+            return json.loads(value)
+    return value
 
 
 def _number(value: Any) -> Any:

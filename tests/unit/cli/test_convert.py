@@ -137,6 +137,101 @@ def test_bounds_of_verls_rejection_are_those_of_the_reciprocal_ratio() -> None:
     }  # fmt: skip
 
 
+def test_what_rejects_responses_is_reported_where_bypass_mode_leaves_the_correction_out() -> None:
+    prefix = "algorithm.rollout_correction."
+    given = {f"{prefix}bypass_mode": True, f"{prefix}rollout_rs": "token_k1,seq_max_k2"}
+    found = convert(VERL, VERL_RUN | given, FIXED)
+    assert "rolloutCorrection" not in spec(found)["algorithm"]
+    assert "nothing is rejected" in found.left_out[f"{prefix}rollout_rs"]
+
+
+@pytest.mark.parametrize(
+    ("given", "norm"),
+    [
+        ({}, 1.0),
+        ({"actor_rollout_ref__actor__grad_clip": 0.7}, 0.7),
+        ({"actor_rollout_ref__actor__grad_clip": 0.7, "actor_rollout_ref__actor__optim__clip_grad": 0.5}, 0.5),
+        ({"actor_rollout_ref__actor__optim__grad_clip": 0.3, "actor_rollout_ref__actor__optim__clip_grad": 0.5}, 0.3),
+    ],
+)
+def test_gradients_are_clipped_as_verls_optimizer_does(given: dict[str, Any], norm: float) -> None:
+    found = verl(**given)
+    assert spec(found)["algorithm"]["maxGradNorm"] == norm
+    assert not set(found.left_out) & {key.replace("__", ".") for key in given}
+
+
+@pytest.mark.parametrize(
+    "group",
+    ["reward.reward_kwargs.overlong_buffer_cfg", "reward_model.reward_kwargs.overlong_buffer_cfg",
+     "reward_model.overlong_buffer"],
+)  # fmt: skip
+def test_the_penalty_of_long_responses_has_three_names(group: str) -> None:
+    given = {f"{group}.enable": True, f"{group}.len": 512, f"{group}.penalty_factor": 1.0}
+    algorithm = spec(convert(VERL, VERL_RUN | given, FIXED))["algorithm"]
+    assert (algorithm["overlongBufferTokens"], algorithm["overlongPenalty"]) == (512, 1.0)
+
+
+def test_verls_older_configuration_for_megatron_chooses_it() -> None:
+    sizes = {f"actor_rollout_ref.actor.megatron.{name}_model_parallel_size": 2 for name in ("tensor", "pipeline")}
+    for name in ("ppo_megatron_trainer", "ppo_megatron_trainer.yaml"):
+        trainer = spec(convert(VERL, VERL_RUN | sizes | {"--config-name": name}, FIXED))["trainer"]
+        assert trainer["backend"] == "Megatron"
+        assert (trainer["tensorParallelSize"], trainer["pipelineParallelSize"]) == (2, 2)
+    without = convert(VERL, VERL_RUN | sizes, FIXED)
+    assert all("set model_engine=megatron" in without.left_out[key] for key in sizes)
+
+
+def test_a_warm_up_of_zero_steps_is_unset_as_in_verl() -> None:
+    optim = "actor_rollout_ref__actor__optim__"
+    found = verl(**{f"{optim}lr_warmup_steps": 0, f"{optim}lr_warmup_steps_ratio": 0.2})
+    assert spec(found)["algorithm"]["warmupSteps"] == 21 * 4
+
+
+@pytest.mark.parametrize(
+    ("given", "every"),
+    [({}, 10), ({"logging_steps": 4}, 4), ({"eval_steps": 30}, 30), ({"eval_steps": 0.1}, 10)],
+)
+def test_trl_evaluates_at_an_interval_of_updates_or_a_share_of_all_and_samples_as_in_training(
+    given: dict[str, Any], every: int
+) -> None:
+    found = spec(trl(eval_strategy="steps", temperature=0.7, max_steps=100, **given))
+    assert found["evaluation"] == {"everySteps": every, "responsesPerPrompt": 8, "temperature": 0.7}
+    one = spec(trl(eval_strategy="steps", num_generations_eval=1))["evaluation"]
+    assert one["responsesPerPrompt"] == 1
+    assert "evaluation" not in spec(trl())
+
+
+def test_trl_saves_after_a_share_of_all_updates() -> None:
+    assert spec(trl(save_steps=0.1, max_steps=100))["checkpoint"]["everySteps"] == 10
+
+
+def test_prompts_of_trl_may_fill_what_the_longest_response_leaves_of_the_context() -> None:
+    found = trl(vllm_max_model_length=16384, max_completion_length=4096)
+    assert spec(found)["data"]["maxPromptTokens"] == 12288
+    assert spec(trl(max_prompt_length=512))["data"]["maxPromptTokens"] == 512
+    assert any("spec.data.maxPromptTokens, 1024" in one for one in trl().to_do), "a limit that TRL does not have"
+    none = trl(vllm_max_model_length=512, max_completion_length=512)
+    assert "no room for a prompt" in none.prevented["vllm_max_model_length"]
+
+
+def test_reward_functions_that_trl_brings_are_to_be_copied_and_its_penalty_is_a_field() -> None:
+    names = ["think_format_reward", "get_soft_overlong_punishment", "mine.answer_format_reward", "accuracy_reward"]
+    found = trl(reward_funcs=names, reward_weights=[1.0, 0.5, 2.0, 3.0])
+    assert [(one.get("importPath"), one["weight"]) for one in spec(found)["reward"]["functions"]] == [
+        ("trl_rewards:think_format_reward", 1.0), ("mine:answer_format_reward", 2.0), (None, 3.0)
+    ]  # fmt: skip
+    assert any(one.startswith("Copy think_format_reward") for one in found.to_do)
+    assert any("overlongBufferTokens" in one for one in found.to_do)
+    assert "rewards nothing" in trl(reward_funcs=["get_soft_overlong_punishment"]).prevented["reward_funcs"]
+
+
+def test_a_directory_has_no_revision() -> None:
+    path = {"model_name_or_path": "/data/models/Qwen2.5-1.5B"}
+    assert "revision" not in spec(trl(model_revision="main", **path))["model"]
+    assert "directory" in trl(model_revision="v2", **path).left_out["model_revision"]
+    assert spec(trl(model_revision="v2"))["model"]["revision"] == "v2"
+
+
 def test_epochs_are_steps_where_the_size_of_the_data_is_given() -> None:
     found = verl(trainer__total_training_steps=None, trainer__total_epochs=15, num_rows=7473)
     assert spec(found)["algorithm"]["steps"] == 15 * 7
@@ -268,6 +363,25 @@ def test_files_are_yaml_json_or_python_and_settings_go_before_them(tmp_path: Pat
     }
 
 
+def test_trls_own_command_line_is_taken_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "trl.yaml"
+    file.write_text("learning_rate: 1e-6\nchat_template_kwargs: '{\"enable_thinking\": false}'\n")
+    typed = ["trl", "grpo", "--config", str(file), "--learning_rate", "5e-6", "--bf16", "--max_steps=7",
+             "--reward_funcs", "accuracy_reward", "think_format_reward", "--config-name=x", "seed=3"]  # fmt: skip
+    assert sources.read(typed).given == {
+        "learning_rate": 5e-6, "chat_template_kwargs.enable_thinking": False, "bf16": True, "max_steps": 7,
+        "reward_funcs": ["accuracy_reward", "think_format_reward"], "--config-name": "x", "seed": 3,
+    }  # fmt: skip
+
+
+def test_a_reward_function_that_a_call_makes_is_reported(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("GRPOTrainer(reward_funcs=[accuracy_reward, get_soft_overlong_punishment(512, 128)])\n")
+    read = sources.read([str(script)])
+    assert read.given == {"reward_funcs": ["accuracy_reward"]}
+    assert read.computed == ("reward_funcs: get_soft_overlong_punishment(512, 128)",)
+
+
 def test_a_script_of_trl_is_read_and_not_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -319,14 +433,14 @@ def test_the_system_and_the_name_follow_from_the_keys() -> None:
 def test_the_manifest_goes_to_standard_output_and_everything_else_to_standard_error(tmp_path: Path) -> None:
     file = tmp_path / "verl.yaml"
     file.write_text(yaml.safe_dump(VERL_RUN))
-    done = CliRunner().invoke(app, ["convert", str(file), "trainer.logger=[wandb]", "--config-name=ppo_trainer"])
+    done = CliRunner().invoke(app, ["convert", str(file), "trainer.logger=[wandb]", "--config-name=mine"])
     assert done.exit_code == 0, done.output
     manifest = yaml.safe_load(done.stdout)
     RLJob.model_validate(manifest)
     assert list(manifest) == ["apiVersion", "kind", "metadata", "spec"]
     assert list(manifest["spec"])[:3] == ["model", "data", "algorithm"], "sections are in the order of the reference"
     assert "trainer.logger = ['wandb']: metrics go to TensorBoard files" in done.stderr
-    assert "--config-name" in done.stderr
+    assert "--config-name = mine: files that are composed are not read" in done.stderr
     refused = CliRunner().invoke(app, ["convert", str(file), "algorithm.adv_estimator=gae"])
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "algorithm.adv_estimator: gae: it needs a critic" in refused.stderr

@@ -123,7 +123,7 @@ def clipping(settings: ForeignSettings) -> EntryOutcome:
     "Longshore counts optimizer updates: verl's steps, times the updates of a step",
 )
 def warmup(settings: ForeignSettings) -> EntryOutcome:
-    num = settings.count(f"{_OPTIM}.lr_warmup_steps", least=0)
+    num = settings.count(f"{_OPTIM}.lr_warmup_steps")
     ratio = settings.number(f"{_OPTIM}.lr_warmup_steps_ratio") or 0.0
     if num is None:
         num = int(ratio * steps.convert(settings).fields[f"{_TO}.steps"]) if ratio else 0
@@ -166,6 +166,19 @@ def betas(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome({f"{_TO}.adamBeta1": pair[0], f"{_TO}.adamBeta2": pair[1]})
 
 
+_NORMS: Final = (f"{_OPTIM}.grad_clip", f"{_OPTIM}.clip_grad", f"{ACTOR}.grad_clip")
+
+
+@entry(
+    _NORMS,
+    [f"{_TO}.maxGradNorm"],
+    "the first of them that is set; `grad_clip` is the older name",
+)
+def clipped_norm(settings: ForeignSettings) -> EntryOutcome:
+    numbers = [settings.number(key) for key in _NORMS]
+    return EntryOutcome({f"{_TO}.maxGradNorm": next((one for one in numbers if one is not None), 1.0)})
+
+
 @entry(
     ["algorithm.filter_groups.enable", "algorithm.filter_groups.metric"],
     [f"{_TO}.dynamicSampling"],
@@ -179,13 +192,17 @@ def dynamic_sampling(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome({f"{_TO}.dynamicSampling": True} if is_on else {}, lost)
 
 
-_OVERLONG: Final = ("reward.reward_kwargs.overlong_buffer_cfg", "reward_model.overlong_buffer")
+_OVERLONG: Final = (
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.overlong_buffer",
+)
 
 
 @entry(
     [f"{group}.{name}" for group in _OVERLONG for name in ("enable", "len", "penalty_factor")],
     [f"{_TO}.overlongBufferTokens", f"{_TO}.overlongPenalty"],
-    "DAPO's penalty; `reward_model.overlong_buffer` is the older name",
+    "DAPO's penalty; those of `reward_model` are older names",
 )
 def overlong(settings: ForeignSettings) -> EntryOutcome:
     for group in _OVERLONG:
@@ -214,9 +231,11 @@ _REJECTIONS: Final = {
     algorithm__rollout_correction__rollout_is_threshold=2.0,
 )  # fmt: skip
 def correction(settings: ForeignSettings) -> EntryOutcome:
-    if settings.flag(f"{_CORRECTION}.bypass_mode"):
-        return EntryOutcome()
     level, rejection = settings.text(f"{_CORRECTION}.rollout_is"), settings.text(f"{_CORRECTION}.rollout_rs")
+    if settings.flag(f"{_CORRECTION}.bypass_mode"):
+        rejecting = [key for key in settings.given if key.startswith(f"{_CORRECTION}.rollout_rs")]
+        why = "nothing is rejected without rolloutCorrection, which bypass_mode leaves out"
+        return EntryOutcome({}, dict.fromkeys(rejecting, why) if rejection else {})
     if level not in _LEVELS:
         raise Refused(f"{_CORRECTION}.rollout_is", f"{level} is not available; choose token or sequence")
     if rejection not in _REJECTIONS:
@@ -254,7 +273,7 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     betas,
     direct(f"{_OPTIM}.eps", f"{_TO}.adamEpsilon"),
     direct(f"{_OPTIM}.weight_decay", f"{_TO}.weightDecay", default=0.01),
-    direct(f"{ACTOR}.grad_clip", f"{_TO}.maxGradNorm", default=1.0),
+    clipped_norm,
     clipping,
     kl_loss,
     dynamic_sampling,

@@ -4,6 +4,7 @@ from typing import Final
 
 from longshore_cli.convert.mapping import Ignored
 from longshore_cli.convert.verl.algorithm import ACTOR, ROLLOUT
+from longshore_cli.convert.verl.parts import COMPOSED
 
 _MODEL: Final = "actor_rollout_ref.model"
 _OPTIMIZER: Final = """
@@ -48,7 +49,6 @@ IGNORED: Final = (
     Ignored((f"{ACTOR}.ppo_micro_batch_size",), "micro-batches are measured in tokens"),
     Ignored((f"{ACTOR}.ulysses_sequence_parallel_size",),
             "long responses are split by contextParallelSize of the Megatron trainer", (1,)),
-    Ignored((f"{ACTOR}.optim.clip_grad",), f"verl's actor uses {ACTOR}.grad_clip", (1.0, 1)),
     Ignored((f"{ACTOR}.optim.optimizer", f"{ACTOR}.optim.optimizer_impl"), "the optimizer is AdamW",
             ("AdamW", "torch.optim", "adam")),
     Ignored((f"{ACTOR}.optim.num_cycles",), "Cosine falls once over the whole job", (0.5,)),
@@ -113,7 +113,8 @@ IGNORED: Final = (
              "sandbox_fusion.*"),
             "how verl runs its verifiers; see reward.pods, workersPerPod, requestsPerPod and kind Code"),
     Ignored(("trainer.project_name", "trainer.experiment_name"), "metadata.name is experiment_name, or that of --name"),
-    Ignored(("trainer.logger",), "metrics go to TensorBoard files and metrics.jsonl, under verl's names"),
+    Ignored(("trainer.logger",), "metrics go to TensorBoard files and metrics.jsonl, under verl's names; spec.tracking "
+            "sends them to Weights & Biases or MLflow"),
     Ignored(("trainer.val_before_train",), "the model is always evaluated before and after training", (True,)),
     Ignored(("trainer.val_only",), "a job trains", (False,)),
     Ignored(("trainer.resume_mode",), "a job continues from its newest checkpoint", ("auto",)),
@@ -128,7 +129,6 @@ IGNORED: Final = (
     Ignored(("*.profiler.*", "global_profiler.*"), "`longshore profile` measures a job"),
     Ignored(("distillation.*", "transfer_queue.*", "skip.*", "ray_kwargs.*", "hydra.*", "*_target_"),
             "it configures parts that Longshore does not have"),
-    Ignored(("defaults", "--config-name*", "--config-path*"),
-            "files that are composed are not read: convert what `--cfg job --resolve` of verl prints"),
+    Ignored(("defaults", "--config-path", "--config-dir"), COMPOSED),
 )  # fmt: skip
 """The first that is about a key counts."""

@@ -10,6 +10,8 @@ from longshore_cli.convert.verl.algorithm import ACTOR, ROLLOUT
 
 _MODEL: Final = "actor_rollout_ref.model"
 _MEGATRON: Final = f"{ACTOR}.megatron"
+_SIZES: Final = {"tensor_model": "tensorParallelSize", "context": "contextParallelSize",
+                 "pipeline_model": "pipelineParallelSize"}  # fmt: skip
 _ENGINE: Final = "spec.rollout.engine"
 _EXTRA: Final = f"{_ENGINE}.extraArgs"
 
@@ -116,28 +118,37 @@ def workers(settings: ForeignSettings) -> EntryOutcome:
     })  # fmt: skip
 
 
+COMPOSED: Final = "files that are composed are not read: convert what `--cfg job --resolve` of verl prints"
+_CONFIG: Final = "--config-name"
+_OF_VERL: Final = {None: None, "ppo_trainer": None, "ppo_megatron_trainer": "megatron"}
+"""Configurations that verl comes with, and the engine that they choose."""
+
+
 @entry(
-    [f"{ACTOR}.strategy", "model_engine", f"{ACTOR}.fsdp_config.fsdp_size", f"{_MEGATRON}.tensor_model_parallel_size",
-     f"{_MEGATRON}.pipeline_model_parallel_size", f"{_MEGATRON}.context_parallel_size"],
+    [f"{ACTOR}.strategy", "model_engine", _CONFIG, f"{ACTOR}.fsdp_config.fsdp_size",
+     *(f"{_MEGATRON}.{name}_parallel_size" for name in _SIZES)],
     ["spec.trainer.backend", "spec.trainer.fsdpSize", "spec.trainer.tensorParallelSize",
      "spec.trainer.pipelineParallelSize", "spec.trainer.contextParallelSize"],
-    "Torch for FSDP, Megatron for Megatron. A replica lies inside one pod, so FSDP over more GPUs becomes FSDP over "
-    "those of a pod",
+    "Torch for FSDP, Megatron for Megatron, which `ppo_megatron_trainer` chooses too. A replica lies inside one pod, "
+    "so FSDP over more GPUs becomes FSDP over those of a pod",
     actor_rollout_ref__actor__strategy="fsdp",
     actor_rollout_ref__actor__fsdp_config__fsdp_size=-1,
 )  # fmt: skip
 def trainer(settings: ForeignSettings) -> EntryOutcome:
-    if "megatron" in (settings[f"{ACTOR}.strategy"], settings["model_engine"]):
-        sizes = {"tensorParallelSize": "tensor_model_parallel_size", "contextParallelSize": "context_parallel_size",
-                 "pipelineParallelSize": "pipeline_model_parallel_size"}  # fmt: skip
-        fields = {f"spec.trainer.{ours}": settings.count(f"{_MEGATRON}.{name}") or 1 for ours, name in sizes.items()}
-        return EntryOutcome({"spec.trainer.backend": "Megatron"} | fields)
+    sizes = {f"{_MEGATRON}.{name}_parallel_size": ours for name, ours in _SIZES.items()}
+    config = (settings.text(_CONFIG) or "").removesuffix(".yaml") or None
+    lost = {} if config in _OF_VERL else {_CONFIG: COMPOSED}
+    if "megatron" in (settings[f"{ACTOR}.strategy"], settings["model_engine"], _OF_VERL.get(config)):
+        fields = {f"spec.trainer.{ours}": settings.count(key) or 1 for key, ours in sizes.items()}
+        return EntryOutcome({"spec.trainer.backend": "Megatron"} | fields, lost)
+    lost |= {key: "the trainer is Torch: set model_engine=megatron" for key in sizes if (settings.count(key) or 1) > 1}
     if settings[f"{ACTOR}.strategy"] not in ("fsdp", "fsdp2") or settings["model_engine"] not in (None, "dp"):
         key = f"{ACTOR}.strategy" if settings["model_engine"] in (None, "dp") else "model_engine"
         raise Refused(key, f"{settings[key]} is not available; choose fsdp or megatron")
     key, per_pod = f"{ACTOR}.fsdp_config.fsdp_size", workers.convert(settings).fields["spec.workers.gpusPerPod"]
     size = settings.count(key) or per_pod
-    lost = {} if size <= per_pod else {key: f"a replica lies inside one pod: fsdpSize is {per_pod}"}
+    if size > per_pod:
+        lost[key] = f"a replica lies inside one pod: fsdpSize is {per_pod}"
     return EntryOutcome({"spec.trainer.backend": "Torch", "spec.trainer.fsdpSize": min(size, per_pod)}, lost)
 
 

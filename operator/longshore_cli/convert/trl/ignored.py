@@ -43,7 +43,9 @@ IGNORED: Final = (
     Ignored(("ds3_gather_for_generation", "pad_to_multiple_of", "use_transformers_*",
              "transformers_continuous_batching_config*"), "how TRL generates"),
     Ignored(("log_*", "logging_*", "num_completions_to_print", "report_to", "run_name", "project", "trackio_*",
-             "disable_tqdm", "include_*"), "metrics go to TensorBoard files and metrics.jsonl"),
+             "disable_tqdm", "include_*"),
+            "metrics go to TensorBoard files and metrics.jsonl; spec.tracking sends them to Weights & Biases or "
+            "MLflow"),
     Ignored(("optim", "optim_args", "optim_target_modules"), "the optimizer is AdamW",
             ("adamw_torch", "adamw_torch_fused")),
     Ignored(("bf16", "fp16", "bf16_full_eval", "fp16_full_eval", "tf32"), "layers compute in bfloat16 on GPUs"),

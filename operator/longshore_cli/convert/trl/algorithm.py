@@ -1,109 +1,16 @@
-"""TRL's GRPOConfig, and the further arguments of its script and trainer."""
+"""TRL's objective, batch and optimizer."""
 
 import math
 from typing import Any, Final
 
-from longshore_cli.convert import places
-from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, System, direct, entry
-from longshore_cli.convert.trl_ignored import IGNORED
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 
 _TO: Final = "spec.algorithm"
-_ENGINE: Final = "spec.rollout.engine"
 _CORRECTION: Final = "vllm_importance_sampling"
 
 
-@entry(["model_name_or_path", "model"], ["spec.model.hub", "spec.model.path"],
-       "`hub` for a name of the Hub, else `path` below `models/` of the storage")  # fmt: skip
-def model(settings: ForeignSettings) -> EntryOutcome:
-    name = settings.text("model_name_or_path") or settings.text("model")
-    if name is None:
-        raise Refused("model_name_or_path", "it is unset, and a job needs a model")
-    return places.model(name)
-
-
-@entry(["dataset_name", "dataset_config", "dataset_train_split"],
-       ["spec.data.hub", "spec.data.config", "spec.data.split", "spec.data.path"],
-       "`hub` for a name of the Hub, else `path` below `data/` of the storage",
-       dataset_train_split="train")  # fmt: skip
-def data(settings: ForeignSettings) -> EntryOutcome:
-    name, config = settings.text("dataset_name"), settings.text("dataset_config")
-    if name is None:
-        raise Refused("dataset_name", "it is unset, and a job needs data")
-    split: dict[str, Any] = {"spec.data.split": settings.text("dataset_train_split") or "train"}
-    if not places.is_repository(name):
-        found = places.data([name])
-        return EntryOutcome(found.fields | split, to_do=found.to_do)
-    return EntryOutcome({"spec.data.hub": name} | ({"spec.data.config": config} if config else {}) | split)
-
-
-@entry(["max_prompt_length", "vllm_max_model_length"], ["spec.data.maxPromptTokens", "spec.model.maxContextTokens"],
-       "`max_prompt_length` is of older versions; the context is `vllm_max_model_length`, or else holds prompt and "
-       "response", max_prompt_length=1024)  # fmt: skip
-def lengths(settings: ForeignSettings) -> EntryOutcome:
-    prompt = settings.wanted("max_prompt_length", "prompts need a limit")
-    response = settings.wanted("max_completion_length", "responses need a limit")
-    context = settings.count("vllm_max_model_length") or prompt + response
-    return EntryOutcome({"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context})
-
-
-_REWARD_MODEL: Final = "reward_model_name_or_path"
-_MATHS: Final = {"accuracy_reward", "trl.rewards.accuracy_reward"}
-
-
-@entry(["reward_funcs", "reward_weights", _REWARD_MODEL], ["spec.reward.functions", "spec.data.answerField"],
-       "`accuracy_reward` is kind Maths with column `solution`; others kind Python with `signature: TRL`")  # fmt: skip
-def rewards(settings: ForeignSettings) -> EntryOutcome:
-    if settings[_REWARD_MODEL]:
-        raise Refused(_REWARD_MODEL, "reward models that give a number are not available; a judge reads and grades")
-    names, weights = settings.texts("reward_funcs"), settings["reward_weights"] or []
-    if not names:
-        raise Refused("reward_funcs", "it is unset, and a job needs rewards: name functions as module.function")
-    if weights and (
-        not isinstance(weights, list | tuple)
-        or len(weights) != len(names)
-        or not all(isinstance(one, int | float) for one in weights)
-    ):
-        raise Refused("reward_weights", f"{weights!r} is not a number for each of reward_funcs")
-    functions, to_do = [], []
-    for number, name in enumerate(names):
-        module, _, function = name.replace(":", ".").rpartition(".")
-        weight = {"weight": float(weights[number])} if weights else {}
-        if name in _MATHS:
-            functions.append({"name": "accuracy", "kind": "Maths"} | weight)
-            continue
-        path = f"{module or 'rewards'}:{function}"
-        functions.append({"name": _label(function), "kind": "Python", "importPath": path, "signature": "TRL"} | weight)
-        to_do.append(f"Submit the job with `--with {(module or 'rewards').split('.')[0]}.py`, which has {function}.")
-    fields: dict[str, Any] = {"spec.reward.functions": functions}
-    return EntryOutcome(
-        fields | ({"spec.data.answerField": "solution"} if _MATHS & set(names) else {}), to_do=tuple(to_do)
-    )
-
-
-def _label(function: str) -> str:
-    return function.lower().replace("_", "-").strip("-")[:63]
-
-
-@entry(["num_processes", "vllm_tensor_parallel_size", "vllm_mode"],
-       ["spec.workers.replicas", "spec.workers.gpusPerPod", f"{_ENGINE}.tensorParallelSize"],
-       "`num_processes` of accelerate: pods of up to 8 GPUs", vllm_tensor_parallel_size=1)  # fmt: skip
-def workers(settings: ForeignSettings) -> EntryOutcome:
-    gpus = _num_processes(settings)
-    per_pod = gpus if gpus <= 8 else 8
-    if gpus % per_pod:
-        raise Refused("num_processes", f"{gpus} GPUs do not fill nodes of 8")
-    lost = {"vllm_mode": "engines share the GPUs of the trainers; placement: Disaggregated separates them"}
-    return EntryOutcome(
-        {
-            "spec.workers.replicas": gpus // per_pod,
-            "spec.workers.gpusPerPod": per_pod,
-            f"{_ENGINE}.tensorParallelSize": settings.count("vllm_tensor_parallel_size") or 1,
-        },
-        lost if settings["vllm_mode"] == "server" else {},
-    )
-
-
-def _num_processes(settings: ForeignSettings) -> int:
+def num_processes(settings: ForeignSettings) -> int:
+    """Return the number of processes, which have a GPU each."""
     why = "the batch of TRL is per process: add num_processes=N, the number that `accelerate launch` starts"
     return settings.wanted("num_processes", why)
 
@@ -125,7 +32,7 @@ def batch(settings: ForeignSettings) -> EntryOutcome:
 
 def _batches(settings: ForeignSettings) -> tuple[int, int]:
     """Return the responses of an update, and of a generation."""
-    per_device = settings.wanted("per_device_train_batch_size", "a process needs a batch") * _num_processes(settings)
+    per_device = settings.wanted("per_device_train_batch_size", "a process needs a batch") * num_processes(settings)
     accumulated = settings.wanted("gradient_accumulation_steps", "an update needs a batch")
     whole, num_steps = settings.count("generation_batch_size"), settings.count("steps_per_generation")
     generation = whole or per_device * (num_steps or accumulated)
@@ -136,7 +43,8 @@ def _batches(settings: ForeignSettings) -> tuple[int, int]:
     return update, generation
 
 
-def _updates_per_step(settings: ForeignSettings) -> int:
+def updates_per_step(settings: ForeignSettings) -> int:
+    """Return the optimizer updates that one generation is used for."""
     update, generation = _batches(settings)
     return generation // update * (settings.count("num_iterations") or 1)
 
@@ -147,13 +55,21 @@ def _updates_per_step(settings: ForeignSettings) -> int:
 def steps(settings: ForeignSettings) -> EntryOutcome:
     updates, rows = settings.count("max_steps"), settings.count("num_rows")
     if updates is not None:
-        return EntryOutcome({f"{_TO}.steps": math.ceil(updates / _updates_per_step(settings))})
+        return EntryOutcome({f"{_TO}.steps": math.ceil(updates / updates_per_step(settings))})
     epochs = settings.number("num_train_epochs") or 0
     if rows is None:
         why = f"it is unset, and {epochs:g} epochs are a number of steps only with the size of the data: add num_rows=N"
         raise Refused("max_steps", why)
     prompts = batch.convert(settings).fields[f"{_TO}.promptsPerStep"]
     return EntryOutcome({f"{_TO}.steps": math.ceil(epochs * rows / prompts)})
+
+
+def num_updates(settings: ForeignSettings, number: float) -> int:
+    """Return a number of updates, which below 1 is given as a share of all of them."""
+    if number >= 1:
+        return int(number)
+    num_steps: int = steps.convert(settings).fields[f"{_TO}.steps"]
+    return math.ceil(number * num_steps * updates_per_step(settings))
 
 
 _LOSSES: Final = {"dapo": "GRPO", "grpo": "GRPO", "bnpo": "GRPO", "dr_grpo": "DrGRPO"}
@@ -217,13 +133,8 @@ def schedule(settings: ForeignSettings) -> EntryOutcome:
 
 @entry(["warmup_steps", "warmup_ratio"], [f"{_TO}.warmupSteps"], "optimizer updates; below 1 a share of all of them")
 def warmup(settings: ForeignSettings) -> EntryOutcome:
-    number, ratio = settings.number("warmup_steps") or 0, settings.number("warmup_ratio") or 0.0
-    if number >= 1:
-        return EntryOutcome({f"{_TO}.warmupSteps": int(number)})
-    if share := number or ratio:
-        updates = steps.convert(settings).fields[f"{_TO}.steps"] * _updates_per_step(settings)
-        return EntryOutcome({f"{_TO}.warmupSteps": math.ceil(share * updates)})
-    return EntryOutcome({f"{_TO}.warmupSteps": 0})
+    number = settings.number("warmup_steps") or settings.number("warmup_ratio") or 0
+    return EntryOutcome({f"{_TO}.warmupSteps": num_updates(settings, number) if number > 0 else 0})
 
 
 _MODES: Final = {
@@ -258,50 +169,7 @@ def correction(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome({f"{_TO}.rolloutCorrection": {"rolloutIs": weights, "rolloutRs": rejection} | bounds}, lost)
 
 
-@entry(["vllm_enable_sleep_mode"], [f"{_ENGINE}.sleepLevel"], "false: 0, engines stay awake; unset: 1")
-def sleeping(settings: ForeignSettings) -> EntryOutcome:
-    return EntryOutcome({f"{_ENGINE}.sleepLevel": 0} if settings["vllm_enable_sleep_mode"] is False else {})
-
-
-@entry(["chat_template_kwargs", "chat_template_kwargs.*"], ["spec.data.chat"], "`templateArguments`")
-def chat(settings: ForeignSettings) -> EntryOutcome:
-    prefix = "chat_template_kwargs."
-    found = {key.removeprefix(prefix): settings[key] for key in settings.given if key.startswith(prefix)}
-    return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {})
-
-
-@entry(["save_strategy", "save_steps", "save_total_limit"], ["spec.checkpoint.everySteps", "spec.checkpoint.keep"],
-       "in generations; a job always writes checkpoints", save_steps=500)  # fmt: skip
-def checkpoints(settings: ForeignSettings) -> EntryOutcome:
-    is_counted = settings["save_strategy"] in (None, "steps")
-    every = max(1, round((settings.number("save_steps") or 500) / _updates_per_step(settings)))
-    keep = settings.count("save_total_limit")
-    lost = {} if is_counted else {"save_strategy": "checkpoints are written at an interval of steps"}
-    fields = {"spec.checkpoint.everySteps": every} if is_counted else {}
-    return EntryOutcome(fields | ({"spec.checkpoint.keep": keep} if keep else {}), lost)
-
-
-@entry(["eval_strategy", "eval_steps", "num_generations_eval"],
-       ["spec.evaluation.everySteps", "spec.evaluation.responsesPerPrompt"], "in generations")  # fmt: skip
-def evaluation(settings: ForeignSettings) -> EntryOutcome:
-    every = settings.number("eval_steps") or settings.number("logging_steps") or 0
-    fields = {"spec.evaluation.everySteps": max(1, round(every / _updates_per_step(settings)))}
-    responses = settings.count("num_generations_eval")
-    lost = {}
-    if settings["eval_strategy"] != "steps":
-        fields = {}
-        if settings["eval_strategy"] not in (None, "no"):
-            lost["eval_strategy"] = "the job evaluates at an interval of steps: set evaluation.everySteps"
-    return EntryOutcome(fields | ({"spec.evaluation.responsesPerPrompt": responses} if responses else {}), lost)
-
-
 ENTRIES: Final[tuple[MappingEntry, ...]] = (
-    model,
-    data,
-    lengths,
-    chat,
-    rewards,
-    workers,
     objective,
     steps,
     batch,
@@ -320,11 +188,4 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     kl_penalty,
     correction,
     direct("seed", f"{_TO}.seed", default=42),
-    direct("vllm_gpu_memory_utilization", f"{_ENGINE}.gpuMemoryUtilization", default=0.3),
-    sleeping,
-    direct("model_revision", "spec.model.revision"),
-    checkpoints,
-    evaluation,
 )
-_ALWAYS: Final = {f"{_TO}.advantageEpsilon": 1e-4, "spec.rollout.strategy": "Synchronous"}
-TRL: Final = System("TRL", "1.16.0", ENTRIES, IGNORED, _ALWAYS)

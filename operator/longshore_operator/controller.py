@@ -153,6 +153,9 @@ class Controller:
         busy_s += time.perf_counter() - began_s
         next_look_s = await self._carry_out(key, memory, stored, plan, now)
         status = plan.status or stored.status.status
+        if status.phase in FINISHED_PHASES:
+            # There may be no further pass, and others wait for its turn on the GPUs.
+            await self._sharing.leave(key, self.informer.pods(key), now)
         is_finished = next_look_s is None and status.phase in FINISHED_PHASES
         memory.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
         return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)

@@ -196,10 +196,14 @@ def _planner(
 
 
 def _profile(times: RolloutTimes | None, kinds: Iterable[RoundKind], sizes: Sequence[int]) -> RolloutProfile | None:
-    """The job's own profile, if it knows every size in every kind of round."""
+    """The job's own profile of these sizes, if it knows each in every kind of round."""
     if times is None or any(size not in times.round_s.get(kind, {}) for kind in kinds for size in sizes):
         return None
-    return RolloutProfile(times.switch_s, times.preemption_s, times.round_s, times.preemptions)
+    preemptions = {
+        kind: {size: number for size, number in of_kind.items() if size in sizes}
+        for kind, of_kind in times.preemptions.items()
+    }
+    return RolloutProfile(times.switch_s, times.preemption_s, times.round_s, preemptions)
 
 
 def _expected_preemptions(profile: RolloutProfile | None, sizes: Mapping[RoundKind, int]) -> Mapping[RoundKind, float]:

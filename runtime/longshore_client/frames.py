@@ -23,9 +23,9 @@ def metrics_frame(path: Path) -> "pandas.DataFrame":
 
 def metrics_by_step(path: Path) -> dict[int, dict[str, float]]:
     """Return the same without pandas."""
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    *lines, _ = path.read_text(encoding="utf-8").split("\n")  # A text in JSON may hold U+2028 and other ends of lines.
     steps: dict[int, dict[str, float]] = {}
-    for line in whole.splitlines():
+    for line in lines:
         row = json.loads(line)
         steps.setdefault(row["step"], {}).update(row)
     return steps

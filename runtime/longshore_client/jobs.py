@@ -1,5 +1,7 @@
 """Submit jobs, and find what belongs to them."""
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +21,17 @@ from longshore_kube.resources import CLAIMS, PODS, Json
 
 DELETE_TIMEOUT_S: Final = 180.0
 START_TIMEOUT_S: Final = 600.0
+
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+_INT: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
+_MAX_PLAIN: Final = 1e21
+"""Below it, kubectl writes a float without a fraction as an integer."""
+_INT_PATTERN: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
+_FLOAT_PATTERN: Final = re.compile(
+    r"(?:[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
 
 
 def read_manifest(path: Path) -> list[Json]:
@@ -44,12 +57,25 @@ def read_manifest(path: Path) -> list[Json]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates are text, as kubectl reads them."""
+    """Dates and times are text and numbers need no dot, as kubectl reads them."""
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TIMESTAMP, _INT, _FLOAT)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+
+def _number_or_text(loader: _Loader, node: yaml.ScalarNode) -> float | str:
+    """Return a number, as 1000 for 1e3, or the text of one beyond all numbers, such as the hash 12e4567."""
+    number = loader.construct_yaml_float(node)
+    if math.isinf(number) and not node.value.lower().endswith("inf"):
+        return str(node.value)
+    return int(number) if number.is_integer() and abs(number) < _MAX_PLAIN else number
+
+
+_Loader.add_implicit_resolver(_INT, _INT_PATTERN, list("-+0123456789"))
+_Loader.add_implicit_resolver(_FLOAT, _FLOAT_PATTERN, list("-+0123456789."))
+_Loader.add_constructor(_FLOAT, _number_or_text)
 
 
 def _require_object(document: Any, path: Path) -> None:

@@ -95,7 +95,7 @@ class CheckpointStore:
         if final.exists():
             return Checkpoint(step, final)
         unfinished = self._unfinished(step)
-        shutil.rmtree(unfinished, ignore_errors=True)
+        self._remove_unfinished()
         needed_bytes = self._require_room(final)
         try:
             (unfinished / TRAINER_DIR).mkdir(parents=True)
@@ -116,6 +116,11 @@ class CheckpointStore:
 
     def _unfinished(self, step: int) -> Path:
         return self._directory / f"{_UNFINISHED}{step:06d}"
+
+    def _remove_unfinished(self) -> None:
+        """Remove what was left by coordinators that ended while they wrote: this one alone writes now."""
+        for left in self._directory.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def _require_room(self, final: Path) -> int | None:
         """Return bytes that the next checkpoint takes, as far as the newest one tells."""

@@ -29,6 +29,7 @@ from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.clock import SystemClock
+from longshore_runtime.cluster.joined import wait_for_pods
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import require_known_tokens
@@ -121,14 +122,14 @@ class PartsBuilder:
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
         starting = self._engines(untrained) if self._starts_engines_early else None
+        if spec.sharing is not None:
+            self._wait_for_all_pods(rewards)
         model = untrained
         if spec.model.warm_start_steps:
             gpus.need()
             model = self._initial_model(inputs.model)
         gpus.idle(lambda: None)
-        self._begin(RuntimeActivity.WAIT_FOR_REWARD_PODS)
-        with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
-            rewards.wait_ready(_REWARD_PODS_LIMIT_S)
+        self._wait_for_rewards(rewards)
         gpus.need()
         self._begin(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model, starting)
@@ -278,6 +279,17 @@ class PartsBuilder:
         """End a wait for worker pods if the job is to stop, as they end with it, or to go on with fewer."""
         self._stop.require_none()
         require_no_fewer(self._assignments, self._spec.workers.replicas)
+
+    def _wait_for_all_pods(self, rewards: RewardPool) -> None:
+        """Wait without the GPUs, which other jobs use until then: pods may pull images, or wait for room."""
+        self._begin(RuntimeActivity.WAIT_FOR_WORKERS)
+        wait_for_pods(Component.WORKER, self._spec.workers.replicas, self._require_pods)
+        self._wait_for_rewards(rewards)
+
+    def _wait_for_rewards(self, rewards: RewardPool) -> None:
+        self._begin(RuntimeActivity.WAIT_FOR_REWARD_PODS)
+        with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
+            rewards.wait_ready(_REWARD_PODS_LIMIT_S)
 
     def _report_reward_pods(self) -> None:
         """Called from another thread while rewards wait for their first workers."""

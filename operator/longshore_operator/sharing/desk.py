@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from longshore.api import names
 from longshore.api.rljob import RLJob
-from longshore.policy.sharing_group import Claim, SharingGroup
+from longshore.policy.sharing_group import Claim, MemberStage, SharingGroup
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
 from longshore_operator.observed import PodView
@@ -184,8 +184,11 @@ class SharingDesk:
         self._wake_jobs(name, {member.job for member in content.members})
 
     async def _write(self, name: GroupKey, group: _Group, after: SharingGroup) -> bool:
-        """Write the group if nobody else has; return whether it was written. A group of nobody needs no object."""
-        if group.version or after.members:
+        """Write the group if nobody else has; return whether it was written.
+
+        A group of nobody needs no object, nor do attempts that are over: that of a deleted group is not made again.
+        """
+        if group.version or any(one.stage is not MemberStage.LEAVING for one in after.standings):
             written = await self._written(name, group.version, manifest(name, after))
             if written is None:
                 group.is_read = False

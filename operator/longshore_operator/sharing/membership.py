@@ -130,10 +130,10 @@ def advanced(
 
 
 def left(group: SharingGroup, job: MemberFacts, job_pods: Iterable[PodView]) -> SharingGroup:
-    """Return the group without the attempts of the job that have ended."""
+    """Return the group without the attempts of the job that have ended; those of which pods are left get no turn."""
     holding = {_member_of(pod) for pod in job_pods if pod.holds_resources}
-    mine = {member.name for member in group.members if member.job == job.name}
-    return group.without(mine - holding - {job.member_name})
+    over = {member.name for member in group.members if member.job == job.name} - {job.member_name}
+    return group.without(over - holding).leaving(over)
 
 
 def obstacle(group: SharingGroup, claims: Mapping[str, Claim], group_pods: Iterable[PodView]) -> str:
@@ -143,7 +143,7 @@ def obstacle(group: SharingGroup, claims: Mapping[str, Claim], group_pods: Itera
         return f"no turn is granted, since {unknown}"
     for standing in group.standings:
         mine = [pod for pod in pods if _member_of(pod) == standing.member.name]
-        if standing.holds(claims[standing.member.name]) and mine and all(pod.deleting for pod in mine):
+        if standing.holds(claims.get(standing.member.name, Claim())) and mine and all(pod.deleting for pod in mine):
             return f"the next turn begins when {_described(mine[0])} is gone, which is being deleted and has the GPUs"
     return ""
 
@@ -151,12 +151,15 @@ def obstacle(group: SharingGroup, claims: Mapping[str, Claim], group_pods: Itera
 def _unknown(group: SharingGroup, claims: Mapping[str, Claim], group_pods: Iterable[PodView]) -> str:
     """Return why it is not known who has the GPUs; empty: it is."""
     known = {member.name for member in group.members}
+    harmless = {
+        one.member.name for one in group.standings if one.stage is MemberStage.LEAVING and not one.grant.granted
+    }
     holding = [pod for pod in group_pods if pod.holds_resources]
     strangers = sorted(pod.name for pod in holding if _member_of(pod) not in known)
     if strangers:
         pod = next(pod for pod in holding if pod.name == strangers[0])
         return f"{_described(pod)} has the label of the group and is of no member: wait for its end, or delete it"
-    unseen = sorted(known - claims.keys())
+    unseen = sorted(known - harmless - claims.keys())
     if not unseen:
         return ""
     left = sorted((pod for pod in holding if _member_of(pod) == unseen[0]), key=lambda pod: pod.name)
@@ -206,7 +209,8 @@ def _with_job(group: SharingGroup, job: MemberFacts) -> SharingGroup:
         if refused(group, job) is not None:
             return group
         turns = job.turns
-        grant = Grant(turns.granted, turns.recalled) if turns is not None else Grant()
+        # A turn that others still wait for is recalled again, now: when it was, nobody knows any more.
+        grant = Grant(turns.granted) if turns is not None else Grant()
         trial = group.on_trial(job.member(), grant.merged(_counted(job)))
         return trial.measured(job.member()) if job.is_measured else trial
     if job.claim.returned > standing.grant.granted:

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import ceil, log2
 from statistics import median
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from pydantic import Field, TypeAdapter
+
+from longshore.api.limits import MAX_COUNT
 from longshore.api.round_status import RoundKind
 
 RISE_FACTOR: Final = 1.05
@@ -178,11 +181,16 @@ class ParallelismPlanner:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Undo `export_state`. A kind whose size is possible no longer starts again from its default."""
+        """Undo `export_state`. A kind whose size is possible no longer starts again from its default.
+
+        Raises:
+            AttributeError, KeyError, TypeError, ValueError: it is no such state. Use the planner no more.
+        """
         self._order.extend(RoundKind(kind) for kind in state["order"] if RoundKind(kind) in self._kinds)
         for name, exported in state["kinds"].items():
-            if RoundKind(name) in self._kinds and exported["tp_size"] in self._sizes:
-                self._kinds[RoundKind(name)].load_state(exported)
+            read = _KIND_STATE.validate_python(exported)
+            if RoundKind(name) in self._kinds and read.tp_size in self._sizes:
+                self._kinds[RoundKind(name)].load_state(read)
 
 
 def best_sizes(
@@ -209,6 +217,29 @@ def is_rise(num_preemptions: int, reference: float | None) -> bool:
     if reference is None or num_preemptions < MIN_RISE_PREEMPTIONS:
         return False
     return num_preemptions > RISE_FACTOR * reference
+
+
+_Size = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+_Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+_Preemptions = Annotated[float, Field(ge=0, le=MAX_COUNT)]
+
+
+@dataclass(frozen=True)
+class _KindState:
+    """A kind of round as it is stored, where others may write too."""
+
+    tp_size: _Size
+    zero_streak: _Count
+    known: list[tuple[_Size, _Preemptions]]
+    recent: list[_Count]
+    num_rounds: _Count
+    cool_down: list[tuple[_Size, _Count, _Count]]
+    overload_streak: _Count = 0
+    expected: _Preemptions | None = None
+    refused: list[tuple[_Size, _Count, _Count]] = field(default_factory=list)
+
+
+_KIND_STATE: Final = TypeAdapter(_KindState)
 
 
 class _Kind:
@@ -273,27 +304,25 @@ class _Kind:
         self.zero_streak = self.overload_streak = 0
 
     def export_state(self) -> dict[str, Any]:
-        return {
-            "tp_size": self.tp_size,
-            "zero_streak": self.zero_streak,
-            "overload_streak": self.overload_streak,
-            "known": [[size, usual] for size, usual in self.known.items()],
-            "recent": list(self._recent),
-            "expected": self._expected,
-            "num_rounds": self._num_rounds,
-            "cool_down": [[size, retry_at, rounds] for size, (retry_at, rounds) in self._cool_down.items()],
-            "refused": [[size, retry_at, rounds] for size, (retry_at, rounds) in self._refused.items()],
-        }
+        cool_down, refused = (
+            [(size, retry_at, rounds) for size, (retry_at, rounds) in sizes.items()]
+            for sizes in (self._cool_down, self._refused)
+        )
+        state = _KindState(
+            self.tp_size, self.zero_streak, list(self.known.items()), list(self._recent), self._num_rounds, cool_down,
+            self.overload_streak, self._expected, refused,
+        )  # fmt: skip
+        as_json: dict[str, Any] = _KIND_STATE.dump_python(state, mode="json")
+        return as_json
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.tp_size, self.zero_streak = state["tp_size"], state["zero_streak"]
-        self.overload_streak = state.get("overload_streak", 0)
-        self.known = dict(state["known"])
-        self._recent = deque(state["recent"], maxlen=REFERENCE_ROUNDS)
-        self._expected = state.get("expected")
-        self._num_rounds = state["num_rounds"]
-        self._cool_down = {size: (retry_at, rounds) for size, retry_at, rounds in state["cool_down"]}
-        self._refused = {size: (retry_at, rounds) for size, retry_at, rounds in state.get("refused", ())}
+    def load_state(self, state: _KindState) -> None:
+        self.tp_size, self.zero_streak, self.overload_streak = state.tp_size, state.zero_streak, state.overload_streak
+        self.known = dict(state.known)
+        self._recent = deque(state.recent, maxlen=REFERENCE_ROUNDS)
+        self._expected = state.expected
+        self._num_rounds = state.num_rounds
+        self._cool_down = {size: (retry_at, rounds) for size, retry_at, rounds in state.cool_down}
+        self._refused = {size: (retry_at, rounds) for size, retry_at, rounds in state.refused}
 
 
 def _usual_order(period: Sequence[RoundKind]) -> list[RoundKind]:

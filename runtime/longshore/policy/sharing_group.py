@@ -192,6 +192,13 @@ class SharingGroup:
         changed = (replace(one, grant=grant) if one.member.name == name else one for one in self.standings)
         return replace(self, standings=tuple(changed))
 
+    def leaving(self, names: Collection[str]) -> "SharingGroup":
+        """The group in which these members get no other turn."""
+        changed = (
+            replace(one, stage=MemberStage.LEAVING) if one.member.name in names else one for one in self.standings
+        )
+        return replace(self, standings=tuple(changed))
+
     def without(self, names: Collection[str]) -> "SharingGroup":
         """The group after the pods of these members are known to be gone."""
         return replace(self, standings=tuple(one for one in self.standings if one.member.name not in names))

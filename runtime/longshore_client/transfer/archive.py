@@ -33,6 +33,13 @@ class ArchiveError(Exception):
     """The copy cannot be made, in one sentence."""
 
 
+class CutOff(ArchiveError):
+    """The stream ended too early; its sender may know why."""
+
+    def __init__(self) -> None:
+        super().__init__("the copy was cut off before its end")
+
+
 class FileSelection(TypedDict, total=False):
     """Files of a directory, by their names relative to it."""
 
@@ -76,8 +83,8 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
 
     Raises:
         ArchiveError: the destination exists and `force` is not set, or it is not to be replaced at all, a member would
-            leave the destination, the stream was cut off, a checksum differs or is missing, or there is no room.
-            Nothing is left behind then, and what was there is kept.
+            leave the destination, the stream was cut off (CutOff), a checksum differs or is missing, or there is no
+            room. Nothing is left behind then, and what was there is kept.
     """
     _refuse_existing(destination, force)
     _refuse_surroundings(destination)
@@ -92,7 +99,7 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
             is_file, sums = _unpack_members(tar, staging, destination, progress)
         _publish(staging / next(iter(sums)) if is_file else staging, destination)
     except (tarfile.TarError, EOFError) as error:
-        raise ArchiveError("the copy was cut off before its end") from error
+        raise CutOff from error
     except (ValueError, OverflowError, RecursionError) as error:
         # What tarfile, json and paths raise for names and numbers that no archive of ours has.
         raise ArchiveError(_DAMAGED) from error
@@ -209,7 +216,7 @@ def _unpack_members(
             return is_file, seen
         else:
             seen[member.name] = _extract(content, _target(staging, member.name), meter)
-    raise ArchiveError("the copy was cut off before its end")
+    raise CutOff
 
 
 def _extract(content: IO[bytes], target: Path, meter: "_Meter") -> str:
@@ -248,9 +255,14 @@ def _require_room(directory: Path, num_bytes: int) -> None:
 
 def _cannot_write(destination: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free_bytes = shutil.disk_usage(destination.parent).free
-        return _full(destination.parent, f"{free_bytes:,} bytes are free")
+        directory = _nearest(destination.parent)
+        return _full(directory, f"{shutil.disk_usage(directory).free:,} bytes are free")
     return f"{destination} cannot be written: {error.strerror or error}"
+
+
+def _nearest(directory: Path) -> Path:
+    """Return the directory, or where there is none the first around it."""
+    return next(one for one in (directory, *directory.parents) if one.is_dir())
 
 
 def _full(directory: Path, figures: str) -> str:

@@ -12,7 +12,7 @@ from longshore_client.errors import ClientError
 from longshore_client.kube import Kube
 from longshore_client.plain import plain
 from longshore_client.transfer import archive, pod
-from longshore_client.transfer.archive import ArchiveError, FileSelection, Progress, quiet
+from longshore_client.transfer.archive import ArchiveError, CutOff, FileSelection, Progress, quiet
 from longshore_client.transfer.channel import FRAME_BYTES, Channel, Reader, Writer
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import PODS, Json
@@ -51,9 +51,12 @@ def fetch(
         try:
             source = io.BufferedReader(Reader(channel), FRAME_BYTES)
             num_files = archive.unpack(source, destination, force=force, progress=progress)
-        except ArchiveError as error:
+        except CutOff as error:
             # When the sender failed, its own sentence says more than the stream that broke off.
             channel.finish()
+            raise ClientError(f"The copy failed: {error}") from error
+        except ArchiveError as error:
+            # The sender still sends, and all of it would have to come first.
             raise ClientError(f"The copy failed: {error}") from error
         channel.finish()
         return num_files

@@ -28,10 +28,15 @@ def conversation(prompt: str | Sequence[Message], chat: Chat | None) -> tuple[Me
     """Return the messages of a prompt; none for a text that the job leaves as it is."""
     if isinstance(prompt, str) and chat is None:
         return ()
-    messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
+    messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else _messages(prompt)
     if chat is None or chat.system_prompt is None or any(one["role"] in _SYSTEM_ROLES for one in messages):
         return messages
     return ({"role": "system", "content": chat.system_prompt}, *messages)
+
+
+def _messages(prompt: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages without the optional keys that they lack: Parquet has each key of any message in all of them."""
+    return tuple({key: value for key, value in one.items() if value is not None or key == "content"} for one in prompt)
 
 
 def rendered(messages: Sequence[Message], chat: Chat | None, tokenizer: ChatTokenizer, source: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from longshore.api.model import DataFormat, Source
 from longshore.checks.jsonl import RowError, jsonl_rows
-from longshore.checks.rows import is_wanted
+from longshore.checks.rows import is_wanted, row_mistake
 from longshore_runtime.errors import UserError, first_line
 
 _PARQUET: Final = ".parquet"
@@ -45,8 +45,8 @@ def read_rows(path: Path, source: Source, fields: Fields = None) -> list[Row]:
     if data_format is DataFormat.HUGGING_FACE:
         return _chosen(_hugging_face(path, source), source)
     if data_format is DataFormat.PARQUET and path.is_dir():
-        parts = sorted(path.rglob(f"*{_PARQUET}"))
-        return read_files([DataFile(f"{name}/{part.relative_to(path)}", part) for part in parts], source, fields)
+        parts = [DataFile(f"{name}/{part.relative_to(path)}", part) for part in _parts(path)]
+        return read_files(parts, source, fields)
     if not path.is_file():
         raise UserError(
             f"{source.at}.path: {name!r} is not a file; set {source.at}.format to Parquet or HuggingFace for a "
@@ -61,6 +61,12 @@ def read_files(files: Sequence[DataFile], source: Source, fields: Fields = None)
     """Return all rows of a data set in several files, each Parquet or JSONL by its name."""
     each = (_parquet(file, source, fields) if file.name.endswith(_PARQUET) else _jsonl(file, source) for file in files)
     return _chosen(itertools.chain.from_iterable(each), source)
+
+
+def _parts(directory: Path) -> list[Path]:
+    """Return the Parquet files of a directory; what is being copied into it has a hidden name and is left out."""
+    found = sorted(directory.rglob(f"*{_PARQUET}"))
+    return [part for part in found if not any(name.startswith(".") for name in part.relative_to(directory).parts)]
 
 
 def _chosen(rows: Iterator[Row], source: Source) -> list[Row]:
@@ -93,12 +99,15 @@ def _parquet(file: DataFile, source: Source, fields: Fields) -> Iterator[Row]:
     try:
         with parquet.ParquetFile(file.path) as table:
             names = table.schema_arrow.names
-            columns = [name for name in names if fields is None or name in fields]
-            if not _has_all(source, columns):
-                columns = names  # So that the message about the mistake lists all of them.
+            is_complete = _has_all(source, names)
+            read = fields if is_complete else _columns_of_mistake(source)
+            columns = [name for name in names if read is None or name in read]
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
                 for row in batch.to_pylist():
-                    yield Row(f"{file.name}, row {number}", row, source)
+                    place = f"{file.name}, row {number}"
+                    if not is_complete and is_wanted(row, source.origin.where):
+                        raise UserError(f"{place}: {row_mistake(dict.fromkeys(names) | row, source)}")
+                    yield Row(place, row, source)
                     number += 1
     except UnicodeDecodeError as error:
         raise UserError(f"{file.name} holds text that is not UTF-8 ({error}); write it again as UTF-8") from error
@@ -110,8 +119,15 @@ def _parquet(file: DataFile, source: Source, fields: Fields) -> Iterator[Row]:
 
 
 def _has_all(source: Source, columns: Collection[str]) -> bool:
+    """Return whether there are columns for the prompt and the answer."""
     wanted = (source.prompt_field, source.answer_field)
     return all(name in columns or name.partition(".")[0] in columns for name in wanted)
+
+
+def _columns_of_mistake(source: Source) -> frozenset[str]:
+    """Return the columns that show which row is the first without a prompt or an answer, and what it lacks."""
+    names = (source.prompt_field, source.answer_field, *source.origin.where)
+    return frozenset(names) | {name.partition(".")[0] for name in names}
 
 
 def _hugging_face(path: Path, source: Source) -> Iterator[Row]:

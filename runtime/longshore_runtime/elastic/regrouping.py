@@ -50,6 +50,8 @@ class Regrouping:
         assignment = self._assignments.newest()
         if assignment.epoch == 0:
             return
+        if self.epoch == 0 and assignment.overlay is not None and assignment.overlay.round < number:
+            self._overlay = assignment.overlay  # Of a round that an earlier session has answered.
         tp_size = assignment.baseline.tp_size_of(kind)
         error = self._regroup(assignment, tp_size)
         is_news, self.epoch = assignment.epoch > self.epoch, max(assignment.epoch, self.epoch)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-import orjson
 
 from longshore.api.addresses import redacted, without_credentials
 from longshore.api.reward import RewardFunction
 from longshore_runtime.rewards.numbers import finite_reward
+from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
 
 _NO_ACCESS: Final = frozenset({401, 403})
@@ -39,8 +39,7 @@ class HttpScorer:
         who = f"reward {self._name}: {item.sample}: the service"
         started_s = time.monotonic()
         try:
-            # Rows of a data set may hold what JSON does not know, as dates.
-            answer = self._runner.run(self._post(orjson.dumps(body, str, orjson.OPT_SERIALIZE_NUMPY)))
+            answer = self._runner.run(self._post(to_json(body)))
         except TimeoutError as error:
             raise RewardFault(f"{who} did not answer within {self._timeout_s:g} s") from error
         except httpx.TransportError as error:

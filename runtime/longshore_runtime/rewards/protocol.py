@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from longshore.api.mistakes import sentence
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.rewards.numbers import MAX_REWARD as MAX_REWARD
+from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import MAX_CASES as MAX_CASES
 from longshore_runtime.rewards.scoring import (
     MAX_SENTENCE,
@@ -40,8 +41,6 @@ MAX_REQUEST_BYTES: Final = 64 << 20
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_RESPONSES: Final = 256
 """Of one call."""
-_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-"""Rows of a data set may hold what JSON does not know, as dates: these become texts."""
 _ERRORS: Final[Mapping[ErrorKind, type[RewardError | RewardFault]]] = {
     one.kind: one for one in (RewardError, RewardSetupError, RewardFault, WorkerBroken)
 }
@@ -138,7 +137,7 @@ def encode_begin(functions: Sequence[RewardFunction], rehearsals: Mapping[str, S
     """Write the first message."""
     of_users = [function for function in functions if function.kind is RewardKind.PYTHON]
     rows = {one.name: [_item(one, item) for item in rehearsals.get(one.name, ())] for one in of_users}
-    return orjson.dumps({"functions": [one.name for one in functions], "rehearsals": rows}, str, _OPTIONS)
+    return to_json({"functions": [one.name for one in functions], "rehearsals": rows})
 
 
 def functions_of(begin: Begin, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
@@ -162,7 +161,7 @@ def encode_request(number: int, function: RewardFunction, items: Sequence[ScoreI
     }
     where = f"reward {function.name}: {items[0].sample}"
     try:
-        data = orjson.dumps(body, str, _OPTIONS)
+        data = to_json(body)
     except TypeError as error:
         raise RewardError(f"{where}: the row cannot be sent to a reward pod: {error}") from error
     if len(data) > MAX_REQUEST_BYTES:

@@ -15,6 +15,7 @@ import orjson
 from longshore.api import contract
 from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
 from longshore_runtime.rewards.child_process import start_child
+from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import (
     RewardError,
     RewardFault,
@@ -25,7 +26,6 @@ from longshore_runtime.rewards.scoring import (
 )
 
 _START_TIMEOUT_S: Final = 120.0
-_OPTIONS: Final = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _WARM_UP_TIMEOUT_S: Final = 30.0
 """The first call of a function may load what it needs, and takes longer than the others."""
 
@@ -151,7 +151,7 @@ class _ScorerProcess:
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send one line, wait for one line; raises TimeoutError or, when the process has ended, EOFError."""
         deadline_s = time.monotonic() + timeout_s
-        self._write(orjson.dumps(request, str, _OPTIONS), deadline_s)
+        self._write(to_json(request) + b"\n", deadline_s)
         reply: dict[str, Any] = orjson.loads(self._read_line(deadline_s))
         return reply
 

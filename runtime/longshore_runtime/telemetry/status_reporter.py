@@ -1,4 +1,7 @@
-"""Report RLJob.status.runtime by server-side apply. The newest report wins, and training never waits.
+"""Report RLJob.status.runtime by server-side apply. The newest report wins, and training never waits for it.
+
+The newest report also arrives: a job that waits for its turn on the GPUs has asked for it in its last report, and
+makes no other one. So where the API server is away, that report is sent again.
 
 Every report is a write to the cluster's database and wakes everyone who watches the job, and a step that takes a second
 makes ten of them. So what only people look at is reported once per second; what the operator acts on, at once.
@@ -14,6 +17,7 @@ from longshore.api import names
 from longshore.api.runtime_status import RuntimeStatus
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
+from longshore_kube.errors import ApiError
 from longshore_kube.resources import Resource
 from longshore_runtime.errors import first_line
 from longshore_runtime.telemetry.status_fields import is_urgent
@@ -22,6 +26,10 @@ log = structlog.get_logger()
 
 PACE_S: Final = 1.0
 """Between two reports that are not urgent."""
+FIRST_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 15.0
+_MAY_PASS: Final = frozenset({401, 403, 408, 409, 429})
+"""Answers to a report that is as it should be: of credentials that are renewed, and of a busy server."""
 _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
 
@@ -36,10 +44,13 @@ class StatusSink(Protocol):
 
 
 class StatusReporter:
-    """Write reports in a separate thread. A report that cannot be written is logged, and the next one is tried."""
+    """Write reports in a separate thread: the newest one until it has arrived, or until the server has refused it."""
 
-    def __init__(self, access: Access, namespace: str, job: str, pace_s: float = PACE_S) -> None:
+    def __init__(
+        self, access: Access, namespace: str, job: str, pace_s: float = PACE_S, retry_s: float = FIRST_RETRY_S
+    ) -> None:
         self._pace_s = pace_s
+        self._first_retry_s = self._retry_s = retry_s
         self._kube = Blocking(access, names.COORDINATOR_FIELD_MANAGER)
         self._namespace = namespace
         self._job = job
@@ -69,8 +80,21 @@ class StatusReporter:
         while (status := self._next()) is not None:
             try:
                 self._apply(status)
+                self._retry_s = self._first_retry_s
             except Exception as error:  # noqa: BLE001 - a report that fails must not end all later ones
-                log.warning("status not reported", error=first_line(error))
+                is_lost = _is_refusal(error) or not self._repeat(status)
+                log.warning("status not reported" if is_lost else "status not reported yet", error=first_line(error))
+
+    def _repeat(self, status: RuntimeStatus) -> bool:
+        """Send it again after a pause, unless there is a newer one by then; return False if there is no time."""
+        with self._changed:
+            if self._closed:
+                return False
+            if self._waiting is None:
+                self._waiting = status
+            self._due_s = time.monotonic() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
+            return True
 
     def _next(self) -> RuntimeStatus | None:
         with self._changed:
@@ -87,3 +111,8 @@ class StatusReporter:
             "status": {"runtime": status.model_dump(mode="json", exclude_none=True)},
         }
         self._kube.call(lambda client: client.apply(_RLJOBS, body, "status"))
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether the server refuses the report itself, as it would again."""
+    return isinstance(error, ApiError) and 400 <= error.code < 500 and error.code not in _MAY_PASS

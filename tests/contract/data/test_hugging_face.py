@@ -38,6 +38,12 @@ def test_files_of_a_directory_are_read(tmp_path: Path, source: Source) -> None:
     assert [(row.source, row.fields) for row in read_rows(path, source)] == [("set, row 0", ROWS[0])]
 
 
+def test_what_is_still_being_copied_into_a_directory_is_no_part_of_it(tmp_path: Path, source: Source) -> None:
+    path = write(tmp_path / "set", train='{"prompt": "1+1", "answer": "2"}\n')
+    write(path / ".longshore-k3x9", train='{"prompt": "2+2", "answer": "4"}\n')
+    assert [row.fields for row in read_rows(path, source)] == ROWS[:1]
+
+
 @pytest.mark.parametrize("has_splits", [False, True])
 def test_what_was_saved_to_disk_is_read(tmp_path: Path, source: Source, has_splits: bool) -> None:
     saved = datasets.Dataset.from_list(ROWS)

@@ -59,6 +59,11 @@ def test_a_function_of_verl_gets_the_columns_of_its_row(name: str, response: str
     assert reward(function(name, "Verl"), item(response)) == expected
 
 
+def test_integers_of_a_row_stay_exact_whatever_their_size() -> None:
+    number = 25**25 + 1
+    assert reward(function("large_number", "Verl"), item(str(number), extra_info={"number": number})) == 1.0
+
+
 def test_booleans_and_coroutines_of_verl_are_rewards() -> None:
     texts = ScoreItem("row", "p", "72", "72", {}, reference="72")
     assert reward(function("as_boolean", "Verl"), texts) == 1.0

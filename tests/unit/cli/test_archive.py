@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore_client.transfer import archive
-from longshore_client.transfer.archive import ArchiveError, pack, unpack
+from longshore_client.transfer.archive import ArchiveError, CutOff, pack, unpack
 from tests.properties import examples
 
 
@@ -172,11 +172,23 @@ def test_a_link_that_leads_to_no_file_is_named(model: Path, target: str, sentenc
         packed(model)
 
 
-@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_volume_without_room_for_a_directory_gets_a_sentence(
+    code: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, **options: object) -> None:
+        raise OSError(code, "there is no room")
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(ArchiveError, match=rf"^there is no room in {tmp_path}: [\d,]+ bytes are free; make room"):
+        unpack(io.BytesIO(packed(model)), tmp_path / "new" / "deep" / "copy")
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.9])
 def test_a_copy_that_was_cut_off_leaves_nothing(model: Path, tmp_path: Path, kept: float) -> None:
     whole = packed(model)
     (tmp_path / "out").mkdir()
-    with pytest.raises(ArchiveError, match="cut off"):
+    with pytest.raises(CutOff, match=r"^the copy was cut off before its end$"):
         unpack(io.BytesIO(whole[: int(len(whole) * kept)]), tmp_path / "out" / "copy")
     assert list((tmp_path / "out").iterdir()) == []
 

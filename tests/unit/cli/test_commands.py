@@ -1,6 +1,7 @@
 """Commands, as far as no cluster is needed: options, errors, and how jobs and paths are found."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -118,6 +119,45 @@ def test_dates_in_a_manifest_are_text_as_for_kubectl(tmp_path: Path) -> None:
     )
     [document] = jobs.read_manifest(path)
     assert document["data"] == {"day": "2026-11-26", "at": "2026-11-26T10:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("1e-06", 1e-06),
+        ("5e-4", 5e-4),
+        ("-2.5E3", -2500),
+        ("1e3", 1000),
+        ("+.5", 0.5),
+        ("5.", 5),
+        ("1e21", 1e21),
+        ("1_000.5", 1000.5),
+        ("08", 8),
+        (".inf", math.inf),
+        ("-.Inf", -math.inf),
+        ("1:30", "1:30"),
+        ("-190:20:30", "-190:20:30"),
+        ("1:30.5", "1:30.5"),
+        ("12e4567", "12e4567"),
+        ("1e", "1e"),
+        ("1.2.3", "1.2.3"),
+        ("500m", "500m"),
+        ("12", 12),
+        ("-1_000", -1000),
+        ("017", 15),
+        ("0x1F", 31),
+        ("0b11", 3),
+        ("yes", True),
+        ("off", False),
+        ("", None),
+    ],
+)
+def test_numbers_in_a_manifest_are_what_they_are_for_kubectl(written: str, value: object, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n  one: {written}\n")
+    [document] = jobs.read_manifest(path)
+    found = document["data"]["one"]
+    assert (type(found), found) == (type(value), value)
 
 
 @pytest.mark.parametrize(

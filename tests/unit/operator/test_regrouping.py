@@ -11,7 +11,7 @@ from longshore.api.round_status import (
     RoundSummary,
 )
 from longshore.api.runtime_status import RuntimeStatus
-from longshore.api.status import PlannerStatus
+from longshore.api.status import Phase, PlannerStatus
 from tests.unit.operator.assigned import (
     ADAPTIVE,
     STREAMED,
@@ -170,6 +170,42 @@ class TestRegrouping:
         cluster.status = cluster.status.model_copy(update={"planner": stored})
         cluster.report(after_rounds(30, 30, 90))
         assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
+
+    @pytest.mark.parametrize("size", [0, -1, 2**70])
+    def test_a_coordinator_that_reports_preemptions_at_impossible_sizes_stops_no_pass(self, size: int) -> None:
+        seconds = {key: {1: 50.0, 2: 60.0} for key in (RoundKind.SHORT, RoundKind.LONG)}
+        preemptions = {RoundKind.SHORT: {size: 1.0}}
+        times = RolloutTimes(switch_s=0.5, preemption_s=1.0, round_s=seconds, preemptions=preemptions)
+        cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
+        cluster.report(after_rounds(0, 0, 0, 0, rollout_times=times))
+        cluster.spec = cluster.spec | {"suspend": True}
+        cluster.reconcile_until_stable()
+        assert cluster.status.phase is Phase.SUSPENDED
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"recent": ["x"]},
+            {"recent": [-1]},
+            {"num_rounds": "x"},
+            {"known": [[0, 1.0]]},
+            {"known": [[2, "x"]]},
+            {"cool_down": [[1, 2]]},
+            {"expected": []},
+            {"zero_streak": None},
+        ],
+    )
+    def test_a_memory_with_other_things_than_numbers_in_it_is_replaced(self, change: dict[str, Any]) -> None:
+        """The coordinator may write it too."""
+        cluster = job(ADAPTIVE)
+        cluster.report(after_rounds(30, 30, 90))
+        planner = cluster.status.planner
+        assert planner is not None
+        kinds = {kind: state | change for kind, state in planner.state["kinds"].items()}
+        damaged = PlannerStatus(round=planner.round, state=planner.state | {"kinds": kinds})
+        cluster.status = cluster.status.model_copy(update={"planner": damaged})
+        cluster.report(after_rounds(30, first=4))
+        assert "PlannerReset" in reasons(cluster)
 
     def test_a_memory_that_cannot_be_read_is_replaced_and_reported(self) -> None:
         cluster = job(ADAPTIVE)

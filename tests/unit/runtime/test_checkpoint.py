@@ -56,6 +56,16 @@ def test_an_interrupted_checkpoint_is_never_seen_and_does_not_stand_in_the_way(t
     assert store.publish(2, {}, {}, save_weights).step == 2
 
 
+def test_what_a_coordinator_left_that_ended_while_it_wrote_is_removed_before_the_next_one(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    store.publish(10, {}, {}, save_weights)
+    left = tmp_path / "checkpoints" / ".unfinished-000013" / "trainer"
+    left.mkdir(parents=True)
+    save_weights(left)
+    store.publish(20, {}, {}, save_weights)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000010", "step-000020"]
+
+
 def test_what_is_written_of_a_checkpoint_is_compared_with_the_newest_one(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     assert store.progress(1) == (0, 0)

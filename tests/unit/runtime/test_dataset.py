@@ -166,6 +166,17 @@ def test_with_chat_a_text_is_a_user_message_and_what_it_says_reaches_the_templat
     assert list(sets.train[0].messages) == messages
 
 
+def test_keys_that_parquet_adds_to_messages_do_not_reach_the_template(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+    rows = [{"prompt": [{"role": "user", "content": "hi"}, call], "answer": "a"}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    options, tokenizer = Data(path="a.parquet", format=DataFormat.PARQUET, held_out_prompts=0), Recording()
+    sets = prompts(tmp_path / "a.parquet", options, tokenizer=tokenizer)
+    ((messages, _),) = tokenizer.calls
+    assert messages == rows[0]["prompt"]
+    assert list(sets.train[0].messages) == messages
+
+
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_a_conversation_with_a_system_message_keeps_its_own(tmp_path: Path, role: str) -> None:
     messages = [{"role": role, "content": "mine"}, {"role": "user", "content": "hi"}]
@@ -230,6 +241,17 @@ def test_parquet_files_are_read_with_lists_and_objects_in_their_rows(tmp_path: P
     assert len(one.train) == 4
 
 
+@pytest.mark.parametrize("hidden", [".longshore-k3x9", "deep/.longshore-k3x9", "deep/.longshore-k3x9/deep"])
+def test_what_is_still_being_copied_into_a_directory_is_no_part_of_it(hidden: str, tmp_path: Path) -> None:
+    directory = tmp_path / ".storage" / "set"
+    (directory / hidden).mkdir(parents=True)
+    parquet.write_table(pyarrow.Table.from_pylist([{"prompt": "q", "answer": "a"}]), directory / "a.parquet")
+    (directory / hidden / "a.parquet").write_bytes(b"PAR1 and the rest is on its way")
+    (directory / ".a.parquet").write_bytes(b"PAR1 and the rest is on its way")
+    source = Data(path="set", format=DataFormat.PARQUET).each[0]
+    assert [row.source for row in read_rows(directory, source)] == ["set/a.parquet, row 0"]
+
+
 def test_columns_that_nobody_reads_are_left_in_their_file(tmp_path: Path) -> None:
     row = {"question": "q", "final_answer": "a", "topic": "t", "r1_solution_1": "long", "meta": {"tests": []}}
     parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "a.parquet")
@@ -252,6 +274,45 @@ def test_a_column_that_is_missing_is_reported_with_all_that_there_are(tmp_path: 
     files = [DataFile("a/b/a.parquet", tmp_path / "a.parquet")]
     with pytest.raises(UserError, match=r"^a/b/a\.parquet, row 0: no field 'answer' \(it has 'question', 'other'\)"):
         prompt_sets(read_files(files, settings.each[0], {"question", "answer"}), settings, Letters(), 1000)
+
+
+class Columns:
+    """Remembers which columns are read of Parquet files."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.read: list[list[str]] = []
+        iter_batches = parquet.ParquetFile.iter_batches
+
+        def noted(file: parquet.ParquetFile, **options: Any) -> Any:
+            self.read.append(options["columns"])
+            return iter_batches(file, **options)
+
+        monkeypatch.setattr(parquet.ParquetFile, "iter_batches", noted)
+
+
+@pytest.mark.parametrize("fields", [{"question", "answer", "topic"}, None])
+def test_a_column_that_is_missing_is_reported_before_the_others_are_read(
+    fields: set[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = Columns(monkeypatch)
+    rows = [{"solutions": "long", "question": "q", "topic": topic} for topic in ("art", "maths", "maths")]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    source = Data(hub="a/b", prompt_field="question", where={"topic": "maths"}).each[0]
+    sentence = (
+        r"^a\.parquet, row 1: no field 'answer' \(it has 'solutions', 'question', 'topic'\); set data\.answerField$"
+    )
+    with pytest.raises(UserError, match=sentence):
+        read_files([DataFile("a.parquet", tmp_path / "a.parquet")], source, fields)
+    assert columns.read == [["question", "topic"]]
+
+
+def test_a_file_of_which_no_row_is_wanted_needs_no_column_for_the_answer(tmp_path: Path) -> None:
+    rows = {"a.parquet": {"prompt": "q", "topic": "art"}, "b.parquet": {"prompt": "q", "answer": "a", "topic": "maths"}}
+    for name, row in rows.items():
+        parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / name)
+    source = Data(hub="a/b", where={"topic": "maths"}).each[0]
+    found = read_files([DataFile(name, tmp_path / name) for name in rows], source)
+    assert [row.source for row in found] == ["b.parquet, row 0"]
 
 
 def test_a_damaged_parquet_file_is_reported_by_its_name(tmp_path: Path) -> None:

@@ -60,11 +60,23 @@ def test_a_size_that_cannot_start_is_refused_once_and_not_tried_again() -> None:
 
 def test_an_overlay_that_came_after_its_round_is_refused_and_its_baseline_holds() -> None:
     late = Overlay(round=5, attempt=1, trainer_pods=[1])
-    baseline, _, engines, report = parts(assignment(4, tp_size=2, overlay=late))
+    baseline, known, engines, report = parts(assignment(3))
+    baseline.apply(RoundKind.FULL, 5)
+    known.assignment = assignment(4, tp_size=2, overlay=late)
     baseline.apply(RoundKind.FULL, 6)
     assert engines.tp_size == 2
     assert ("rejected", 4, "it came when round 5 was over") in report.reports
     assert baseline.epoch == 4
+
+
+def test_an_overlay_that_an_earlier_session_of_the_attempt_has_answered_is_no_news() -> None:
+    """Trainers were lost, or the job has another size: rounds go on, in a new session."""
+    answered = Overlay(round=5, attempt=1, trainer_pods=[1])
+    baseline, known, _, report = parts(assignment(7, overlay=answered))
+    baseline.apply(RoundKind.FULL, 6)
+    known.assignment = assignment(8, overlay=answered)
+    baseline.apply(RoundKind.FULL, 7)
+    assert report.reports == [("applied", 7, ()), ("applied", 8, ())]
 
 
 def test_an_overlay_of_an_earlier_attempt_is_dead_and_no_news() -> None:

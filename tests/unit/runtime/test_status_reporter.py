@@ -13,6 +13,9 @@ from longshore_runtime.telemetry.status_fields import is_urgent
 from longshore_runtime.telemetry.status_reporter import StatusReporter
 from tests.contract.kube_client.script import Answer, Script, access_to, failure, page
 
+AN_HOUR_S = 3600.0
+NUM_FAILURES = 5
+"""More than a single request survives."""
 ROUND = RoundStatus(number=8, kind=RoundKind.SHORT)
 LOAD = RolloutLoad(projected_kv_peak_tokens=9, pods=[])
 
@@ -54,8 +57,43 @@ async def test_a_report_that_is_refused_does_not_stop_later_ones() -> None:
     assert await reported(Status(failure(422, "Invalid"), page([], 1)), 7, 8) == [7, 8]
 
 
+@pytest.mark.parametrize("answer", [failure(503), failure(403, "Forbidden"), failure(409, "Conflict")])
+async def test_the_newest_report_is_sent_again_until_the_server_takes_it(answer: Answer) -> None:
+    """A job that waits for its turn has asked for it in its last report."""
+    script = Status(*[answer] * NUM_FAILURES, page([], 1))
+    async with access_to(script) as access:
+        reporter = StatusReporter(access, "team", "demo", pace_s=0.0, retry_s=0.01)
+        reporter.report(RuntimeStatus(attempt=1, step=7))
+        await script.until_requested(NUM_FAILURES + 1)
+        await asyncio.to_thread(reporter.close)
+    assert [body["status"]["runtime"]["step"] for body in script.sent] == [7] * (NUM_FAILURES + 1)
+
+
+async def test_a_newer_report_takes_the_place_of_one_that_did_not_arrive() -> None:
+    script = Status(*[failure(403, "Forbidden")] * 2, page([], 1))
+    async with access_to(script) as access:
+        reporter = StatusReporter(access, "team", "demo", pace_s=0.0, retry_s=AN_HOUR_S)
+        reporter.report(RuntimeStatus(attempt=1, step=7))
+        await script.until_requested(1)
+        reporter.report(RuntimeStatus(attempt=1, step=8, applied_epoch=3))
+        await script.until_requested(2)
+        reporter.report(RuntimeStatus(attempt=1, step=9, applied_epoch=4))
+        await script.until_requested(3)
+        await asyncio.to_thread(reporter.close)
+    assert [body["status"]["runtime"]["step"] for body in script.sent] == [7, 8, 9]
+
+
+async def test_closing_does_not_wait_for_a_server_that_is_away() -> None:
+    script = Status(failure(403, "Forbidden"), failure(403, "Forbidden"))
+    async with access_to(script) as access:
+        reporter = StatusReporter(access, "team", "demo", pace_s=0.0, retry_s=AN_HOUR_S)
+        reporter.report(RuntimeStatus(attempt=1, step=7))
+        await script.until_requested(1)
+        await asyncio.to_thread(reporter.close)
+    assert len(script.sent) <= 2, "it may be tried once more"
+
+
 STEP = RuntimeStatus(attempt=1, step=7, activity=RuntimeActivity.TRAIN)
-AN_HOUR_S = 3600.0
 
 
 async def test_of_figures_that_follow_each_other_quickly_the_newest_is_reported_once_the_pace_allows() -> None:

@@ -23,3 +23,7 @@ def as_boolean(data_source, solution_str, ground_truth, extra_info=None, **kwarg
 
 async def judged(data_source, solution_str, ground_truth, extra_info):
     return float(len(ground_truth))
+
+
+def large_number(data_source, solution_str, ground_truth, extra_info):
+    return float(extra_info["number"] == int(solution_str))

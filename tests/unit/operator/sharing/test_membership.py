@@ -113,6 +113,46 @@ def test_a_later_job_of_the_same_name_is_another_member() -> None:
     assert [member.name for member in look(group, later).members] == ["a/later/1"]
 
 
+def test_an_attempt_that_is_over_gets_no_turn_while_its_last_pods_end() -> None:
+    """It asked for one before the job was suspended, restarted or deleted, and could not return it."""
+    asks = facts("b", report=RuntimeSharing(asked=1))
+    claims = {"a/a-uid/1": Claim(1, 0), asks.member_name: asks.claim}
+    group = look(look(look(EMPTY, facts("a")), facts("a"), claims), asks, claims)
+    assert {one.member.job: one.grant.granted for one in group.standings} == {"a": 1, "b": 0}
+    for after in (facts("b", attempt=0), facts("b", attempt=2)):
+        left = advanced(group, after, claims, [pod("b")], [pod("a"), pod("b")], 0.0)
+        returned = claims | {"a/a-uid/1": Claim(1, 1), after.member_name: Claim()}
+        free = advanced(left, after, returned, [pod("b")], [pod("a"), pod("b")], 0.0)
+        assert all(one.grant.granted == (one.member.job == "a") for one in free.standings)
+        assert obstacle(free, returned, [pod("a"), pod("b")]) == ""
+
+
+def test_after_a_restart_of_the_operator_an_attempt_that_is_over_and_had_no_turn_keeps_nobody_waiting() -> None:
+    asks = facts("a", report=RuntimeSharing(asked=1))
+    claims = {asks.member_name: asks.claim}
+    group = look(look(EMPTY, facts("b")), facts("b", attempt=2), {}, pod("b"))
+    claims["b/b-uid/2"] = Claim()
+    group = advanced(group, asks, claims, [pod("a")], [pod("a"), pod("b"), pod("b", attempt=2)], 0.0)
+    assert {one.member.name: one.grant.granted for one in group.standings} == {
+        "b/b-uid/1": 0, "b/b-uid/2": 0, "a/a-uid/1": 1
+    }  # fmt: skip
+
+
+def test_a_turn_whose_recall_nobody_remembers_is_not_overdue() -> None:
+    """Somebody has deleted the object of the group."""
+    now_s = 1_700_000_000.0
+    holder = replace(
+        facts("a", report=RuntimeSharing(asked=4, returned=3)), turns=SharingStatus(attempt=1, granted=4, recalled=4)
+    )
+    waits = facts("b", report=RuntimeSharing(asked=1))
+    claims = {holder.member_name: holder.claim, waits.member_name: waits.claim}
+    group = advanced(EMPTY, holder, claims, [pod("a")], [pod("a")], now_s)
+    group = advanced(group, waits, claims, [pod("b")], [pod("a"), pod("b")], now_s)
+    shown = view(group, "g", holder, claims)
+    assert shown.turns is not None and shown.turns.recalled == 4
+    assert shown.overdue_at is not None and shown.overdue_at.timestamp() > now_s
+
+
 def test_an_operator_that_starts_grants_nothing_before_it_has_looked_at_every_member() -> None:
     group = look(look(EMPTY, facts("a")), facts("b"))
     asks = facts("b", report=RuntimeSharing(asked=1))

@@ -61,9 +61,11 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of a job."""
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    def __init__(self, directory: Path, keep: int, check: Callable[[], None] = lambda: None) -> None:
+        """`check` raises UserError where this job is not to write checkpoints any more."""
         self._directory = directory
         self._keep = keep
+        self._check = check
 
     def progress(self, step: int) -> tuple[int, int]:
         """Bytes of the checkpoint that is being written, and of the newest one, which is about as large (0: none).
@@ -89,8 +91,9 @@ class CheckpointStore:
         A checkpoint of that step that is there already stays as it is.
 
         Raises:
-            UserError: there is no room for it.
+            UserError: there is no room for it, or another job writes checkpoints here.
         """
+        self._check()
         final = self._directory / f"{_PREFIX}{step:06d}"
         if final.exists():
             return Checkpoint(step, final)

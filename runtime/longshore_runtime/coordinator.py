@@ -26,6 +26,7 @@ from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.elastic.shared_gpus import carried_over
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, JobUnknown, SizeChanged, TrainerLost, UserError
 from longshore_runtime.logs import configure_logging
+from longshore_runtime.output_owner import OutputOwner
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts, page_server
 from longshore_runtime.rollout.events import Event, StopRequested
@@ -85,6 +86,7 @@ def _train(settings: Settings, starter: NodeStarter, stop: Stop) -> None:
     spec = _read_spec(settings)
     storage = job_storage(settings, spec.storage.output)
     storage.require_writable()
+    OutputOwner.of(settings).take(storage.output_dir)
     configure_logging(copy_to=storage.output_dir / "logs" / f"coordinator-{settings.attempt}.log")
     signals = _StopSignal(stop)
     registry = CollectorRegistry()

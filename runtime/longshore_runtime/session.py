@@ -17,6 +17,7 @@ from longshore_runtime.errors import UserError
 from longshore_runtime.job_rewards import judge_processes
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
+from longshore_runtime.output_owner import OutputOwner
 from longshore_runtime.profiling.phase import profiled, stored_profile
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.session_parts import PartsBuilder
@@ -72,7 +73,8 @@ class Session:
         self._ending.reports.callback(self._close_trackers)
         metrics = MetricsWriter(output, registry, self._trackers, tensor_board=spec.tracking.tensor_board)
         self._ending.reports.callback(metrics.close)
-        checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep)
+        owner = OutputOwner.of(settings)
+        checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep, lambda: owner.require_own(output))
         status = resumed_status(first, checkpoints.newest())
         ledger = Journal(output / "ledger.jsonl")
         self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)

@@ -1,0 +1,47 @@
+"""Two jobs with one output, of which only one may write."""
+
+from pathlib import Path
+
+import pytest
+
+from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.output_owner import OutputOwner
+
+FIRST = OutputOwner("first", "uid-1", 1)
+SECOND = OutputOwner("second", "uid-2", 1)
+
+
+def store(owner: OutputOwner, output: Path) -> CheckpointStore:
+    return CheckpointStore(output / "checkpoints", 2, lambda: owner.require_own(output))
+
+
+def save(directory: Path) -> None:
+    (directory / "model.safetensors").write_bytes(b"weights")
+
+
+def test_of_two_jobs_with_one_output_the_later_one_writes(tmp_path: Path) -> None:
+    """Neither takes the checkpoint of the other for its own."""
+    first, second = store(FIRST, tmp_path), store(SECOND, tmp_path)
+    FIRST.take(tmp_path)
+    first.publish(10, {"job": "first"}, {}, save)
+    SECOND.take(tmp_path)
+    with pytest.raises(UserError, match=r"^storage\.output: job second has begun to write here, too"):
+        first.publish(20, {"job": "first"}, {}, save)
+    assert second.publish(20, {"job": "second"}, {}, save).state() == {"job": "second"}
+
+
+def test_a_coordinator_whose_job_has_a_later_attempt_ends_without_a_word_against_its_user(tmp_path: Path) -> None:
+    FIRST.take(tmp_path)
+    OutputOwner("first", "uid-1", 2).take(tmp_path)
+    with pytest.raises(Interrupted, match="attempt 2"):
+        store(FIRST, tmp_path).publish(10, {}, {}, save)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[1]", b"{"])
+def test_a_file_that_is_not_there_or_says_nothing_stops_no_job(content: bytes | None, tmp_path: Path) -> None:
+    FIRST.take(tmp_path)
+    (tmp_path / "coordinator.json").unlink()
+    if content is not None:
+        (tmp_path / "coordinator.json").write_bytes(content)
+    assert store(FIRST, tmp_path).publish(10, {}, {}, save).step == 10

@@ -166,13 +166,13 @@ def _drawn_learning(result: Result, docs: Path) -> str:
             axes.tick_params(labelsize=7)
             axes.set_title(variant.replace(", ", ",\n"), loc="left", fontsize=8)
             _plain(axes)
-        row[0].set_ylabel("held out, less\nSynchronous", fontsize=8)
+        row[0].set_ylabel("held out, difference\nfrom Synchronous", fontsize=8)
     figure.legend(*rows[0][0].get_legend_handles_labels(), loc="lower center", ncols=2, frameon=False, fontsize=8)
     _save(docs, "learning", legend_share=0.05)
     seeds = result["settings"]["seeds"]
     return (
-        "![Held-out reward less that of Synchronous with the same seed, by step and by second of training, with 95 % "
-        "intervals](../assets/bench-learning.svg)\n\n"
+        "![Difference in held-out reward from Synchronous with the same seed, by step and second of training, with "
+        "95 % intervals](../assets/bench-learning.svg)\n\n"
         f"{len(seeds)} seeds, {result['settings']['steps']} steps:\n\n"
         + "\n".join([*_LEARNING_HEAD, *(_learning_row(name, table[name]) for name in table)])
         + "\n"
@@ -180,8 +180,8 @@ def _drawn_learning(result: Result, docs: Path) -> str:
 
 
 _LEARNING_HEAD: Final = (
-    "| rollout | held-out reward | less `Synchronous` | at equal seconds | longest quarter | less `Synchronous` "
-    "| at equal seconds | time of a step |",
+    "| rollout | held-out reward | difference from `Synchronous` | at equal seconds | longest quarter "
+    "| difference from `Synchronous` | at equal seconds | time of a step |",
     "|---|---|---|---|---|---|---|---|",
 )
 

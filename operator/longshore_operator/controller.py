@@ -215,7 +215,12 @@ class Controller:
             self._desk.stop(key, parsed, pods, now)
         else:
             observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
-        plan = reconcile(parsed, observed, now, self._config)
+        try:
+            plan = reconcile(parsed, observed, now, self._config)
+        except Exception:
+            if not has_pods:
+                self._desk.withdraw(key, has_pods=False)  # It would raise again, and others wait for its GPUs.
+            raise
         if plan.status is not None and plan.status.phase in FINISHED_PHASES:
             self._desk.withdraw(key, has_pods=has_pods)  # There may be no further pass, as nothing may change any more.
         return plan

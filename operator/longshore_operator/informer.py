@@ -29,6 +29,12 @@ class _Created(NamedTuple):
     version: int
 
 
+class _Unlabelled(NamedTuple):
+    """A pod whose labels say no more whose it is."""
+
+    uid: str
+
+
 class PodInformer:
     """Keeps `PodView`s by job. Calls `on_change(key)` when a job's pods change, `on_progress(key)` instead while they
     come up one after the other, and `on_listed(key)` when they were listed, and may have changed or not.
@@ -43,7 +49,9 @@ class PodInformer:
         on_listed: Callable[[Key], None],
         on_synced: Callable[[], None] = lambda: None,
     ) -> None:
-        self._reflector = Reflector(kube.client, PODS.path(namespace), _view, labels=SELECTOR)
+        self._reflector: Reflector[PodView | _Unlabelled] = Reflector(
+            kube.client, PODS.path(namespace), _view, labels=SELECTOR
+        )
         self._on_change = on_change
         self._on_progress = on_progress
         self._on_listed = on_listed
@@ -53,6 +61,8 @@ class PodInformer:
         self._pods: dict[Key, dict[str, PodView]] = {}
         self._created: dict[tuple[Key, str], _Created] = {}
         """Pods that were created here and that the watch has not reported yet."""
+        self._jobs: dict[str, Key] = {}
+        """Jobs of the pods, by the uid of the pod: a label may change."""
         self._deleted: deque[str] = deque(maxlen=_REMEMBERED)
         """uids of pods that were deleted recently."""
 
@@ -88,6 +98,7 @@ class PodInformer:
         if view.uid in self._deleted or (known is not None and known.uid == view.uid):
             return
         self._pods.setdefault(key, {})[view.name] = view
+        self._jobs[view.uid] = key
         self._sorted.pop(key, None)
         self._created[key, view.name] = _Created(view, int(pod["metadata"]["resourceVersion"]))
 
@@ -107,22 +118,29 @@ class PodInformer:
             else:
                 self.take(news.kind, news.item)
 
-    def take_list(self, listed: Listed[PodView]) -> None:
+    def take_list(self, listed: Listed[PodView | _Unlabelled]) -> None:
         """Apply a list of all pods."""
         # A list may be older than a pod whose creation was answered while it was on its way.
         self._created = {place: one for place, one in self._created.items() if one.version > listed.version}
         views: dict[Key, dict[str, PodView]] = {}
-        for view in (*listed.items, *(one.view for one in self._created.values())):
+        found = [view for view in listed.items if isinstance(view, PodView)]
+        for view in (*found, *(one.view for one in self._created.values())):
             views.setdefault((view.namespace, view.job), {})[view.name] = view
+        self._jobs = {view.uid: key for key, of_job in views.items() for view in of_job.values()}
         listed_or_gone = self._pods.keys() | views.keys()
         self._pods = views
         self._sorted.clear()
         for key in listed_or_gone:
             self._on_listed(key)
 
-    def take(self, kind: str, view: PodView) -> None:
+    def take(self, kind: str, view: PodView | _Unlabelled) -> None:
         """Apply one change of the watch."""
+        if isinstance(view, _Unlabelled):
+            self._leave_job(view.uid)
+            return
         key = (view.namespace, view.job)
+        if self._jobs.get(view.uid, key) != key:
+            self._leave_job(view.uid)
         created = self._created.get((key, view.name))
         if created is not None and created.view.uid != view.uid:
             return  # The change is about an earlier pod of this name.
@@ -131,6 +149,7 @@ class PodInformer:
         siblings = self._pods.setdefault(key, {})
         known = siblings.get(view.name)
         if kind == "DELETED":
+            self._jobs.pop(view.uid, None)
             self._deleted.append(view.uid)
             if known is not None and known.uid == view.uid:
                 del siblings[view.name]
@@ -141,15 +160,29 @@ class PodInformer:
             leaving = known is not None and known.uid == view.uid and known.deleting
             view = replace(view, deleting=view.deleting or leaving)
             siblings[view.name] = view
+            self._jobs[view.uid] = key
         if kind == "DELETED" or known != view:
             is_progress = kind != "DELETED" and known is not None and comes_up(known, view)
             is_complete = all(pod.ready or pod.deleting or pod.terminal for pod in siblings.values())
             (self._on_progress if is_progress and not is_complete else self._on_change)(key)
 
+    def _leave_job(self, uid: str) -> None:
+        """A pod is no longer one of the job that it was of."""
+        key = self._jobs.pop(uid, None)
+        siblings = self._pods.get(key, {}) if key is not None else {}
+        name = next((pod.name for pod in siblings.values() if pod.uid == uid), None)
+        if key is None or name is None:
+            return
+        del siblings[name]
+        if not siblings:
+            del self._pods[key]
+        self._sorted.pop(key, None)
+        self._on_change(key)
 
-def _view(pod: dict[str, Any]) -> PodView | None:
+
+def _view(pod: dict[str, Any]) -> PodView | _Unlabelled:
     try:
         return pod_view(pod)
     except (KeyError, ValueError) as error:
         log.warning("a pod carries damaged labels", pod=pod["metadata"].get("name"), error=repr(error))
-        return None
+        return _Unlabelled(pod["metadata"]["uid"])

@@ -41,6 +41,12 @@ _INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preemp
 """`status.reason` of pods that the cluster ended, which is never the fault of the job."""
 
 
+_REJECTED_REASONS = frozenset({"NodeAffinity", "TopologyAffinityError", "UnexpectedAdmissionError"})
+"""The same of pods that a kubelet refuses, as after a reboot of its node, before GPUs are registered again."""
+_OUT_OF = "OutOf"
+"""Begins the reason of a kubelet that lacks a resource."""
+
+
 class Ending(Enum):
     """Why a pod no longer works for the job."""
 
@@ -56,11 +62,17 @@ def ending(pod: PodView) -> Ending | None:
         return Ending.SUCCEEDED
     if pod.terminal and pod.exit_code == ExitCode.USER_ERROR:
         return Ending.USER_ERROR
-    if pod.deleting or pod.disruption or pod.reason in _INTERRUPTED_REASONS:
+    if pod.deleting or pod.disruption or pod.reason in _INTERRUPTED_REASONS or _is_rejected(pod):
         return Ending.INTERRUPTED
     if pod.terminal:
         return Ending.INTERRUPTED if pod.exit_code == ExitCode.INTERRUPTED else Ending.CRASHED
     return None
+
+
+def _is_rejected(pod: PodView) -> bool:
+    """Whether a kubelet refused it. The scheduler may choose the same node again, so its successor waits."""
+    is_refusal = pod.reason in _REJECTED_REASONS or (pod.reason or "").startswith(_OUT_OF)
+    return pod.terminal and pod.exit_code is None and is_refusal
 
 
 def backoff(failures: int) -> timedelta:
@@ -75,6 +87,8 @@ def describe_end(pod: PodView) -> str:
         what = f"was disrupted ({pod.disruption})"
     elif pod.reason in _INTERRUPTED_REASONS:
         what = f"was ended by the cluster ({pod.reason})"
+    elif _is_rejected(pod):
+        what = f"was rejected by its node ({pod.reason})"
     elif pod.exit_code is not None:
         what = f"exited with code {pod.exit_code}"
     elif pod.deleting:
@@ -275,7 +289,9 @@ def _advance_attempt(
         return _restart(current, RestartReason.COORDINATOR_LOST, "the coordinator pod is gone", now)
     end = ending(coordinator)
     if end is Ending.INTERRUPTED:
-        return _restart(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), now)
+        restarts = _restart(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), now)
+        after = QUIET_RESTART_DELAY if _is_rejected(coordinator) else timedelta()
+        return replace(restarts, restart_time=rfc3339_not_before(now + after)) if after else restarts
     if end is Ending.CRASHED:
         return _count_failure(spec, current, coordinator, now, new_attempt=True)
     if settings_changed:

@@ -117,7 +117,7 @@ def _with_grace(pod: dict[str, Any]) -> dict[str, Any]:
     """Tell the main container how long it may take to stop, which the job's template may have changed."""
     (container,) = (one for one in pod["spec"]["containers"] if one["name"] == contract.CONTAINER)
     grace_s = max(0, pod["spec"].get("terminationGracePeriodSeconds", KUBERNETES_GRACE_S))
-    others = [one for one in container["env"] if one["name"] != contract.ENV_GRACE]
+    others = [one for one in container.get("env") or () if one["name"] != contract.ENV_GRACE]
     container["env"] = [*others, {"name": contract.ENV_GRACE, "value": str(grace_s)}]
     return pod
 

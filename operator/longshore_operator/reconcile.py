@@ -10,7 +10,16 @@ from pydantic import ValidationError
 from longshore.api.mistakes import sentence
 from longshore.api.reasons import AdmittedReason, FailedReason, ReadyReason
 from longshore.api.rljob import RLJob
-from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS, ConditionType, Phase, RLJobStatus
+from longshore.api.status import (
+    FINISHED_PHASES,
+    WITHOUT_PODS,
+    ConditionType,
+    GpuCounts,
+    Phase,
+    PodCounts,
+    RewardPodCounts,
+    RLJobStatus,
+)
 from longshore_kube.times import rfc3339
 from longshore_operator.admission.concern import reconcile_admission
 from longshore_operator.admission.uncounted import uncounted_gpus
@@ -120,6 +129,12 @@ def reject(
             "observed_generation": generation,
             "completion_time": rfc3339(now),
             "restart_time": None,
+            "coordinator": PodCounts(),
+            "workers": PodCounts(),
+            "trainers": PodCounts(),
+            "rewards": RewardPodCounts(),
+            "judges": PodCounts(),
+            "gpus": GpuCounts(),
             "conditions": with_history(facts, status.conditions, generation, now),
         }
     )

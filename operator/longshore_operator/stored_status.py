@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.api.reasons import EventReason, StatusUnreadableReason
-from longshore.api.status import Assignment, ConditionType, RewardPodCounts, RLJobStatus
+from longshore.api.status import Assignment, Condition, ConditionType, RewardPodCounts, RLJobStatus
 from longshore_kube.times import rfc3339
 from longshore_operator.context import Context
 from longshore_operator.lifecycle import BACKOFF_LIMIT
@@ -23,6 +23,8 @@ from longshore_operator.plan import Event
 _MAX_MESSAGE_LENGTH: Final = 512
 _CLOCK_SKEW: Final = timedelta(minutes=1)
 _OLDEST_YEAR: Final = 2000
+_MAX_PODS: Final = 4_096
+"""As many workers as a spec may ask for."""
 _MAX_COUNTED: Final = 2**31
 """Largest plausible counter: the operator never reaches it, and could not continue from there."""
 
@@ -91,17 +93,29 @@ def _with_times(status: RLJobStatus, now: datetime) -> tuple[RLJobStatus, list[s
     ]
     if lost:
         changes["rewards"] = status.rewards.model_copy(update=dict.fromkeys(lost))
+    paths = [_path(RLJobStatus, name) for name in odd] + [f"rewards.{_path(RewardPodCounts, name)}" for name in lost]
+    if status.admission is not None and _is_odd(status.admission.shrinking_since, now + _CLOCK_SKEW):
+        changes["admission"] = status.admission.model_copy(update={"shrinking_since": None})
+        paths.append("admission.shrinkingSince")
+    if any(_is_odd(one.last_transition_time, now + _CLOCK_SKEW) for one in status.conditions):
+        changes["conditions"] = [_timely(one, now) for one in status.conditions]
+        paths.append("conditions")
     if not changes:
         return status, []
-    paths = [_path(RLJobStatus, name) for name in odd] + [f"rewards.{_path(RewardPodCounts, name)}" for name in lost]
     return status.model_copy(update=changes), [f"status.{path}: is no time that the operator wrote" for path in paths]
+
+
+def _timely(condition: Condition, now: datetime) -> Condition:
+    is_odd = _is_odd(condition.last_transition_time, now + _CLOCK_SKEW)
+    return condition.model_copy(update={"last_transition_time": rfc3339(now)}) if is_odd else condition
 
 
 def _with_counts(status: RLJobStatus) -> tuple[RLJobStatus, list[str]]:
     """Restart counters that were set beyond the largest plausible value."""
     odd = [name for name in ("attempt", "failures") if getattr(status, name) > _MAX_COUNTED]
     changes: dict[str, Any] = dict.fromkeys(odd, 0)
-    if status.assignment.epoch > _MAX_COUNTED:
+    size = status.assignment.size
+    if status.assignment.epoch > _MAX_COUNTED or (size is not None and max(size.workers, size.held) > _MAX_PODS):
         odd.append("assignment")
         changes["assignment"] = Assignment()
     if not changes:

@@ -49,6 +49,7 @@ _SHAPE: Final[Json] = {
         "volumes": [{"name": str, "projected": {"sources": [{}]}}],
         "tolerations": [{}],
         "imagePullSecrets": [{"name": str}],
+        "schedulingGates": [{"name": str}],
         "resourceClaims": [{"name": str}],
         "hostAliases": [{"ip": str}],
         "nodeSelector": {...: str},

@@ -163,6 +163,13 @@ def _named(files: Mapping[Path, dict[str, Any]], section: str, name: object) -> 
 def _proxy_of_environment(server: str) -> str | None:
     url = urlsplit(server)
     host = url.hostname or ""
-    if host == "localhost" or (host[:1].isdigit() and ip_address(host).is_loopback) or proxy_bypass(host):
+    if host == "localhost" or _is_loopback(host) or proxy_bypass(host):
         return None
     return getproxies().get(url.scheme)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # A name, which may begin with a digit, too.
+        return False

@@ -1,8 +1,10 @@
 {{- define "longshore.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
-{{- printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 55 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- printf "%s-operator" .Release.Name | trunc 55 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s-operator" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s-operator" .Release.Name .Chart.Name | trunc 55 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 

@@ -149,7 +149,7 @@ class AdmissionStatus(ApiModel):
 
     admitted: bool = False
     """The job may have pods."""
-    gpus: dict[str, Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=dict, max_length=16)
+    gpus: dict[str, Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=dict, max_length=64)
     """GPUs by resource that the job holds, from its admission until its pods are gone."""
     position: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Place in the operator's queue, from 1; 0: the job does not wait there."""

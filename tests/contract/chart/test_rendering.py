@@ -61,6 +61,15 @@ class TestOperatorPod:
         found = [pod(image=image)["spec"]["containers"][0]["image"] for image in images]
         assert found == ["longshore-operator:0.1.0", "longshore-operator:2", f"longshore-operator@{DIGEST}"]
 
+    def test_names_are_short_enough_with_the_longest_name_of_a_release_and_can_be_chosen(self) -> None:
+        long = "ml-platform-production-eu-west-1-reinforcement-learni"
+        assert len(long) == 53, "Helm takes no longer one"
+        for objects in (rendered(release=long), rendered(fullnameOverride=f"{long}-2")):
+            names_of = [name for kind, name in objects if kind in ("Service", "Deployment", "ServiceAccount")]
+            assert names_of
+            assert all(len(name) <= 63 and not name.endswith("-") for name in names_of)
+        assert ("Deployment", "ours") in rendered(fullnameOverride="ours")
+
     def test_pods_prefer_other_nodes_and_zones_than_their_like(self) -> None:
         template = pod(replicas=2)
         [term] = template["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]

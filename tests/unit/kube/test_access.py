@@ -100,6 +100,8 @@ def test_the_proxy_of_the_kubeconfig_goes_before_that_of_the_environment(
     assert proxy(path, server="https://outside.example") == "http://from.environment:3128"
     assert proxy(path, server="https://inside.example") is None
     assert proxy(path, server="https://127.0.0.1:6443") is None, "as in kubectl"
+    of_eks = "https://0123456789abcdef.gr7.us-east-1.eks.amazonaws.com"
+    assert proxy(path, server=of_eks) == "http://from.environment:3128", "a name that begins with a digit"
 
 
 def test_a_proxy_that_cannot_be_used_is_named(tmp_path: Path) -> None:

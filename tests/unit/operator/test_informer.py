@@ -5,7 +5,7 @@ from typing import Any
 from longshore.api import names
 from longshore_kube.access import Access
 from longshore_kube.reflector import Listed
-from longshore_operator.informer import PodInformer
+from longshore_operator.informer import PodInformer, _view
 from longshore_operator.kube import KubeClient
 from longshore_operator.observed import pod_view
 from longshore_operator.plan import CreatePod
@@ -50,6 +50,37 @@ def test_late_news_of_an_earlier_pod_of_that_name_changes_nothing() -> None:
     take(pods, "ADDED", coordinator("new", "9"))
     take(pods, "DELETED", coordinator("new", "10"))
     assert uids(pods) == []
+
+
+def relabelled(pod: dict[str, Any], **labels: str) -> dict[str, Any]:
+    names_of = {"job": names.LABEL_JOB, "attempt": names.LABEL_ATTEMPT}
+    more = {names_of[name]: value for name, value in labels.items()}
+    return pod | {"metadata": pod["metadata"] | {"labels": pod["metadata"]["labels"] | more}}
+
+
+def test_a_pod_that_somebody_gives_to_another_job_leaves_its_own() -> None:
+    pods = informer()
+    take(pods, "ADDED", coordinator("one"))
+    given_away = relabelled(coordinator("one", "2"), job="other")
+    take(pods, "MODIFIED", given_away)
+    assert uids(pods) == []
+    assert [pod.uid for pod in pods.pods(("team", "other"))] == ["one"]
+    take(pods, "DELETED", given_away)
+    assert pods.pods(("team", "other")) == ()
+    take(pods, "ADDED", coordinator("two", "3"))
+    assert uids(pods) == ["two"]
+
+
+def test_a_pod_whose_labels_are_damaged_is_of_no_job_any_more() -> None:
+    pods = informer()
+    take(pods, "ADDED", coordinator("one"))
+    damaged = _view(relabelled(coordinator("one", "2"), attempt="first"))
+    for kind in ("MODIFIED", "DELETED"):
+        pods.take(kind, damaged)
+        assert uids(pods) == []
+    take(pods, "ADDED", coordinator("two", "3"))
+    pods.take_list(Listed([pod_view(coordinator("two", "3")), damaged], 4))
+    assert uids(pods) == ["two"]
 
 
 def relist(pods: PodInformer, version: int, *found: dict[str, Any]) -> None:

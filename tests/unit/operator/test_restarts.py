@@ -134,6 +134,27 @@ class TestCoordinatorEnds:
         assert (running.status.attempt, running.status.failures) == (2, 0)
         assert running.status.phase is Phase.RUNNING
 
+    @pytest.mark.parametrize("reason", ["UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "NodeAffinity"])
+    def test_pods_that_a_node_rejects_after_its_reboot_are_not_counted_and_come_back_a_little_later(
+        self, running: Cluster, reason: str
+    ) -> None:
+        """As often as nodes reboot in the life of a job."""
+        for _ in range(9):
+            running.change("demo-worker-0", phase="Failed", reason=reason, ready=False, exit_code=None)
+            running.step()
+            assert running.status.failures == 0
+            assert f"was rejected by its node ({reason})" in running.condition("Ready")[2]
+            assert running.status.restart_time is not None, "the scheduler may choose the same node again"
+            running.reconcile_until_stable()
+        assert running.status.phase is Phase.RUNNING
+        running.change("demo-coordinator", phase="Failed", reason=reason, ready=False, exit_code=None)
+        running.step()
+        assert (running.status.phase, running.status.attempt, running.status.failures) == (Phase.RESTARTING, 2, 0)
+        running.reconcile_until_stable()
+        running.pass_time(11)
+        running.reconcile_until_stable()
+        assert (running.status.phase, running.status.attempt) == (Phase.RUNNING, 2)
+
     def test_a_vanished_coordinator_starts_a_new_attempt(self, running: Cluster) -> None:
         del running.pods["demo-coordinator"]
         running.reconcile_until_stable()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.api.rljob import RLJob
-from longshore.api.status import Phase, RLJobStatus
+from longshore.api.status import Assignment, Phase, RLJobStatus
 from longshore_operator.execute import status_fields
 from longshore_operator.observed import Observed
 from longshore_operator.plan import DeletePod, Event, Plan
@@ -177,6 +177,25 @@ def test_a_time_with_which_nothing_can_be_computed_becomes_now(field: str, time:
     read = read_status({field: time}, START)
     assert read.status.model_dump(by_alias=True)[field] == "2026-01-01T00:00:00Z"
     assert read.unreadable == f"status.{field}: is no time that the operator wrote"
+
+
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:99", "9999-12-31T23:59:59Z"])
+def test_times_of_the_admission_and_of_conditions_are_read_as_strictly(time: str) -> None:
+    ready = {"type": "Ready", "status": "False", "reason": "PodsStarting", "lastTransitionTime": time}
+    read = read_status({"admission": {"admitted": True, "shrinkingSince": time}, "conditions": [ready]}, START)
+    assert read.status.admission is not None
+    assert (read.status.admission.admitted, read.status.admission.shrinking_since) == (True, None)
+    assert [one.last_transition_time for one in read.status.conditions] == ["2026-01-01T00:00:00Z"]
+    assert "status.admission.shrinkingSince" in read.unreadable
+    assert "status.conditions" in read.unreadable
+
+
+@pytest.mark.parametrize("size", [{"workers": 10**6, "held": 1}, {"workers": 1, "held": 2**53}])
+def test_more_pods_than_any_job_may_have_are_not_booked(size: dict[str, int]) -> None:
+    """The ledger lists them one by one, for all jobs."""
+    read = read_status({"assignment": {"epoch": 3, "size": size}}, START)
+    assert read.status.assignment == Assignment()
+    assert read.unreadable
 
 
 def test_a_restart_is_not_put_off_for_longer_than_any_back_off() -> None:

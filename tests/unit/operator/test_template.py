@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from longshore.api import contract
+from longshore_operator.plan import CreatePod
 from longshore_operator.template import merge
 from longshore_operator.template_rules import MAX_GRACE_S, Allowed, refusals
+from tests.unit.operator.model import Cluster
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"serviceAccountName": "admin"}}, "spec.serviceAccountName"),
@@ -104,6 +107,7 @@ MISSHAPEN: list[tuple[Any, str]] = [
     ({"spec": {"containers": [{"image": "x"}]}}, "spec.containers[0].name: is missing"),
     ({"spec": {"containers": [{"name": {}}]}}, "name: must be a text"),
     ({"spec": {"tolerations": 5}}, "spec.tolerations: must be a list"),
+    ({"spec": {"schedulingGates": 5}}, "spec.schedulingGates: must be a list"),
     ({"spec": {"volumes": None}}, "spec.volumes: cannot be removed"),
     ({"spec": {"containers": [{"name": "longshore", "env": ["A"]}]}}, "spec.containers[longshore].env[0]"),
     ({"spec": {"containers": [{"name": "x", "ports": [{"containerPort": "http"}]}]}}, "must be an integer"),
@@ -127,6 +131,14 @@ def test_what_is_not_shaped_like_a_pod_is_refused_whatever_is_allowed(
     template: dict[str, Any], where: str, everything: bool
 ) -> None:
     assert any(where in refusal for refusal in refusals(template, Allowed(everything=everything)))
+
+
+def test_without_variables_of_its_own_a_container_still_knows_how_long_it_may_take_to_stop() -> None:
+    """Null removes a field."""
+    template = {"spec": {"containers": [{"name": "longshore", "env": None}]}}
+    cluster = Cluster({"coordinator": {"template": template}})
+    (made,) = [action for action in cluster.plan().actions if isinstance(action, CreatePod)]
+    assert [one["name"] for one in made.manifest["spec"]["containers"][0]["env"]] == [contract.ENV_GRACE]
 
 
 @pytest.mark.parametrize(("template", "where"), REFUSED, ids=[where for _, where in REFUSED])

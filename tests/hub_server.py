@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 Json = dict[str, Any]
 
 _LFS = (".safetensors", ".parquet")
+_XET_TOKEN = "/xet-read-token"
 _ROUTE = re.compile(
     r"/(?:api/(?P<kinds>models|datasets)/(?P<api_repo>[^/]+/[^/]+)(?:/(?P<verb>revision|tree)/(?P<api_rev>[^/?]+))?"
     r"|(?P<data>datasets/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<file>.+))"
@@ -75,6 +77,8 @@ class HubServer:
     """Every answer has it."""
     cdn_statuses: list[int] = field(default_factory=list)
     """Answers with the content of a large file have them one after the other, and all later ones the last."""
+    xet_address: str | None = None
+    """Large files lie in a Xet storage there, and not in this server."""
     before_file: threading.Event = field(default_factory=threading.Event)
     """Files wait for it."""
     url: str = ""
@@ -135,6 +139,10 @@ class _Handler(BaseHTTPRequestHandler):
         if path.startswith("/cdn/"):
             kind, owner, name, _, file = path.removeprefix("/cdn/").split("/", 4)
             return self._send_file(getattr(self.hub, kind)[f"{owner}/{name}"], file, first, moved=True)
+        if path.endswith(_XET_TOKEN):
+            expires_s = str(int(time.time()) + 3600)
+            headers = {"X-Xet-Access-Token": "xet", "X-Xet-Token-Expiration": expires_s}
+            return self._send(200, b"", headers | {"X-Xet-Cas-Url": str(self.hub.xet_address)})
         route = _ROUTE.fullmatch(path)
         if route is None:
             return self._send(404, b"no such route")
@@ -160,6 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {
             "ETag": f'"{_etag(file, content)}"', "X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"
         }  # fmt: skip
+        if file.endswith(_LFS) and self.hub.xet_address is not None:
+            headers |= {"X-Xet-Hash": _etag(file, content), "X-Xet-Refresh-Route": self.hub.url + _XET_TOKEN}
         if file.endswith(_LFS) and not moved:
             headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": headers["ETag"]}
             place = f"/cdn/{kinds}/{name}/{repository.commit}/{file}?signature=s1gned"

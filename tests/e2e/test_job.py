@@ -13,7 +13,7 @@ from longshore.api import contract
 from longshore.page.view import JobPageView
 from longshore.record.model import LaneState, RecordOutcome, RoundRecord
 from longshore.record.timeline import gpu_lanes
-from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job
+from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job, written_reward
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -189,14 +189,38 @@ def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> 
     job.delete()
 
 
-def test_a_job_that_is_suspended_and_killed_ends_with_the_same_batches_and_weights(cluster: Cluster) -> None:
+HELD = """
+import time
+from pathlib import Path
+
+def score(prompt, response, answer):
+    while Path({hold!r}).exists():
+        time.sleep(0.01)
+    return float(len(response) % 3)
+"""
+
+
+def held_job(name: str, directory: Path) -> Json:
+    """A job whose rewards wait while there is a file `hold` in a directory of its own."""
+    modules = directory / name
+    modules.mkdir()
+    reward, coordinator = written_reward(modules, HELD.format(hold=str(modules / "hold")))
+    reward["functions"][0]["timeoutSeconds"] = 600
     steps = {"steps": 40, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200, "seed": 3}
-    undisturbed = cluster.apply(fake_job("calm", algorithm=steps))
-    disturbed = cluster.apply(fake_job("disturbed", algorithm=steps))
+    return fake_job(name, algorithm=steps, reward=reward, coordinator=coordinator)
+
+
+def test_a_job_that_is_suspended_and_killed_ends_with_the_same_batches_and_weights(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    undisturbed = cluster.apply(held_job("calm", tmp_path))
+    disturbed = cluster.apply(held_job("disturbed", tmp_path))
     disturbed.wait_step(2)
+    (tmp_path / "disturbed" / "hold").touch()  # It is not to end before the command has started.
     cluster.longshore("suspend", "disturbed")
     disturbed.wait("suspended", lambda status: status["phase"] == "Suspended")
     cluster.kubectl("wait", "--for=delete", "pods", "-l", "longshore.dev/job=disturbed", "--timeout=150s")
+    (tmp_path / "disturbed" / "hold").unlink()
     cluster.longshore("resume", "disturbed")
     disturbed.wait_step(disturbed.status()["runtime"]["step"] + 1 + time.time_ns() % 5)
     disturbed.kill("coordinator")

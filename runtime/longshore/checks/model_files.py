@@ -25,9 +25,19 @@ def config_of(directory: Path) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files with the weights, as transformers chooses them: others beside them may hold the same again."""
+    try:
+        index = json.loads((directory / INDEX).read_bytes())
+        return sorted(directory / Path(name).name for name in set(index["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        single = directory / "model.safetensors"
+        return [single] if single.is_file() else sorted(directory.glob("*.safetensors"))
+
+
 def num_parameters(directory: Path) -> int:
     """Of a checkpoint whose files have no mistake; a weight that is in several files counts once."""
-    sizes = {name: size for path in directory.glob("*.safetensors") for name, size in tensor_sizes(path).items()}
+    sizes = {name: size for path in weight_files(directory) for name, size in tensor_sizes(path).items()}
     return sum(sizes.values())
 
 

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from longshore.api.addresses import redacted
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
+from longshore.page.redaction import without_secrets
 from longshore.page.view import Curves, JobHead, JobPageView, RoundDigest
 from longshore.policy.log_prob_mismatch import mismatch_limit
 
@@ -29,7 +29,7 @@ def job_head(spec: RLJobSpec, name: str, namespace: str) -> JobHead:
         max_response_tokens=spec.algorithm.max_response_tokens,
         max_mismatch=limit if limit < math.inf else None,
         functions=tuple(function.name for function in spec.reward.functions),
-        spec=without_passwords(spec.model_dump(mode="json", exclude_none=True)),
+        spec=without_secrets(spec.model_dump(mode="json", exclude_none=True)),
     )
 
 
@@ -54,18 +54,3 @@ def job_view(
         sample_steps=tuple(sample_steps),
         held_out_steps=tuple(held_out_steps),
     )
-
-
-def without_passwords(value: Any) -> Any:
-    """Return a configuration without credentials in addresses and without values of variables in pod templates."""
-    match value:
-        case {"name": str(name), "value": str()}:  # A variable of a container: it may be a token.
-            return {"name": name, "value": "(not shown)"}
-        case dict():
-            return {name: without_passwords(one) for name, one in value.items()}
-        case list():
-            return [without_passwords(one) for one in value]
-        case str():
-            return redacted(value)
-        case _:
-            return value

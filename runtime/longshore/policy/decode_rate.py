@@ -12,6 +12,8 @@ from typing import Any, Final
 
 FADE: Final = 0.8
 """What a round leaves of the weight of those before it: about five rounds count."""
+_MARGIN: Final = 1 + 1e-9
+"""More terms, or others, are taken where they explain more than rounding does."""
 _SINGULAR: Final = 1e-9
 """A pivot that is smaller, relative to what the column began with, says nothing of its term."""
 _NUM_TERMS: Final = 3
@@ -91,7 +93,7 @@ def _least_squares(gram: Sequence[Sequence[float]], moments: Sequence[float]) ->
             if solution is None or min(solution) < 0:
                 continue
             explained = sum(value * moments[term] for value, term in zip(solution, terms, strict=True))
-            if explained > best_explained:
+            if explained > best_explained * _MARGIN:
                 found = dict(zip(terms, solution, strict=True))
                 best, best_explained = tuple(found.get(term, 0.0) for term in range(_NUM_TERMS)), explained
     return best

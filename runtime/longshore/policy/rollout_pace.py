@@ -249,7 +249,8 @@ def _share_of_steps(rate: DecodeRate, begun: Sequence[_Begun], last: _Moment, fo
         """In proportion."""
         bounds_s = [last.at_s, *(begin_s for begin_s in begins_s if last.at_s < begin_s < until_s), until_s]
         return sum(
-            (end_s - begin_s) / rate.seconds(DecodeSteps(1, running, 0.0))
+            # Of a first round with hardly a step, the rate may say that only a cache takes time: steps are alike then.
+            (end_s - begin_s) / (rate.seconds(DecodeSteps(1, running, 0.0)) or 1.0)
             for begin_s, end_s in pairwise(bounds_s)
             if (running := bisect_right(begins_s, begin_s))
         )

@@ -1,16 +1,21 @@
 """A Hugging Face causal language model as training sees it: log-probabilities of response tokens."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.losses import token_log_probs
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
 from longshore_runtime.trainer_protocol import Sample
+
+_DROPS: Final = re.compile("dropout|layerdrop")
+"""Names of attributes with the share of values, or of layers, that a module leaves out."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class CausalLM(torch.nn.Module):
         super().__init__()
         model = load_pretrained(directory, torch.float32)
         require_clear_head(model)
+        _require_names_of(TensorFiles(directory), model)
         self.module: Any = model.to(device)
         self.device = device
         _turn_dropout_off(self.module)
@@ -80,6 +86,15 @@ class CausalLM(torch.nn.Module):
             raise ValueError("its logits are not a linear map of the last hidden state; choose another architecture")
 
 
+def _require_names_of(files: TensorFiles, model: torch.nn.Module) -> None:
+    """Raise ValueError if transformers names parameters otherwise than the files, as engines do."""
+    if others := [name for name, _ in model.named_parameters() if name not in files]:
+        raise ValueError(
+            f"transformers has other names for {len(others)} of its parameters than its files, first {others[0]!r}, as "
+            "for mixtures of experts; choose another architecture"
+        )
+
+
 def _turn_dropout_off(module: Any) -> None:
     """Turn dropout off, so that the ratio to the sampling distribution is 1 before the first step.
 
@@ -89,5 +104,6 @@ def _turn_dropout_off(module: Any) -> None:
     for layer in module.modules():
         if isinstance(layer, torch.nn.Dropout):
             layer.p = 0.0
-        if hasattr(layer, "attention_dropout"):
-            layer.attention_dropout = 0.0
+        shares = [name for name, value in vars(layer).items() if isinstance(value, float) and _DROPS.search(name)]
+        for name in shares:
+            setattr(layer, name, 0.0)

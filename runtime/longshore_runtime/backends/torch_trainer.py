@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 
 from longshore.policy.learning_rate import scaled_learning_rate
 from longshore.policy.signal_scaling import recent_signals
@@ -30,6 +32,7 @@ from longshore_runtime.work_meter import WorkMeter
 __all__ = ["TorchTrainer", "World"]
 
 _STATE_FILE = "trainer.pt"
+_GENERATION = "generation_config.json"
 _States = dict[int, dict[str, Tensor]]
 """State of an optimizer by number of the parameter, then name."""
 
@@ -108,9 +111,7 @@ class TorchTrainer:
         self._optimizer = torch.optim.AdamW(
             self._parameters,
             lr=options.learning_rate,
-            betas=(options.adam_beta1, options.adam_beta2),
-            eps=options.adam_epsilon,
-            weight_decay=options.weight_decay,
+            **_adam_settings(options),
             foreach=False,  # All tensors at once, torch's choice on GPUs, needs as much memory again as the weights.
         )
         self._weights = HostCopies(self._device, self._model._apply)
@@ -212,8 +213,11 @@ class TorchTrainer:
             return
         directory.mkdir(parents=True, exist_ok=True)
         buffers = {name: value for name, value in module.named_buffers() if name in module.state_dict()}
+        if (self._directory / _GENERATION).exists():
+            # transformers does not write what it only warned of when it read it; the file is copied instead.
+            module.generation_config = GenerationConfig()
         module.save_pretrained(directory, state_dict=weights | buffers)
-        copy_files(self._directory, directory, TOKENIZER_FILES)
+        copy_files(self._directory, directory, (_GENERATION, *TOKENIZER_FILES))
         state = {
             "optimizer": optimizer,
             "policy_version": self._policy_version,
@@ -241,6 +245,7 @@ class TorchTrainer:
         )
         for group in optimizer["param_groups"]:
             group["foreach"] = False  # Older versions left it to torch.
+            group.update(_adam_settings(self._options))  # Those of the job as it is now.
         self._optimizer.load_state_dict(optimizer)
         self._moments.leave()
         self._policy_version = state["policy_version"]
@@ -337,3 +342,9 @@ class TorchTrainer:
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.dim() > 0:
                     state[name] = move(value)
+
+
+def _adam_settings(options: TrainerOptions) -> dict[str, Any]:
+    """Return what a step of AdamW depends on besides moments and learning rate."""
+    betas = options.adam_beta1, options.adam_beta2
+    return {"betas": betas, "eps": options.adam_epsilon, "weight_decay": options.weight_decay}

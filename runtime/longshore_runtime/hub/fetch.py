@@ -36,6 +36,9 @@ _NUM_ATTEMPTS: Final = 2
 """A file whose checksum is wrong is downloaded once more."""
 _CARD: Final = "README.md"
 _QUERY: Final = re.compile(r"(?<=\w)\?[^\s'\"]+")
+_XET: Final = re.compile(r"CAS Client Error|File reconstruction error")
+"""What hf_xet, which downloads large files, writes into its RuntimeError for every fault of the network."""
+_XET_REFUSED: Final = re.compile(r"401 Unauthorized|403 Forbidden")
 _ABANDONED_S: Final = 600.0
 """A download that is under way writes more often."""
 
@@ -233,6 +236,8 @@ def _trouble(error: BaseException) -> DownloadFailure | None:
                 return DownloadFailure.REPOSITORY
             case errors.HfHubHTTPError() if cause.response.status_code in (401, 403):
                 return DownloadFailure.TOKEN
+            case RuntimeError() if _XET.search(str(cause)):
+                return DownloadFailure.TOKEN if _XET_REFUSED.search(str(cause)) else DownloadFailure.UNREACHABLE
             case errors.HfHubHTTPError() | httpx2.HTTPError() | ConnectionError() | TimeoutError():
                 return DownloadFailure.UNREACHABLE
             case OSError() if cause.errno is not None:

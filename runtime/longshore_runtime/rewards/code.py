@@ -15,7 +15,15 @@ from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
 from longshore_runtime.sandbox.sandbox import LayersMissing, ProgramBreaksSandbox, Sandbox, SandboxError
 
 _NOT_PASSED: Final = frozenset(CaseOutcome) - {CaseOutcome.PASSED}
-_FENCED: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+_OPENING: Final = re.compile(
+    r"(?P<margin>[ \t]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t]++)?+)"  # Of an item of a list, up to its text.
+    r"(?:[^`]++(?=`{3,}\w*\s*$))?+"  # Prose, if no more than one word follows the fence.
+    r"(?P<fence>`{3,}+)(?P<info>[^`]*+)"
+)
+"""A line that opens a block."""
+_INLINE: Final = re.compile(r"(`{1,3})[^`]+\1")
+"""Code within a line."""
+_BETWEEN_FENCES: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
 
 def cases_of(row: Mapping[str, Any], field: str, source: str) -> list[TestCase]:
@@ -26,8 +34,8 @@ def cases_of(row: Mapping[str, Any], field: str, source: str) -> list[TestCase]:
 
 def program_of(response: str) -> str:
     """Return the last fenced block of a response, else all of it."""
-    blocks: list[str] = _FENCED.findall(response)
-    return blocks[-1] if blocks else response
+    blocks = _blocks(response)
+    return _without_margin(blocks[-1]) if blocks else response
 
 
 class CodeScorer:
@@ -104,3 +112,43 @@ class CodeScorer:
 
 def _run(number: int, result: CaseResult) -> CaseRun:
     return CaseRun(number, result.wall_s, result.cpu_s, timed_out=result.outcome is CaseOutcome.TIMED_OUT)
+
+
+def _blocks(response: str) -> list[str]:
+    """Return the fenced blocks of a response.
+
+    A block ends at a fence that is indented no more than its opening. One without such an end lasts to the next fence
+    wherever that is, and is none if there is no fence.
+    """
+    lines = response.split("\n")
+    blocks: list[str] = []
+    opening: re.Match[str] | None = None
+    start = 0
+    for number, line in enumerate(lines):
+        fence = _OPENING.fullmatch(_INLINE.sub(".", line))
+        is_level = opening is not None and _is_level(line, opening)
+        if is_level and not _names_a_language(fence):
+            blocks.append("".join(f"{one}\n" for one in lines[start + 1 : number]))
+            opening = None
+        elif fence is not None and (opening is None or is_level):
+            opening, start = fence, number
+    return blocks if opening is None else blocks + _BETWEEN_FENCES.findall("\n".join(lines[start:]))
+
+
+def _is_level(line: str, opening: re.Match[str]) -> bool:
+    """Return whether a line begins with a fence as that of a block, indented no more."""
+    content = line.lstrip(" \t")
+    return content.startswith(opening["fence"]) and len(line) - len(content) <= len(opening["margin"])
+
+
+def _names_a_language(fence: re.Match[str] | None) -> bool:
+    """Return whether a fence cannot be the end of a block."""
+    return fence is not None and re.match(r"\w", fence["info"]) is not None
+
+
+def _without_margin(block: str) -> str:
+    """Remove the indentation that all lines have in common."""
+    lines = block.split("\n")
+    margins = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines if line.strip()]
+    margin = min(margins, key=len, default="")
+    return "\n".join(line.removeprefix(margin) for line in lines)

@@ -2,10 +2,28 @@
 
 import re
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 _MARK: Final = re.compile(r"####[ \t]*([^\n]*)")
 _BOX: Final = re.compile(r"\\(?:boxed|fbox)\s*")
+_LETTER: Final = "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0400-\u04ff"
+_CJK: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_HEADING: Final = re.compile(
+    rf"(?:[{_LETTER}]{{3}}|[{_CJK}]{{2}})[^:：]*(?:(?<!\d)[:：]|[:：](?!\d))"
+    r"|(?:case|example|method|part|phase|problem|question|section|step) ?\d+\W+\w"
+    rf"|\(?\d{{1,2}}[.)](?:\s+\**(?!(?:and|or)\b)[{_LETTER}]{{2}}|\s*\**[{_CJK}])",
+    re.IGNORECASE,
+)
+"""How a line begins that can only be a heading of Markdown: `Final Answer:`, `Step 2 - add`, `3. Check the sum`."""
+_WORDS: Final = re.compile(
+    rf"(?!(?:yes|no|true|false)\W*$)(?:[{_LETTER}]{{3}}|[{_LETTER}]{{1,2}} +[{_LETTER}]{{2}}|[{_CJK}]{{2}})",
+    re.IGNORECASE,
+)
+"""How an answer in words begins, and many a heading."""
+_BEFORE_WORDS: Final = re.compile(r"[^\w\\$(]*")
+"""Bold type, pictures and the like."""
 _SENTENCE: Final = re.compile(r"answer(?:\s+is|\s*:)[:*\s]*([^\n]+)", re.IGNORECASE)
 _SENTENCE_END: Final = re.compile(r"\.(?:\s|\**$)|\.?\s+I hope")
 _FORMULA: Final = re.compile(
@@ -19,13 +37,16 @@ _END_CHARACTERS: Final = 4_000
 """Characters at the end of a response in which an unmarked answer is looked for."""
 
 
-def final_answer(text: str) -> str | None:
-    """The final answer as it is written; None: the text has none.
+def final_answer(text: str, *, in_words: bool = False) -> str | None:
+    """The final answer of a response as it is written; None: the text has none.
 
-    The last `####` line or `\\boxed{}` counts, whichever comes later. Without either: what follows the last "answer is"
-    or "answer:", the last formula, the last number. An empty mark is no answer.
+    The last `####` line or `\\boxed{}` counts, whichever comes later, but no `####` line that is a Markdown heading.
+    Without either: what follows the last "answer is" or "answer:", the last formula, the last number. An empty mark is
+    no answer. `in_words` says that the reference is words, as headings are.
     """
-    marked = _last_marked(text)
+    box = _last(_BOX.finditer(text))
+    context = _Surroundings(in_words=in_words, has_box=box is not None, end=len(text.rstrip()))
+    marked = _content(box, _last(mark for mark in _MARK.finditer(text) if _is_answer(mark, context)))
     if marked is not None:
         return marked or None
     end = text[-_END_CHARACTERS:]
@@ -38,6 +59,16 @@ def final_answer(text: str) -> str | None:
         return tail.strip(" *.") or None
     numbers = _NUMBER.findall(end)
     return numbers[-1].rstrip(",") if numbers else None
+
+
+def marked_answer(reference: str) -> str | None:
+    """The content of the last mark of a reference; None: there is no mark."""
+    return _content(_last(_BOX.finditer(reference)), _last(_MARK.finditer(reference)))
+
+
+def begins_with_words(answer: str) -> bool:
+    """Return whether an answer begins as a heading may."""
+    return _WORDS.match(_without_ornaments(answer)) is not None
 
 
 def has_mark(text: str) -> bool:
@@ -55,12 +86,47 @@ def is_balanced(text: str) -> bool:
     return depth == 0
 
 
-def _last_marked(text: str) -> str | None:
-    """Return the content of the last mark; None: there is no mark."""
-    mark, box = (next(iter(deque(pattern.finditer(text), maxlen=1)), None) for pattern in (_MARK, _BOX))
+@dataclass(frozen=True)
+class _Surroundings:
+    """What tells an answer in words from a heading."""
+
+    in_words: bool
+    """The reference is words."""
+    has_box: bool
+    end: int
+    """Of the response, without what is blank."""
+
+
+def _last(found: Iterable[re.Match[str]]) -> re.Match[str] | None:
+    return next(iter(deque(found, maxlen=1)), None)
+
+
+def _content(box: re.Match[str] | None, mark: re.Match[str] | None) -> str | None:
+    """Return what the later of the two marks; None: there is neither."""
     if box is not None and (mark is None or box.start() > mark.start()):
-        return _argument(text, box.end()).strip()
+        return _argument(box.string, box.end()).strip()
     return None if mark is None else mark.group(1).strip()
+
+
+def _is_answer(mark: re.Match[str], context: _Surroundings) -> bool:
+    """Return whether a `####` of a response marks an answer, and does not begin a heading.
+
+    Where both may be, two of three must speak for an answer: the reference is words, nothing follows, there is no box.
+    """
+    text = mark.string
+    line_start = text.rfind("\n", 0, mark.start()) + 1
+    if re.search(r"\w", text[line_start : mark.start()]):
+        return True  # A heading begins its line.
+    content = _without_ornaments(mark.group(1))
+    if _HEADING.match(content):
+        return False
+    if not _WORDS.match(content):
+        return True
+    return context.in_words + (mark.end() >= context.end) + (not context.has_box) >= 2
+
+
+def _without_ornaments(text: str) -> str:
+    return _BEFORE_WORDS.sub("", text, count=1)
 
 
 def _argument(text: str, start: int) -> str:

@@ -15,7 +15,7 @@ import sympy
 from math_verify import LatexExtractionConfig, parse, verify
 
 from longshore_runtime.rewards.answer_notation import Quantity, as_words, quantity, tidied
-from longshore_runtime.rewards.final_answers import final_answer
+from longshore_runtime.rewards.final_answers import begins_with_words, final_answer
 from longshore_runtime.rewards.references import MAX_CHARACTERS, answer_of_reference, unreadable_reference
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns of every call without its own time limit.
@@ -34,6 +34,13 @@ _ORDERED: Final = ("(", "[")
 _MAX_RELATIVE_ERROR: Final = 1e-4
 """Of a decimal that is right to six places: 0.000123 is not 0.0001234."""
 _EXACT: Final = 1e-9
+_EXACT_FUNCTIONS: Final = (
+    sympy.Add, sympy.Mul, sympy.Pow, sympy.factorial, sympy.binomial, sympy.Abs, sympy.floor, sympy.ceiling,
+    sympy.UnevaluatedExpr,
+)  # fmt: skip
+"""What is computed exactly, where that gives a fraction of integers."""
+_MAX_EXACT_BITS: Final = 100_000
+"""Of a number that is computed exactly, which takes milliseconds: a tower of powers has any size."""
 _RELATION: Final = re.compile(r"[<>=≤≥]|\\(?:leq?|geq?|lt|gt|in|cup|cap|setminus)(?![A-Za-z])")
 _IMAGINARY: Final = re.compile(r"(?<=\d)i(?![A-Za-z])")
 _LOG: Final = re.compile(r"\\log(?![A-Za-z]|\s*_)")
@@ -64,10 +71,11 @@ def answers_agree(response: str, answer: str) -> bool:
     """
     if reason := unreadable_reference(answer):
         raise ValueError(reason)
-    given = final_answer(response)
+    reference = _reference(answer)
+    given = final_answer(response, in_words=reference.words is not None or begins_with_words(reference.text))
     if given is None or len(given) > MAX_CHARACTERS:
         return False
-    return _agree(_reference(answer), _read(given))
+    return _agree(reference, _read(given))
 
 
 @lru_cache(maxsize=1_024)
@@ -149,9 +157,45 @@ def _equal(reference: Any, given: Any) -> bool:
     if isinstance(reference, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
         pairs = zip(reference.flat(), given.flat(), strict=False)
         return reference.shape == given.shape and all(_equal(ours, theirs) for ours, theirs in pairs)
+    exact = _exact_number(reference), _exact_number(given)
+    if None not in exact:
+        return bool(exact[0] == exact[1])
     agree = bool(verify(reference, given, timeout_seconds=None, allow_set_relation_comp=True))
     error = _relative_error(reference, given)
     return agree if error is None else error <= _EXACT or (agree and error <= _MAX_RELATIVE_ERROR)
+
+
+def _exact_number(value: Any) -> sympy.Rational | None:
+    """Return the fraction that an expression without decimals is; None: it is none, or too large to compute."""
+    if isinstance(value, sympy.Rational):
+        return value
+    if not isinstance(value, _EXACT_FUNCTIONS):
+        return None
+    numbers = [number for number in map(_exact_number, value.args) if number is not None]
+    if len(numbers) < len(value.args) or _most_bits(value.func, numbers) > _MAX_EXACT_BITS:
+        return None
+    result = numbers[0] if isinstance(value, sympy.UnevaluatedExpr) else value.func(*numbers)
+    return result if isinstance(result, sympy.Rational) else None
+
+
+def _most_bits(function: type, numbers: list[sympy.Rational]) -> int:
+    """Return how many bits a function of these numbers has at most, without computing it."""
+    if function is sympy.Pow:
+        return _num_bits(numbers[0]) * _magnitude(numbers[1])
+    if function is sympy.factorial:
+        return _num_bits(numbers[0]) * _magnitude(numbers[0])
+    if function is sympy.binomial:
+        return (_num_bits(numbers[0]) + _num_bits(numbers[1])) * _magnitude(numbers[1])
+    return sum(map(_num_bits, numbers))
+
+
+def _num_bits(number: sympy.Rational) -> int:
+    return int(number.p).bit_length() + int(number.q).bit_length()
+
+
+def _magnitude(number: sympy.Rational) -> int:
+    """Return a whole number of at least its size."""
+    return abs(int(number.p)) // int(number.q) + 1
 
 
 def _is_sound(given: Any, reference: Any) -> bool:

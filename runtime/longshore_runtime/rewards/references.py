@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from longshore_runtime.rewards.answer_notation import tidied
-from longshore_runtime.rewards.final_answers import final_answer, has_mark, is_balanced
+from longshore_runtime.rewards.final_answers import has_mark, is_balanced, marked_answer
 
 MAX_CHARACTERS: Final = 1_000
 """Most characters of an answer: longer ones would cost much time, and in a response they count as wrong."""
@@ -15,7 +15,7 @@ _SHOWN: Final = 80
 
 def answer_of_reference(reference: str) -> str:
     """Return the part of a reference that counts: what is marked in it, else all of it; empty if the mark is."""
-    return (final_answer(reference) or "") if has_mark(reference) else reference.strip()
+    return (marked_answer(reference) or "") if has_mark(reference) else reference.strip()
 
 
 def unreadable_reference(reference: str) -> str | None:

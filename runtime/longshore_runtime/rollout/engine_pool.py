@@ -84,8 +84,9 @@ class EnginePool:
         return self._fleet.tp_size
 
     def engines_on(self, pods: Collection[int]) -> tuple[int, ...]:
-        """Return the engines in these worker pods that take requests."""
-        return tuple(engine for engine in self.serving() if self.pod_of(engine) in pods)
+        """Return the engines in these worker pods, also those that start again and may soon take requests."""
+        with self._lock:
+            return tuple(sorted(one.engine for one in self._fleet if self.pod_of(one.engine) in pods))
 
     def pod_of(self, engine: int) -> int:
         """Return the worker pod of an engine."""

@@ -103,7 +103,7 @@ class RewardPool:
 
         What else happens meanwhile stays in the event queue.
         """
-        waiting = set(self._uncertain)
+        waiting = {lane for lane in self._uncertain if not self._lanes[lane].num_ready}
         deadline_s = self._clock.now_s() + limit_s
         others: list[Event] = []
         try:
@@ -214,7 +214,9 @@ class RewardPool:
         self._case_limits.load_state(state)
 
     def stop(self) -> None:
-        """End the workers."""
+        """End the workers; once they have ended, nothing is left to do."""
+        if self._stopped:
+            return
         self._stopped = True
         if self._pulse is not None:
             self._pulse.stop()

@@ -73,6 +73,11 @@ class Assertion:
     folded: Mapping[str, Any]
     """Values of the names that stand for parts without such values."""
 
+    @property
+    def constant_bytes(self) -> int:
+        """Size of its constants, written as the values of a program are."""
+        return sum(map(_written_bytes, (*self.folded.values(), *self.code.co_consts)))
+
     def holds(self, values: Sequence[Any]) -> bool:
         """Return whether the condition is true for the values of all calls; one that cannot be evaluated is not.
 
@@ -96,6 +101,11 @@ class AssertionProgram:
     def shown(self) -> list[list[str]]:
         """The calls, as the program gets to see them."""
         return [[literals.dumps(list(call.arguments)), literals.dumps(dict(call.keywords))] for call in self.calls]
+
+    @property
+    def constant_bytes(self) -> int:
+        """Size of the constants of all assertions."""
+        return sum(assertion.constant_bytes for assertion in self.assertions)
 
     def broken(self, values: Sequence[Any]) -> str | None:
         """Return the first assertion that does not hold; None: all hold."""
@@ -224,6 +234,13 @@ def _prepared(expression: ast.expr) -> ast.expr:
 
 def _not_evaluated(line: int, text: str, error: Exception) -> ValueError:
     return ValueError(f"line {line}: {text[:80]!r} is no literal ({error})")
+
+
+def _written_bytes(constant: Any) -> int:
+    try:
+        return len(literals.dumps(constant))
+    except (TypeError, ValueError, RecursionError):
+        return 0  # No program can return it.
 
 
 def _names() -> dict[str, Any]:

@@ -10,11 +10,14 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final
 
 from longshore_runtime.sandbox import literals
 from longshore_runtime.sandbox.assertions import AssertionProgram, read_test_program
 
+MAX_EXPECTED_BYTES: Final = 8 << 20
+"""Of one test case: what a program prints or returns is compared in the memory of the process that scores."""
 _MAX_DETAIL: Final = 300
 _RELATIVE_TOLERANCE: Final = 1e-6
 _TOLERANCE_AT_ZERO: Final = 1e-9
@@ -60,6 +63,11 @@ class StdioCase:
         """All that the program gets to see."""
         return self.stdin.encode()
 
+    @cached_property
+    def expected_bytes(self) -> int:
+        """Size of the right output."""
+        return len(self.stdout.encode())
+
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
         """Return why the answer is wrong; None: it is right."""
         del claim
@@ -88,6 +96,11 @@ class FunctionCase:
         """All that the program gets to see."""
         return json.dumps({"entry": self.entry, "arguments": list(self.arguments)}).encode()
 
+    @cached_property
+    def expected_bytes(self) -> int:
+        """Size of the right value, as JSON."""
+        return len(json.dumps(self.expected))
+
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
         """Return why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
         del stdout
@@ -112,6 +125,11 @@ class AssertionCase:
     def shown(self) -> bytes:
         """All that the program gets to see: the calls."""
         return json.dumps({"entry": self.entry, "calls": self.test.shown}).encode()
+
+    @cached_property
+    def expected_bytes(self) -> int:
+        """Size of what the assertions compare values with, as JSON."""
+        return self.test.constant_bytes
 
     def difference(self, stdout: bytes, claim: bytes) -> str | None:
         """Return why the answer is wrong; None: it is right. `claim`: what the sandboxed side says was returned."""
@@ -160,8 +178,19 @@ def parse_case(raw: object, row: str) -> TestCase:
     `{"entry": name, "test": text}` with assertions in Python.
 
     Raises:
-        ValueError: it is none of these; names row and field.
+        ValueError: it is none of these, or expects too large an output; names row and field.
     """
+    case = _case(raw, row)
+    if case.expected_bytes > MAX_EXPECTED_BYTES:
+        field = {StdioCase: "stdout", FunctionCase: "expected", AssertionCase: "test"}[type(case)]
+        raise ValueError(
+            f"{row}: {field}: must expect an output of {MAX_EXPECTED_BYTES:,} bytes or less, "
+            f"not {case.expected_bytes:,}; remove the test case"
+        )
+    return case
+
+
+def _case(raw: object, row: str) -> TestCase:
     if not isinstance(raw, Mapping):
         raise ValueError(f"{row}: a test case must be an object, not {type(raw).__name__}")
     for fields in (("stdin", "stdout"), ("entry", "arguments", "expected"), ("entry", "test")):

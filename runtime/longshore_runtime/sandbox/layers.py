@@ -42,7 +42,7 @@ class SandboxLimits:
     file_bytes: int = 16 << 20
     """Everything written to /tmp. Without Namespaces there is no private /tmp, and nothing can be written at all."""
     output_bytes: int = 1 << 20
-    """Standard output, standard error and returned value, each."""
+    """Standard output, standard error and returned value, each; a run whose answer is large has more."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

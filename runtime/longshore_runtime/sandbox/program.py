@@ -1,12 +1,15 @@
 """Runs one model-written program in a confined process. Nothing here is trusted by anyone outside."""
 
 import atexit
+import builtins
 import json
 import os
 import sys
 import threading
 import traceback
 import types
+import typing
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from longshore_runtime.sandbox import literals
@@ -15,24 +18,20 @@ CLAIM: Final = 3
 """Descriptor on which a called function's value goes out, as JSON."""
 _NAME: Final = "program.py"
 _TRACEBACK_FRAMES: Final = 20
+_METHODS: Final = "Solution"
+"""Class whose methods data sets name as functions, as on LeetCode."""
 
 
 def run(source: bytes, is_function: bool) -> NoReturn:
     """Run the program as a script, or define its functions and call one; descriptor 0 holds input or call."""
     call = json.loads(_read_all(0)) if is_function else None
     _open_streams()
+    _offer_names(is_function)
     sys.argv = [_NAME]
     status = 1
     try:
-        module = types.ModuleType("program" if is_function else "__main__")
-        sys.modules[module.__name__] = module
-        exec(compile(source, _NAME, "exec"), module.__dict__)
-        if call is not None:
-            _write_all(CLAIM, _returned(_entry(module, call["entry"]), call).encode())
-        _wind_up()
-        status = 0
-    except SystemExit as exit_:
-        status = _exit_status(exit_.code)
+        ended = _status_after(_execute, source, call)
+        status = _status_after(_wind_up) or ended
     except BaseException:  # noqa: BLE001 - the end of the program, whatever it raised
         traceback.print_exc(limit=-_TRACEBACK_FRAMES)
     finally:
@@ -40,8 +39,39 @@ def run(source: bytes, is_function: bool) -> NoReturn:
         os._exit(status)
 
 
+def _offer_names(is_function: bool) -> None:
+    """Define what programs use without an import: `exit` and `quit`, and for functions the names of `typing`.
+
+    As builtins, they give way to names that the program defines, and none of them is taken for its function.
+    """
+    names = {"exit": sys.exit, "quit": sys.exit}
+    if is_function:
+        names |= {name: getattr(typing, name) for name in typing.__all__}
+    for name, value in names.items():
+        vars(builtins).setdefault(name, value)
+
+
+def _execute(source: bytes, call: dict[str, Any] | None) -> None:
+    module = types.ModuleType("__main__" if call is None else "program")
+    sys.modules[module.__name__] = module
+    exec(compile(source, _NAME, "exec"), module.__dict__)
+    if call is not None:
+        _write_all(CLAIM, _returned(_entry(module, call["entry"]), call).encode())
+
+
+def _status_after(part: Callable[..., None], *arguments: object) -> int:
+    """Return the exit status with which a part of the run ends."""
+    try:
+        part(*arguments)
+    except SystemExit as exit_:
+        return _exit_status(exit_.code)
+    return 0
+
+
 def _entry(module: types.ModuleType, name: str) -> Any:
     owner, _, method = name.rpartition(".")
+    if not owner and not hasattr(module, method) and isinstance(getattr(module, _METHODS, None), type):
+        owner = _METHODS
     return getattr(getattr(module, owner)(), method) if owner else getattr(module, method)
 
 
@@ -67,7 +97,8 @@ def _wind_up() -> None:
     """What the interpreter does at its end."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    if sys.stdout is not None and not getattr(sys.stdout, "closed", False):
+        sys.stdout.flush()
 
 
 def _flush() -> None:

@@ -139,7 +139,8 @@ class Sandbox:
         """Raises ZygoteDied or LayersMissing."""
         try:
             self._worker = self._worker or SandboxWorker(self._confinement, self._python)
-            return self._worker.run(source, case.shown, not isinstance(case, StdioCase), wall_s)
+            is_function = not isinstance(case, StdioCase)
+            return self._worker.run(source, case.shown, is_function, wall_s, case.expected_bytes)
         except LayerUnavailable as error:
             self.close()
             raise LayersMissing(f"the sandbox cannot be made: {error}") from error

@@ -26,6 +26,8 @@ _GRACE_S: Final = 20.0
 """Seconds after the end of its time in which a run's keeper must report, or the whole zygote is killed."""
 _CHUNK_BYTES: Final = 1 << 16
 _NUM_OUTPUTS: Final = 3
+_ROOM: Final = 2
+"""Output that a run may have, as a multiple of the expected output: an answer may be written in several ways."""
 _ALL_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _IMPORT_ROOT: Final = Path(__file__).parents[2]
 START: Final = (
@@ -89,8 +91,11 @@ class SandboxWorker:
         if self._cgroup is not None:
             self._cgroup.remove()
 
-    def run(self, source: bytes, shown: bytes, is_function: bool, wall_s: float) -> Ran:
-        """Make one run, from start to end; raises ZygoteDied or LayerUnavailable."""
+    def run(self, source: bytes, shown: bytes, is_function: bool, wall_s: float, expected_bytes: int = 0) -> Ran:
+        """Make one run, from start to end; raises ZygoteDied or LayerUnavailable.
+
+        `expected_bytes`: size of the right output, for which there is room whatever the limit is.
+        """
         kills_before = self._cgroup.num_memory_kills() if self._cgroup else 0
         with contextlib.ExitStack() as ours:
             with contextlib.ExitStack() as theirs:
@@ -102,7 +107,7 @@ class SandboxWorker:
                 given = theirs.enter_context(_memory_file("shown", shown))
                 request = {"wall_s": wall_s, "is_function": is_function}
                 self._send(request, [far_end.fileno(), program, given, *writers])
-            streams = _Streams(control, readers, self._limits.output_bytes)
+            streams = _Streams(control, readers, max(self._limits.output_bytes, _ROOM * expected_bytes))
             report = streams.read(time.monotonic() + wall_s + _GRACE_S)
         return self._ran(report, streams, kills_before)
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from longshore.api.addresses import redacted
 from longshore.api.base import ApiModel
 from longshore.api.tracking import Tracking
+from longshore.page.redaction import without_secrets
 
 
 @dataclass(frozen=True)
@@ -20,23 +20,14 @@ class TrackedRun:
     project: str
     group: str | None
     config: Mapping[str, Any]
-    """The spec."""
+    """The spec without its secrets, because every user of the tracker may see it."""
     output: Path
 
     @classmethod
     def of(cls, tracking: Tracking, job: str, uid: str, output: Path, spec: ApiModel) -> "TrackedRun":
         """Describe the run of a job."""
         config = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return cls(uid, tracking.name or job, tracking.project, tracking.group, _without_credentials(config), output)
-
-
-def _without_credentials(value: Any) -> Any:
-    """Return a spec without passwords in addresses, which every user of a tracker may see."""
-    if isinstance(value, str):
-        return redacted(value)
-    if isinstance(value, Mapping):
-        return {name: _without_credentials(one) for name, one in value.items()}
-    return [_without_credentials(one) for one in value] if isinstance(value, list) else value
+        return cls(uid, tracking.name or job, tracking.project, tracking.group, without_secrets(config), output)
 
 
 class Tracker(Protocol):

@@ -4,6 +4,7 @@ A replica is one rank, or several consecutive ones that hold it together; each r
 """
 
 import queue
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -96,6 +97,9 @@ class TrainerGroup:
         self._checks = checks
         self._world = TrainerWorld(places, spec, model, output, checks.pods)
         self._has_gpus = any(place.gpus for place in places)
+        self._in_order = threading.Lock()
+        """Held while calls go to several ranks, which compute together and so need them in one order: engines that join
+        ask for weights from threads of their own."""
         self.num_given = 0
         """Samples that these ranks were asked to compute gradients or log-probabilities of; one counts each time."""
 
@@ -161,7 +165,10 @@ class TrainerGroup:
         Returns a Ray object that is there when the replica is done with them.
         """
         part = ray.put(samples)
-        passes = [(rank, self._world.actors[rank].accumulate.remote(part)) for rank in self._replicas.ranks(replica)]
+        with self._in_order:
+            passes = [
+                (rank, self._world.actors[rank].accumulate.remote(part)) for rank in self._replicas.ranks(replica)
+            ]
         self.num_given += len(samples)
         update.samples += samples
         update.passes += passes
@@ -171,13 +178,14 @@ class TrainerGroup:
     def log_probs(self, samples: Sequence[Sample], timeout_s: float = _UPDATE_LIMIT_S) -> OldLogProbs:
         """Of all samples, under the weights as they are; waits for updates that were ended, and for the passes."""
         parts, given_s = shares(samples, self.num_replicas), self._clock.now_s()
-        pending = [
-            (part, rank, self._world.actors[rank].log_probs.remote(given))
-            for replica, part in enumerate(parts)
-            if part
-            for given in [ray.put(part)]
-            for rank in self._replicas.ranks(replica)
-        ]
+        with self._in_order:
+            pending = [
+                (part, rank, self._world.actors[rank].log_probs.remote(given))
+                for replica, part in enumerate(parts)
+                if part
+                for given in [ray.put(part)]
+                for rank in self._replicas.ranks(replica)
+            ]
         self.num_given += len(samples)
         found: dict[ResponseId, tuple[float, ...]] = {}
         passes = []
@@ -209,16 +217,18 @@ class TrainerGroup:
         if verify:
             ordered = in_draw_order(update.samples)
             parts = [ray.put(ordered[replica :: self.num_replicas]) for replica in range(self.num_replicas)]
-            update.differences = [
-                actor.compare.remote(parts[self._spec.sizes.replica(rank)], update.denominator)
-                for rank, actor in enumerate(self._world.actors)
-            ]
+            with self._in_order:
+                update.differences = [
+                    actor.compare.remote(parts[self._spec.sizes.replica(rank)], update.denominator)
+                    for rank, actor in enumerate(self._world.actors)
+                ]
         # Ranks get the sums from each other, so the driver does not wait for them before the update.
         sums = [answer for rank, answer in update.passes if self._spec.sizes.is_first_of_replica(rank)]
         signal = step_signal(update.samples, self._spec.options)
-        update.steps = [
-            actor.update.remote(update.denominator, signal, max_mismatch, *sums) for actor in self._world.actors
-        ]
+        with self._in_order:
+            update.steps = [
+                actor.update.remote(update.denominator, signal, max_mismatch, *sums) for actor in self._world.actors
+            ]
 
     def finish(self, update: PendingUpdate, timeout_s: float = _UPDATE_LIMIT_S) -> TrainResult:
         """Wait for an update that was ended; raises LogProbMismatch for one that was refused."""
@@ -267,7 +277,8 @@ class TrainerGroup:
         Does not wait; the returned function does, and raises WeightsUnavailable if they were of another version.
         """
         ranks = self._replicas.ranks(0)
-        streams = [self._world.actors[rank].weights.remote(max_bucket_bytes, policy_version) for rank in ranks]
+        with self._in_order:
+            streams = [self._world.actors[rank].weights.remote(max_bucket_bytes, policy_version) for rank in ranks]
 
         def copies() -> StoredWeights:
             self._world.get([stream.completed() for stream in streams])
@@ -286,7 +297,7 @@ class TrainerGroup:
     ) -> Sending:
         """See `SendingTrainers`: all ranks of the replicas that are read take part."""
         writers = {rank: self._world.actors[rank] for rank in self._replicas.writers(readers)}
-        sending = Sending(writers, readers, self._world.get)
+        sending = Sending(writers, readers, self._world.get, self._in_order)
         sending.begin(max_bucket_bytes, policy_version, in_pieces=in_pieces)
         return sending
 
@@ -311,9 +322,9 @@ class TrainerGroup:
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""
         savers = self._world.actors if self._spec.saves_together else self._world.actors[:1]
-        self._world.get(
-            [actor.save.remote(directory) for actor in savers], CALL_LIMIT_S if timeout_s is None else timeout_s
-        )
+        with self._in_order:
+            saved = [actor.save.remote(directory) for actor in savers]
+        self._world.get(saved, CALL_LIMIT_S if timeout_s is None else timeout_s)
 
     def load(self, directory: str) -> None:
         """Restore every replica; raises UserError for a checkpoint of another backend."""

@@ -1,5 +1,6 @@
 """Ranks of the trainer while they write their weights, bucket by bucket; the first one also broadcasts them."""
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,21 +20,22 @@ Get = Callable[[Sequence[Any]], list[Any]]
 class Sending:
     """All ranks of some replicas, which gather together; those that engines read from are asked for what they wrote."""
 
-    def __init__(self, actors: Mapping[int, Any], readers: Collection[int], get: Get) -> None:
-        """`readers`: ranks that engines read from."""
+    def __init__(self, actors: Mapping[int, Any], readers: Collection[int], get: Get, in_order: threading.Lock) -> None:
+        """`readers`: ranks that engines read from; `in_order` is held while all ranks are called."""
         self._actors = actors
         self._readers = readers
         self._get = get
+        self._in_order = in_order
         self._first = next(iter(actors.values()))
 
     def begin(self, max_bucket_bytes: int, policy_version: int, *, in_pieces: bool) -> None:
         """Raises WeightsUnavailable when the weights are not of this version any more."""
-        self._get(
-            [
+        with self._in_order:
+            begun = [
                 actor.begin_sending.remote(max_bucket_bytes, policy_version, in_pieces, rank in self._readers)
                 for rank, actor in self._actors.items()
             ]
-        )
+        self._get(begun)
 
     def channel(self, num_workers: int) -> BroadcastGroup:
         """Return where so many workers of engines can meet the first rank."""
@@ -49,7 +51,9 @@ class Sending:
 
         A rank has two buffers, so this bucket overwrites the last but one.
         """
-        parts = self._get([actor.fill.remote() for actor in self._actors.values()])
+        with self._in_order:
+            filled = [actor.fill.remote() for actor in self._actors.values()]
+        parts = self._get(filled)
         assert all(parts) or not any(parts), "the replicas hold other parameters"
         written = dict(zip(self._actors, parts, strict=True))
         return {rank: written[rank] for rank in self._readers or [next(iter(written))]} if all(parts) else None

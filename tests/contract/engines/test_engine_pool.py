@@ -103,6 +103,15 @@ def test_engines_serve_once_they_have_the_weights_and_report_where_they_are(star
     assert {stats.kv_capacity_tokens for stats in job.pool.stats().values()} == {4 * 16}
 
 
+def test_an_engine_that_starts_again_is_one_of_its_pod(start: Start) -> None:
+    """A pod leaves the rollout as a whole: an engine that comes back meanwhile must get no requests."""
+    job = start()
+    job.pool.publish(weights(0))
+    job.pool._lose(list(job.pool._fleet)[2], "it is gone")
+    assert 2 not in job.pool.serving()
+    assert job.pool.engines_on([1]) == (2, 3)
+
+
 def test_what_runs_in_a_pod_has_the_priority_of_any_other_program(pods: Pods) -> None:
     assert ray.get(ray.remote(num_cpus=0)(lambda: os.nice(0)).remote()) == os.nice(0)
 

@@ -279,6 +279,34 @@ def test_signatures_in_addresses_of_files_are_not_shown(
     assert "s1gned" not in reported + "".join(capfd.readouterr())
 
 
+def test_a_xet_storage_that_cannot_be_reached_is_tried_again(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_XET_CLIENT_RETRY_BASE_DELAY", "1ms")  # The library itself would try for a minute and a half.
+    with hub_server() as gone:
+        pass
+    hub.xet_address = gone.url
+    job = Job(tmp_path, hub)
+    job.downloads._retry_after_s = (0.01,)
+    reported = refused(job)
+    assert reported.startswith(f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (Task error: ")
+    assert gone.url in reported
+    assert len([one for one in hub.requests if one.path == "/xet-read-token"]) >= 2, "one in each attempt"
+    hub.xet_address = None
+    assert (Job(tmp_path, hub).fetch().directory / "model.safetensors").read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_xet_storage_that_refuses_is_reported_at_once_as_trouble_with_the_token(
+    hub: HubServer, tmp_path: Path, status: int
+) -> None:
+    with hub_server() as storage:
+        storage.status, hub.xet_address = status, storage.url
+        reported = refused(Job(tmp_path, hub))
+        assert len(storage.requests) == 1, "it is not tried again"
+    assert reported.startswith(f"hub.tokenSecret: {hub.url} does not accept a request without token for 'acme/tiny' (")
+
+
 def test_offline_what_the_storage_has_is_used_and_nothing_else(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

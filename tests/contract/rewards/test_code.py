@@ -43,7 +43,7 @@ def function(**code: Any) -> RewardFunction:
 
 
 def scored(
-    scorer: CodeScorer, program: str, tests: list[dict[str, Any]], limits_s: list[float] | None = None
+    scorer: CodeScorer, program: str, tests: list[dict[str, Any]] | dict[str, Any], limits_s: list[float] | None = None
 ) -> ScoreResult:
     return scorer.score(ScoreItem("data.jsonl, line 3", "a prompt", program, "", {"tests": tests}, limits_s))
 
@@ -56,6 +56,13 @@ def test_a_program_that_passes_all_its_cases_is_worth_one(strict: CodeScorer) ->
         result = scored(strict, program, tests)
         assert (result.reward, result.passed_all, result.timed_out) == (1.0, True, False)
         assert [run.case for run in result.runs] == [0, 1, 2, 3]
+
+
+def test_rows_that_name_a_function_score_methods_of_a_solution_with_names_of_typing(strict: CodeScorer) -> None:
+    program = "class Solution:\n    def double(self, numbers: List[int]) -> List[int]:\n        return {} * numbers"
+    tests = {"fn_name": "double", "inputs": [[[1]], [[2, 3]]], "outputs": [[[1, 1]], [[2, 3, 2, 3]]]}
+    rewards = [scored(strict, program.format(times), tests).reward for times in (2, 3)]
+    assert rewards == [1.0, 0.0]
 
 
 def test_without_partial_credit_the_first_failure_is_the_last_case_that_is_run(strict: CodeScorer) -> None:

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore_runtime.sandbox.cases import CaseOutcome, FunctionCase, Ran, StdioCase, parse_case, verdict
+from longshore_runtime.sandbox.cases import (
+    MAX_EXPECTED_BYTES,
+    CaseOutcome,
+    FunctionCase,
+    Ran,
+    StdioCase,
+    parse_case,
+    verdict,
+)
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -126,6 +134,25 @@ def test_a_malformed_case_is_refused_with_row_and_field(raw: object, message: st
     with pytest.raises(ValueError, match="row 7") as caught:
         parse_case(raw, "row 7")
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        ({"stdin": "", "stdout": "\u00e9" * (MAX_EXPECTED_BYTES // 2 + 1)}, "stdout"),
+        ({"entry": "f", "arguments": [], "expected": "x" * MAX_EXPECTED_BYTES}, "expected"),
+        ({"entry": "f", "test": f"assert f() == '\u00e9' * {MAX_EXPECTED_BYTES // 6 + 1}"}, "test"),
+    ],
+    ids=["stdout", "expected", "test"],
+)
+def test_a_case_that_expects_more_than_a_program_may_answer_is_refused(raw: object, field: str) -> None:
+    limit = r"must expect an output of 8,388,608 bytes or less, not 8,388,6\d\d; remove the test case"
+    with pytest.raises(ValueError, match=rf"^row 7: {field}: {limit}$"):
+        parse_case(raw, "row 7")
+
+
+def test_the_largest_answer_may_be_expected() -> None:
+    assert parse_case({"stdin": "", "stdout": "x" * MAX_EXPECTED_BYTES}, "row 7").expected_bytes == MAX_EXPECTED_BYTES
 
 
 def test_well_formed_cases_are_read() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from longshore_runtime.sandbox.cases import CaseOutcome, FunctionCase, StdioCase
+from longshore_runtime.sandbox.cases import CaseOutcome, FunctionCase, StdioCase, TestCase, parse_case
 from longshore_runtime.sandbox.confinement import Confinement, Ground, process_limit
 from longshore_runtime.sandbox.layers import Layer
 from longshore_runtime.sandbox.sandbox import Sandbox
@@ -54,6 +54,33 @@ def test_a_function_is_judged_by_what_it_returns(sandbox: Sandbox) -> None:
     assert [result.outcome for result in results] == [CaseOutcome.PASSED] * 3 + [CaseOutcome.FAILED] + [
         CaseOutcome.ERROR
     ] * 2
+
+
+def test_a_function_may_be_a_method_of_a_class_solution(sandbox: Sandbox) -> None:
+    method = "class Solution:\n  def add(self, a, b): return self.shift(a + b)\n  def shift(self, c): return c + {}\n"
+    function = "def add(a, b): return a + b\n"
+    test = parse_case({"entry": "add", "test": "assert add(1, 2) == 3"}, "row 7")
+    for program, outcome in (
+        (method.format(0), CaseOutcome.PASSED),
+        (method.format(1), CaseOutcome.FAILED),
+        (method.format(1) + function, CaseOutcome.PASSED),
+        ("Solution = 3", CaseOutcome.ERROR),
+        ("class Solution: ...", CaseOutcome.ERROR),
+    ):
+        results = sandbox.run(program, [FunctionCase("add", [1, 2], 3), test])
+        assert [result.outcome for result in results] == [outcome] * 2, (program, results)
+
+
+def test_the_names_of_typing_are_there_for_functions_unless_the_program_defines_them(sandbox: Sandbox) -> None:
+    program = "def f(values: List[int], start: Optional[int] = None) -> Dict[str, int]: return {'sum': sum(values)}"
+    own = "class List(list): ...\ndef f(values): return [List.__module__, List(values)]"
+    results = sandbox.run(program, [FunctionCase("f", [[1, 2]], {"sum": 3})])
+    results += sandbox.run(own, [FunctionCase("f", [[1]], ["program", [1]])])
+    assert [result.outcome for result in results] == [CaseOutcome.PASSED] * 2, results
+    for name in ("cast", "List", "exit"):
+        (result,) = sandbox.run("def f(): ...", [FunctionCase(name, [1, 1], 1)])
+        assert result.detail == f"AttributeError: module 'program' has no attribute '{name}'"
+    assert _outcome(sandbox, "List")[1] == "NameError: name 'List' is not defined"
 
 
 def test_a_script_runs_as_main_and_a_module_of_functions_does_not(sandbox: Sandbox) -> None:
@@ -167,6 +194,9 @@ def test_cpu_time_has_a_limit_of_its_own(available: frozenset[Layer]) -> None:
         ("print('x' * (1 << 20))", CaseOutcome.LIMIT),
         ("raise ValueError('no')", CaseOutcome.ERROR),
         ("import sys; sys.exit(3)", CaseOutcome.ERROR),
+        ("exit('no')", CaseOutcome.ERROR),
+        ("import atexit, os, sys; atexit.register(os.write, 1, b''); sys.exit(3)", CaseOutcome.ERROR),
+        ("import sys; sys.stdout.flush = sys.exit; sys.exit(3)", CaseOutcome.ERROR),
         ("(", CaseOutcome.ERROR),
         ("\0", CaseOutcome.ERROR),
         ("def f(): f()\nf()", CaseOutcome.ERROR),
@@ -175,6 +205,26 @@ def test_cpu_time_has_a_limit_of_its_own(available: frozenset[Layer]) -> None:
 )
 def test_programs_fail_in_ways_that_are_distinguished(sandbox: Sandbox, program: str, outcome: CaseOutcome) -> None:
     assert _outcome(sandbox, program)[0] is outcome
+
+
+@pytest.mark.parametrize(
+    ("program", "case"),
+    [
+        ("print('x' * {num_bytes})", StdioCase("", "x" * (3 * LIMITS.output_bytes))),
+        ("def f(): return 'x' * {num_bytes}", FunctionCase("f", [], "x" * (3 * LIMITS.output_bytes))),
+        (
+            "def f(): return 'x' * {num_bytes}",
+            parse_case({"entry": "f", "test": f"assert f() == 'x' * {3 * LIMITS.output_bytes}"}, "row 7"),
+        ),
+    ],
+    ids=["stdout", "expected", "test"],
+)
+def test_a_large_answer_has_room_and_more_than_twice_as_much_has_not(
+    sandbox: Sandbox, program: str, case: TestCase
+) -> None:
+    for times, outcome in ((3, CaseOutcome.PASSED), (4, CaseOutcome.FAILED), (7, CaseOutcome.LIMIT)):
+        (result,) = sandbox.run(program.format(num_bytes=times * LIMITS.output_bytes), [case])
+        assert result.outcome is outcome, (times, result)
 
 
 def test_a_program_that_is_not_text_is_an_error_of_the_program(sandbox: Sandbox) -> None:
@@ -190,6 +240,15 @@ def test_a_program_that_is_not_text_is_an_error_of_the_program(sandbox: Sandbox)
         "import sys; sys.setrecursionlimit(5000); print(True); sys.exit(0)",
         "import random, time, datetime, collections, heapq, bisect, math; print(time.time() > 0)",
         "import atexit; atexit.register(print, True)",
+        "import sys; print(True); sys.stdout.close()",
+        "import sys; print(True); sys.stdout.close(); sys.exit()",
+        "print(True); exit()",
+        "print(True); quit(0)",
+        "def main():\n  print(True)\n  if input() == 'a': exit(0)\n  print(False)\nmain()",
+        "import atexit, sys; atexit.register(print, True); sys.exit()",
+        "import atexit, io, os, sys; sys.stdout = kept = io.StringIO(); print(True)\n"
+        "atexit.register(lambda: os.write(1, kept.getvalue().encode())); exit()",
+        "import sys, threading\nthreading.Timer(0.1, print, (True,)).start(); sys.exit(0)",
         "import sys; sys.stdout.write('True')",
         "import os; os.write(1, b'True')",
         "import socket as s; a, b = s.socketpair(); a.setsockopt(s.SOL_SOCKET, s.SO_SNDBUF, 9); print(a.fileno() > 0)",

@@ -44,6 +44,16 @@ def test_one_kind_of_batch_gives_its_own_time() -> None:
     assert rate.seconds(DecodeSteps(1, 20, 0.5)) == pytest.approx(0.03)
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(1, 64), st.floats(0.01, 1.0), st.floats(1e-3, 1.0))
+def test_of_one_stretch_of_steps_rounding_does_not_decide_that_only_a_cache_takes_time(
+    num_running: int, kv_usage: float, step_s: float
+) -> None:
+    rate = DecodeRate()
+    rate.add(DecodeSteps(3, num_running, kv_usage), 3 * step_s)
+    assert rate.seconds(DecodeSteps(1, num_running, 0.0)) > 0
+
+
 def test_older_steps_fade() -> None:
     rate = seen(1.0, 0.0, 0.0)
     for _ in range(30):

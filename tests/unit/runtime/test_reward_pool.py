@@ -188,6 +188,14 @@ def test_workers_join_with_their_pod_and_score(driver: Driver, one_pod: Pods) ->
     assert driver.pool.pressure(0.0) == RewardPressure(0, 0.0, 1, 0)
 
 
+def test_a_pool_that_is_ready_is_not_waited_for_again_and_ends_once(driver: Driver, one_pod: Pods) -> None:
+    """A job that shares GPUs asks before it takes its turn, and when it begins; one that measures itself ends twice."""
+    for _ in range(2):
+        driver.pool.wait_ready(LIMIT_S)
+    for _ in range(2):
+        driver.pool.stop()
+
+
 def test_pods_that_come_go_and_come_back_bring_and_take_their_workers(driver: Driver, one_pod: Pods) -> None:
     driver.until_workers(1)
     one_pod.join(1)

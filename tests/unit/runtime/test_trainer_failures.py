@@ -1,5 +1,6 @@
 """What an error of a rank means: a lost peer, a mistake in the job, or a bug."""
 
+import threading
 from dataclasses import dataclass
 
 import pytest
@@ -166,7 +167,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sending(error: Exception | None) -> Sending:
     """From one rank that raises this."""
-    return Sending({0: Rank(error and raised(error))}, {0}, list)
+    return Sending({0: Rank(error and raised(error))}, {0}, list, threading.Lock())
 
 
 def test_a_broadcast_says_how_its_peers_were_lost_and_raises_everything_else() -> None:

@@ -175,17 +175,16 @@ def _steps_between(settings: ForeignSettings, interval: float) -> int:
        ["spec.evaluation.everySteps", "spec.evaluation.responsesPerPrompt", "spec.evaluation.temperature"],
        "in generations; sampled as in training", logging_steps=10, num_generations=8, temperature=1.0)  # fmt: skip
 def evaluation(settings: ForeignSettings) -> EntryOutcome:
-    strategy = settings["eval_strategy"]
+    strategy, given = settings["eval_strategy"], settings.count("num_generations_eval")
     sampling = {
-        "spec.evaluation.responsesPerPrompt": settings.count("num_generations_eval")
-        or settings.wanted("num_generations", "a prompt needs responses"),
+        "spec.evaluation.responsesPerPrompt": given or settings.wanted("num_generations", "a prompt needs responses"),
         "spec.evaluation.temperature": settings.number("temperature"),
     }
     if strategy == "steps":
         every = settings.number("eval_steps") or settings.number("logging_steps") or 0
         return EntryOutcome({"spec.evaluation.everySteps": _steps_between(settings, every)} | sampling)
     if strategy in (None, "no"):
-        return EntryOutcome()
+        return EntryOutcome(sampling if given else {})
     return EntryOutcome(sampling, {"eval_strategy": "the job evaluates every evaluation.everySteps steps: set it"})
 
 

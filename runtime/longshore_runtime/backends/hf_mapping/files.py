@@ -10,9 +10,13 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig
 
+from longshore.checks.model_files import weight_files
 from longshore_runtime.backends.hf_mapping.entries import EMBEDDING, HEAD
 
-TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "vocab*", "merges.txt", "chat_template*", "*.model")
+TOKENIZER_FILES = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "chat_template*", "*.model",
+    "*.tiktoken", "tekken.json", "tokenization_*.py",
+)  # fmt: skip
 
 
 class TensorFiles:
@@ -22,11 +26,14 @@ class TensorFiles:
         """Index the files; raises ValueError if there are none."""
         self._directory = directory
         self._files: dict[str, Path] = {}
-        for file in sorted(directory.glob("*.safetensors")):
+        for file in weight_files(directory):
             with safe_open(file, framework="pt") as opened:
                 self._files.update(dict.fromkeys(opened.keys(), file))
         if not self._files:
             raise ValueError(f"{directory.name} holds no *.safetensors files")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
 
     def holds_two_heads(self) -> bool:
         """Return whether there is an output layer whose values differ from the embedding."""

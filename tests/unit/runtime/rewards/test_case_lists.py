@@ -40,6 +40,10 @@ def test_cases_become_a_list(raw: Any, cases: list[Any]) -> None:
         ({"inputs": []}, "^row 1: 'tests' must be a list of test cases"),
         ({"inputs": ["1"], "outputs": []}, "^row 1, tests: inputs and outputs must be lists of the same length"),
         ({"inputs": [1], "outputs": ["1"]}, r"^row 1, tests\[0\]: stdin: must be a string, not int"),
+        (
+            {"inputs": ["1", "2"], "outputs": ["1", "x" * (9 << 20)]},
+            r"^row 1, tests\[1\]: stdout: must expect an output of ",
+        ),
     ],
 )
 def test_what_is_no_test_case_is_reported_with_row_and_field(raw: Any, message: str) -> None:

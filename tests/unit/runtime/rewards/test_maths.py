@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from longshore_runtime.rewards.maths import answers_agree
+from longshore_runtime.rewards.final_answers import final_answer
+from longshore_runtime.rewards.maths import _exact_number, _expression, answers_agree
 from longshore_runtime.rewards.references import unreadable_reference
 
 
@@ -141,6 +142,50 @@ def test_a_bare_reference_is_read_as_latex_and_holds_in_other_notations(referenc
 @pytest.mark.parametrize(
     ("reference", "given"),
     [
+        ("4^{1012}", "2^{2024}"),
+        ("2024!", r"2024\cdot2023!"),
+        (r"3\cdot2^{2019}", "2^{2021}-2^{2019}"),
+        (r"\frac{2025!}{2024!}", "2025"),
+        (r"\binom{2024}{2}", r"\frac{2024\cdot2023}{2}"),
+        ("2^{-2024}", r"\frac{1}{4^{1012}}"),
+        (r"\begin{pmatrix}4^{1012}\\1\end{pmatrix}", r"\begin{pmatrix}2^{2024}\\1\end{pmatrix}"),
+        ("10^{12}", "1,000,000,000,000"),
+    ],
+)
+def test_large_numbers_are_equal_if_every_digit_is(reference: str, given: str) -> None:
+    assert answers_agree(rf"\boxed{{{given}}}", reference)
+
+
+@pytest.mark.parametrize(
+    ("reference", "given"),
+    [
+        ("1000000001", "1000000000"),
+        ("2^{100}", "2^{100}+1"),
+        (r"\binom{100}{50}", r"\binom{100}{50}-1"),
+        ("999999999999", "10^{12}"),
+        ("4^{1012}", "2^{2024}+1"),
+        ("2024!", "2023!"),
+        (r"\frac{10^{12}}{3}", r"\frac{10^{12}+1}{3}"),
+        (r"\begin{pmatrix}2^{100}\end{pmatrix}", r"\begin{pmatrix}2^{100}+1\end{pmatrix}"),
+    ],
+)
+def test_large_numbers_differ_if_their_last_digit_does(reference: str, given: str) -> None:
+    assert not answers_agree(rf"\boxed{{{given}}}", reference)
+
+
+@pytest.mark.parametrize(
+    "tower",
+    ["9^{9^{9^{9}}}", "2^{-9^{9^{9}}}", "(9^{9})!", "((99!)!)!", r"\frac{1}{3^{9^{9}}}", "2^{2^{50}}-2^{2^{50}}+1"],
+)
+def test_a_number_with_too_many_digits_is_not_computed(tower: str) -> None:
+    parsed = _expression(tower)
+    assert parsed is not None
+    assert _exact_number(parsed) is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "given"),
+    [
         (r"12\pi", "12"),
         ("2x", "2"),
         ("1+2i", "1"),
@@ -256,3 +301,73 @@ def test_a_reference_that_cannot_be_read_is_an_error_of_the_data(reference: str,
 )
 def test_every_other_reference_can_be_read(reference: str) -> None:
     assert unreadable_reference(reference) is None
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "\\boxed{5}\n\n#### Verification\nWe check 5+0=5.",
+        "\\boxed{5}\n\n#### Checking the result\nSo 3+4=7 is another sum.",
+        "\\boxed{5}\n\n##### **Verification:**\nWe check 7.",
+        "\\boxed{5}\n#### The sum 2+3 is right, because 3+2 is the same.",
+        "\\boxed{5}\n\n#### 验证\n7-2=5",
+        "#### Step 1: add 2 and 3\n2+3=5\n#### Step 2: finish\nThe answer is **5**.",
+        "#### 1. Add both\n2+3=5\n#### 2. Finish\nThe answer is **5**.",
+        "#### Step 1 - add\n2+3\n#### Step 2 - finish\nThe answer is **5**.",
+        "#### Final Answer:\n5",
+        "#### **Final Answer:**\n\n**5**",
+        "#### Final Answer\n$5$",
+        "#### Final Answer: 5",
+        "The answer is 5.\n\n#### Verification\nWe check 5+0=5.",
+        "- #### Result of 2+3\nThe answer is 5.",
+        "#### Using $x = 2$\nThe answer is $5$",
+    ],
+)
+def test_a_heading_of_markdown_is_no_final_answer(response: str) -> None:
+    assert answers_agree(response, "#### 5")
+    assert not answers_agree(response, "#### 6")
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("#### 72\n\nQuestion: what is 1+1?\nThe answer is 2.", "#### 72"),
+        ("\\boxed{3}\n#### $1,000\nDone.", "#### 1000"),
+        ("#### 12 apples", "#### 12"),
+        ("\\boxed{3}, no:\n#### 3.5 cm\nBye.", "#### 3.5"),
+        ("#### x = 5\nBye", "#### 5"),
+        (r"#### \frac{1}{2}" "\nBye", "#### 0.5"),
+        ("#### **5**\nBye", "#### 5"),
+        ("It is #### 5", "#### 5"),
+        ("#### Tuesday", "#### Tuesday"),
+        ("#### Tuesday\n\nQuestion: what is 1+1?", "#### Tuesday"),
+        (r"#### \text{Tuesday}" "\nBye", "#### Tuesday"),
+        ("\\boxed{3} is the number of the day:\n#### Tuesday", "#### Tuesday"),
+        ("#### no solution\n\nNext", r"\text{No solution}"),
+        ("\\boxed{3}\n#### Yes\nBye", "#### yes"),
+        ("#### June 5", "#### June 5"),
+        ("#### Tuesday at 3:00 PM\nBye", "#### Tuesday at 3:00 PM"),
+        ("\\boxed{3}\n#### B\nBye", "#### B"),
+        ("#### 3:2\nBye", "#### 3:2"),
+        ("\\boxed{Tuesday}\n\n#### Verification\nIt is.", "#### Tuesday"),
+    ],
+)
+def test_a_marked_line_is_the_final_answer_also_if_more_follows(response: str, answer: str) -> None:
+    assert answers_agree(response, answer)
+
+
+def test_a_word_that_ends_a_response_is_its_answer_though_the_reference_is_a_number() -> None:
+    assert not answers_agree("2+3=5, or not?\n#### Impossible", "#### 5")
+
+
+def test_every_mark_of_a_reference_counts() -> None:
+    assert answers_agree("#### Tuesday", "First 2+3=5.\n#### Tuesday\n")
+    assert not answers_agree(r"\boxed{5}", "\\boxed{5}\n#### Verification\nWe check.")
+
+
+@pytest.mark.parametrize(
+    "line", ["#### abc\n", "#### " + "a" * 50 + "\n", "####\n", "#### Step\n", "#" * 100, "#### 12. \n"]
+)
+def test_the_last_mark_of_a_long_response_is_found(line: str) -> None:
+    assert final_answer(line * (200_000 // len(line)) + "\\boxed{5}") == "5"
+    assert final_answer("#### " + line.strip("\n") * (200_000 // len(line)) + "\n\\boxed{5}") == "5"

@@ -197,3 +197,16 @@ def test_a_run_is_named_after_its_job_and_shows_its_spec_without_passwords() -> 
     assert "secret" not in str(run.config)
     named = Tracking(name="seed-1", project="maths", group="seeds")
     assert TrackedRun.of(named, "demo", "uid-1", Path("out"), spec).name == "seed-1"
+
+
+@pytest.mark.parametrize("containers", ["initContainers", "containers"])
+@pytest.mark.parametrize("pods", ["workers", "coordinator", "reward"])
+def test_a_run_shows_names_but_no_values_of_variables_of_pod_templates(pods: str, containers: str) -> None:
+    variables = [{"name": "HF_TOKEN", "value": "hf_s3cret"}, {"name": "PIN", "value": 271828}]
+    template = {"spec": {containers: [{"name": "longshore", "image": "own:1", "env": variables}]}}
+    spec = RLJobSpec.model_validate(SPEC | {pods: SPEC.get(pods, {}) | {"template": template}})
+    config = TrackedRun.of(spec.tracking, "demo", "uid-1", Path("out"), spec).config
+    (shown,) = config[pods]["template"]["spec"][containers]
+    assert (shown["name"], shown["image"]) == ("longshore", "own:1")
+    assert [one["name"] for one in shown["env"]] == ["HF_TOKEN", "PIN"]
+    assert "s3cret" not in str(config) and "271828" not in str(config)

@@ -58,8 +58,11 @@ async def test_a_report_that_is_refused_does_not_stop_later_ones() -> None:
 
 
 @pytest.mark.parametrize("answer", [failure(503), failure(403, "Forbidden"), failure(409, "Conflict")])
-async def test_the_newest_report_is_sent_again_until_the_server_takes_it(answer: Answer) -> None:
+async def test_the_newest_report_is_sent_again_until_the_server_takes_it(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A job that waits for its turn has asked for it in its last report."""
+    monkeypatch.setattr("longshore_kube.client._pause_s", lambda *_, **__: None)
     script = Status(*[answer] * NUM_FAILURES, page([], 1))
     async with access_to(script) as access:
         reporter = StatusReporter(access, "team", "demo", pace_s=0.0, retry_s=0.01)

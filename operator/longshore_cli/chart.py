@@ -159,7 +159,7 @@ def _helm() -> ModuleType:
     except ImportError as error:
         raise CliError(
             "Helm's library is not installed.",
-            "Run `pip install longshore[cli]`, or install charts/longshore with the helm program.",
+            "Install Longshore with its extra `cli`, or install charts/longshore with the helm program.",
         ) from error
     assert isinstance(helm_python, ModuleType)
     return helm_python

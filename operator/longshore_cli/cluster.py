@@ -117,7 +117,7 @@ def _devcluster(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     if find_spec("longshore_devcluster") is None:
         raise CliError(
             "The embedded cluster is not installed.",
-            "Run `pip install longshore[devcluster]`, or use your own cluster with --cluster current.",
+            "Install Longshore with its extra `devcluster`, or use your own cluster with --cluster current.",
         )
     command = [sys.executable, "-m", "longshore_devcluster", *arguments]
     try:

@@ -38,7 +38,7 @@ def check(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise BadInput("--timeline needs matplotlib.", "Install the extra: pip install 'longshore[cli]'.") from error
+        raise BadInput("--timeline needs matplotlib.", "Install Longshore with its extra `cli`.") from error
 
 
 def save(panels: Sequence[tuple[str, Timeline]], path: Path) -> None:

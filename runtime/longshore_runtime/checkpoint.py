@@ -106,11 +106,13 @@ class CheckpointStore:
             (unfinished / "state.json").write_bytes(orjson.dumps(dict(state), option=orjson.OPT_INDENT_2))
             (unfinished / "kept.json").write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
             sync_tree(unfinished)
+            self._check()  # Writing may have taken minutes.
             unfinished.rename(final)
             sync(self._directory)
         except Exception as error:
             is_full = is_no_room(error, self._directory)
             shutil.rmtree(unfinished, ignore_errors=True)
+            self._check()  # Another coordinator removes what is unfinished.
             if is_full:
                 raise UserError(no_room(final, needed_bytes)) from error
             raise

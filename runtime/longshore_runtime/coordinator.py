@@ -56,8 +56,9 @@ def run_coordinator(starter: NodeStarter) -> int:
     try:
         _train(settings, starter, stop)
     except (Interrupted, KeyboardInterrupt) as interruption:
-        log.info("interrupted", reason=str(interruption) or ASKED_TO_STOP)
-        settings.report_reason(ASKED_TO_STOP)
+        reason = str(interruption) or ASKED_TO_STOP
+        log.info("interrupted", reason=reason)
+        settings.report_reason(reason)
         return ExitCode.INTERRUPTED
     except Exception as error:
         if stop.is_asked:  # Its other pods end at the same time, and an import makes an ImportError of an interrupt.

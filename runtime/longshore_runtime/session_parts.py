@@ -123,7 +123,8 @@ class PartsBuilder:
         rewards = self._rewards(tokenizer, prompts)
         starting = self._engines(untrained) if self._starts_engines_early else None
         if spec.sharing is not None:
-            self._wait_for_all_pods(rewards)
+            self._wait_for_all_pods(rewards, gpus)
+            self._begin(RuntimeActivity.PREPARE_MODEL)
         model = untrained
         if spec.model.warm_start_steps:
             gpus.need()
@@ -280,10 +281,19 @@ class PartsBuilder:
         self._stop.require_none()
         require_no_fewer(self._assignments, self._spec.workers.replicas)
 
-    def _wait_for_all_pods(self, rewards: RewardPool) -> None:
-        """Wait without the GPUs, which other jobs use until then: pods may pull images, or wait for room."""
+    def _wait_for_all_pods(self, rewards: RewardPool, gpus: Gpus) -> None:
+        """Wait without the GPUs, which other jobs use until then: pods may pull images, or wait for room.
+
+        A session before this one may have left its turn, which others may recall.
+        """
+
+        def check() -> None:
+            self._require_pods()
+            gpus.idle(lambda: None)
+
         self._begin(RuntimeActivity.WAIT_FOR_WORKERS)
-        wait_for_pods(Component.WORKER, self._spec.workers.replicas, self._require_pods)
+        check()
+        wait_for_pods(Component.WORKER, self._spec.workers.replicas, check)
         self._wait_for_rewards(rewards)
 
     def _wait_for_rewards(self, rewards: RewardPool) -> None:

@@ -68,7 +68,7 @@ def _settings(arguments: Sequence[str]) -> Iterator[str]:
             yield f"{key}{sign}{value}"
             continue
         values = [value] if sign else []
-        while not sign and rest and not _is_override(rest[0]) and not Path(rest[0]).is_file():
+        while not sign and rest and _is_value(rest[0], is_first=not values):
             values.append(rest.pop(0))
         if key == _FILE:
             yield from values or rest[:1]
@@ -78,8 +78,22 @@ def _settings(arguments: Sequence[str]) -> Iterator[str]:
         yield f"{key if key.startswith(_HYDRA) else key.removeprefix('--')}={text}"
 
 
+def _is_value(argument: str, *, is_first: bool) -> bool:
+    """Return whether an argument belongs to the option before it: whatever comes first, and more that is no setting."""
+    if argument.startswith("--") or _is_file(argument):
+        return False
+    return is_first or not _is_override(argument)
+
+
 def _is_override(argument: str) -> bool:
-    return argument.startswith(("~", "+", "--")) or ("=" in argument and not Path(argument).is_file())
+    return argument.startswith(("~", "+", "--")) or ("=" in argument and not _is_file(argument))
+
+
+def _is_file(argument: str) -> bool:
+    try:
+        return Path(argument).is_file()
+    except OSError:  # It is too long for a name.
+        return False
 
 
 def _read_file(file: Path, found: _Found) -> None:

@@ -27,12 +27,14 @@ def config_of(directory: Path) -> Mapping[str, Any]:
 
 def weight_files(directory: Path) -> list[Path]:
     """Return the files with the weights, as transformers chooses them: others beside them may hold the same again."""
+    single = directory / "model.safetensors"
+    if single.is_file():
+        return [single]
     try:
         index = json.loads((directory / INDEX).read_bytes())
         return sorted(directory / Path(name).name for name in set(index["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        single = directory / "model.safetensors"
-        return [single] if single.is_file() else sorted(directory.glob("*.safetensors"))
+        return sorted(directory.glob("*.safetensors"))
 
 
 def num_parameters(directory: Path) -> int:

@@ -88,7 +88,13 @@ class CausalLM(torch.nn.Module):
 
 def _require_names_of(files: TensorFiles, model: torch.nn.Module) -> None:
     """Raise ValueError if transformers names parameters otherwise than the files, as engines do."""
-    if others := [name for name, _ in model.named_parameters() if name not in files]:
+    others = [name for name, _ in model.named_parameters() if name not in files]
+    if others and all(name.partition(".")[2] in files for name in others):
+        raise ValueError(
+            f"its files leave out the beginning of names such as {others[0]!r}; load it with transformers, and save it "
+            "with save_pretrained"
+        )
+    if others:
         raise ValueError(
             f"transformers has other names for {len(others)} of its parameters than its files, first {others[0]!r}, as "
             "for mixtures of experts; choose another architecture"

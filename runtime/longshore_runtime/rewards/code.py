@@ -21,6 +21,7 @@ _OPENING: Final = re.compile(
     r"(?P<fence>`{3,}+)(?P<info>[^`]*+)"
 )
 """A line that opens a block."""
+_LANGUAGES: Final = frozenset({"py", "py3", "python", "python3"})
 _INLINE: Final = re.compile(r"(`{1,3})[^`]+\1")
 """Code within a line."""
 _BETWEEN_FENCES: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
@@ -132,7 +133,9 @@ def _blocks(response: str) -> list[str]:
             opening = None
         elif fence is not None and (opening is None or is_level):
             opening, start = fence, number
-    return blocks if opening is None else blocks + _BETWEEN_FENCES.findall("\n".join(lines[start:]))
+    if opening is not None:
+        blocks += _BETWEEN_FENCES.findall("\n".join(lines[start:]))
+    return blocks or _BETWEEN_FENCES.findall(response)
 
 
 def _is_level(line: str, opening: re.Match[str]) -> bool:
@@ -143,7 +146,7 @@ def _is_level(line: str, opening: re.Match[str]) -> bool:
 
 def _names_a_language(fence: re.Match[str] | None) -> bool:
     """Return whether a fence cannot be the end of a block."""
-    return fence is not None and re.match(r"\w", fence["info"]) is not None
+    return fence is not None and fence["info"].strip().lower() in _LANGUAGES
 
 
 def _without_margin(block: str) -> str:

@@ -18,10 +18,11 @@ _HEADING: Final = re.compile(
 )
 """How a line begins that can only be a heading of Markdown: `Final Answer:`, `Step 2 - add`, `3. Check the sum`."""
 _WORDS: Final = re.compile(
-    rf"(?!(?:yes|no|true|false)\W*$)(?:[{_LETTER}]{{3}}|[{_LETTER}]{{1,2}} +[{_LETTER}]{{2}}|[{_CJK}]{{2}})",
+    rf"(?!(?:yes|no|true|false)\W*$)(?![{_LETTER}]+[(\[{{^/=_\\])"
+    rf"(?:[{_LETTER}]{{3}}|[{_LETTER}]{{1,2}} +[{_LETTER}]{{2}}|[{_CJK}]{{2}})",
     re.IGNORECASE,
 )
-"""How an answer in words begins, and many a heading."""
+"""How an answer in words begins, and many a heading; not `sqrt(2)`."""
 _BEFORE_WORDS: Final = re.compile(r"[^\w\\$(]*")
 """Bold type, pictures and the like."""
 _SENTENCE: Final = re.compile(r"answer(?:\s+is|\s*:)[:*\s]*([^\n]+)", re.IGNORECASE)

@@ -374,6 +374,13 @@ def test_trls_own_command_line_is_taken_as_it_is(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_what_follows_an_option_is_its_value_whatever_it_looks_like() -> None:
+    typed = ["--run_name", "learning_rate=0.5", "--chat_template", "x" * 5000, "--stop", '{"end": "a=b"}', "seed=3"]
+    assert sources.read(typed).given == {
+        "run_name": "learning_rate=0.5", "chat_template": "x" * 5000, "stop.end": "a=b", "seed": 3
+    }  # fmt: skip
+
+
 def test_a_reward_function_that_a_call_makes_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("GRPOTrainer(reward_funcs=[accuracy_reward, get_soft_overlong_punishment(512, 128)])\n")

@@ -31,6 +31,39 @@ def test_of_two_jobs_with_one_output_the_later_one_writes(tmp_path: Path) -> Non
     assert second.publish(20, {"job": "second"}, {}, save).state() == {"job": "second"}
 
 
+def test_an_attempt_of_a_job_that_lost_its_output_does_not_take_it_back(tmp_path: Path) -> None:
+    """A node of the first job was drained, and the second one goes on."""
+    FIRST.take(tmp_path)
+    SECOND.take(tmp_path)
+    with pytest.raises(UserError, match="job second has begun to write here"):
+        OutputOwner("first", "uid-1", 2).take(tmp_path)
+    OutputOwner("second", "uid-2", 2).take(tmp_path)
+    with pytest.raises(UserError, match="job second has begun to write here"):
+        OutputOwner("first", "uid-1", 3).take(tmp_path)
+    third = OutputOwner("third", "uid-3", 1)
+    third.take(tmp_path)
+    assert store(third, tmp_path).publish(1, {}, {}, save).step == 1
+
+
+def test_an_attempt_that_begins_late_does_not_end_the_one_after_it(tmp_path: Path) -> None:
+    OutputOwner("first", "uid-1", 2).take(tmp_path)
+    with pytest.raises(Interrupted, match="attempt 2"):
+        FIRST.take(tmp_path)
+
+
+def test_a_job_whose_unfinished_checkpoint_another_one_removes_fails_with_the_reason(tmp_path: Path) -> None:
+    def overtaken(directory: Path) -> None:
+        save(directory)
+        SECOND.take(tmp_path)
+        store(SECOND, tmp_path).publish(10, {"job": "second"}, {}, save)
+
+    FIRST.take(tmp_path)
+    with pytest.raises(UserError, match="job second has begun to write here"):
+        store(FIRST, tmp_path).publish(20, {"job": "first"}, {}, overtaken)
+    newest = store(SECOND, tmp_path).newest()
+    assert newest is not None and newest.state() == {"job": "second"}
+
+
 def test_a_coordinator_whose_job_has_a_later_attempt_ends_without_a_word_against_its_user(tmp_path: Path) -> None:
     FIRST.take(tmp_path)
     OutputOwner("first", "uid-1", 2).take(tmp_path)

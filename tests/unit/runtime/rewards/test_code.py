@@ -68,3 +68,15 @@ def test_fences_in_the_text_of_a_program_do_not_end_it() -> None:
 )
 def test_a_block_without_a_fence_of_its_own_at_its_end_lasts_to_the_next_one(response: str, program: str) -> None:
     assert program_of(response) == program
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "```python\nprint(1)\n```This prints one.",
+        "```python\nprint(1)\n```output\n1\n```",
+        "```\nprint(1)\n```python",
+    ],
+)
+def test_a_block_that_does_not_end_well_is_still_found(response: str) -> None:
+    assert program_of(response).strip() == "print(1)"

@@ -371,3 +371,8 @@ def test_every_mark_of_a_reference_counts() -> None:
 def test_the_last_mark_of_a_long_response_is_found(line: str) -> None:
     assert final_answer(line * (200_000 // len(line)) + "\\boxed{5}") == "5"
     assert final_answer("#### " + line.strip("\n") * (200_000 // len(line)) + "\n\\boxed{5}") == "5"
+
+
+@pytest.mark.parametrize("response", ["#### sqrt(2)\nDone 7", "intermediate \\boxed{3}\n#### sqrt(2)", "#### sqrt(2)"])
+def test_a_function_is_no_word(response: str) -> None:
+    assert answers_agree(response, r"\sqrt{2}")

@@ -15,9 +15,9 @@ from longshore.api.status import PodCounts, RLJobStatus
 from longshore_kube.times import parse_time
 from longshore_operator import pods as build
 from longshore_operator.context import Context
+from longshore_operator.ending import Ending, describe_end, ending
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.workload import placed
-from longshore_operator.lifecycle import Ending, describe_end, ending
 from longshore_operator.observed import PodPlacement, PodView
 from longshore_operator.outcome import Outcome
 from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Event, OperatorConfig

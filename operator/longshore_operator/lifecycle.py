@@ -10,9 +10,7 @@ A pure state machine. What must be remembered lies in the RLJob's status, in one
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import Enum, auto
 
-from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.reasons import (
     CompleteReason,
@@ -27,6 +25,7 @@ from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS, ConditionType, P
 from longshore_kube.times import parse_time, rfc3339
 from longshore_operator.clock import next_of, rfc3339_not_before
 from longshore_operator.context import Context, LifecycleProgress
+from longshore_operator.ending import Ending, describe_end, ended_by_cluster, ending, is_rejected
 from longshore_operator.identity import Identity
 from longshore_operator.observed import PodView, Standing
 from longshore_operator.outcome import Fact, Outcome
@@ -37,65 +36,11 @@ BACKOFF_LIMIT = timedelta(minutes=6)
 QUIET_RESTART_DELAY = timedelta(seconds=10)
 """Delay before a pod that ended without crashing is replaced: its coordinator is probably ending too."""
 
-_INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
-"""`status.reason` of pods that the cluster ended, which is never the fault of the job."""
-
-
-_REJECTED_REASONS = frozenset({"NodeAffinity", "TopologyAffinityError", "UnexpectedAdmissionError"})
-"""The same of pods that a kubelet refuses, as after a reboot of its node, before GPUs are registered again."""
-_OUT_OF = "OutOf"
-"""Begins the reason of a kubelet that lacks a resource."""
-
-
-class Ending(Enum):
-    """Why a pod no longer works for the job."""
-
-    SUCCEEDED = auto()
-    USER_ERROR = auto()
-    INTERRUPTED = auto()
-    CRASHED = auto()
-
-
-def ending(pod: PodView) -> Ending | None:
-    """Return how a pod ended, or None while it runs."""
-    if pod.terminal and pod.exit_code == ExitCode.SUCCEEDED:
-        return Ending.SUCCEEDED
-    if pod.terminal and pod.exit_code == ExitCode.USER_ERROR:
-        return Ending.USER_ERROR
-    if pod.deleting or pod.disruption or pod.reason in _INTERRUPTED_REASONS or _is_rejected(pod):
-        return Ending.INTERRUPTED
-    if pod.terminal:
-        return Ending.INTERRUPTED if pod.exit_code == ExitCode.INTERRUPTED else Ending.CRASHED
-    return None
-
-
-def _is_rejected(pod: PodView) -> bool:
-    """Whether a kubelet refused it. The scheduler may choose the same node again, so its successor waits."""
-    is_refusal = pod.reason in _REJECTED_REASONS or (pod.reason or "").startswith(_OUT_OF)
-    return pod.terminal and pod.exit_code is None and is_refusal
-
 
 def backoff(failures: int) -> timedelta:
     """Return the wait before the restart after this many failures: 10 s, doubling, at most 6 min."""
     assert failures >= 1, failures
     return min(BACKOFF_BASE * (1 << min(failures - 1, 16)), BACKOFF_LIMIT)
-
-
-def describe_end(pod: PodView) -> str:
-    """Describe in one sentence how a pod ended."""
-    if pod.disruption:
-        what = f"was disrupted ({pod.disruption})"
-    elif pod.reason in _INTERRUPTED_REASONS:
-        what = f"was ended by the cluster ({pod.reason})"
-    elif _is_rejected(pod):
-        what = f"was rejected by its node ({pod.reason})"
-    elif pod.exit_code is not None:
-        what = f"exited with code {pod.exit_code}"
-    elif pod.deleting:
-        what = "was deleted"
-    else:
-        what = f"failed ({pod.reason or 'no reason given'})"
-    return f"{pod.name} {what}" + (f": {pod.termination_message}" if pod.termination_message else "")
 
 
 def advance(
@@ -289,9 +234,8 @@ def _advance_attempt(
         return _restart(current, RestartReason.COORDINATOR_LOST, "the coordinator pod is gone", now)
     end = ending(coordinator)
     if end is Ending.INTERRUPTED:
-        restarts = _restart(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), now)
-        after = QUIET_RESTART_DELAY if _is_rejected(coordinator) else timedelta()
-        return replace(restarts, restart_time=rfc3339_not_before(now + after)) if after else restarts
+        starts_at = now + (QUIET_RESTART_DELAY if is_rejected(coordinator) else timedelta())
+        return _restart(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), starts_at)
     if end is Ending.CRASHED:
         return _count_failure(spec, current, coordinator, now, new_attempt=True)
     if settings_changed:
@@ -314,7 +258,7 @@ def _advance_peers(
         if end is Ending.CRASHED:
             return _count_failure(spec, current, pod, now, new_attempt=False)
     for pod, end in ended:
-        if end is Ending.SUCCEEDED or (end is Ending.INTERRUPTED and not _by_the_cluster(pod)):
+        if end is Ending.SUCCEEDED or (end is Ending.INTERRUPTED and not ended_by_cluster(pod)):
             return replace(
                 current,
                 restart_time=rfc3339_not_before(now + QUIET_RESTART_DELAY),
@@ -325,17 +269,13 @@ def _advance_peers(
     return current
 
 
-def _by_the_cluster(pod: PodView) -> bool:
-    return bool(pod.disruption) or pod.reason in _INTERRUPTED_REASONS
-
-
-def _restart(current: LifecycleProgress, reason: RestartReason, message: str, now: datetime) -> LifecycleProgress:
+def _restart(current: LifecycleProgress, reason: RestartReason, message: str, starts_at: datetime) -> LifecycleProgress:
     """Start a new attempt without counting a failure."""
     attempt = current.attempt + 1
     return replace(
         current,
         attempt=attempt,
-        restart_time=rfc3339(now),
+        restart_time=rfc3339(starts_at),
         phase=Phase.RESTARTING,
         reason=reason,
         message=message,

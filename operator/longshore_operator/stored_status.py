@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from longshore.api.limits import MAX_PODS
 from longshore.api.mistakes import sentence
 from longshore.api.reasons import EventReason, StatusUnreadableReason
 from longshore.api.status import Assignment, Condition, ConditionType, RewardPodCounts, RLJobStatus
@@ -23,8 +24,6 @@ from longshore_operator.plan import Event
 _MAX_MESSAGE_LENGTH: Final = 512
 _CLOCK_SKEW: Final = timedelta(minutes=1)
 _OLDEST_YEAR: Final = 2000
-_MAX_PODS: Final = 4_096
-"""As many workers as a spec may ask for."""
 _MAX_COUNTED: Final = 2**31
 """Largest plausible counter: the operator never reaches it, and could not continue from there."""
 
@@ -115,7 +114,7 @@ def _with_counts(status: RLJobStatus) -> tuple[RLJobStatus, list[str]]:
     odd = [name for name in ("attempt", "failures") if getattr(status, name) > _MAX_COUNTED]
     changes: dict[str, Any] = dict.fromkeys(odd, 0)
     size = status.assignment.size
-    if status.assignment.epoch > _MAX_COUNTED or (size is not None and max(size.workers, size.held) > _MAX_PODS):
+    if status.assignment.epoch > _MAX_COUNTED or (size is not None and max(size.workers, size.held) > MAX_PODS):
         odd.append("assignment")
         changes["assignment"] = Assignment()
     if not changes:

@@ -1,7 +1,5 @@
 """Submit jobs, and find what belongs to them."""
 
-import math
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,21 +15,11 @@ from longshore_client.kube import Kube
 from longshore_client.transfer.copy import StorageClaim
 from longshore_client.transfer.pod import trouble
 from longshore_client.view import job_view
+from longshore_client.yaml_values import ManifestLoader
 from longshore_kube.resources import CLAIMS, PODS, Json
 
 DELETE_TIMEOUT_S: Final = 180.0
 START_TIMEOUT_S: Final = 600.0
-
-_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
-_INT: Final = "tag:yaml.org,2002:int"
-_FLOAT: Final = "tag:yaml.org,2002:float"
-_MAX_PLAIN: Final = 1e21
-"""Below it, kubectl writes a float without a fraction as an integer."""
-_INT_PATTERN: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
-_FLOAT_PATTERN: Final = re.compile(
-    r"(?:[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-)
 
 
 def read_manifest(path: Path) -> list[Json]:
@@ -44,7 +32,7 @@ def read_manifest(path: Path) -> list[Json]:
         raise ClientError(f"There is no file {path}.")
     try:
         text = path.read_text(encoding="utf-8")
-        documents = [one for one in yaml.load_all(text, _Loader) if one is not None]
+        documents = [one for one in yaml.load_all(text, ManifestLoader) if one is not None]
     except yaml.YAMLError as error:
         raise ClientError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -54,28 +42,6 @@ def read_manifest(path: Path) -> list[Json]:
     if not documents:
         raise ClientError(f"{path} is empty.")
     return documents
-
-
-class _Loader(yaml.SafeLoader):
-    """Dates and times are text and numbers need no dot, as kubectl reads them."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TIMESTAMP, _INT, _FLOAT)]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-def _number_or_text(loader: _Loader, node: yaml.ScalarNode) -> float | str:
-    """Return a number, as 1000 for 1e3, or the text of one beyond all numbers, such as the hash 12e4567."""
-    number = loader.construct_yaml_float(node)
-    if math.isinf(number) and not node.value.lower().endswith("inf"):
-        return str(node.value)
-    return int(number) if number.is_integer() and abs(number) < _MAX_PLAIN else number
-
-
-_Loader.add_implicit_resolver(_INT, _INT_PATTERN, list("-+0123456789"))
-_Loader.add_implicit_resolver(_FLOAT, _FLOAT_PATTERN, list("-+0123456789."))
-_Loader.add_constructor(_FLOAT, _number_or_text)
 
 
 def _require_object(document: Any, path: Path) -> None:

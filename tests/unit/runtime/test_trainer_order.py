@@ -1,28 +1,45 @@
 """Ranks that compute together get calls in one order, whichever threads make them."""
 
 import threading
-import time
 from collections import defaultdict
 from typing import Any
 
 import pytest
+import ray
 
 from longshore_runtime.clock import SystemClock
-from longshore_runtime.trainer import group as module
 from longshore_runtime.trainer.group import TrainerGroup
 
 NUM_RANKS = 4
 
 
+LIMIT_S = 60.0
+
+
+class Lock:
+    """Tells that the second thread has come, and has to wait."""
+
+    def __init__(self, has_come: threading.Event) -> None:
+        self._lock, self._has_come = threading.Lock(), has_come
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._has_come.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class Ranks:
-    """Note their calls; a call takes a moment to submit."""
+    """Note their calls. Those of the first thread wait until the second one has come as far as it can."""
 
     num_replicas = 1
 
     def __init__(self) -> None:
         self.calls: defaultdict[int, list[str]] = defaultdict(list)
         self.actors = [Rank(self, number) for number in range(NUM_RANKS)]
-        self.begun = threading.Event()
+        self.begun, self.other_has_come = threading.Event(), threading.Event()
 
     def ranks(self, replica: int) -> range:
         return range(NUM_RANKS)
@@ -44,17 +61,21 @@ class Call:
         self._all.calls[self._rank].append(self._name)
         if self._name == "accumulate":
             self._all.begun.set()
-            time.sleep(0.005)  # Long enough for another thread to come between; the test does not depend on it.
+            assert self._all.other_has_come.wait(LIMIT_S)
+        elif self._rank == NUM_RANKS - 1:
+            self._all.other_has_come.set()  # Nothing has kept it from calling all ranks.
         return object()
 
 
 def test_an_engine_that_joins_asks_all_ranks_for_weights_before_or_after_an_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module.ray, "put", lambda value: value)
+    monkeypatch.setattr(ray, "put", lambda value: value)
     ranks = Ranks()
     trainers = TrainerGroup.__new__(TrainerGroup)
-    vars(trainers).update(_replicas=ranks, _world=ranks, num_given=0, _clock=SystemClock(), _in_order=threading.Lock())
+    vars(trainers).update(
+        _replicas=ranks, _world=ranks, num_given=0, _clock=SystemClock(), _in_order=Lock(ranks.other_has_come)
+    )
     joins = threading.Thread(target=lambda: ranks.begun.wait() and trainers.begin_copies(3))
     joins.start()
     trainers.give(trainers.begin(), 0, [])

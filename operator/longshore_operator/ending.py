@@ -1,0 +1,63 @@
+"""How a pod ended, and whose fault that was. Pure."""
+
+from enum import Enum, auto
+
+from longshore.api.contract import ExitCode
+from longshore_operator.observed import PodView
+
+_INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
+"""`status.reason` of pods that the cluster ended, which is never the fault of the job."""
+_REJECTED_REASONS = frozenset({"NodeAffinity", "TopologyAffinityError", "UnexpectedAdmissionError"})
+"""The same of pods that a kubelet refuses, as after a reboot of its node, before GPUs are registered again."""
+_OUT_OF = "OutOf"
+"""Begins the reason of a kubelet that lacks a resource."""
+
+
+class Ending(Enum):
+    """Why a pod no longer works for the job."""
+
+    SUCCEEDED = auto()
+    USER_ERROR = auto()
+    INTERRUPTED = auto()
+    CRASHED = auto()
+
+
+def ending(pod: PodView) -> Ending | None:
+    """Return how a pod ended, or None while it runs."""
+    if pod.terminal and pod.exit_code == ExitCode.SUCCEEDED:
+        return Ending.SUCCEEDED
+    if pod.terminal and pod.exit_code == ExitCode.USER_ERROR:
+        return Ending.USER_ERROR
+    if pod.deleting or pod.disruption or pod.reason in _INTERRUPTED_REASONS or is_rejected(pod):
+        return Ending.INTERRUPTED
+    if pod.terminal:
+        return Ending.INTERRUPTED if pod.exit_code == ExitCode.INTERRUPTED else Ending.CRASHED
+    return None
+
+
+def is_rejected(pod: PodView) -> bool:
+    """Whether a kubelet refused it. The scheduler may choose the same node again, so its successor waits."""
+    is_refusal = pod.reason in _REJECTED_REASONS or (pod.reason or "").startswith(_OUT_OF)
+    return pod.terminal and pod.exit_code is None and is_refusal
+
+
+def describe_end(pod: PodView) -> str:
+    """Describe in one sentence how a pod ended."""
+    if pod.disruption:
+        what = f"was disrupted ({pod.disruption})"
+    elif pod.reason in _INTERRUPTED_REASONS:
+        what = f"was ended by the cluster ({pod.reason})"
+    elif is_rejected(pod):
+        what = f"was rejected by its node ({pod.reason})"
+    elif pod.exit_code is not None:
+        what = f"exited with code {pod.exit_code}"
+    elif pod.deleting:
+        what = "was deleted"
+    else:
+        what = f"failed ({pod.reason or 'no reason given'})"
+    return f"{pod.name} {what}" + (f": {pod.termination_message}" if pod.termination_message else "")
+
+
+def ended_by_cluster(pod: PodView) -> bool:
+    """Return whether the cluster ended it, which then finds it another place."""
+    return bool(pod.disruption) or pod.reason in _INTERRUPTED_REASONS

@@ -1,0 +1,40 @@
+"""YAML as kubectl reads it, where PyYAML differs: dates, times and numbers."""
+
+import math
+import re
+from typing import Final
+
+import yaml
+
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+_INT: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
+_MAX_PLAIN: Final = 1e21
+"""Below it, kubectl writes a float without a fraction as an integer."""
+_INT_PATTERN: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$")
+_FLOAT_PATTERN: Final = re.compile(
+    r"(?:[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+
+
+class ManifestLoader(yaml.SafeLoader):
+    """Dates and times are text and numbers need no dot, as kubectl reads them."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TIMESTAMP, _INT, _FLOAT)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _number_or_text(loader: ManifestLoader, node: yaml.ScalarNode) -> float | str:
+    """Return a number, as 1000 for 1e3, or the text of one beyond all numbers, such as the hash 12e4567."""
+    number = loader.construct_yaml_float(node)
+    if math.isinf(number) and not node.value.lower().endswith("inf"):
+        return str(node.value)
+    return int(number) if number.is_integer() and abs(number) < _MAX_PLAIN else number
+
+
+ManifestLoader.add_implicit_resolver(_INT, _INT_PATTERN, list("-+0123456789"))
+ManifestLoader.add_implicit_resolver(_FLOAT, _FLOAT_PATTERN, list("-+0123456789."))
+ManifestLoader.add_constructor(_FLOAT, _number_or_text)

@@ -4,6 +4,7 @@ import os
 from typing import Final
 
 from hypothesis import settings
+from hypothesis.internal.conjecture.providers import Constants, HypothesisProvider
 
 DEEP: Final = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 
@@ -21,3 +22,14 @@ def load_profile() -> None:
     settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
     settings.register_profile("deep", deadline=None, max_examples=1000)
     settings.load_profile("deep" if DEEP else "ci")
+    if not DEEP:
+        _draw_no_constants_of_modules()
+
+
+def _draw_no_constants_of_modules() -> None:
+    """Otherwise examples depend on the modules that other tests have imported, and on each number in one of them.
+
+    Hypothesis has no setting for this.
+    """
+    assert hasattr(HypothesisProvider, "_local_constants"), "another version of hypothesis keeps them elsewhere"
+    HypothesisProvider._local_constants = Constants()

@@ -1,6 +1,8 @@
 """The updates of one step: groups go to the trainers as the handover says, while the round runs or after it.
 
-The optimizer steps are the same either way: U groups each, in the order in which the groups became trainable.
+Every optimizer step takes U groups. Those that begin while the round runs take them as they become trainable; after the
+round they take them in the order of the data, so that neither the speed of a reward nor the length of the responses
+decides which groups come first.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -162,6 +164,8 @@ class StepUpdates:
         self._started_s = clock.now_s()
         self._first_dispatch_s: float | None = None
         self._groups: dict[Draw, ScoredGroup] = {}
+        self._not_handed_in: list[Draw] = []
+        """Groups that wait for the end of the round."""
         self._waiting: list[Batch] = []
         self._given: list[Batch] = []
         self._update: PendingUpdate | None = None
@@ -174,8 +178,9 @@ class StepUpdates:
 
     def train_on(self, group: ScoredGroup) -> None:
         self._groups[group.draw] = group
-        self._waiting += self._handover.add(TrainableGroup(group.draw, self._num_tokens(group)))
+        self._not_handed_in.append(group.draw)
         if self._begins_during_rollout:
+            self._hand_in()
             self._dispatch()
 
     def replicas_awake(self, replicas: Iterable[int]) -> None:
@@ -196,6 +201,7 @@ class StepUpdates:
         self._old = None
 
     def finish(self) -> StepTraining:
+        self._hand_in()
         self._waiting += self._handover.round_ended()
         if self._computes_old_log_probs:
             batch = [group for waiting in self._waiting for group in self._in_draw_order(waiting)]
@@ -213,6 +219,11 @@ class StepUpdates:
             old_log_probs_s=None if self._old is None else self._old.compute_s,
             old_log_probs_work=None if self._old is None else self._old.work,
         )
+
+    def _hand_in(self) -> None:
+        draws, self._not_handed_in = sorted(self._not_handed_in), []
+        for draw in draws:
+            self._waiting += self._handover.add(TrainableGroup(draw, self._num_tokens(self._groups[draw])))
 
     def _dispatch(self) -> None:
         waiting, self._waiting = self._waiting, []

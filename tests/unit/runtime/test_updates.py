@@ -1,10 +1,12 @@
-"""The updates of a step: pipelined or after the round, the trainers do the same optimizer steps."""
+"""The updates of a step: pipelined or after the round, the trainers do the same optimizer steps on the same groups."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longshore.api.algorithm import Algorithm, AlgorithmName
 from longshore.api.objective import OBJECTIVES
@@ -134,19 +136,34 @@ class Step:
 
 
 @pytest.mark.parametrize("groups_per_update", [1, 2, 4, 6])
-def test_pipelined_and_after_the_round_the_trainers_do_the_same(groups_per_update: int) -> None:
+def test_pipelined_and_after_the_round_the_trainers_do_the_same_over_the_same_groups_in_the_same_order(
+    groups_per_update: int,
+) -> None:
     overlapped, serial = (
         Step(pipelined=True, groups_per_update=groups_per_update),
         Step(pipelined=False, groups_per_update=groups_per_update),
     )
-    first, second = overlapped.train(), serial.train()
+    first, second = overlapped.train(sorted(ARRIVAL)), serial.train(ARRIVAL)
     assert overlapped.trainers.calls == serial.trainers.calls
     assert overlapped.weights() == serial.weights()
     assert first.updates == second.updates
     assert first.samples == second.samples
 
 
-def test_an_update_takes_u_groups_in_the_order_in_which_they_became_trainable() -> None:
+@given(arrival=st.permutations(ARRIVAL), groups_per_update=st.integers(1, 6), num_epochs=st.integers(1, 2))
+def test_after_the_round_neither_lengths_nor_rewards_decide_which_groups_come_first(
+    arrival: list[int], groups_per_update: int, num_epochs: int
+) -> None:
+    one, other = (Step(pipelined=False, groups_per_update=groups_per_update, num_epochs=num_epochs) for _ in range(2))
+    trained = [one.train(ARRIVAL), other.train(arrival)]
+    assert one.trainers.calls == other.trainers.calls
+    assert one.weights() == other.weights()
+    assert trained[0] == trained[1]
+    rows = [row for name, *rows in one.trainers.calls if name == "add" for row in rows]
+    assert rows == sorted(ARRIVAL) * num_epochs, "the order of the data"
+
+
+def test_while_the_round_runs_an_update_takes_u_groups_in_the_order_in_which_they_became_trainable() -> None:
     """Within a batch they are ordered by draw: sums do not depend on who was quicker by a moment."""
     step = Step(pipelined=True)
     trained = step.train()
@@ -199,7 +216,7 @@ def test_the_trainers_have_begun_once_they_were_given_anything(pipelined: bool) 
 def test_every_epoch_makes_the_same_updates_and_the_batch_counts_once() -> None:
     step = Step(pipelined=False, groups_per_update=3, num_epochs=2, max_mismatch=0.1)
     trained = step.train()
-    assert step.trainers.calls == [("add", 0, 4, 5), ("step",), ("add", 1, 2, 3), ("step",)] * 2
+    assert step.trainers.calls == [("add", 0, 1, 2), ("step",), ("add", 3, 4, 5), ("step",)] * 2
     assert step.trainers.limits == [0.1, None, None, None]
     assert [update.update.policy_version for update in trained.updates] == [1, 2, 3, 4]
     assert trained.batches[:2] == trained.batches[2:], "lost trainers repeat every update"
@@ -211,7 +228,7 @@ def test_every_epoch_makes_the_same_updates_and_the_batch_counts_once() -> None:
 def test_old_log_probs_are_those_of_the_steps_start_in_all_updates() -> None:
     step = Step(pipelined=False, groups_per_update=3, num_epochs=2, computes_old_log_probs=True)
     trained = step.train()
-    assert step.trainers.calls[0] == ("log_probs", 0, 4, 5, 1, 2, 3)
+    assert step.trainers.calls[0] == ("log_probs", 0, 1, 2, 3, 4, 5)
     assert [call[0] for call in step.trainers.calls[1:]] == ["add", "step"] * 4
     old = {values for batch in trained.batches for sample in batch for values in [sample.old_log_probs]}
     assert old == {(0.0,) * 4}, "of version 0"

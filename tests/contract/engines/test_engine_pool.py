@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 
@@ -22,7 +23,6 @@ from longshore.api.status import Assignment
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
-from longshore_runtime.cluster.actors import wait_ended
 from longshore_runtime.cluster.joined import wait_for_pods
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.engine_protocol import LiveResponse
@@ -494,6 +494,9 @@ class Owner:
         """In a list, since Ray would replace a reference by what it refers to."""
         return [ray.put(part)]
 
+    def pid(self) -> int:
+        return os.getpid()
+
 
 def test_an_engine_that_hangs_in_a_step_is_lost_and_comes_back(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_handle, "HEARTBEAT_S", 0.05)
@@ -521,8 +524,9 @@ def test_weights_that_are_gone_with_their_trainer_leave_engines_waiting_for_othe
     outside = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
     owner = ray.remote(Owner).options(num_cpus=0, label_selector=outside).remote()
     lost = weights(1, lambda part: ray.get(owner.put.remote(part))[0])
+    process = psutil.Process(ray.get(owner.pid.remote()))
     ray.kill(owner)
-    wait_ended([owner])  # Until then, engines can fetch them.
+    process.wait(timeout=60)  # Until then, engines can fetch them, though Ray may call the actor dead.
     with pytest.raises(TrainerLost, match="the published weights are gone"):
         job.pool.publish(lost)
     assert job.pool.serving() == []

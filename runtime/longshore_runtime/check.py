@@ -17,7 +17,7 @@ from longshore.api.model import Data, Source
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import TrainerBackend, TrainerSettings
-from longshore.checks.job import few_prompts
+from longshore.checks.job import ROWS_ARE_RIGHT, few_prompts, is_jsonl
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.result import Check, CheckResult, not_checked
@@ -54,6 +54,8 @@ def results(request: CheckRequest) -> Iterator[CheckResult]:
         yield from _made(Check.TRAINER_SIZES, request, lambda name: _trainer_sizes(name, spec.trainer, model))
     if model is not None:
         yield from _made(Check.TOKENIZER, request, lambda name: _tokenizer(name, model))
+    if data is not None and not is_jsonl(spec.data, data):
+        yield from _made(Check.DATA_ROWS, request, lambda name: _data_rows(name, spec.data.each[0], functions, data))
     if data is not None and any(one.kind in (RewardKind.MATHS, RewardKind.CODE) for one in functions):
         yield from _made(Check.REFERENCES, request, lambda name: _references(name, spec.data.each[0], functions, data))
     if model is not None and data is not None:
@@ -88,6 +90,16 @@ def _tokenizer(name: Check, model: Path) -> CheckResult:
     tokenizer = load_tokenizer(model)
     template = "a" if tokenizer.chat_template else "no"
     return CheckResult(name, detail=f"{len(tokenizer):,} tokens, {template} chat template")
+
+
+def _data_rows(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
+    """Of files that need packages of the runtime; the command line has looked at others."""
+    mistakes = []
+    for row in _rows(path, source):
+        mistake = row_mistake(row.fields, source) or domain_mistake(row.fields, source, functions)
+        if mistake is not None:
+            mistakes.append(f"{row.source}: {mistake}")
+    return CheckResult(name, tuple(mistakes), ROWS_ARE_RIGHT)
 
 
 def _references(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
@@ -167,15 +179,19 @@ def _import(name: Check, function: RewardFunction) -> CheckResult:
 
 
 def _valid_rows(path: Path, source: Source) -> "list[Row] | None":
-    """Rows that are prompts with answers; None where the file cannot be read. Another check tells about the others."""
+    """Rows that are prompts with answers; None where the file cannot be read. `Check.DATA_ROWS` tells what is wrong."""
+    try:
+        return [row for row in _rows(path, source) if row_mistake(row.fields, source) is None]
+    except UserError:
+        return None
+
+
+def _rows(path: Path, source: Source) -> "list[Row]":
+    """Raises UserError where the file cannot be read."""
     from longshore_runtime.data.reading import DataFile, read_files, read_rows
 
     is_download = source.origin.path is None
-    try:
-        rows = read_files([DataFile(path.name, path)], source) if is_download else read_rows(path, source)
-    except UserError:
-        return None
-    return [row for row in rows if row_mistake(row.fields, source) is None]
+    return read_files([DataFile(path.name, path)], source) if is_download else read_rows(path, source)
 
 
 def main() -> None:

@@ -65,8 +65,14 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
     results = [CheckResult(Check.SPEC, detail="fields and rules are right")]
     results += file_checks(spec, options.model, options.data, memory)
     is_whole = all(one.outcome is not CheckOutcome.FAILED for one in results if one.name is Check.MODEL_FILES)
-    results += _runtime_checks(spec, options.model if is_whole else None, options.data, options.skipped)
-    return [result for result in results if result.name not in options.skipped]
+    more = list(_runtime_checks(spec, options.model if is_whole else None, options.data, options.skipped))
+    made = {result.name for result in more if result.outcome is not CheckOutcome.NOT_CHECKED}
+    results = [result for result in results if result.name not in made] + more
+    return sorted((result for result in results if result.name not in options.skipped), key=_place)
+
+
+def _place(result: CheckResult) -> int:
+    return list(Check).index(result.name)
 
 
 def gpu_bytes(workers: Workers, gpu_type: str | None, gpu_memory: str | None) -> float | None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
-from longshore.api.model import DataFormat, Source
+from longshore.api.model import Data, DataFormat, Source
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.api.tracking import Tracking
@@ -15,6 +16,8 @@ from longshore.checks.model_limits import limit_mistakes
 from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, is_wanted, row_mistake
 from longshore.checks.trackers import missing_packages
+
+ROWS_ARE_RIGHT: Final = "every row is a prompt with an answer"
 
 
 def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_bytes: float | None) -> list[CheckResult]:
@@ -83,9 +86,14 @@ def _rows_check(spec: RLJobSpec, path: Path | None) -> CheckResult:
         return not_checked(name, "several data sets are checked when the job starts")
     if path is None:
         return not_checked(name, f"name a copy of {spec.data.path or spec.data.hub!r} with --data")
-    if spec.data.format is not DataFormat.JSONL or path.suffix == ".parquet":
-        return not_checked(name, "only JSONL files are checked here")
-    return CheckResult(name, tuple(data_mistakes(spec, path)), "every row is a prompt with an answer")
+    if not is_jsonl(spec.data, path):
+        return not_checked(name, "Parquet files and Hugging Face data sets are read by longshore[runtime]")
+    return CheckResult(name, tuple(data_mistakes(spec, path)), ROWS_ARE_RIGHT)
+
+
+def is_jsonl(data: Data, path: Path) -> bool:
+    """Return whether a copy of the job's data can be read without packages of the runtime."""
+    return data.format is DataFormat.JSONL and path.suffix != ".parquet"
 
 
 def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:

@@ -35,8 +35,22 @@ def conversation(prompt: str | Sequence[Message], chat: Chat | None) -> tuple[Me
 
 
 def _messages(prompt: Sequence[Message]) -> tuple[Message, ...]:
-    """Return messages without the optional keys that they lack: Parquet has each key of any message in all of them."""
-    return tuple({key: value for key, value in one.items() if value is not None or key == "content"} for one in prompt)
+    """Return messages, and the parts of their contents, without the optional keys that they lack.
+
+    Parquet has each key of any message in all of them. Templates ask whether a part has a key, such as `image`.
+    """
+    return tuple(
+        {key: _parts(value) for key, value in one.items() if value is not None or key == "content"} for one in prompt
+    )
+
+
+def _parts(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    return [
+        {key: found for key, found in part.items() if found is not None} if isinstance(part, Mapping) else part
+        for part in value
+    ]
 
 
 def rendered(messages: Sequence[Message], chat: Chat | None, tokenizer: ChatTokenizer, source: str) -> str:

@@ -2,6 +2,8 @@
 
 import atexit
 import builtins
+import gc
+import io
 import json
 import os
 import sys
@@ -35,8 +37,10 @@ def run(source: bytes, is_function: bool) -> NoReturn:
     except BaseException:  # noqa: BLE001 - the end of the program, whatever it raised
         traceback.print_exc(limit=-_TRACEBACK_FRAMES)
     finally:
-        _flush()
-        os._exit(status)
+        try:
+            _flush()
+        finally:
+            os._exit(status)
 
 
 def _offer_names(is_function: bool) -> None:
@@ -97,12 +101,16 @@ def _wind_up() -> None:
     """What the interpreter does at its end."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    if sys.stdout is not None and not getattr(sys.stdout, "closed", False):
-        sys.stdout.flush()
+    stdout = getattr(sys, "stdout", None)
+    if stdout is not None and not getattr(stdout, "closed", False):
+        stdout.flush()
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    """Write out what is buffered, also in files that the program has opened itself, such as `open(1, "w")`."""
+    opened = [found for found in gc.get_objects() if issubclass(type(found), io.IOBase)]
+    standard = [getattr(sys, name, None) for name in ("stdout", "stderr")]
+    for stream in (*standard, *opened):
         try:
             stream.flush()
         except BaseException:  # noqa: BLE001, S112 - the program may have put anything in their place

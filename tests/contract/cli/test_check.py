@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from longshore.api.spec import RLJobSpec
@@ -45,9 +47,9 @@ def command(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def found(model: Path | None, data: Path | None, **changes: Any) -> dict[Check, CheckResult]:
+def found(model: Path | None, rows: Path | None, /, **changes: Any) -> dict[Check, CheckResult]:
     spec = RLJobSpec.model_validate(SPEC | changes)
-    return {one.name: one for one in results(CheckRequest(spec, model, data))}
+    return {one.name: one for one in results(CheckRequest(spec, model, rows))}
 
 
 def test_a_job_that_can_work_passes_every_check(model: Path, tmp_path: Path) -> None:
@@ -73,6 +75,31 @@ def test_a_mistake_is_a_cross_for_people_and_an_entry_for_programs(tmp_path: Pat
     assert code == 1
     assert f"✗ data-rows    1 mistake\n  {rows}\n✗ references   1 mistake\n  {reference}\n" in reported
     assert "– model-files  not checked: name a copy of 'models/tiny' with --model\n" in reported
+
+
+PARQUET = {"path": "data/train", "format": "Parquet", "heldOutPrompts": 1}
+"""A directory of files."""
+
+
+def test_rows_of_parquet_files_are_looked_at_like_those_of_jsonl(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "train"
+    data.mkdir()
+    table = {"question": ["1+1", "2+2", None], "answer": ["2", "4", "0"]}
+    parquet.write_table(pa.table(table), data / "part-0.parquet")
+    mistyped = found(model, data, data=PARQUET | {"promptField": "prompt"})[Check.DATA_ROWS]
+    assert mistyped.mistakes == (
+        "data/train/part-0.parquet, row 0: no field 'prompt' (it has 'question', 'answer'); set data.promptField",
+    )
+    wrong = found(model, data, data=PARQUET | {"promptField": "question"})
+    assert wrong[Check.DATA_ROWS].mistakes == (
+        "data/train/part-0.parquet, row 2: 'question' must be a text or a list of messages, not NoneType",
+    )
+    parquet.write_table(pa.table({"prompt": ["1+1"] * 3, "answer": ["2"] * 3}), data / "part-0.parquet")
+    code, reported = command(manifest(tmp_path / "job.yaml", data=PARQUET), "--data", data, "--model", model)
+    assert code == 0
+    names = [line.split()[:2] for line in reported.splitlines()]
+    assert ["✓", "data-rows"] in names
+    assert [name for _, name in names] == [name for name in Check if ["✓", name] in names], "each once, in their order"
 
 
 def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Letters:
         return "".join(map(chr, tokens))
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
-        return "|".join(message["content"] or "" for message in messages) + ">"
+        return "|".join(str(message["content"] or "") for message in messages) + ">"
 
 
 def data(**options: Any) -> Data:
@@ -166,9 +166,19 @@ def test_with_chat_a_text_is_a_user_message_and_what_it_says_reaches_the_templat
     assert list(sets.train[0].messages) == messages
 
 
-def test_keys_that_parquet_adds_to_messages_do_not_reach_the_template(tmp_path: Path) -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
-    rows = [{"prompt": [{"role": "user", "content": "hi"}, call], "answer": "a"}]
+TEXT, IMAGE = {"type": "text", "text": "hi"}, {"type": "image", "image": "a.png"}
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}],
+        [{"role": "user", "content": [TEXT, IMAGE]}],
+    ],
+    ids=["messages", "parts"],
+)
+def test_keys_that_parquet_adds_do_not_reach_the_template(tmp_path: Path, conversation: list[dict[str, Any]]) -> None:
+    rows = [{"prompt": conversation, "answer": "a"}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     options, tokenizer = Data(path="a.parquet", format=DataFormat.PARQUET, held_out_prompts=0), Recording()
     sets = prompts(tmp_path / "a.parquet", options, tokenizer=tokenizer)

@@ -89,7 +89,7 @@ class Controller:
         memory = self._memories.get(key)
         if memory is not None:
             memory.news_version = int(news.resource_version)
-        if memory is not None and not news.is_deleted:
+        if memory is not None and memory.uid == news.uid and not news.is_deleted:
             is_own = news.resource_version == memory.seen_version
             if is_own or (news.generation and news.generation == memory.finished_generation):
                 return

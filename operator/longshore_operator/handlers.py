@@ -35,6 +35,7 @@ _CHUNK_SIZE: Final = 16
 class JobNews:
     """News of a job from the watch."""
 
+    uid: str
     resource_version: str
     generation: int
     is_deleted: bool = False
@@ -77,7 +78,8 @@ def registry(access: Access, wake: Wake) -> kopf.OperatorRegistry:
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=result)
     async def on_rljob(type: str | None, meta: Mapping[str, Any], **_: Any) -> None:
-        news = JobNews(meta["resourceVersion"], meta.get("generation", 0), type == "DELETED", type is None)
+        generation = meta.get("generation", 0)
+        news = JobNews(meta["uid"], meta["resourceVersion"], generation, type == "DELETED", type is None)
         wake((meta["namespace"], meta["name"]), news)
 
     return result

@@ -32,6 +32,12 @@ READY = {"type": "Ready", "status": "True"}
 READ = [("GET", "rljobs")]
 
 
+def news_of(job: Object) -> JobNews:
+    """What the watch tells of a job."""
+    metadata = job["metadata"]
+    return JobNews(metadata["uid"], metadata["resourceVersion"], metadata["generation"])
+
+
 class CountingClient(Client):
     """The client, which remembers what it asked for."""
 
@@ -83,7 +89,7 @@ class Operator:
             await coordinator.apply(body | {"status": {"runtime": runtime}}, "status")
         job = await self.kube.get("RLJob", *KEY)
         assert job is not None
-        self.controller.on_news(KEY, JobNews(job["metadata"]["resourceVersion"], job["metadata"]["generation"]))
+        self.controller.on_news(KEY, news_of(job))
 
     async def create(self, name: str, spec: dict[str, Any]) -> Object:
         """Another job."""
@@ -211,8 +217,8 @@ async def test_what_others_change_while_the_status_of_a_job_is_written_is_not_ta
         result = await operator.controller._pass(KEY)
         stored = await operator.kube.get("RLJob", *KEY)
         assert stored is not None
-        phase, metadata = stored["status"]["phase"], stored["metadata"]
-        operator.controller.on_news(KEY, JobNews(metadata["resourceVersion"], metadata["generation"]))
+        phase = stored["status"]["phase"]
+        operator.controller.on_news(KEY, news_of(stored))
         assert phase == "Suspended" or result.next_look_s == 0.0 or woken, "nobody looks at the job again"
     assert not changes
 
@@ -234,7 +240,7 @@ async def test_a_job_costs_at_most_24_requests_until_it_runs(
     spec = SPEC | {"workers": {"replicas": 9, "gpusPerPod": 0}, "reward": {"pods": 0}}
     created = await operator.create(key[1], spec)
     calls.clear()
-    operator.controller.on_news(key, JobNews(created["metadata"]["resourceVersion"], 1))
+    operator.controller.on_news(key, news_of(created))
     operator.controller.schedule.open()
     await operator.until_no_pass_is_due()
     num_seen = 0
@@ -266,21 +272,31 @@ async def test_a_child_that_was_created_loses_what_its_manifest_has_no_more(oper
     assert managers == [("longshore-operator", "Apply")]
 
 
-async def test_a_job_that_has_ended_is_not_read_again_until_its_spec_changes(operator: Operator) -> None:
-    key, controller = KEY, operator.controller
+async def ended_job(operator: Operator) -> JobNews:
+    """News of a job that has just ended."""
     await operator.kube.client.patch(RLJOBS, "demo", "default", {"spec": {"suspend": True}})
     await operator.kube.client.patch(RLJOBS, "demo", "default", {"spec": {"coordinator": {"template": {"spec": 5}}}})
-    controller._memories.clear()
+    operator.controller._memories.clear()
     for _ in range(3):
         await operator.look()
-    stored = await operator.kube.get("RLJob", *key)
+    stored = await operator.kube.get("RLJob", *KEY)
     assert stored is not None
     assert stored["status"]["phase"] == "Failed"
-    generation = stored["metadata"]["generation"]
-    controller.on_news(key, JobNews("999999", generation))
-    assert controller.schedule.num_pending() == 0
-    controller.on_news(key, JobNews("999999", generation + 1))
-    assert controller.schedule.num_pending() == 1
+    return replace(news_of(stored), resource_version="999999")
+
+
+async def test_a_job_that_has_ended_is_not_read_again_until_its_spec_changes(operator: Operator) -> None:
+    news = await ended_job(operator)
+    operator.controller.on_news(KEY, news)
+    assert operator.controller.schedule.num_pending() == 0
+    operator.controller.on_news(KEY, replace(news, generation=news.generation + 1))
+    assert operator.controller.schedule.num_pending() == 1
+
+
+async def test_a_job_is_read_although_one_of_its_name_has_ended_and_nobody_saw_that_one_go(operator: Operator) -> None:
+    news = await ended_job(operator)
+    operator.controller.on_news(KEY, replace(news, uid="another", is_listed=True))
+    assert operator.controller.schedule.num_pending() == 1
 
 
 async def test_a_job_that_changed_is_looked_at_before_those_that_are_only_listed(operator: Operator) -> None:
@@ -288,8 +304,8 @@ async def test_a_job_that_changed_is_looked_at_before_those_that_are_only_listed
     calls: list[tuple[str, str]] = []
     operator.kube.client.calls = calls
     for index in range(40):
-        controller.on_news(("default", f"other-{index}"), JobNews("1", 1, is_listed=True))
-    controller.on_news(KEY, JobNews("999999", 99))
+        controller.on_news(("default", f"other-{index}"), JobNews(f"uid-{index}", "1", 1, is_listed=True))
+    controller.on_news(KEY, JobNews("uid", "999999", 99))
     controller.schedule.open()
     await operator.until_no_pass_is_due()
     assert calls[0][1].endswith("/rljobs/demo")

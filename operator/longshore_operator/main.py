@@ -18,6 +18,7 @@ import structlog
 from aiohttp import web
 
 from longshore.api import names
+from longshore.api.contract import POD_USER, USERS_ASSIGNED
 from longshore.api.scheduling import PodGroupKind
 from longshore_kube.access import Access, load
 from longshore_kube.errors import KubeError
@@ -89,6 +90,20 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
         metavar="JSON",
         help="NetworkPolicyPeer that may read the pages of jobs (repeatable; default none)",
     )
+    run.add_argument(
+        "--pod-user",
+        type=lambda text: None if text == USERS_ASSIGNED else _user(text),
+        default=POD_USER,
+        metavar="ID",
+        help=f"user and group of the jobs' pods; {USERS_ASSIGNED}: the cluster assigns them (default {POD_USER})",
+    )
+    run.add_argument(
+        "--image-pull-secret",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Secret in the namespace of a job with which its pods pull images (repeatable; default none)",
+    )
     run.add_argument("--no-leader-election", action="store_true", help="this is the only process: do not use a Lease")
     run.add_argument("--lease-namespace", help="namespace of the Lease (default: the operator's own)")
     run.add_argument("--lease-name", default=names.OPERATOR_FIELD_MANAGER, help="name of the Lease")
@@ -105,6 +120,8 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
             page_peers=tuple(given.page_peer),
             priority_classes=frozenset(given.allow_priority_class),
             runtime_classes=frozenset(given.allow_runtime_class),
+            pod_user=given.pod_user,
+            image_pull_secrets=tuple(given.image_pull_secret),
             kueue=given.kueue,
             pod_groups=frozenset(PodGroupKind(kind) for kind in given.pod_groups),
             admission=read_config(given.admission) if given.admission is not None else NO_ADMISSION,
@@ -117,6 +134,13 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
         health_port=given.health_port,
         max_concurrency=given.max_concurrency,
     )
+
+
+def _user(text: str) -> int:
+    user = int(text)
+    if user < 1:
+        raise ValueError("pods do not run as root")
+    return user
 
 
 async def run(options: OperatorOptions, access: Access, stop: asyncio.Event) -> None:

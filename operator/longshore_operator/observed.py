@@ -223,7 +223,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting_message=_shortened(waiting.get("message")),
         role=labels.get(names.LABEL_ROLE),
         tp_size=labels.get(names.LABEL_TP_SIZE),
-        sharing=labels.get(names.LABEL_SHARING, ""),
+        sharing=labels.get(names.LABEL_SHARING) or (metadata.get("annotations") or {}).get(names.LABEL_SHARING, ""),
         others_run="terminated" in container and status.get("phase") == "Running",
         others_stay="terminated" in container and _is_another_running(status),
         owner_uid=controller(metadata).get("uid", ""),

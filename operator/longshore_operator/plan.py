@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from longshore.api.contract import POD_USER
 from longshore.api.scheduling import PodGroupKind
 from longshore.api.status import RLJobStatus
 from longshore_operator.admission.config import NO_ADMISSION, AdmissionConfig
@@ -152,6 +153,10 @@ class OperatorConfig:
     """Kinds of PodGroups that jobs may ask for."""
     runtime_classes: frozenset[str] = frozenset()
     """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
+    pod_user: int | None = POD_USER
+    """User and group of the pods, and the group of their volumes; None: the cluster assigns them, as OpenShift does."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Secrets, in the namespace of a job, with which its pods pull images."""
 
     @property
     def opens_pages(self) -> bool:

@@ -9,7 +9,9 @@ from longshore_kube.quantities import parse_quantity
 
 
 def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Amounts by resource: containers and sidecars together, or its largest init container."""
+    """Amounts by resource: what the pod requests as a whole, else containers and sidecars together, or its largest init
+    container.
+    """
     sidecars: dict[str, Fraction] = defaultdict(Fraction)
     peak: dict[str, Fraction] = defaultdict(Fraction)
     for container in pod.get("initContainers") or ():
@@ -20,11 +22,13 @@ def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
     for container in pod["containers"]:
         for resource, amount in _requested(container).items():
             sidecars[resource] += amount
-    resources = sidecars.keys() | peak.keys()
+    counted = {resource: max(sidecars[resource], peak[resource]) for resource in sidecars.keys() | peak.keys()}
+    whole = pod.get("resources") or {}
+    counted = _amounts(whole.get("limits") or {}) | counted | _amounts(whole.get("requests") or {})
     overhead = _amounts(pod.get("overhead") or {})
     return {
-        resource: max(sidecars[resource], peak[resource]) + overhead.get(resource, 0)
-        for resource in resources | overhead.keys()
+        resource: counted.get(resource, Fraction(0)) + overhead.get(resource, 0)
+        for resource in counted.keys() | overhead.keys()
     }
 
 

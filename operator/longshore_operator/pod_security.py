@@ -7,23 +7,13 @@ from longshore.api.pods import PodOptions
 from longshore_operator import template
 from longshore_operator.plan import OperatorConfig
 
-USER_ID = 1000
-"""User and group of the runtime image; volumes are made writable for the group."""
 _CONTAINER_SECURITY: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-POD_SECURITY: dict[str, Any] = {
-    "runAsNonRoot": True,
-    "runAsUser": USER_ID,
-    "runAsGroup": USER_ID,
-    "fsGroup": USER_ID,
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-_RESTRICTED_POD: dict[str, Any] = {field: POD_SECURITY[field] for field in ("runAsNonRoot", "seccompProfile")}
+_RESTRICTED_POD: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 """Part of the security context that a template cannot change, unless privileged templates are allowed."""
 _OWN_FIELDS = (
     "restartPolicy", "hostname", "subdomain", "serviceAccountName", "automountServiceAccountToken",
@@ -34,6 +24,12 @@ _NODE_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessN
 """Fields of pods that share more with their node or preempt other pods; the operator's own pods have none of them."""
 _POWERS = ("privileged", "procMount", "capabilities")
 """Fields of a container's security context that give it power over its node."""
+
+
+def pod_security(user: int | None) -> dict[str, Any]:
+    """Return the security context of a pod. Its volumes are made writable for its group."""
+    ids = {} if user is None else {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
+    return {**_RESTRICTED_POD, **ids, "fsGroupChangePolicy": "OnRootMismatch"}
 
 
 def with_template(

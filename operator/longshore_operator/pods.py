@@ -10,7 +10,7 @@ from longshore.api.rljob import RLJob
 from longshore_operator import mounts, topology
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_security import POD_SECURITY, with_template
+from longshore_operator.pod_security import pod_security, with_template
 
 NODE_GRACE_S = 30
 KUBERNETES_GRACE_S = 30
@@ -158,6 +158,7 @@ def _pod(
     options: PodOptions,
 ) -> dict[str, Any]:
     identity = Identity.of(job)
+    secrets = [{"name": secret} for secret in config.image_pull_secrets]
     metadata = identity.metadata(name, component)
     metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index)}
     metadata["annotations"] = {
@@ -175,7 +176,8 @@ def _pod(
             "enableServiceLinks": False,
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": NODE_GRACE_S,
-            "securityContext": dict(POD_SECURITY),
+            "securityContext": pod_security(config.pod_user),
+            **({"imagePullSecrets": secrets} if secrets else {}),
             "nodeSelector": dict(options.node_selector),
             "tolerations": _tolerations(options),
             "volumes": _volumes(job),

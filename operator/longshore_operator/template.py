@@ -29,6 +29,7 @@ _REPLACED: Final = frozenset({"readinessProbe", "livenessProbe", "startupProbe"}
 """Objects that are replaced whole: a probe has one kind of check, and two merged ones have two."""
 
 _AMOUNTS: Final[dict[Any, Any]] = {...: _Quantity}
+_RESOURCES: Final[Json] = {"requests": _AMOUNTS, "limits": _AMOUNTS}
 _CHECK: Final[Json] = {"httpGet": {}, "tcpSocket": {}, "terminationGracePeriodSeconds": int}
 _CONTAINER: Final[Json] = {
     "name": str,
@@ -36,7 +37,7 @@ _CONTAINER: Final[Json] = {
     "envFrom": [{}],
     "ports": [{"containerPort": int}],
     "volumeMounts": [{"mountPath": str}],
-    "resources": {"requests": _AMOUNTS, "limits": _AMOUNTS},
+    "resources": _RESOURCES,
     "securityContext": {},
     "lifecycle": {"postStart": _CHECK, "preStop": _CHECK},
     **dict.fromkeys(_REPLACED, _CHECK),
@@ -53,6 +54,8 @@ _SHAPE: Final[Json] = {
         "resourceClaims": [{"name": str}],
         "hostAliases": [{"ip": str}],
         "nodeSelector": {...: str},
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}},
+        "resources": _RESOURCES,
         "overhead": _AMOUNTS,
         "securityContext": {},
         "terminationGracePeriodSeconds": int,

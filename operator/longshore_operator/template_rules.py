@@ -127,6 +127,7 @@ def _spec(spec: Json, allowed: Allowed) -> Iterator[str]:
         yield "spec.shareProcessNamespace: containers must not see each other's processes"
     yield from _classes(spec, allowed)
     yield from _grace("spec", spec)
+    yield from _apart((spec.get("affinity") or {}).get("podAntiAffinity") or {})
     security = spec.get("securityContext", {})
     yield from _security("spec.securityContext", security, _POD_SECURITY)
     for volume in spec.get("volumes", ()):
@@ -146,6 +147,15 @@ def _classes(spec: Json, allowed: Allowed) -> Iterator[str]:
     refused = refused_runtime_class(spec.get("runtimeClassName"), allowed)
     if refused is not None:
         yield f"spec.runtimeClassName: {refused}"
+
+
+def _apart(anti_affinity: Json) -> Iterator[str]:
+    """Required anti-affinity holds both ways: where such a pod is, pods of others may no longer go."""
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    for term in anti_affinity.get(field) or ():
+        for scope in ("namespaces", "namespaceSelector"):
+            if scope in term:
+                yield f"spec.affinity.podAntiAffinity.{field}.{scope}: keeps pods of other namespaces from nodes"
 
 
 def _grace(path: str, fields: Mapping[str, Any]) -> Iterator[str]:
@@ -194,7 +204,7 @@ def _security(path: str, security: Json | None, forbidden: tuple[str, ...]) -> I
             yield f"{path}.{field}: is not for a template"
     if "runAsNonRoot" in security and security["runAsNonRoot"] is not True:
         yield f"{path}.runAsNonRoot: must stay true"
-    if "runAsUser" in security and not _is_user(security["runAsUser"]):
+    if security.get("runAsUser") is not None and not _is_user(security["runAsUser"]):
         yield f"{path}.runAsUser: must be a number above 0 (root)"
 
 

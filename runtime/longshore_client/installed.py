@@ -1,5 +1,6 @@
 """What of Longshore is installed in a cluster."""
 
+from collections import defaultdict
 from typing import Final
 
 from longshore_client.kube import Kube
@@ -16,17 +17,28 @@ def operator_deployments(kube: Kube, namespace: str) -> list[Json]:
     return kube.items(DEPLOYMENTS.path(namespace), labels=f"app.kubernetes.io/instance={RELEASE}")
 
 
-def runtime_image(kube: Kube) -> str | None:
-    """Return the image that the installed operator gives to jobs; None where that cannot be seen."""
+def operator_options(kube: Kube) -> dict[str, list[str]] | None:
+    """Return the values of the installed operator's options, by name; None where they cannot be seen."""
     try:
         deployments = operator_deployments(kube, NAMESPACE)
     except ApiError as error:
         if error.code in (403, 404):
             return None
         raise
+    options: defaultdict[str, list[str]] = defaultdict(list)
     for deployment in deployments:
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             for word in container.get("command", []) + container.get("args", []):
-                if word.startswith("--runtime-image="):
-                    return str(word.partition("=")[2])
-    return None
+                name, _, value = word.partition("=")
+                options[name].append(value)
+    return dict(options) or None
+
+
+def assigns_users(kube: Kube) -> bool:
+    """Return whether the cluster is OpenShift, which gives the pods of each namespace a user and a group."""
+    try:
+        return kube.find("/apis/security.openshift.io") is not None
+    except ApiError as error:
+        if error.code == 403:
+            return False
+        raise

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import yaml
 
-from longshore.api import names
+from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.status import Phase
 from longshore_client import installed
 from longshore_client.errors import ClientError
 from longshore_client.kube import Kube
 from longshore_client.transfer.copy import StorageClaim
-from longshore_client.transfer.pod import trouble
+from longshore_client.transfer.pod import IDS, HelperOptions, trouble
 from longshore_client.view import job_view
 from longshore_client.yaml_values import ManifestLoader
 from longshore_kube.resources import CLAIMS, PODS, Json
@@ -196,8 +196,8 @@ def claim_of(kube: Kube, name: str, image: str | None) -> StorageClaim:
     job = kube.job(name)
     storage = job["spec"]["storage"]
     claim = storage.get("claimName") or names.storage_claim(name)
-    image = image or job["spec"].get("image") or _pod_image(kube, name)
-    return StorageClaim(claim, image or _installed_image(kube), job)
+    pod = next(iter(kube.pods(f"{names.LABEL_JOB}={name}")), None)
+    return StorageClaim(claim, _helper(kube, image or job["spec"].get("image"), pod), job)
 
 
 def claim_named(kube: Kube, claim: str, image: str | None) -> StorageClaim:
@@ -208,7 +208,7 @@ def claim_named(kube: Kube, claim: str, image: str | None) -> StorageClaim:
     """
     if kube.find(CLAIMS.path(kube.namespace, claim)) is None:
         raise ClientError(f"There is neither an RLJob nor a claim {claim!r} in namespace {kube.namespace!r}.")
-    return StorageClaim(claim, image or _installed_image(kube))
+    return StorageClaim(claim, _helper(kube, image))
 
 
 def output_path(job: Json) -> str:
@@ -218,20 +218,27 @@ def output_path(job: Json) -> str:
     )
 
 
-def _pod_image(kube: Kube, name: str) -> str | None:
-    for pod in kube.pods(f"{names.LABEL_JOB}={name}"):
-        return str(pod["spec"]["containers"][0]["image"])
-    return None
+def _helper(kube: Kube, image: str | None, pod: Json | None = None) -> HelperOptions:
+    """Return how a helper pod starts: as `pod`, one of the job's, or as the installed operator starts pods.
 
-
-def _installed_image(kube: Kube) -> str:
-    image = installed.runtime_image(kube)
+    `image` has precedence.
+    """
+    if pod is not None:
+        spec = pod["spec"]
+        ids = {name: value for name, value in (spec.get("securityContext") or {}).items() if name in IDS}
+        secrets = tuple(secret["name"] for secret in spec.get("imagePullSecrets") or ())
+        return HelperOptions(image or str(spec["containers"][0]["image"]), ids, secrets)
+    options = installed.operator_options(kube) or {}
+    image = image or next(iter(options.get("--runtime-image", ())), None)
     if image is None:
         raise ClientError(
             "The helper pod needs an image with Python, and neither a pod of the job nor the operator shows one.",
             "Name one with --image, as the runtime image that the chart was installed with.",
         )
-    return image
+    default = contract.USERS_ASSIGNED if installed.assigns_users(kube) else str(contract.POD_USER)
+    user = next(iter(options.get("--pod-user", ())), default)
+    ids = {} if user == contract.USERS_ASSIGNED else dict.fromkeys(IDS, int(user))
+    return HelperOptions(image, ids, tuple(options.get("--image-pull-secret", ())))
 
 
 def _wait_deleted(kube: Kube, collection: str, found: Json, kind: str) -> None:

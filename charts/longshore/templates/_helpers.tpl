@@ -47,14 +47,49 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* Ports on which the API server answers: those of the values, and those that this cluster's has behind its service. */}}
+{{/*
+Whether the cluster has ValidatingAdmissionPolicies: not empty if so. Where Helm does not ask the cluster (`helm template`),
+it knows no kinds, but a version.
+*/}}
+{{- define "longshore.hasPolicies" -}}
+{{- if or (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- end -}}
+
+{{/* User and group of all pods: a number, or "assigned". */}}
+{{- define "longshore.podUser" -}}
+{{- if .Values.podUser -}}
+{{- if kindIs "string" .Values.podUser }}{{ .Values.podUser }}{{ else }}{{ int64 .Values.podUser }}{{ end -}}
+{{- else if .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
+assigned
+{{- else -}}
+1000
+{{- end -}}
+{{- end -}}
+
+{{/* Of the operator's pods, and of the chart test. */}}
+{{- define "longshore.podSecurity" -}}
+runAsNonRoot: true
+{{- if ne (include "longshore.podUser" .) "assigned" }}
+runAsUser: {{ include "longshore.podUser" . }}
+runAsGroup: {{ include "longshore.podUser" . }}
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/*
+Ports on which the API server answers: those of the values, and those that this cluster's has behind its service. Those who
+install for one namespace alone may not be allowed to look there.
+*/}}
 {{- define "longshore.apiServerPorts" -}}
 {{- $ports := list -}}
 {{- range .Values.jobNetworkPolicies.apiServerPorts -}}
 {{- $ports = append $ports (int .) -}}
 {{- end -}}
+{{- if or (not .Values.watchNamespace) .Values.crd.install -}}
 {{- range (lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes").ports -}}
 {{- $ports = append $ports (int .port) -}}
+{{- end -}}
 {{- end -}}
 {{- $ports | uniq | toJson -}}
 {{- end -}}

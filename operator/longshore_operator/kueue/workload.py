@@ -31,6 +31,8 @@ _FOR_SCHEDULING: Final = (
     "priorityClassName",
     "runtimeClassName",
     "overhead",
+    "resources",
+    "resourceClaims",
 )
 _OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
 """Not the image: with another one, a job that waits would get another Workload and lose its place in the queue."""

@@ -36,6 +36,10 @@ def sharing_worker(manifest: dict[str, Any], job: RLJob) -> dict[str, Any]:
     assert job.spec.sharing is not None, "it is a member"
     identity, pod = Identity.of(job), deepcopy(manifest)
     token = names.sharing_token(identity.namespace, job.spec.sharing.group)
+    if not job.spec.workers.gpus_per_pod:
+        # It keeps nobody from a node. Other pods would be kept from it by a label.
+        pod["metadata"].setdefault("annotations", {})[names.LABEL_SHARING] = token
+        return pod
     pod["metadata"].setdefault("labels", {})[names.LABEL_SHARING] = token
     other_groups = [
         {"key": names.LABEL_SHARING, "operator": "Exists"},

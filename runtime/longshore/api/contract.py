@@ -43,6 +43,10 @@ ENV_REWARD_MODULES: Final = "LONGSHORE_REWARD_MODULES"
 ENV_RAY_AUTH_MODE: Final = "RAY_AUTH_MODE"
 ENV_RAY_TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
 
+POD_USER: Final = 1000
+"""User and group of the images of Longshore."""
+USERS_ASSIGNED: Final = "assigned"
+"""Said in place of a user: the cluster gives pods theirs, as OpenShift does."""
 CONTAINER: Final = "longshore"
 CONFIG_KEY: Final = "spec.json"
 RAY_TOKEN_KEY: Final = "token"

@@ -25,7 +25,7 @@ class StorageClaim:
     """A storage claim, and what is needed to enter it."""
 
     name: str
-    image: str
+    helper: pod.HelperOptions
     job: Json | None = None
 
 
@@ -111,7 +111,7 @@ def put(kube: Kube, claim: StorageClaim, source: Path, path: str, *, force: bool
 def _channel(
     kube: Kube, claim: StorageClaim, command: list[str], *, read_only: bool, what: str = "copy"
 ) -> Iterator[Channel]:
-    manifest = pod.helper_pod(claim.name, claim.image, read_only=read_only, job=claim.job)
+    manifest = pod.helper_pod(claim.name, claim.helper, read_only=read_only, job=claim.job)
     pods = PODS.path(kube.namespace)
     made = kube.request("POST", pods, manifest)
     name = made["metadata"]["name"]

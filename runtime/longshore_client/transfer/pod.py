@@ -1,5 +1,7 @@
 """The helper pod: mounts the claim, waits, and is deleted after the copy. Built by pure functions."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
@@ -12,10 +14,21 @@ DEADLINE_S: Final = 6 * 3600
 """Seconds after which a helper pod ends, should it not be deleted."""
 _SOURCE_ENV: Final = "LONGSHORE_TRANSFER"
 _WAIT: Final = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
-_USER_ID: Final = 1000
+IDS: Final = ("runAsUser", "runAsGroup", "fsGroup")
 
 
-def helper_pod(claim: str, image: str, *, read_only: bool, job: Json | None) -> Json:
+@dataclass(frozen=True)
+class HelperOptions:
+    """How a helper pod is started."""
+
+    image: str
+    ids: Mapping[str, int]
+    """Of `IDS`; empty: the cluster assigns them."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets with which its image is pulled."""
+
+
+def helper_pod(claim: str, options: HelperOptions, *, read_only: bool, job: Json | None) -> Json:
     """Return a restricted pod with the claim; it goes with the job, when there is one."""
     metadata: Json = {"generateName": f"{claim[:40]}-copy-", "labels": {LABEL: "true"}}
     spec = {
@@ -25,15 +38,15 @@ def helper_pod(claim: str, image: str, *, read_only: bool, job: Json | None) -> 
         "automountServiceAccountToken": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _USER_ID,
-            "runAsGroup": _USER_ID,
-            "fsGroup": _USER_ID,
+            **options.ids,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(image, read_only)],
+        "containers": [_container(options.image, read_only)],
         "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": claim, "readOnly": read_only}}],
     }
+    if options.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in options.pull_secrets]
     if job is not None:
         metadata["ownerReferences"] = [owner_reference(job)]
         spec["affinity"] = _same_node_affinity(job["metadata"]["name"])

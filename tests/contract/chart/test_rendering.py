@@ -100,6 +100,40 @@ def options(**values: Any) -> OperatorConfig:
     return parse(container["command"][3:]).config
 
 
+class TestPodUser:
+    def test_pods_run_as_the_user_of_the_images_or_as_another(self) -> None:
+        for value, user in ((None, 1000), ("", 1000), (1_000_680_000, 1_000_680_000)):
+            values = {} if value is None else {"podUser": value}
+            objects = rendered(**values)
+            of_operator = objects["Deployment", "longshore-operator"]["spec"]["template"]["spec"]["securityContext"]
+            assert of_operator == objects["Pod", "longshore-operator-test"]["spec"]["securityContext"]
+            assert (of_operator["runAsUser"], of_operator["runAsGroup"], options(**values).pod_user) == (user,) * 3
+
+    def test_the_cluster_may_assign_them(self) -> None:
+        security = pod(podUser="assigned")["spec"]["securityContext"]
+        assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert options(podUser="assigned").pod_user is None
+
+    @pytest.mark.parametrize("user", [0, -1, "root", 1.5])
+    def test_what_is_no_user_is_refused(self, user: Any) -> None:
+        assert "podUser" in refusal(podUser=user)
+
+
+def test_pods_of_jobs_pull_their_images_with_the_secrets_of_the_values() -> None:
+    assert options(runtimeImagePullSecrets=[{"name": "a"}, {"name": "b"}]).image_pull_secrets == ("a", "b")
+    assert options().image_pull_secrets == ()
+
+
+class TestPolicies:
+    def test_they_are_there_where_helm_does_not_ask_the_cluster(self) -> None:
+        found = {name for kind, name in rendered() if kind == "ValidatingAdmissionPolicy"}
+        assert found == {"longshore-operator-jobs", "longshore-operator-coordinators"}
+
+    def test_a_queue_is_not_required_of_jobs_which_the_operator_would_not_run_in_one(self) -> None:
+        for values in ({"watchNamespace": "team"}, {"kueue": {"enabled": False}}):
+            assert "jobPolicy.requireQueue" in refusal(jobPolicy={"requireQueue": True}, **values)
+
+
 class TestTemplatesOfJobs:
     def test_classes_that_the_values_list_are_allowed_and_no_others(self) -> None:
         assert options().priority_classes == frozenset()
@@ -154,6 +188,25 @@ class TestOperator:
         assert lease("a", watchNamespace="team-a") == {"a-longshore-operator"}
         assert lease("b", watchNamespace="team-b") == {"b-longshore-operator"}
         assert lease("a") == lease("b") == {"longshore-operator"}, "two for all namespaces would do everything twice"
+
+    def test_helm_refuses_a_second_operator_for_all_namespaces(self) -> None:
+        def bindings(release: str, **values: Any) -> set[str]:
+            return {name for kind, name in rendered(release=release, **values) if kind == "ClusterRoleBinding"}
+
+        assert bindings("a") & bindings("b"), "of one name, and the second release does not own it"
+        assert not bindings("a") & bindings("b", watchNamespace="team")
+
+    def test_a_namespace_whose_name_looks_like_a_number_is_a_text(self) -> None:
+        objects = rendered(watchNamespace="2024", monitoring={"podMonitor": {"enabled": True}})
+        assert objects["Role", "longshore-operator"]["metadata"]["namespace"] == "2024"
+        assert objects["RoleBinding", "longshore-operator"]["metadata"]["namespace"] == "2024"
+        selected = [
+            one["spec"]["matchResources"] for (kind, _), one in objects.items() if kind.endswith("PolicyBinding")
+        ]
+        name = {"kubernetes.io/metadata.name": "2024"}
+        assert selected == [{"namespaceSelector": {"matchLabels": name}}] * 2
+        monitor = objects["PodMonitor", "longshore-operator-coordinators"]
+        assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["2024"]}
 
     def test_switches_switch(self) -> None:
         enabled = {"enabled": True}
@@ -262,6 +315,12 @@ class TestMonitoring:
         rules = rule["spec"]["groups"][0]["rules"]
         written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
         assert rules == written
+
+    def test_an_operator_that_leads_elsewhere_is_not_taken_for_this_one(self) -> None:
+        monitoring = {"rules": {"enabled": True}, "serviceMonitor": {"enabled": True}}
+        rule = rendered("here", monitoring=monitoring)["PrometheusRule", "longshore-operator"]
+        [down] = [one for one in rule["spec"]["groups"][0]["rules"] if one["alert"] == "LongshoreOperatorDown"]
+        assert down["expr"] == 'absent(longshore_operator_leader{namespace="here"} == 1)'
 
     def test_dashboards_are_config_maps_that_the_sidecar_finds(self) -> None:
         objects = rendered(monitoring={"dashboards": {"enabled": True, "annotations": {"folder": "RL"}}})

@@ -11,7 +11,7 @@ import pytest
 
 from longshore.api import contract
 from longshore_client.transfer.archive import unpack
-from longshore_client.transfer.pod import archive_command, helper_pod
+from longshore_client.transfer.pod import HelperOptions, archive_command, helper_pod
 from tests.unit.cli.test_archive import contents, packed
 
 
@@ -39,7 +39,7 @@ def test_the_program_of_the_pod_lists_and_names_what_there_is_instead(tmp_path: 
 
 def in_pod(root: Path, *command: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run what the helper pod runs, with its environment and the mount path replaced by `root`."""
-    (container,) = helper_pod("claim", "image", read_only=True, job=None)["spec"]["containers"]
+    (container,) = helper_pod("claim", HelperOptions("image", {}), read_only=True, job=None)["spec"]["containers"]
     environment = {"PATH": os.environ["PATH"], **{item["name"]: item["value"] for item in container["env"]}}
     words = [str(root) if word == contract.STORAGE_MOUNT else word for word in command]
     return subprocess.run([sys.executable, *words[1:]], input=data, env=environment, capture_output=True, check=False)

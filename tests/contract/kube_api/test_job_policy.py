@@ -61,6 +61,7 @@ def with_container(**container: Any) -> Json:
     return templated(containers=[{"name": OWN, **container}])
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 EIGHT_GPUS: Json = {"workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}}
 HARMLESS: list[Json] = [
     {},
@@ -76,6 +77,9 @@ HARMLESS: list[Json] = [
     {"coordinator": {"resources": {"cpu": 1, "rdma/hca": 1}}},
     with_container(resources={"requests": {"cpu": 1}, "limits": None}),
     with_container(resources=None),
+    templated(affinity={"podAntiAffinity": {REQUIRED: [{"topologyKey": "rack", "labelSelector": {}}]}}),
+    templated(affinity={"podAntiAffinity": {REQUIRED: None}}, resources={"requests": {"cpu": 8}}, resourceClaims=[]),
+    templated(affinity={"podAntiAffinity": None}, resources=None, resourceClaims=None),
 ]
 REFUSED: list[tuple[str, Json]] = [
     ("has a field that is not for templates", templated(hostNetwork=True)),
@@ -93,6 +97,13 @@ REFUSED: list[tuple[str, Json]] = [
                                    "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]),
     ),
     ("opens a port of its node", with_container(ports=[{"containerPort": 1, "hostPort": 1}])),
+    *(
+        (
+            "keeps pods of other namespaces from nodes",
+            templated(affinity={"podAntiAffinity": {REQUIRED: [{"topologyKey": "rack", scope: of_all}]}}),
+        )
+        for scope, of_all in (("namespaceSelector", {}), ("namespaces", ["team-b"]))
+    ),
     ("only urgent may be named here", templated(priorityClassName="system-node-critical")),
     ("only gvisor, kata may be named here", {"reward": {"runtimeClassName": "runc"}}),
     ("more than 8 GPUs", {"workers": {"replicas": 3, "gpusPerPod": 4}}),
@@ -109,6 +120,13 @@ REFUSED: list[tuple[str, Json]] = [
             {"name": OWN},
             {"name": "more", "image": "registry.example.com/rl/i", "resources": {"limits": {"amd.com/gpu": 8}}},
         ]}}}},
+    ),
+    (
+        "are not counted against the limit of 8 GPUs",
+        {"workers": {"template": {"spec": {
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "eight"}],
+            "containers": [{"name": OWN, "image": "registry.example.com/rl/i"}],
+        }}}},
     ),
     ("more than 6 pods", {"workers": {"replicas": 2, "gpusPerPod": 1}, "reward": {"pods": 1, "maxPods": 9}}),
     ("images of jobs must begin with registry.example.com/rl/", {"image": "docker.io/anybody/anything"}),

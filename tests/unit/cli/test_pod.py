@@ -1,27 +1,37 @@
 """The helper pod."""
 
-from longshore_client.transfer.pod import archive_command, helper_pod, trouble
+from longshore_client.transfer.pod import HelperOptions, archive_command, helper_pod, trouble
 from tests.unit.cli.samples import rljob
+
+OPTIONS = HelperOptions("image", {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}, ("registry",))
 
 
 def test_it_satisfies_restricted_pod_security() -> None:
-    spec = helper_pod("claim", "image", read_only=True, job=None)["spec"]
+    spec = helper_pod("claim", OPTIONS, read_only=True, job=None)["spec"]
     (container,) = spec["containers"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsUser"] == 1000
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_where_the_cluster_assigns_users_it_names_none() -> None:
+    spec = helper_pod("claim", HelperOptions("image", {}), read_only=True, job=None)["spec"]
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & spec["securityContext"].keys()
+    assert "imagePullSecrets" not in spec
 
 
 def test_a_fetch_cannot_write() -> None:
-    spec = helper_pod("claim", "image", read_only=True, job=None)["spec"]
+    spec = helper_pod("claim", OPTIONS, read_only=True, job=None)["spec"]
     assert spec["volumes"] == [{"name": "storage", "persistentVolumeClaim": {"claimName": "claim", "readOnly": True}}]
     assert spec["containers"][0]["volumeMounts"][0]["readOnly"] is True
 
 
 def test_it_ends_by_itself_and_goes_with_its_job() -> None:
-    pod = helper_pod("claim", "image", read_only=False, job=rljob())
+    pod = helper_pod("claim", OPTIONS, read_only=False, job=rljob())
     assert pod["spec"]["activeDeadlineSeconds"] > 0
     (owner,) = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("RLJob", "demo", "uid-1")
@@ -34,7 +44,7 @@ def test_its_commands_are_short_enough_for_an_address() -> None:
 
 
 def test_its_program_is_no_variable_to_kubernetes() -> None:
-    (container,) = helper_pod("claim", "image", read_only=True, job=None)["spec"]["containers"]
+    (container,) = helper_pod("claim", OPTIONS, read_only=True, job=None)["spec"]["containers"]
     assert "$(" not in container["env"][0]["value"]
 
 

@@ -11,10 +11,11 @@ from longshore_client.errors import ClientError
 from longshore_client.kube import Kube
 from longshore_client.transfer import archive, copy
 from longshore_client.transfer.copy import StorageClaim, fetch
+from longshore_client.transfer.pod import HelperOptions
 from longshore_kube.resources import Json
 from tests.unit.cli.test_archive import archive_of, packed
 
-CLAIM = StorageClaim("shared", "python:3.12")
+CLAIM = StorageClaim("shared", HelperOptions("python:3.12", {}))
 FRAME_BYTES = 1 << 16
 NUM_FRAMES = 100
 

@@ -1,5 +1,6 @@
 """The pods that the operator makes keep the contract with the programs in them, and the restricted standard."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,12 +13,12 @@ from tests.unit.operator.model import CONFIG, make_job
 Pod = dict[str, Any]
 
 
-def all_pods(**spec: Any) -> list[Pod]:
+def all_pods(config: OperatorConfig = CONFIG, **spec: Any) -> list[Pod]:
     job = make_job(**spec)
     return [
-        coordinator_pod(job, CONFIG, 3),
-        worker_pod(job, CONFIG, 3, 1, "10.0.0.9", 2),
-        reward_pod(job, CONFIG, 3, 0, "10.0.0.9"),
+        coordinator_pod(job, config, 3),
+        worker_pod(job, config, 3, 1, "10.0.0.9", 2),
+        reward_pod(job, config, 3, 0, "10.0.0.9"),
     ]
 
 
@@ -244,6 +245,19 @@ def test_reward_pods_are_placed_and_patched_as_the_job_says() -> None:
     assert tolerations[0].items() <= pod["spec"]["tolerations"][0].items()
     assert pod["metadata"]["labels"]["team"] == "rl"
     assert (pod["spec"]["priorityClassName"], pod["spec"]["runtimeClassName"]) == ("low", "gvisor")
+
+
+def test_the_operators_options_say_as_whom_pods_run_and_with_what_they_pull_images() -> None:
+    ids, assigned = ("runAsUser", "runAsGroup", "fsGroup"), replace(CONFIG, pod_user=None)
+    for config, found in ((CONFIG, [1000] * 3), (replace(CONFIG, pod_user=7), [7] * 3), (assigned, [None] * 3)):
+        for pod in all_pods(config):
+            security = pod["spec"]["securityContext"]
+            assert [security.get(name) for name in ids] == found
+            assert security["runAsNonRoot"] is True
+    template = {"spec": {"imagePullSecrets": [{"name": "mine"}]}}
+    pulling = all_pods(replace(CONFIG, image_pull_secrets=("registry",)), coordinator={"template": template})
+    secrets = [[one["name"] for one in pod["spec"]["imagePullSecrets"]] for pod in pulling]
+    assert secrets == [["registry", "mine"], *[["registry"]] * (len(pulling) - 1)]
 
 
 def test_labels_say_what_a_worker_is_and_does() -> None:

@@ -10,6 +10,7 @@ from longshore_operator.template import merge
 from longshore_operator.template_rules import MAX_GRACE_S, Allowed, refusals
 from tests.unit.operator.model import Cluster
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"serviceAccountName": "admin"}}, "spec.serviceAccountName"),
     ({"spec": {"automountServiceAccountToken": True}}, "spec.automountServiceAccountToken"),
@@ -47,6 +48,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"priorityClassName": "system-cluster-critical"}}, "spec.priorityClassName"),
     ({"spec": {"priority": 2_000_000_000}}, "spec.priority"),
     ({"spec": {"runtimeClassName": "unconfined"}}, "spec.runtimeClassName"),
+    *(
+        ({"spec": {"affinity": {"podAntiAffinity": {REQUIRED: [{"topologyKey": "rack", scope: of_all}]}}}}, scope)
+        for scope, of_all in (("namespaceSelector", {}), ("namespaces", ["team-b"]))
+    ),
     ({"spec": {"terminationGracePeriodSeconds": MAX_GRACE_S + 1}}, "spec.terminationGracePeriodSeconds"),
     ({"spec": {"shareProcessNamespace": True}}, "spec.shareProcessNamespace"),
     ({"spec": {"hostUsers": True}}, "spec.hostUsers"),
@@ -160,7 +165,7 @@ def test_what_users_need_is_allowed() -> None:
                 "priorityClassName": "high",
                 "runtimeClassName": "gvisor",
                 "schedulerName": "volcano",
-                "affinity": {},
+                "affinity": {"podAntiAffinity": {REQUIRED: [{"topologyKey": "rack", "labelSelector": {}}]}},
                 "topologySpreadConstraints": [],
                 "securityContext": {"fsGroup": 2000, "runAsUser": 2000},
                 "volumes": [{"name": "cache", "emptyDir": {}}],
@@ -179,6 +184,11 @@ def test_what_users_need_is_allowed() -> None:
         },
         allowed,
     )
+
+
+def test_the_user_may_be_left_to_the_cluster() -> None:
+    nobody = {"runAsUser": None, "runAsGroup": None, "fsGroup": None}
+    assert not refusals({"spec": {"securityContext": nobody}})
 
 
 class TestMerge:

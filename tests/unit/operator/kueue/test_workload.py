@@ -15,6 +15,7 @@ from longshore_operator.kueue.view import KueueView, Priority
 from longshore_operator.kueue.workload import placed, placements, requested_pod_sets, workload
 from longshore_operator.observed import PodPlacement
 from longshore_operator.plan import CreateObject, DeleteObject, OperatorConfig, PatchObject
+from longshore_operator.pod_requests import requests
 from longshore_operator.pod_sets import pod_set
 from longshore_operator.pods import worker_pod
 from longshore_operator.reconcile import reconcile, reject
@@ -100,6 +101,15 @@ class TestPodSets:
         assert spec["nodeSelector"] == {"zone": "a"}
         assert not {"volumes", "hostname", "securityContext"} & spec.keys()
         assert "env" not in spec["containers"][0]
+
+    def test_what_a_template_requests_for_a_whole_pod_or_claims_is_counted(self) -> None:
+        claims = [{"name": "gpus", "resourceClaimTemplateName": "eight"}]
+        more = {"resources": {"requests": {"cpu": "96"}, "limits": {"memory": "1Ti"}}, "resourceClaims": claims}
+        job = make_job(workers={"gpusPerPod": 1, "template": {"spec": more}})
+        spec = next(one for one in requested_pod_sets(job, CONFIG) if one["name"] == "worker")["template"]["spec"]
+        assert (spec["resources"], spec["resourceClaims"]) == (more["resources"], claims)
+        assert requests(spec)["cpu"] == 96
+        assert requests(spec)["memory"] == 4 << 30, "containers request some"
 
     def test_kueue_may_admit_an_elastic_job_with_fewer_workers(self) -> None:
         sets = {one["name"]: one for one in requested_pod_sets(make_job(workers=ELASTIC), CONFIG)}

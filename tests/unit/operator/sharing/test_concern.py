@@ -207,6 +207,14 @@ def test_a_pod_with_shares_that_takes_no_turns_stays_off_nodes_of_members(compon
     assert not [one for one in others if "podAntiAffinity" in one["spec"].get("affinity", {})]
 
 
+def test_a_worker_without_gpus_keeps_nobody_from_a_node() -> None:
+    job = make_job(**SPEC | {"workers": SPEC["workers"] | {"gpusPerPod": 0}})
+    pod = sharing_worker({"metadata": {"labels": {}}, "spec": {}}, job)
+    assert pod["spec"] == {}
+    assert "longshore.dev/sharing" not in pod["metadata"]["labels"]
+    assert pod["metadata"]["annotations"]["longshore.dev/sharing"]
+
+
 def test_a_template_does_not_undo_it() -> None:
     job = make_job(**SPEC)
     required = "requiredDuringSchedulingIgnoredDuringExecution"

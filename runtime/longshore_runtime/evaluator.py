@@ -49,6 +49,7 @@ class Evaluator:
         observer = Evaluating(self._recovery, parts.recorder.progress)
         result = run_round(parts, policy, prompts, request_of, observer)
         state = state.after_evaluation(HeldOutScore.of(result.groups, prompts))
+        state = state.with_rewards(parts.rewards.export_state())
         parts.recorder.evaluation(state, parts.clock.now_s() - started_s)
         parts.records.keep_evaluation(EvaluationDone(state.step, result))
         self._alarms.evaluated(state)

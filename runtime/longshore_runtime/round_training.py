@@ -186,10 +186,11 @@ class RoundTraining:
         return trained
 
     def _prepare_retry(self, state: RunState) -> None:
-        """Prepare to sample a refused round again: publish the right weights and restore the round policy."""
+        """Prepare to sample a refused round again: with the right weights, round policy and time limits."""
         if self._step is not None and (repurposing := self._step.repurposing) is not None:
             self._regrouping.answered(repurposing.answered_epoch, repurposing.answered_overlay)
         self._step = None
         self._recovery.guarded(self._parts.trainers.discard)
         self._turns.to_rollout(state.policy_version)
         self._parts.policy.load_state(state.policy)
+        self._parts.rewards.load_state(state.rewards)

@@ -47,7 +47,7 @@ class RunCheckpoints:
         log.info("resuming", step=checkpoint.step)
         parts.recorder.activity(RuntimeActivity.RESTORE)
         state = checkpoint.state()
-        run = RunState.load(state["run"], checkpoint.kept())
+        run = RunState.load(state["run"], checkpoint.kept()).with_rewards(state["rewards"])
         try:
             parts.policy.load_state(run.policy)
         except ValueError as error:
@@ -61,7 +61,7 @@ class RunCheckpoints:
             self._gate.load_state(state["benefit"])
         if parts.auto is not None and "auto" in state:  # The job may have had another strategy.
             parts.auto.load_state(state["auto"])
-        parts.rewards.load_state(state["rewards"])
+        parts.rewards.load_state(run.rewards)
         parts.recorder.resume(run, state["recorder"])
         parts.records.rewind(run.step)
         if "alarms" in state:  # Older versions had none.
@@ -92,7 +92,7 @@ class RunCheckpoints:
         state = {
             "run": run.export(),
             "recorder": parts.recorder.export(),
-            "rewards": parts.rewards.export_state(),
+            "rewards": run.rewards,
             "alarms": self._alarms.export(),
             **({"auto": parts.auto.export_state()} if parts.auto is not None else {}),
             **({"benefit": self._gate.export_state()} if self._gate is not None else {}),

@@ -61,6 +61,8 @@ class RunState:
     """Exported state of the round policy: data cursor and long-prompt queue."""
     kept: Mapping[ResponseId, Completion] = field(default_factory=dict)
     """Tokens of partial responses."""
+    rewards: Mapping[str, Any] = field(default_factory=dict)
+    """Exported state of the reward pool: what it has learned of time limits."""
     trained: int = 0
     zero_variance: int = 0
     rejected: int = 0
@@ -73,6 +75,10 @@ class RunState:
     def with_policy(self, policy: Mapping[str, Any]) -> "RunState":
         """Return the state before a round, with another state of the round policy."""
         return replace(self, policy=policy)
+
+    def with_rewards(self, rewards: Mapping[str, Any]) -> "RunState":
+        """Return the state with another state of the reward pool."""
+        return replace(self, rewards=rewards)
 
     def after_step(
         self, result: RoundResult, samples: Sequence[Sample], policy: Mapping[str, Any], policy_version: int
@@ -105,8 +111,9 @@ class RunState:
         )
 
     def export(self) -> dict[str, Any]:
-        """Return JSON values; partial responses are stored separately."""
-        exported = asdict(replace(self, kept={}, kinds={}))
+        """Return JSON values; partial responses and the state of the reward pool are stored separately."""
+        exported = asdict(replace(self, kept={}, kinds={}, rewards={}))
+        del exported["rewards"]
         return exported | {"kinds": {kind.value: asdict(totals) for kind, totals in self.kinds.items()}}
 
     @classmethod

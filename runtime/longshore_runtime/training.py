@@ -94,7 +94,8 @@ class TrainingLoop:
         while self._options.on_finish is OnFinish.DRAIN and self._parts.policy.num_deferred:
             self._end_if_resized()
             self.step(draining=True)
-        self._state = self._evaluator.run(self._state)
+        if self._state.evaluated_step != self._state.step:  # An attempt before this one may have come as far.
+            self._state = self._evaluator.run(self._state)
         self.checkpoint()
         final_model = self._checkpoints.export_model(self._state.step)
         self._parts.gpus.idle(self._turns.to_training)  # Others need not wait until the pods have ended.
@@ -105,6 +106,7 @@ class TrainingLoop:
         restored = self._checkpoints.restore()
         if restored is None:
             restored = self._state.with_policy(self._parts.policy.export_state())
+            restored = restored.with_rewards(self._parts.rewards.export_state())
             self._parts.recorder.begin()
             self._parts.records.rewind(0)
         self._state = restored
@@ -138,7 +140,7 @@ class TrainingLoop:
         )
         self._state = self._state.after_step(
             done.result, done.trained.samples, policy.export_state(), done.trained.policy_version
-        )
+        ).with_rewards(self._parts.rewards.export_state())
         self.num_steps += 1
         self._lengths[done.result.end.kind].extend(done.result.finished_tokens)
         report_step(self._parts, self._regrouping, self._gate, self._alarms, self._state, done, marks)

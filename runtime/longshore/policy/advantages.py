@@ -5,6 +5,7 @@ Wherever rewards do not differ, advantages are exactly 0.0, so that a group with
 
 from collections.abc import Sequence
 from itertools import chain
+from math import fsum
 from statistics import fmean, stdev
 
 from longshore.api.objective import AdvantageEstimator
@@ -60,7 +61,7 @@ def leave_one_out_advantages(rewards: Sequence[float]) -> Advantages:
     """
     if _are_equal(rewards):
         return (0.0,) * len(rewards)
-    total, num_others = sum(rewards), len(rewards) - 1
+    total, num_others = fsum(rewards), len(rewards) - 1
     return tuple(reward - (total - reward) / num_others for reward in rewards)
 
 

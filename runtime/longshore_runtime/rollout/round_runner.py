@@ -142,6 +142,8 @@ class RoundRunner:
         self._scored: dict[Draw, ScoredGroup] = {}
         self._stats: dict[int, EngineStats] = {}
         """As of the last responses of each engine."""
+        self._idle_stats: Mapping[int, EngineStats] = {}
+        """As of the end of all requests, where engines may sleep since then, which then do not answer."""
         self._messages: list[TimedMessage] = []
         """Messages between protocol and driver, from which the record of the round is built."""
         self._on_emptied: Callable[[], None] | None = None
@@ -163,10 +165,8 @@ class RoundRunner:
             started_s,
         )
         while not self._protocol.is_over:
-            if self._pause is not None and self._protocol.is_idle:
-                self._pause.idle()
-            elif self._pause is not None:
-                self._pause.resume()  # Requests may wait for engines that only this brings back.
+            if self._pause is not None:
+                self._pause_or_resume(self._pause)
             self._handle(self._events.get())
         totals = self._protocol.result
         return round_result(
@@ -175,7 +175,7 @@ class RoundRunner:
             self._completions,
             self._scored,
             self._scorer.stats,
-            EngineUse(before, self._engines.stats(), self._stats),
+            EngineUse(before, self._idle_stats or self._engines.stats(), self._stats),
             self._messages,
         )
 
@@ -193,6 +193,14 @@ class RoundRunner:
         """Retire these engines for the rest of the round; their requests continue on others, by recomputation."""
         self._on_emptied = on_emptied
         self._receive(messages.EnginesRetired(tuple(engines)))
+
+    def _pause_or_resume(self, pause: Pause) -> None:
+        if not self._protocol.is_idle:
+            self._idle_stats = {}
+            pause.resume()  # Requests may wait for engines that only this brings back.
+            return
+        self._idle_stats = self._idle_stats or self._engines.stats()
+        pause.idle()
 
     def _handle(self, event: Event) -> None:
         match event:

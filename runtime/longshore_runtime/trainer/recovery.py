@@ -49,7 +49,7 @@ class Recovery:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a rank is gone and its world has not been started again yet."""
+        """Whether a rank is gone and its world has not been brought back to the last update yet."""
         return bool(self._lost_reason)
 
     def trained(self, training: StepTraining) -> None:
@@ -99,8 +99,8 @@ class Recovery:
         log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
         self._make_room()
         self._trainers.restart()
-        self._lost_reason = ""
         self._load()
         self._trainers.wake()
         for samples in self._kept:
             self._trainers.train(samples)
+        self._lost_reason = ""  # Not before: until now they have older weights, which a stop must not save.

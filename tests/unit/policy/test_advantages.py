@@ -61,6 +61,17 @@ def test_centred_rewards_keep_their_scale() -> None:
     assert centred_advantages([0.0, 1.0, 1.0, 4.0]) == (-1.5, -0.5, -0.5, 2.5)
 
 
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8, 1.0]), min_size=2, max_size=16), st.data())
+def test_advantages_do_not_depend_on_the_order_in_which_responses_finished(
+    rewards: list[float], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(rewards))))
+    for estimator in AdvantageEstimator:
+        [once] = batch_advantages(estimator, [rewards], 1e-6)
+        [again] = batch_advantages(estimator, [[rewards[place] for place in order]], 1e-6)
+        assert [once[place] for place in order] == list(again)
+
+
 @given(rewards)
 def test_the_leave_one_out_baseline_is_the_mean_of_the_others(group: list[float]) -> None:
     expected = [reward - fmean(group[:place] + group[place + 1 :]) for place, reward in enumerate(group)]

@@ -4,6 +4,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw
 from longshore.rounds.messages import EngineLost
 from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.errors import Interrupted
 from tests.properties import examples
 from tests.unit.runtime.scripted import by_place, first_draws
@@ -118,6 +120,27 @@ def test_engines_that_were_lost_before_the_gpus_went_away_sample_what_has_to_be_
     )
     same = run(**job)
     assert (outcome.model, outcome.ledger, outcome.error) == (same.model, same.ledger, "")
+
+
+class Busy(Engines):
+    """With every request it has worked for another second. Engines that sleep do not answer."""
+
+    def stats(self) -> dict[int, EngineStats]:
+        busy_s = float(len(self.versions))
+        return {engine: replace(one, busy_s=busy_s) for engine, one in super().stats().items() if self.has_gpu}
+
+
+def test_engines_that_sleep_when_their_round_is_over_have_worked_as_long_as_others() -> None:
+    shares = []
+    for recalls in (False, True):
+        outcome = run(
+            gpus=lambda engines, trainers, wanted=recalls: RecalledGpus(engines, trainers, lambda: wanted),  # type: ignore[misc]
+            scorer=scorer,
+            kinds=(Trainers, Busy),
+        )
+        shares.append([report.bubble_share for report in outcome.reports if report.step])
+    assert shares[0] == shares[1]
+    assert max(share for share in shares[0] if share is not None) < 1.0
 
 
 class SlowTurns(RecalledGpus):

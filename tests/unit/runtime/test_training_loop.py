@@ -15,11 +15,13 @@ from longshore.api.model import Evaluation
 from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
+from longshore.policy.round import ResponseId
 from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_progress
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
-from longshore_runtime.engine_protocol import FinishReason, Request
+from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
+from longshore_runtime.rollout.events import EngineOutput
 from longshore_runtime.stop import Stop
 from tests.properties import examples
 from tests.unit.runtime.elastic_parts import Known
@@ -30,6 +32,7 @@ from tests.unit.runtime.scripted_loop import (
     NUM_STEPS,
     PROMPTS,
     Engines,
+    Scorer,
     Trainers,
     plain_run,
     run,
@@ -302,3 +305,90 @@ def test_figures_of_a_step_count_its_batch_once_and_throughput_is_per_gpu(tmp_pa
         assert row["perf/total_num_tokens"] == pytest.approx(num_samples * mean_tokens)
         assert row["perf/throughput"] * row["perf/time_per_step"] * NUM_GPUS == pytest.approx(num_samples * mean_tokens)
         assert row["timing_s/old_log_prob"] == 1.0
+
+
+def test_a_stop_while_lost_trainers_catch_up_saves_nothing_of_theirs(tmp_path: Path) -> None:
+    """They have the weights of the newest checkpoint then, and the run is a step further."""
+    stop = Stop()
+
+    class StoppedWhileLoading(Trainers):
+        def wake(self) -> None:
+            if self.generation == 0 and self._trainer.policy_version == 3:
+                self._is_lost = True
+            super().wake()
+
+        def load(self, directory: str) -> None:
+            super().load(directory)
+            if self.generation == 1 and not stop.is_asked:
+                stop.ask()
+                stop.require_none()  # As the driver does while it waits for the ranks.
+
+    stopped = run(root=tmp_path, every=2, kinds=(StoppedWhileLoading, Engines), stop=stop)
+    assert stopped.error
+    assert max((tmp_path / "output" / "checkpoints").iterdir()).name == "step-000002"
+    resumed = run(root=tmp_path, every=2)
+    assert (resumed.model, resumed.ledger) == (UNDISTURBED.model, UNDISTURBED.ledger)
+
+
+def test_an_evaluation_of_the_final_weights_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise Interrupted("killed while the final model is copied")
+
+    job: dict[str, Any] = {"held_out": PROMPTS.train[:4], "evaluation": Evaluation(every_steps=2), "every": 3}
+    with monkeypatch.context() as patched:
+        patched.setattr("longshore_runtime.run_checkpoints.export_model", killed)
+        assert run(root=tmp_path, **job).error
+    assert run(root=tmp_path, **job).error == ""
+    rows = [json.loads(line) for line in (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [row["step"] for row in rows if "val/reward/mean" in row]
+    assert evaluated == sorted(set(evaluated)) and evaluated[-1] == max(row["step"] for row in rows)
+
+
+class Learning(Scorer):
+    """Learns of every response, as a reward pool does of time limits."""
+
+    def __init__(self, engines: Engines) -> None:
+        super().__init__(engines)
+        self.learned: list[str] = []
+
+    def finished(self, response: ResponseId, completion: Completion) -> None:
+        super().finished(response, completion)
+        self.learned.append(str(response))
+
+    def export_state(self) -> dict[str, Any]:
+        return {"learned": list(self.learned)}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.learned = list(state["learned"])
+
+
+class StoppedInARound(Engines):
+    """The pod is asked to stop when the third message with responses of the third round comes."""
+
+    num_messages = 0
+
+    def get(self, *arguments: Any, **options: Any) -> Any:
+        event = super().get(*arguments, **options)
+        if self.versions and self.versions[-1] == 2 and isinstance(event, EngineOutput):
+            self.num_messages += 1
+            if self.num_messages == 3:
+                raise Interrupted("the pod was asked to stop")
+        return event
+
+
+def test_what_an_interrupted_round_has_taught_about_rewards_is_not_kept(tmp_path: Path) -> None:
+    two_steps = ALGORITHM.model_copy(update={"steps": 2})
+    states = []
+    jobs: list[dict[str, Any]] = [
+        {"algorithm": two_steps, "on_finish": OnFinish.LEAVE},
+        {"kinds": (Trainers, StoppedInARound)},
+    ]
+    for number, job in enumerate(jobs):
+        root = tmp_path / str(number)
+        root.mkdir()
+        run(root=root, every=100, scorer=Learning, **job)
+        checkpoint = max((root / "output" / "checkpoints").iterdir())
+        assert checkpoint.name == "step-000002"
+        states.append(json.loads((checkpoint / "state.json").read_text())["rewards"])
+    assert states[0] == states[1]
+    assert states[0]["learned"]

@@ -113,10 +113,9 @@ def _references(name: Check, source: Source, functions: Sequence[RewardFunction]
         if domain_mistake(row.fields, source, functions) is not None:
             continue
         domain = domain_of(row.fields, source) or ""
-        answer = value_at(row.fields, source.answer_field)
+        reference = value_at(row.fields, source.answer_field)
         found = (
-            scoring_mistake(function, row.fields, "" if answer is None else str(answer), row.source)
-            for function in functions_of(domain, functions)
+            scoring_mistake(function, row.fields, reference, row.source) for function in functions_of(domain, functions)
         )
         mistakes += [mistake for mistake in found if mistake is not None]
     return CheckResult(name, tuple(mistakes), f"{len(rows):,} rows can be scored")

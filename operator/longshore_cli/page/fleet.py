@@ -38,7 +38,8 @@ class JobFleet:
         """As of now, or of a few seconds ago."""
         with self._lock:
             now_s = self._clock()
-            if self._view is None or now_s - self._view.written_s >= _FRESH_S:
+            # A clock that is set back must not make the view fresh for ever.
+            if self._view is None or not 0 <= now_s - self._view.written_s < _FRESH_S:
                 jobs = fleet_jobs(self._kube.items(_RLJOBS.path(self._namespace or "")))
                 before = self._view.history if self._view else ()
                 self._view = FleetView(

@@ -71,7 +71,7 @@ def _figures(history: WatchHistory, now_s: float) -> Table:
         table.add_row("Rounds", _rounds_row(view))
         table.add_row("Draws", _draws_row(view))
     if runtime.auto is not None:
-        table.add_row("Auto", words.factors(runtime.auto))
+        table.add_row("Auto", Text(words.factors(runtime.auto)))
     if history.activity_s:
         table.add_row("Time", _time_row(history))
     table.add_row("GPUs", _gpus_row(view))
@@ -120,7 +120,7 @@ def _bar_row(label: str | Text, fraction: float, text: str) -> Table:
     row.add_column(width=_BAR_WIDTH)
     row.add_column(width=5, justify="right")
     row.add_column(style="dim")
-    row.add_row(label, _bar(fraction), f"{100 * fraction:.0f} %", text)
+    row.add_row(label, _bar(fraction), f"{100 * fraction:.0f} %", Text(text))
     return row
 
 

@@ -80,6 +80,14 @@ def without_credentials(url: str) -> str:
     return f"{scheme}://{parts[2]}{parts[3] or ''}{path}"
 
 
+_ADDRESS: Final = re.compile(r"https?://\S+", re.IGNORECASE)
+
+
+def shown(text: str) -> str:
+    """Return a text as others may see it: if it is an address, or has some in it, without what may be secret."""
+    return without_credentials(text) if _ADDRESS.fullmatch(text) else redacted(text)
+
+
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^\s\"<>]+@")
 """Up to the last `@`: passwords that nobody has escaped contain what ends a host."""
 

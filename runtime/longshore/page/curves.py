@@ -1,19 +1,21 @@
 """Convert the metrics of a run to columns of bounded length."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from longshore.page.view import Curves
 
 MAX_POINTS: Final = 600
 _SIGNIFICANT_DIGITS: Final = 6
+_EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"max": max, "min": min}
 
 
 def curves(rows: Iterable[Mapping[str, Any]], max_points: int = MAX_POINTS) -> Curves:
     """Build curves from rows of `metrics.jsonl`; all rows of a step, such as those of an evaluation, become one point.
 
-    If a run has more than `max_points` steps, each point is the mean of neighbouring steps.
+    If a run has more than `max_points` steps, each point stands for neighbouring steps: their mean, what a metric named
+    `max` or `min` says of all of them, and of evaluations the last.
     """
     by_step: dict[int, dict[str, float]] = {}
     for row in rows:
@@ -26,7 +28,9 @@ def curves(rows: Iterable[Mapping[str, Any]], max_points: int = MAX_POINTS) -> C
     return Curves(
         steps=tuple(bucket[-1] for bucket in buckets),
         values={
-            name: tuple(_mean([by_step[step][name] for step in bucket if name in by_step[step]]) for bucket in buckets)
+            name: tuple(
+                _point(name, [by_step[step][name] for step in bucket if name in by_step[step]]) for bucket in buckets
+            )
             for name in names
         },
         steps_per_point=size,
@@ -37,7 +41,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _point(name: str, values: Sequence[float]) -> float | None:
     if not values:
         return None
-    return float(f"{math.fsum(values) / len(values):.{_SIGNIFICANT_DIGITS}g}")
+    kind = name.rpartition("/")[2]
+    if kind in _EXTREMES:
+        value = _EXTREMES[kind](values)
+    else:
+        value = values[-1] if name.startswith("val/") else math.fsum(values) / len(values)
+    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from longshore.api.addresses import redacted
+from longshore.api.addresses import shown
 
 NOT_SHOWN: Final = "(not shown)"
 
@@ -17,6 +17,6 @@ def without_secrets(value: Any) -> Any:
         case list():
             return [without_secrets(one) for one in value]
         case str():
-            return redacted(value)
+            return shown(value)
         case _:
             return value

@@ -31,7 +31,7 @@ def groups(rows: Iterable[Row]) -> tuple[SampleGroup, ...]:
 
 
 def within(found: Iterable[SampleGroup], max_characters: int) -> tuple[SampleGroup, ...]:
-    """Return the first groups whose texts together have at most this many characters."""
+    """Return the first groups whose texts together have at most this many characters, and at least one, cut to fit."""
     kept: list[SampleGroup] = []
     left = max_characters
     for group in found:
@@ -39,7 +39,21 @@ def within(found: Iterable[SampleGroup], max_characters: int) -> tuple[SampleGro
         if left < 0:
             break
         kept.append(group)
-    return tuple(kept)
+    else:
+        return tuple(kept)
+    return tuple(kept or [_cut(group, max_characters)])
+
+
+def _cut(group: SampleGroup, max_characters: int) -> SampleGroup:
+    prompt = group.prompt[: max_characters // 2]
+    each = (max_characters - len(prompt)) // max(1, len(group.responses))
+    responses = tuple(
+        one.model_copy(
+            update={"text": one.text[:each], "left_out_characters": one.left_out_characters + len(one.text[each:])}
+        )
+        for one in group.responses
+    )
+    return group.model_copy(update={"prompt": prompt, "responses": responses})
 
 
 def _by_draw(rows: Iterable[Row]) -> dict[str, list[Row]]:

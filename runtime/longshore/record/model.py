@@ -4,6 +4,7 @@ Times are seconds since the step began. Fields may be added: a reader ignores th
 """
 
 import gzip
+import zlib
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -196,5 +197,5 @@ class RoundRecord(_Part):
         """Read what `to_bytes` returned; raises ValueError for anything else."""
         try:
             return cls.model_validate_json(gzip.decompress(content))
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"it is no record of a round: {error}") from error

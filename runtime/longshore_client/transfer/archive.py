@@ -56,13 +56,20 @@ def quiet(done_bytes: int, total_bytes: int) -> None:
     """Ignore progress."""
 
 
-def pack(root: Path, out: IO[bytes], progress: Progress = quiet, choices: Sequence[FileSelection] = ()) -> None:
+def pack(
+    root: Path,
+    out: IO[bytes],
+    progress: Progress = quiet,
+    choices: Sequence[FileSelection] = (),
+    *,
+    leaves_out_broken_links: bool = False,
+) -> None:
     """Write the file or directory `root` to `out`; with `choices`, only files that one of them names.
 
     Raises:
-        ArchiveError: there is no such path, or it holds no (such) file.
+        ArchiveError: there is no such path, it holds no (such) file, or a link leads nowhere.
     """
-    files = _chosen(root, _files(root), choices)
+    files = _chosen(root, _files(root, leaves_out_broken_links), choices)
     total_bytes = sum(path.stat().st_size for _, path in files)
     sums: dict[str, str] = {}
     meter = _Meter(total_bytes, progress)
@@ -145,14 +152,17 @@ def _instead(root: Path, path: Path) -> str:
     return f"; {where} holds {', '.join(names[:_MAX_NAMES])}{more}" if names else ""
 
 
-def _files(root: Path) -> list[tuple[str, Path]]:
+def _files(root: Path, leaves_out_broken_links: bool) -> list[tuple[str, Path]]:
     if root.is_file():
         return [(root.name, root)]
     if not root.is_dir():
         raise ArchiveError(f"there is no {root.name!r} in {root.parent}")
-    found = sorted(_files_below(root, ()))
+    below = _files_below(root, ())
+    found = sorted(path for path in below if not (leaves_out_broken_links and _is_broken_link(path)))
     if not found:
         raise ArchiveError(f"{root} holds no file")
+    if broken := next(filter(_is_broken_link, found), None):
+        raise ArchiveError(f"{broken} is a link to what does not exist: remove the link")
     return [(path.relative_to(root).as_posix(), path) for path in found]
 
 
@@ -164,10 +174,12 @@ def _files_below(directory: Path, around: Sequence[Path]) -> Iterator[Path]:
     for path in directory.iterdir():
         if path.is_dir():
             yield from _files_below(path, (*around, here))
-        elif path.is_file():
+        elif path.is_file() or _is_broken_link(path):
             yield path
-        elif path.is_symlink():
-            raise ArchiveError(f"{path} is a link to what does not exist: remove the link")
+
+
+def _is_broken_link(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
 
 
 def _chosen(root: Path, files: list[tuple[str, Path]], choices: Sequence[FileSelection]) -> list[tuple[str, Path]]:
@@ -355,7 +367,9 @@ def main(arguments: list[str]) -> int:
         if action == "send":
             if not path.exists():
                 raise ArchiveError(f"there is no {relative!r} in the storage{_instead(Path(root), path)}")
-            pack(path, sys.stdout.buffer, choices=json.loads(options[0]) if options else ())
+            # Trackers leave links to logs that were on the machine of their pod.
+            choices = json.loads(options[0]) if options else ()
+            pack(path, sys.stdout.buffer, choices=choices, leaves_out_broken_links=True)
             sys.stdout.buffer.flush()
         elif action == "list":
             sys.stdout.write(json.dumps(sizes(path)))

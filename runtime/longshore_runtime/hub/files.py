@@ -87,7 +87,28 @@ def _patterns(data_files: Any) -> Iterator[tuple[str | None, str]]:
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern.removeprefix("./")) for pattern in patterns)
+    return any(_is_match(name.split("/"), pattern.removeprefix("./").split("/")) for pattern in patterns)
+
+
+def _is_match(name: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Match part by part, as `datasets` does: `*` stays within a directory, and `**` is any number of them.
+
+    Hidden files and directories are found only where the pattern names them.
+    """
+    if not pattern:
+        return not name
+    first, *rest = pattern
+    if first == "**":
+        if not rest:
+            return bool(name) and not any(map(_is_hidden, name))
+        return _is_match(name, rest) or (bool(name) and not _is_hidden(name[0]) and _is_match(name[1:], pattern))
+    if not name or (_is_hidden(name[0]) and not _is_hidden(first)):
+        return False
+    return fnmatchcase(name[0], first) and _is_match(name[1:], rest)
+
+
+def _is_hidden(part: str) -> bool:
+    return part.startswith((".", "__"))
 
 
 def _by_name(names: Sequence[str], config: str | None, split: str) -> list[str]:

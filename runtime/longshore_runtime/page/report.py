@@ -73,7 +73,8 @@ def _samples(files: JobFiles, kind: SampleKind) -> Iterator[tuple[int, tuple[Sam
     for step in chosen_steps(files.sample_steps(kind), _NUM_SAMPLE_STEPS):
         try:
             kept = samples.within(files.groups(kind, step), _MAX_STEP_CHARACTERS)
-        except FileNotFoundError:
+        except (OSError, ValueError) as error:  # It is gone by now, or damaged.
+            sys.stderr.write(f"samples of step {step} cannot be read: {error}\n")
             continue
         if kept:
             yield step, kept

@@ -54,8 +54,9 @@ def _routed(record: PromptRecord, functions: Sequence[RewardFunction]) -> Prompt
         raise UserError(f"{source}: {mistake}")
     chosen = functions_of(record.domain, functions)
     fields = dict(record.fields)
+    reference = record.answer if record.reference is None else record.reference
     for function in chosen:
-        if (mistake := scoring_mistake(function, record.fields, record.answer, source)) is not None:
+        if (mistake := scoring_mistake(function, record.fields, reference, source)) is not None:
             raise UserError(mistake)
         if function.kind is RewardKind.CODE:
             field = function.code.tests_field

@@ -1,6 +1,6 @@
 """Whether a row has what a reward function compares responses with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longshore.api.reward import RewardFunction, RewardKind
@@ -8,13 +8,22 @@ from longshore_runtime.rewards.code import cases_of
 from longshore_runtime.rewards.references import unreadable_reference
 
 
-def scoring_mistake(function: RewardFunction, fields: Mapping[str, Any], answer: str, source: str) -> str | None:
-    """Return why a function can score no response of a row, which `source` names; None: it can."""
+def scoring_mistake(function: RewardFunction, fields: Mapping[str, Any], reference: object, source: str) -> str | None:
+    """Return why a function can score no response of a row, which `source` names; None: it can.
+
+    `reference`: the answer as it is in the row.
+    """
     if function.kind is RewardKind.CODE:
         try:
             cases_of(fields, function.code.tests_field, source)
         except ValueError as error:
             return str(error)
-    if function.kind is RewardKind.MATHS and (reason := unreadable_reference(answer)):
+    if function.kind is RewardKind.MATHS and (reason := _unreadable(reference)):
         return f"{source}: {reason}; correct the row, or set data.answerField to where the answers are"
     return None
+
+
+def _unreadable(reference: object) -> str | None:
+    if isinstance(reference, Mapping | bytes) or (isinstance(reference, Sequence) and not isinstance(reference, str)):
+        return f"the reference answer is no text, but a {type(reference).__name__}"
+    return unreadable_reference("" if reference is None else str(reference))

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import structlog
 
 from longshore_runtime.durable import sync
+
+log = structlog.get_logger()
 
 
 class Journal:
@@ -24,10 +27,12 @@ class Journal:
         return self._path.stat().st_size
 
     def rewind(self, position: int) -> None:
-        """Cut off what was written after `position`, in bytes."""
-        assert position <= self._path.stat().st_size, f"{self._path.name} is shorter than the checkpoint says"
+        """Cut off what was written after `position`, in bytes. Of a file that is shorter by now, whole lines stay."""
         with self._path.open("r+b") as file:
-            file.truncate(position)
+            content = file.read(position)
+            if len(content) < position:
+                log.warning("somebody has shortened a file; what is missing stays missing", file=self._path.name)
+            file.truncate(position if len(content) == position else content.rfind(b"\n") + 1)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one line."""

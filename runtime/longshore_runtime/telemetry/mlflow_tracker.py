@@ -27,6 +27,7 @@ _MAX_PARAMS: Final = 100
 _MAX_METRICS: Final = 500
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-./: ]")
 """In names of metrics; names of domains are the user's."""
+_MAX_NAME_CHARACTERS: Final = 250
 _ANSWER_LIMIT_S: Final = 15
 _RETRIES: Final = 2
 
@@ -80,7 +81,7 @@ class MlflowTracker:
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         now_ms = int(time.time() * 1000)
-        metrics = [Metric(_NOT_ALLOWED.sub("_", name), value, now_ms, step) for name, value in values.items()]
+        metrics = [Metric(_metric_name(name), value, now_ms, step) for name, value in values.items()]
         for first in range(0, len(metrics), _MAX_METRICS):
             self._client.log_batch(self._run_id, metrics[first : first + _MAX_METRICS])
         self._client.log_batch(self._run_id, tags=[RunTag(_LAST_STEP, str(step))])
@@ -103,6 +104,12 @@ class MlflowTracker:
             if found is None:
                 raise
             return str(found.experiment_id)
+
+
+def _metric_name(name: str) -> str:
+    """Return a name that MLflow takes: like a path without empty, `.` and `..` parts, and not too long."""
+    parts = [part if part.strip(".") else "_" * len(part) for part in _NOT_ALLOWED.sub("_", name).split("/") if part]
+    return "/".join(parts)[:_MAX_NAME_CHARACTERS].rstrip("/")
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ import pytest
 from longshore.api.model import Data, DataFormat, Source
 from longshore_runtime.data.reading import read_rows
 from longshore_runtime.errors import UserError
+from longshore_runtime.hub.files import data_files
 
 datasets = pytest.importorskip("datasets")
 
@@ -72,3 +73,29 @@ def test_what_cannot_be_read_is_a_mistake_of_the_user(
     path = write(tmp_path / "set", **files)
     with pytest.raises(UserError, match=rf"data\.path: 'set' is not a Hugging Face data set \(.*{reason}"):
         read_rows(path, source)
+
+
+NAMES = (
+    "a.jsonl",
+    "data/x.jsonl",
+    "data/sub/y.jsonl",
+    "data/.hidden/h.jsonl",
+    "__w/w.jsonl",
+    "test/t.jsonl",
+    "b-1.jsonl",
+)
+PATTERNS = [
+    "*.jsonl", "data/*.jsonl", "**/*.jsonl", "data/**/*.jsonl", "**", "data/**", "data/*", "*/*.jsonl", "?.jsonl",
+    "b-[0-9].jsonl", "**/x.jsonl", "data/.hidden/*", "./a.jsonl", "**/sub/*", "te*/*",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_card_names_the_files_that_the_library_takes(tmp_path: Path, pattern: str) -> None:
+    for name in NAMES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    taken = datasets.data_files.resolve_pattern(pattern, str(tmp_path))
+    card = {"configs": [{"data_files": [{"split": "train", "path": pattern}]}]}
+    found = data_files(NAMES, card, None, "train")
+    assert found == sorted(Path(one).relative_to(tmp_path).as_posix() for one in taken)

@@ -59,12 +59,16 @@ def wait_healthy(address: str, process: "subprocess.Popen[bytes]") -> None:
     raise AssertionError("the server does not start")
 
 
+ODD_DOMAINS = ("https://example.com/math", "math/", "a//b", "./x", "..", "x" * 240, "x" * 235, "math/../code", "/", "")
+
+
 def attempt(address: str, run: TrackedRun, steps: range, succeeded: bool | None) -> None:
     options = Mlflow(address=address)
     reported: list[str] = []
     thread = TrackerThread("mlflow", lambda: tracker_of(options, None), run, reported.append)
     for step in steps:
-        thread.log(step, {"actor/pg_loss": step / 10, "reward/domain/a&b/mean": 1.0})
+        odd = {f"reward/domain/{domain}/mean": 1.0 for domain in ODD_DOMAINS}
+        thread.log(step, {"actor/pg_loss": step / 10, "reward/domain/a&b/mean": 1.0, **odd})
     thread.close(succeeded, limit_s=120)
     assert reported == []
 

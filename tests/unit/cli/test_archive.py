@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore_client.transfer import archive
-from longshore_client.transfer.archive import ArchiveError, CutOff, pack, unpack
+from longshore_client.transfer.archive import ArchiveError, CutOff, main, pack, unpack
 from tests.properties import examples
 
 
@@ -170,6 +170,15 @@ def test_a_link_that_leads_to_no_file_is_named(model: Path, target: str, sentenc
     (model / "sub" / "link").symlink_to(target)
     with pytest.raises(ArchiveError, match=f"sub/link {sentence}: remove the link"):
         packed(model)
+
+
+def test_what_comes_out_of_a_storage_leaves_out_links_to_a_machine_that_is_gone(
+    model: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (model / "sub" / "debug.log").symlink_to("/tmp/of-another-machine/debug.log")
+    assert main(["send", str(model.parent), model.name]) == 0
+    unpack(io.BytesIO(capfdbinary.readouterr().out), tmp_path / "copy")
+    assert contents(tmp_path / "copy").keys() == {"config.json", "empty", "sub/weights.bin"}
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

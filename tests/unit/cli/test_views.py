@@ -214,6 +214,13 @@ def test_brackets_in_messages_are_not_markup() -> None:
     assert "[red]no[/red]" in drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0))
 
 
+def test_brackets_in_what_a_coordinator_reports_are_not_markup() -> None:
+    progress = {"unit": "Bytes", "done": 1, "total": 4, "detail": "[/x] [link=https://example.com]org/name[/link]"}
+    job = rljob({"step": 1, "activity": "Download", "progress": progress})
+    shown = drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0), 160)
+    assert "[/x] [link=https://example.com]" in shown
+
+
 def done_step() -> WatchedStep:
     _, lines = advance(begin(job_view(rljob(at_step(3))), 0.0), job_view(rljob(REPORT)), 2.0)
     (done,) = lines

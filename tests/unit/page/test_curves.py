@@ -36,6 +36,14 @@ def test_a_long_run_is_shown_by_means_that_end_with_its_last_step() -> None:
     assert found.values["a"][0] == 5.5
 
 
+def test_a_point_of_many_steps_has_the_highest_the_lowest_and_the_last_evaluation() -> None:
+    rows = [{"step": step, "length/max": step % 7, "length/min": step % 7, "val/mean": step} for step in range(1, 101)]
+    found = curves(rows, max_points=10)
+    assert set(found.values["length/max"]) == {6.0}
+    assert set(found.values["length/min"]) == {0.0}
+    assert found.values["val/mean"] == tuple(float(step) for step in range(10, 101, 10))
+
+
 @given(ROWS, st.integers(1, 20))
 @settings(max_examples=examples(50))
 def test_columns_are_bounded_equally_long_and_within_what_was_measured(rows: list[dict[str, float]], most: int) -> None:

@@ -54,3 +54,11 @@ def test_a_very_long_response_is_cut_and_says_so() -> None:
 def test_a_report_takes_whole_groups_as_far_as_they_fit() -> None:
     groups = samples.groups([row(f"0-{number}", prompt="", response="z" * 10) for number in range(5)])
     assert [group.draw for group in samples.within(groups, 25)] == ["0-0", "0-1"]
+
+
+def test_a_report_of_very_long_responses_has_a_group_whose_texts_are_cut_to_fit() -> None:
+    rows = [row("0-0", index, prompt="p" * 10, response="z" * 100) for index in range(4)]
+    (group,) = samples.within(samples.groups([*rows, row("0-1")]), 210)
+    assert [len(response.text) for response in group.responses] == [50] * 4
+    assert [response.left_out_characters for response in group.responses] == [50] * 4
+    assert len(group.prompt) + sum(len(response.text) for response in group.responses) <= 210

@@ -1,5 +1,6 @@
 """The record of a round: lanes without gaps, and an outcome for every response."""
 
+import contextlib
 import gzip
 import itertools
 import json
@@ -66,6 +67,17 @@ def test_a_record_survives_its_file_and_the_same_round_gives_the_same_file(job: 
 def test_what_is_no_record_is_refused() -> None:
     with pytest.raises(ValueError, match="no record of a round"):
         RoundRecord.from_bytes(b"{}")
+
+
+def test_a_damaged_record_is_refused_wherever_the_damage_is() -> None:
+    content = round_record(played(TAIL_BATCHING, 3)[0].facts).to_bytes()
+    for place in range(0, len(content), max(1, len(content) // 100)):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x55
+        with contextlib.suppress(ValueError):  # A byte that the reader ignores does no harm.
+            RoundRecord.from_bytes(bytes(damaged))
+    with pytest.raises(ValueError, match="no record of a round"):
+        RoundRecord.from_bytes(content[: len(content) // 2] + bytes(64) + content[len(content) // 2 + 64 :])
 
 
 def test_a_record_of_a_later_version_with_more_fields_is_read() -> None:

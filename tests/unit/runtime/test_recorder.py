@@ -197,3 +197,20 @@ def test_a_load_is_reported_until_the_next_one_or_the_next_round(recorder: Recor
 def test_an_evaluation_in_which_every_reward_failed_has_no_reward(recorder: Recorder, tmp_path: Path) -> None:
     recorder.evaluation(RunState().after_evaluation(HeldOutScore(None, None, (None,))), 2.0)
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 0, "timing_s/testing": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("left", "found"), [(b'{"step":1}\n{"st', b'{"step":1}\n'), (b"", b"")], ids=["cut off", "gone"]
+)
+def test_a_job_goes_on_with_what_is_left_of_a_journal_that_somebody_has_shortened(
+    tmp_path: Path, left: bytes, found: bytes
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    journal = Journal(path)
+    for step in (1, 2, 3):
+        journal.append({"step": step})
+    position = journal.position
+    path.write_bytes(left)
+    journal.rewind(position)
+    journal.append({"step": 4})
+    assert path.read_bytes() == found + b'{"step":4}\n'

@@ -100,7 +100,7 @@ class Samples {
       const group = await this.source.group(kind, step, draw);
       if (draw !== this.draw || step !== this.step || kind !== this.kind) return;
       this.group.replaceChildren(
-        el("h3", {}, "Prompt of row " + group.prompt_index + ", draw " + group.draw),
+        el("h3", {}, "Prompt " + group.prompt_index + ", draw " + group.draw),
         el("pre", { class: "text", dir: "auto", tabindex: "0" }, group.prompt),
         ...(group.answer ? [el("h3", {}, "Expected answer"), el("pre", { class: "text", dir: "auto", tabindex: "0" }, group.answer)] : []),
         el("h3", {}, group.responses.length + " responses"),

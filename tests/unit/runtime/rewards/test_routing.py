@@ -72,3 +72,19 @@ def test_a_reference_that_cannot_be_read_is_found_before_anything_is_sampled() -
     with pytest.raises(UserError, match=r"^data.jsonl, line 7: the reference answer .* has braces without a partner; "):
         routed(prompts(row), [MATHS, CODE])
     assert routed(prompts(row), [STYLE]).train[0].rewards == ("style",)
+
+
+@pytest.mark.parametrize("reference", [["42"], {"value": "42"}, b"42"], ids=str)
+def test_a_reference_that_mathematics_cannot_be_compared_with_is_found_before_anything_is_sampled(
+    reference: object,
+) -> None:
+    row = replace(record(0, topic="algebra"), answer=str(reference), reference=reference)
+    with pytest.raises(
+        UserError, match=r"^data.jsonl, line 5: the reference answer is no text, but a (list|dict|bytes)"
+    ):
+        routed(prompts(row), [MATHS])
+
+
+@pytest.mark.parametrize("reference", ["42", 42, 4.2])
+def test_texts_and_numbers_are_references(reference: object) -> None:
+    assert routed(prompts(replace(record(0, topic="algebra"), reference=reference)), [MATHS]).train

@@ -131,7 +131,7 @@ class RunState:
             kinds={RoundKind(kind): KindTotals(**totals) for kind, totals in exported["kinds"].items()},
             held_out_before=HeldOutScore.load(before) if before else None,
             held_out_latest=HeldOutScore.load(latest) if latest else None,
-            evaluated_step=exported.get("evaluated_step", exported["step"]),  # Older versions had none.
+            evaluated_step=exported.get("evaluated_step"),  # Older versions had none.
         )
 
 

@@ -78,15 +78,14 @@ seccompProfile:
 {{- end -}}
 
 {{/*
-Ports on which the API server answers: those of the values, and those that this cluster's has behind its service. Those who
-install for one namespace alone may not be allowed to look there.
+Ports on which the API server answers: those of the values, and those that this cluster's has behind its service.
 */}}
 {{- define "longshore.apiServerPorts" -}}
 {{- $ports := list -}}
 {{- range .Values.jobNetworkPolicies.apiServerPorts -}}
 {{- $ports = append $ports (int .) -}}
 {{- end -}}
-{{- if or (not .Values.watchNamespace) .Values.crd.install -}}
+{{- if .Values.jobNetworkPolicies.lookUpApiServer -}}
 {{- range (lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes").ports -}}
 {{- $ports = append $ports (int .port) -}}
 {{- end -}}

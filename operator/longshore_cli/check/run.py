@@ -66,7 +66,7 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
     results += file_checks(spec, options.model, options.data, memory)
     is_whole = all(one.outcome is not CheckOutcome.FAILED for one in results if one.name is Check.MODEL_FILES)
     more = list(_runtime_checks(spec, options.model if is_whole else None, options.data, options.skipped))
-    made = {result.name for result in more if result.outcome is not CheckOutcome.NOT_CHECKED}
+    made = {result.name for result in more}
     results = [result for result in results if result.name not in made] + more
     return sorted((result for result in results if result.name not in options.skipped), key=_place)
 

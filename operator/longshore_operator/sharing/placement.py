@@ -19,12 +19,16 @@ def placed_by_shares(manifest: dict[str, Any], component: Component, job: RLJob)
     """Return a pod that has no GPU in common with a member of a sharing group, unless it is one itself."""
     if job.spec.sharing is not None and component is Component.WORKER:
         return sharing_worker(manifest, job)
-    if not any(name.endswith(SHARES_SUFFIX) and amount for name, amount in requests(manifest["spec"]).items()):
+    if not _asks_for_shares(manifest):
         return manifest
     pod = deepcopy(manifest)
     members = {"matchExpressions": [{"key": names.LABEL_SHARING, "operator": "Exists"}]}
     _keep_apart(pod, {"topologyKey": _NODE, "labelSelector": members, "namespaceSelector": {}})
     return pod
+
+
+def _asks_for_shares(manifest: dict[str, Any]) -> bool:
+    return any(name.endswith(SHARES_SUFFIX) and amount for name, amount in requests(manifest["spec"]).items())
 
 
 def sharing_worker(manifest: dict[str, Any], job: RLJob) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def sharing_worker(manifest: dict[str, Any], job: RLJob) -> dict[str, Any]:
     assert job.spec.sharing is not None, "it is a member"
     identity, pod = Identity.of(job), deepcopy(manifest)
     token = names.sharing_token(identity.namespace, job.spec.sharing.group)
-    if not job.spec.workers.gpus_per_pod:
+    if not job.spec.workers.gpus_per_pod and not _asks_for_shares(manifest):
         # It keeps nobody from a node. Other pods would be kept from it by a label.
         pod["metadata"].setdefault("annotations", {})[names.LABEL_SHARING] = token
         return pod

@@ -80,12 +80,12 @@ def without_credentials(url: str) -> str:
     return f"{scheme}://{parts[2]}{parts[3] or ''}{path}"
 
 
-_ADDRESS: Final = re.compile(r"https?://\S+", re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"\b(?:https?|wss?)://[^\s\"'<>]+", re.IGNORECASE)
 
 
 def shown(text: str) -> str:
-    """Return a text as others may see it: if it is an address, or has some in it, without what may be secret."""
-    return without_credentials(text) if _ADDRESS.fullmatch(text) else redacted(text)
+    """Return a text as others may see it: without what may be secret in the addresses in it."""
+    return redacted(_ADDRESS.sub(lambda found: without_credentials(found[0]), text))
 
 
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^\s\"<>]+@")

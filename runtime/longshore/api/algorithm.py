@@ -103,8 +103,8 @@ class Algorithm(ApiModel, rules=_RULES):
     """R0: responses per prompt that one step trains on; at least 2, because advantages compare them."""
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
     """U: prompts that one optimizer update takes. Unset: all of the step. With fewer than promptsPerStep, a step makes
-    several updates on one rollout: after the round in the order of the data, with a pipelined handover in the order in
-    which groups became trainable while the round runs."""
+    several updates on one rollout: after the round shuffled, in the same order in every attempt; with a pipelined
+    handover in the order in which groups became trainable while the round runs."""
     long_round_updates: LongRoundUpdates = LongRoundUpdates.PER_ROUND
     """Updates of a long round, in which the strategy takes up the draws that earlier rounds have put off. PerRound: one
     for each of these rounds, and its own: five with the defaults of TailBatching. Each takes its part of the prompts,

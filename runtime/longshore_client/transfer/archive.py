@@ -62,14 +62,14 @@ def pack(
     progress: Progress = quiet,
     choices: Sequence[FileSelection] = (),
     *,
-    leaves_out_broken_links: bool = False,
+    leaves_out_links_of_trackers: bool = False,
 ) -> None:
     """Write the file or directory `root` to `out`; with `choices`, only files that one of them names.
 
     Raises:
         ArchiveError: there is no such path, it holds no (such) file, or a link leads nowhere.
     """
-    files = _chosen(root, _files(root, leaves_out_broken_links), choices)
+    files = _chosen(root, _files(root, leaves_out_links_of_trackers), choices)
     total_bytes = sum(path.stat().st_size for _, path in files)
     sums: dict[str, str] = {}
     meter = _Meter(total_bytes, progress)
@@ -152,13 +152,13 @@ def _instead(root: Path, path: Path) -> str:
     return f"; {where} holds {', '.join(names[:_MAX_NAMES])}{more}" if names else ""
 
 
-def _files(root: Path, leaves_out_broken_links: bool) -> list[tuple[str, Path]]:
+def _files(root: Path, leaves_out_links_of_trackers: bool) -> list[tuple[str, Path]]:
     if root.is_file():
         return [(root.name, root)]
     if not root.is_dir():
         raise ArchiveError(f"there is no {root.name!r} in {root.parent}")
     below = _files_below(root, ())
-    found = sorted(path for path in below if not (leaves_out_broken_links and _is_broken_link(path)))
+    found = sorted(path for path in below if not (leaves_out_links_of_trackers and _is_link_of_tracker(path)))
     if not found:
         raise ArchiveError(f"{root} holds no file")
     if broken := next(filter(_is_broken_link, found), None):
@@ -180,6 +180,11 @@ def _files_below(directory: Path, around: Sequence[Path]) -> Iterator[Path]:
 
 def _is_broken_link(path: Path) -> bool:
     return path.is_symlink() and not path.exists()
+
+
+def _is_link_of_tracker(path: Path) -> bool:
+    """Return whether it leads to a log of Weights & Biases, which was on the machine of the pod."""
+    return _is_broken_link(path) and "wandb" in path.parts
 
 
 def _chosen(root: Path, files: list[tuple[str, Path]], choices: Sequence[FileSelection]) -> list[tuple[str, Path]]:
@@ -367,9 +372,8 @@ def main(arguments: list[str]) -> int:
         if action == "send":
             if not path.exists():
                 raise ArchiveError(f"there is no {relative!r} in the storage{_instead(Path(root), path)}")
-            # Trackers leave links to logs that were on the machine of their pod.
             choices = json.loads(options[0]) if options else ()
-            pack(path, sys.stdout.buffer, choices=choices, leaves_out_broken_links=True)
+            pack(path, sys.stdout.buffer, choices=choices, leaves_out_links_of_trackers=True)
             sys.stdout.buffer.flush()
         elif action == "list":
             sys.stdout.write(json.dumps(sizes(path)))

@@ -98,17 +98,17 @@ def _is_match(name: Sequence[str], pattern: Sequence[str]) -> bool:
     if not pattern:
         return not name
     first, *rest = pattern
+    is_hidden = bool(name) and _is_hidden(name[0], is_directory=len(name) > 1)
     if first == "**":
-        if not rest:
-            return bool(name) and not any(map(_is_hidden, name))
-        return _is_match(name, rest) or (bool(name) and not _is_hidden(name[0]) and _is_match(name[1:], pattern))
-    if not name or (_is_hidden(name[0]) and not _is_hidden(first)):
+        deeper = bool(name) and not is_hidden and ((len(name) == 1 and not rest) or _is_match(name[1:], pattern))
+        return deeper or bool(rest and _is_match(name, rest))
+    if not name or (is_hidden and not _is_hidden(first, is_directory=bool(rest))):
         return False
     return fnmatchcase(name[0], first) and _is_match(name[1:], rest)
 
 
-def _is_hidden(part: str) -> bool:
-    return part.startswith((".", "__"))
+def _is_hidden(part: str, *, is_directory: bool) -> bool:
+    return part.startswith(".") or (is_directory and part.startswith("__"))
 
 
 def _by_name(names: Sequence[str], config: str | None, split: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Whether a row has what a reward function compares responses with."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 from longshore.api.reward import RewardFunction, RewardKind
@@ -24,6 +25,13 @@ def scoring_mistake(function: RewardFunction, fields: Mapping[str, Any], referen
 
 
 def _unreadable(reference: object) -> str | None:
-    if isinstance(reference, Mapping | bytes) or (isinstance(reference, Sequence) and not isinstance(reference, str)):
+    if not _is_readable(reference):
         return f"the reference answer is no text, but a {type(reference).__name__}"
     return unreadable_reference("" if reference is None else str(reference))
+
+
+def _is_readable(reference: object) -> bool:
+    """Return whether its text is mathematics: that of a list of numbers is, and that of a list of texts is not."""
+    if isinstance(reference, Sequence) and not isinstance(reference, str | bytes):
+        return all(isinstance(one, Number) for one in reference)
+    return not isinstance(reference, Mapping | bytes)

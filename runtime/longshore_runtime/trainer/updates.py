@@ -1,10 +1,11 @@
 """The updates of one step: groups go to the trainers as the handover says, while the round runs or after it.
 
 Every optimizer step takes U groups. Those that begin while the round runs take them as they become trainable; after the
-round they take them in the order of the data, so that neither the speed of a reward nor the length of the responses
-decides which groups come first.
+round they take them shuffled, so that neither the speed of a reward, the length of the responses nor the place in the
+data decides which groups come first.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -221,7 +222,7 @@ class StepUpdates:
         )
 
     def _hand_in(self) -> None:
-        draws, self._not_handed_in = sorted(self._not_handed_in), []
+        draws, self._not_handed_in = sorted(self._not_handed_in, key=_shuffled), []
         for draw in draws:
             self._waiting += self._handover.add(TrainableGroup(draw, self._num_tokens(self._groups[draw])))
 
@@ -265,3 +266,8 @@ def max_tokens_per_batch(
     there is none."""
     no_limit = 2**62
     return num_replicas * max_tokens_per_dispatch if is_pipelined and not objective.needs_whole_batch else no_limit
+
+
+def _shuffled(draw: Draw) -> bytes:
+    """By this key draws are in an order that is the same in every attempt and has nothing to do with their rows."""
+    return hashlib.blake2b(f"{draw.epoch}/{draw.index}".encode(), digest_size=16).digest()

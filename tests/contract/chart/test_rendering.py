@@ -318,9 +318,12 @@ class TestMonitoring:
 
     def test_an_operator_that_leads_elsewhere_is_not_taken_for_this_one(self) -> None:
         monitoring = {"rules": {"enabled": True}, "serviceMonitor": {"enabled": True}}
-        rule = rendered("here", monitoring=monitoring)["PrometheusRule", "longshore-operator"]
+        objects = rendered("here", monitoring=monitoring)
+        rule = objects["PrometheusRule", "longshore-operator"]
         [down] = [one for one in rule["spec"]["groups"][0]["rules"] if one["alert"] == "LongshoreOperatorDown"]
-        assert down["expr"] == 'absent(longshore_operator_leader{namespace="here"} == 1)'
+        assert ("Service", "longshore-operator-metrics") in objects
+        own = '{namespace="here",service="longshore-operator-metrics"}'
+        assert down["expr"] == f"absent(longshore_operator_leader{own} == 1)"
 
     def test_dashboards_are_config_maps_that_the_sidecar_finds(self) -> None:
         objects = rendered(monitoring={"dashboards": {"enabled": True, "annotations": {"folder": "RL"}}})

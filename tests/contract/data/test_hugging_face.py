@@ -82,6 +82,7 @@ NAMES = (
     "data/.hidden/h.jsonl",
     "__w/w.jsonl",
     "test/t.jsonl",
+    "data/__g.jsonl",
     "b-1.jsonl",
 )
 PATTERNS = [

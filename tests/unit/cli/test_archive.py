@@ -175,10 +175,13 @@ def test_a_link_that_leads_to_no_file_is_named(model: Path, target: str, sentenc
 def test_what_comes_out_of_a_storage_leaves_out_links_to_a_machine_that_is_gone(
     model: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    (model / "sub" / "debug.log").symlink_to("/tmp/of-another-machine/debug.log")
+    (model / "wandb").mkdir()
+    (model / "wandb" / "debug.log").symlink_to("/tmp/of-another-machine/debug.log")
     assert main(["send", str(model.parent), model.name]) == 0
     unpack(io.BytesIO(capfdbinary.readouterr().out), tmp_path / "copy")
     assert contents(tmp_path / "copy").keys() == {"config.json", "empty", "sub/weights.bin"}
+    (model / "sub" / "shard.bin").symlink_to("/tmp/of-another-machine/shard.bin")
+    assert main(["send", str(model.parent), model.name]) == 1, "a part of the model is missing"
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

@@ -34,10 +34,10 @@ def test_scores_of_a_version_that_kept_no_single_rewards_load() -> None:
     assert RunState.load(exported, {}).held_out_before == HeldOutScore(0.2, 0.1)
 
 
-def test_a_checkpoint_of_a_version_that_kept_no_step_of_its_evaluation_counts_as_evaluated() -> None:
+def test_a_checkpoint_of_a_version_that_kept_no_step_of_its_evaluation_is_evaluated_when_it_is_due() -> None:
     exported = RunState(step=6, held_out_latest=HeldOutScore(0.2, 0.1)).export()
     del exported["evaluated_step"]
-    assert RunState.load(exported, {}).evaluated_step == 6
+    assert RunState.load(exported, {}).evaluated_step is None
 
 
 def held_out_group(epoch: int, index: int, *rewards: float) -> ScoredGroup:

@@ -30,12 +30,13 @@ ARRIVAL = (4, 0, 5, 2, 1, 3)
 NO_LIMIT = 10_000
 
 
-def group(row: int, num_tokens: int = 4) -> ScoredGroup:
+def group(row: int, num_tokens: int = 4, epoch: int = 0) -> ScoredGroup:
     """Two responses with different rewards."""
-    responses = [ResponseId(Draw(0, row), index) for index in range(2)]
+    draw = Draw(epoch, row)
+    responses = [ResponseId(draw, index) for index in range(2)]
     runs = (TokenRun(0, tuple(range(row, row + num_tokens)), (-1.0,) * num_tokens),)
     return ScoredGroup(
-        Draw(0, row),
+        draw,
         tuple(
             ScoredResponse(one, Completion(str(one), runs, FinishReason.STOP, 1), float(one.index), False)
             for one in responses
@@ -124,15 +125,26 @@ class Step:
             max_mismatch=self.max_mismatch,
         )
 
-    def train(self, rows: Sequence[int] = ARRIVAL, num_tokens: int = 4) -> StepTraining:
+    def train(self, rows: Sequence[int] = ARRIVAL, num_tokens: int = 4, epoch: int = 0) -> StepTraining:
         """To its end."""
         for row in rows:
-            self.updates.train_on(group(row, num_tokens))
+            self.updates.train_on(group(row, num_tokens, epoch))
         return self.updates.finish()
 
     def weights(self) -> dict[str, list[float]]:
         """Of the trainer."""
         return {name: values.tolist() for name, values in self.trainers.trainer.weights()}
+
+    def rows(self) -> list[tuple[int, ...]]:
+        """Of each call of the trainers that computes gradients, in order within it."""
+        return [rows for name, *rows in self.trainers.calls if name == "add"]  # type: ignore[misc]
+
+
+def order_after_round(rows: Sequence[int] = ARRIVAL, epoch: int = 0) -> list[int]:
+    """In which updates take groups."""
+    step = Step(pipelined=False, groups_per_update=1)
+    step.train(rows, epoch=epoch)
+    return [row for (row,) in step.rows()]
 
 
 @pytest.mark.parametrize("groups_per_update", [1, 2, 4, 6])
@@ -143,7 +155,7 @@ def test_pipelined_and_after_the_round_the_trainers_do_the_same_over_the_same_gr
         Step(pipelined=True, groups_per_update=groups_per_update),
         Step(pipelined=False, groups_per_update=groups_per_update),
     )
-    first, second = overlapped.train(sorted(ARRIVAL)), serial.train(ARRIVAL)
+    first, second = overlapped.train(order_after_round()), serial.train(ARRIVAL)
     assert overlapped.trainers.calls == serial.trainers.calls
     assert overlapped.weights() == serial.weights()
     assert first.updates == second.updates
@@ -159,8 +171,13 @@ def test_after_the_round_neither_lengths_nor_rewards_decide_which_groups_come_fi
     assert one.trainers.calls == other.trainers.calls
     assert one.weights() == other.weights()
     assert trained[0] == trained[1]
-    rows = [row for name, *rows in one.trainers.calls if name == "add" for row in rows]
-    assert rows == sorted(ARRIVAL) * num_epochs, "the order of the data"
+    assert sorted(row for rows in one.rows() for row in rows) == sorted(list(ARRIVAL) * num_epochs)
+
+
+def test_after_the_round_no_update_has_the_first_or_the_last_rows_of_the_data_more_often_than_others() -> None:
+    """Data sets follow each other in the rows, and files may be sorted by difficulty."""
+    firsts = sum(row < 4 for epoch in range(50) for row in order_after_round(range(8), epoch)[:4])
+    assert 80 <= firsts <= 120, "of 200, half"
 
 
 def test_while_the_round_runs_an_update_takes_u_groups_in_the_order_in_which_they_became_trainable() -> None:
@@ -216,7 +233,9 @@ def test_the_trainers_have_begun_once_they_were_given_anything(pipelined: bool) 
 def test_every_epoch_makes_the_same_updates_and_the_batch_counts_once() -> None:
     step = Step(pipelined=False, groups_per_update=3, num_epochs=2, max_mismatch=0.1)
     trained = step.train()
-    assert step.trainers.calls == [("add", 0, 1, 2), ("step",), ("add", 3, 4, 5), ("step",)] * 2
+    order = order_after_round()
+    halves = [("add", *sorted(order[:3])), ("step",), ("add", *sorted(order[3:])), ("step",)]
+    assert step.trainers.calls == halves * 2
     assert step.trainers.limits == [0.1, None, None, None]
     assert [update.update.policy_version for update in trained.updates] == [1, 2, 3, 4]
     assert trained.batches[:2] == trained.batches[2:], "lost trainers repeat every update"
@@ -228,7 +247,8 @@ def test_every_epoch_makes_the_same_updates_and_the_batch_counts_once() -> None:
 def test_old_log_probs_are_those_of_the_steps_start_in_all_updates() -> None:
     step = Step(pipelined=False, groups_per_update=3, num_epochs=2, computes_old_log_probs=True)
     trained = step.train()
-    assert step.trainers.calls[0] == ("log_probs", 0, 1, 2, 3, 4, 5)
+    order = order_after_round()
+    assert step.trainers.calls[0] == ("log_probs", *sorted(order[:3]), *sorted(order[3:]))
     assert [call[0] for call in step.trainers.calls[1:]] == ["add", "step"] * 4
     old = {values for batch in trained.batches for sample in batch for values in [sample.old_log_probs]}
     assert old == {(0.0,) * 4}, "of version 0"

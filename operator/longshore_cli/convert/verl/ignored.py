@@ -45,7 +45,7 @@ IGNORED: Final = (
     Ignored((f"{ACTOR}.clip_ratio_c",), "there is no dual clip for negative advantages", default=3.0),
     Ignored((f"{ACTOR}.entropy_coeff",), "there is no entropy bonus; actor/entropy shows it", (0, 0.0)),
     Ignored((f"{ACTOR}.loss_scale_factor",), "DrGRPO divides by algorithm.maxResponseTokens"),
-    Ignored((f"{ACTOR}.shuffle",), "updates take groups in the order of the data", (False,)),
+    Ignored((f"{ACTOR}.shuffle",), "updates take groups shuffled, alike in every attempt", (False,)),
     Ignored((f"{ACTOR}.ppo_micro_batch_size",), "micro-batches are measured in tokens"),
     Ignored((f"{ACTOR}.ulysses_sequence_parallel_size",),
             "long responses are split by contextParallelSize of the Megatron trainer", (1,)),

@@ -209,10 +209,13 @@ def test_a_pod_with_shares_that_takes_no_turns_stays_off_nodes_of_members(compon
 
 def test_a_worker_without_gpus_keeps_nobody_from_a_node() -> None:
     job = make_job(**SPEC | {"workers": SPEC["workers"] | {"gpusPerPod": 0}})
-    pod = sharing_worker({"metadata": {"labels": {}}, "spec": {}}, job)
-    assert pod["spec"] == {}
+    pod = sharing_worker({"metadata": {"labels": {}}, "spec": {"containers": []}}, job)
+    assert pod["spec"] == {"containers": []}
     assert "longshore.dev/sharing" not in pod["metadata"]["labels"]
     assert pod["metadata"]["annotations"]["longshore.dev/sharing"]
+    by_template = {"resources": {"limits": {"nvidia.com/gpu.shared": 1}}}
+    asking = sharing_worker({"metadata": {"labels": {}}, "spec": {"containers": [by_template]}}, job)
+    assert asking["spec"]["affinity"]["podAntiAffinity"]
 
 
 def test_a_template_does_not_undo_it() -> None:

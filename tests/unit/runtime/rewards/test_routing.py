@@ -85,6 +85,6 @@ def test_a_reference_that_mathematics_cannot_be_compared_with_is_found_before_an
         routed(prompts(row), [MATHS])
 
 
-@pytest.mark.parametrize("reference", ["42", 42, 4.2])
+@pytest.mark.parametrize("reference", ["42", 42, 4.2, [42], [1, 2.5]], ids=str)
 def test_texts_and_numbers_are_references(reference: object) -> None:
     assert routed(prompts(replace(record(0, topic="algebra"), reference=reference)), [MATHS]).train

@@ -11,8 +11,8 @@ from rich.table import Table
 from longshore.api.base import ApiModel
 from longshore.api.rollout import Handover, OnPolicy, Strategy
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.sim.choices import Choice, SearchBounds
-from longshore.sim.job import SimJob
+from longshore.sim.choices import TRAININGS, Choice, SearchBounds
+from longshore.sim.job import SimJob, training_of
 from longshore.sim.search import Prediction, SearchResult
 from longshore.sim.search import search as run_search
 from longshore_cli import format as fmt
@@ -173,13 +173,21 @@ def _changes(present: Choice, best: Choice, spec: RLJobSpec) -> list[str]:
         if present.settings.get(name) != value or best.strategy is not present.strategy:
             section = "admission" if name == "frontierWidth" else sections[best.strategy]
             found.append(f"{section}.{name}: {value}")
-    if best.handover is not present.handover:
+    if present.frontier_width is not None and best.frontier_width is None:
+        found.append("no admission.frontierWidth")
+    if not _has_handover(spec, best):
         found.append(f"handover: {best.handover}")
     if best.tp_size != present.tp_size:
         found.append(f"engine.tensorParallelSize: {best.tp_size}")
     if present.plans_parallelism and not best.plans_parallelism:
         found.append("engine.parallelism: Fixed")
     return found
+
+
+def _has_handover(spec: RLJobSpec, best: Choice) -> bool:
+    """Return whether the job trains as this choice does once all but `handover` is changed: a strategy has its own."""
+    changed_spec = spec.model_copy(update={"rollout": best.rollout(spec.rollout)})
+    return training_of(changed_spec) is TRAININGS[best.handover]
 
 
 def search_table(report: SearchReport) -> Table:

@@ -21,12 +21,13 @@ _FRONTIER_UPDATES: Final = (1, 2, 4)
 _LEAST_ROUNDS: Final = 8
 _MOST_ROUNDS: Final = 40
 """Longer periods of tail batching are cut off."""
-_TRAININGS: Final = {
+TRAININGS: Final = {
     Handover.AFTER_ROUND: Training.AFTER_ROUND,
     Handover.STREAMED: Training.STREAMED,
     Handover.PIPELINED: Training.PIPELINED,
 }
-_HANDOVERS: Final = {training: handover for handover, training in _TRAININGS.items()}
+"""What the simulator makes of a handover that a search chooses."""
+_HANDOVERS: Final = {training: handover for handover, training in TRAININGS.items()}
 _LEAVE_NOTHING: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE})
 
 
@@ -92,7 +93,7 @@ class Choice:
     def applied_to(self, job: SimJob) -> SimJob:
         """The job with this choice; ValueError where it cannot have it."""
         rollout = self.rollout(job.rollout)
-        trainer = replace(job.trainer, training=_TRAININGS[self.handover])
+        trainer = replace(job.trainer, training=TRAININGS[self.handover])
         return replace(job, rollout=rollout, trainer=trainer, plans_parallelism=self.plans_parallelism)
 
     def rollout(self, given: Rollout) -> Rollout:

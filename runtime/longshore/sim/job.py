@@ -6,7 +6,7 @@ from typing import Final
 
 from longshore.api.pods import Workers
 from longshore.api.reward import Reward
-from longshore.api.rollout import Parallelism, RepurposeTrigger, Rollout
+from longshore.api.rollout import Handover, Parallelism, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.policy import tail_batching
 from longshore.policy.adaptive_timeout import TimeoutSettings
@@ -88,8 +88,8 @@ class TrainerLayout:
     num_epochs: int = 1
     groups_per_update: int | None = None
     """U; None: all of the batch."""
-    divides_long_rounds: bool = False
-    """A long round makes several updates (`policy.long_round_updates`)."""
+    divided_in: frozenset[Training] = frozenset()
+    """Ways to train in which a long round makes several updates (`policy.long_round_updates`)."""
     scale_down_at: float | None = None
     """Streamed: GPUs are freed when the batch has this share of its groups, whatever the KV caches hold (the fixed
     triggers of RollPacker, section 6.6); None: the scale-down policy decides."""
@@ -99,6 +99,11 @@ class TrainerLayout:
     fetched_once_share: float | None = None
     """Streamed: freed GPUs take the groups that are there when they wake, up to this share of the batch, and no later
     ones (RollPacker, section 6.6); None: they take groups as these become trainable."""
+
+    @property
+    def divides_long_rounds(self) -> bool:
+        """Whether a long round makes several updates."""
+        return self.training in self.divided_in
 
 
 @dataclass(frozen=True)
@@ -204,14 +209,14 @@ def job_of(
         gpus=_pool(gpu, spec.workers),
         lengths=lengths,
         trainer=TrainerLayout(
-            training=_training(spec),
+            training=training_of(spec),
             pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
             gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
             num_extra_forwards=int(algorithm.kl_coefficient > 0),
             computes_old_log_probs=algorithm.computes_old_log_probs,
             num_epochs=algorithm.epochs_per_step,
             groups_per_update=algorithm.groups_per_update,
-            divides_long_rounds=divides_long_rounds(algorithm, spec.rollout.effective_handover),
+            divided_in=_divided_in(spec),
             scale_down_at=_fixed_fraction(spec.rollout),
         ),
         rewards=_rewards(spec.reward),
@@ -233,11 +238,19 @@ def _pool(gpu: GpuModel, pods: Workers) -> GpuPool:
     return GpuPool(gpu, pods.replicas * max(1, pods.gpus_per_pod), max(1, pods.gpus_per_pod))
 
 
-def _training(spec: RLJobSpec) -> Training:
+def training_of(spec: RLJobSpec) -> Training:
+    """When the trainer of a manifest computes: on shared GPUs after the round also where the handover is pipelined."""
     is_colocated = spec.placement is Placement.COLOCATED
     if spec.rollout.is_pipelined and not is_colocated:
         return Training.PIPELINED
     return Training.STREAMED if spec.rollout.repurposes and is_colocated else Training.AFTER_ROUND
+
+
+def _divided_in(spec: RLJobSpec) -> frozenset[Training]:
+    """As the handovers of these names; the present training is that of the manifest's own handover."""
+    own, algorithm = training_of(spec), spec.algorithm
+    others = {one for one in Training if one is not own and divides_long_rounds(algorithm, Handover(str(one)))}
+    return frozenset(others | {own} if divides_long_rounds(algorithm, spec.rollout.effective_handover) else others)
 
 
 def _fixed_fraction(rollout: Rollout) -> float | None:

@@ -35,7 +35,7 @@ def manifest(directory: Path, **changes: Any) -> Path:
         section = stored["spec"]
         for one in sections:
             section = section.setdefault(one, {})
-        section[field] = value
+        section[field] = deepcopy(value)
     path = directory / "job.yaml"
     path.write_text(yaml.safe_dump(stored))
     return path

@@ -1,16 +1,20 @@
 """`longshore simulate --search`: what it proposes, as a table, as JSON and as a picture."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from longshore.api.rollout import Handover
+from longshore.api.rollout import Handover, Strategy
+from longshore.sim.choices import Choice
+from longshore.sim.search import SearchResult, prediction
+from longshore.sim.simulate import simulate
 from longshore_cli.simulate.inputs import SimulateOptions, read
 from longshore_cli.simulate.job import sim_job
-from longshore_cli.simulate.search import bounds_of
+from longshore_cli.simulate.search import bounds_of, search_report
 from tests.unit.cli.simulated import Json, manifest, refusal, simulated
 
 LONG = {"algorithm__promptsPerStep": 8, "model__maxContextTokens": 10_000, "algorithm__maxResponseTokens": 8_192}
@@ -45,14 +49,50 @@ def test_figures_of_every_choice_and_what_to_change(found: Json) -> None:
     assert {one["onPolicy"] for one in found["choices"]} == {"Strict"}
 
 
+def advised(advice: str) -> Json:
+    """The changes of a sentence, followed to the letter, as `manifest` takes them; what has to go is None."""
+    changes: Json = {}
+    for change in advice.removeprefix("Set in spec.rollout: ").split(". By the simulation")[0].split(", "):
+        path, _, value = (f"{change[3:]}: null" if change.startswith("no ") else change).partition(": ")
+        changes["rollout__" + path.replace(".", "__")] = yaml.safe_load(value)
+    return changes
+
+
+APART: Json = {"placement": "Disaggregated", "trainerWorkers": {"replicas": 1, "gpusPerPod": 2}}
+GROUP_PIPELINE: Json = {"strategy": "GroupPipeline", "admission": {"frontierWidth": 2}}
+STREAMED: Json = {"strategy": "TailBatching", "handover": "Streamed"}
+
+
+@pytest.mark.parametrize(
+    ("job", "changes"),
+    [
+        (APART | {"rollout": GROUP_PIPELINE}, {"frontier_width": None}),
+        (APART | {"rollout": GROUP_PIPELINE}, {"strategy": Strategy.SYNCHRONOUS, "frontier_width": 3}),
+        (APART | {"rollout": GROUP_PIPELINE},
+         {"strategy": Strategy.SYNCHRONOUS, "frontier_width": None, "handover": Handover.AFTER_ROUND}),
+        (APART, {"strategy": Strategy.GROUP_PIPELINE, "handover": Handover.PIPELINED}),
+        (APART, {"handover": Handover.PIPELINED, "frontier_width": 2}),
+        ({"rollout": STREAMED}, {"handover": Handover.AFTER_ROUND}),
+        ({"rollout": STREAMED}, {"tp_size": 2}),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_follows_the_advice_takes_the_predicted_time(tmp_path: Path, job: Json, changes: Json) -> None:
+    inputs = read(SimulateOptions(manifest(tmp_path, **job), model="Qwen2.5-7B"))
+    given = sim_job(inputs, inputs.spec)
+    present = Choice.of(given)
+    chosen = replace(present, **changes)
+    before, after = (prediction(one, [simulate(one.applied_to(given), 5)]) for one in (present, chosen))
+    quick = replace(after, step_s=after.step_s / 100, tokens_per_s=after.tokens_per_s * 100)
+    advice = search_report(inputs, SearchResult((quick,), before, before, 0.03, 5, 2), []).advice
+    followed = read(SimulateOptions(manifest(tmp_path, **job | advised(advice)), model="Qwen2.5-7B"))
+    again = sim_job(followed, followed.spec)
+    assert Choice.of(again) == chosen
+    assert simulate(again, 5).mean_step_s == after.step_s
+
+
 def test_a_job_that_does_what_is_advised_is_kept(tmp_path: Path, found: Json) -> None:
     """The advice, followed to the letter, leads to a manifest for which there is no further advice of that size."""
-    advised = found["advice"].removeprefix("Set in spec.rollout: ").split(". By the simulation")[0]
-    changes: Json = {}
-    for change in advised.split(", "):
-        path, value = change.split(": ")
-        changes["rollout__" + path.replace(".", "__")] = yaml.safe_load(value)
-    again = report(manifest(tmp_path, **LONG, **changes))
+    again = report(manifest(tmp_path, **LONG, **advised(found["advice"])))
     (given,) = [one for one in again["choices"] if one["isGiven"]]
     assert given["gain"] == 0
     assert again["choices"][0]["gain"] < 0.1 < found["choices"][0]["gain"]
@@ -78,8 +118,7 @@ def test_nothing_is_tried_that_the_spec_forbids(tmp_path: Path) -> None:
     assert bounds(manifest(tmp_path, algorithm__promptsPerUpdate=4)).handovers == (Handover.AFTER_ROUND,)
     assert bounds(manifest(tmp_path)).tp_sizes == (1, 2)
     assert bounds(manifest(tmp_path, workers={"replicas": 2, "gpusPerPod": 0})).tp_sizes == ()
-    apart = {"placement": "Disaggregated", "trainerWorkers": {"replicas": 1, "gpusPerPod": 2}}
-    assert bounds(manifest(tmp_path, **apart)).handovers == (Handover.AFTER_ROUND, Handover.PIPELINED)
+    assert bounds(manifest(tmp_path, **APART)).handovers == (Handover.AFTER_ROUND, Handover.PIPELINED)
 
 
 def test_relaxed_strategies_are_tried_where_the_manifest_is_relaxed(tmp_path: Path) -> None:

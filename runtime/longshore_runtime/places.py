@@ -6,7 +6,7 @@ from typing import Any
 
 from longshore.api.names import Component
 from longshore.api.pods import Workers
-from longshore.checks.model_limits import splits
+from longshore.checks import model_limits
 from longshore.policy.shapes import replica_slots
 
 
@@ -38,8 +38,7 @@ def possible_tp_sizes(workers: Workers, config: Mapping[str, Any], configured: i
     """
     if workers.gpus_per_pod == 0:
         return (configured,)
-    sizes = {1 << power for power in range(workers.gpus_per_pod.bit_length())} | {configured}
-    return tuple(sorted(size for size in sizes if workers.gpus_per_pod % size == 0 and splits(config, size)))
+    return model_limits.possible_tp_sizes(config, workers.gpus_per_pod, configured)
 
 
 def trainer_places(

@@ -1,7 +1,7 @@
 """`longshore simulate --search`: the choices that suit a job best, as a model, a table and one sentence."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from pydantic import Field, ValidationError
 from rich import box
@@ -19,9 +19,6 @@ from longshore_cli import format as fmt
 from longshore_cli.simulate.errors import BadInput
 from longshore_cli.simulate.inputs import Inputs
 from longshore_cli.simulate.variants import changed
-
-_MAX_TP_SIZE: Final = 16
-"""Of an RLJob."""
 
 
 class SearchedChoice(ApiModel):
@@ -86,7 +83,7 @@ def bounds_of(spec: RLJobSpec, job: SimJob) -> SearchBounds:
     strategies = SearchBounds().strategies
     if rollout.on_policy is OnPolicy.RELAXED:
         strategies |= {Strategy.PARTIAL_ROLLOUT}
-    sizes = [size for size in range(1, _MAX_TP_SIZE + 1) if _is_valid(spec, engine_size=size)]
+    sizes = [size for size in job.possible_tp_sizes if _is_valid(spec, engine_size=size)]
     return SearchBounds(
         strategies=frozenset(strategies),
         max_response_factor=rollout.tail_batching.response_factor,

@@ -68,6 +68,12 @@ def splits(config: Mapping[str, Any], tp_size: int) -> bool:
     return is_divided and (kv_heads % tp_size == 0 or tp_size % kv_heads == 0)
 
 
+def possible_tp_sizes(config: Mapping[str, Any], gpus_per_pod: int, configured: int) -> tuple[int, ...]:
+    """Return sizes that fill a pod and divide the model, in rising order: powers of two, and what is configured."""
+    sizes = {1 << power for power in range(gpus_per_pod.bit_length())} | {configured}
+    return tuple(sorted(size for size in sizes if gpus_per_pod % size == 0 and splits(config, size)))
+
+
 def _quantization_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:
     """Quantised weights do not follow a gradient, and engines that hold them do not take plain ones."""
     quantization = config.get("quantization_config") or language_part(config).get("quantization_config")

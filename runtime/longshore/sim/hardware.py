@@ -32,6 +32,15 @@ class ModelShape:
     """Keys and values of all layers: 2 * layers * KV heads * head size * bytes per value."""
     bytes_per_parameter: int = 2
     """In the engine."""
+    num_heads: int | None = None
+    """Attention heads, which engines divide among their GPUs; None: unknown, as the next one."""
+    num_kv_heads: int | None = None
+
+    @property
+    def heads(self) -> dict[str, int]:
+        """As in the `config.json` of the model; empty where they are unknown."""
+        known = {"num_attention_heads": self.num_heads, "num_key_value_heads": self.num_kv_heads}
+        return {name: count for name, count in known.items() if count is not None}
 
     @property
     def weight_bytes(self) -> float:
@@ -43,9 +52,22 @@ _HEAD_SIZE: Final = 128
 _VALUE_BYTES: Final = 2
 
 
-def _shape(name: str, billions: float, num_layers: int, hidden_size: int, num_kv_heads: int) -> ModelShape:
-    kv_bytes = 2 * num_layers * num_kv_heads * _HEAD_SIZE * _VALUE_BYTES
-    return ModelShape(name, billions * 1e9, num_layers, hidden_size, kv_bytes)
+def _kv_bytes_per_token(num_layers: int, num_kv_heads: int) -> int:
+    return 2 * num_layers * num_kv_heads * _HEAD_SIZE * _VALUE_BYTES
+
+
+def _shape(
+    name: str, billions: float, num_layers: int, hidden_size: int, num_kv_heads: int, num_heads: int
+) -> ModelShape:
+    return ModelShape(
+        name,
+        billions * 1e9,
+        num_layers,
+        hidden_size,
+        _kv_bytes_per_token(num_layers, num_kv_heads),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+    )
 
 
 GPUS: Final[Mapping[str, GpuModel]] = {
@@ -71,12 +93,12 @@ _UNKNOWN: Final = GpuModel("", 8e9, 1e10, 5e10, 1e10)
 MODELS: Final[Mapping[str, ModelShape]] = {
     shape.name: shape
     for shape in (
-        _shape("Qwen2.5-7B", 7.62, 28, 3584, 4),
-        _shape("Qwen2.5-14B", 14.77, 48, 5120, 8),
-        _shape("Qwen2.5-32B", 32.76, 64, 5120, 8),
-        _shape("Qwen3-1.7B", 1.72, 28, 2048, 8),
-        _shape("Qwen3-4B", 4.02, 36, 2560, 8),
-        _shape("Qwen3-8B", 8.19, 36, 4096, 8),
+        _shape("Qwen2.5-7B", 7.62, 28, 3584, 4, 28),
+        _shape("Qwen2.5-14B", 14.77, 48, 5120, 8, 40),
+        _shape("Qwen2.5-32B", 32.76, 64, 5120, 8, 40),
+        _shape("Qwen3-1.7B", 1.72, 28, 2048, 8, 16),
+        _shape("Qwen3-4B", 4.02, 36, 2560, 8, 32),
+        _shape("Qwen3-8B", 8.19, 36, 4096, 8, 32),
     )
 }
 """By name: the `config.json` of the published checkpoints."""
@@ -88,10 +110,15 @@ _NUM_KV_HEADS: Final = 8
 
 
 def model_of(num_parameters: float) -> ModelShape:
-    """A plausible shape where only the number of parameters is known: 12 * layers * hidden^2 of them."""
+    """A plausible shape where only the number of parameters is known: 12 * layers * hidden^2 of them.
+
+    Nobody knows its attention heads, so engines of any size count as possible.
+    """
     num_layers = max(1, round((num_parameters / (12 * _ASPECT**2)) ** (1 / 3)))
     name = f"{num_parameters / 1e9:g}B"
-    return _shape(name, num_parameters / 1e9, num_layers, _ASPECT * num_layers, _NUM_KV_HEADS)
+    return ModelShape(
+        name, num_parameters, num_layers, _ASPECT * num_layers, _kv_bytes_per_token(num_layers, _NUM_KV_HEADS)
+    )
 
 
 def gpu_described(name: str) -> GpuModel:

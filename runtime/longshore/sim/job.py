@@ -1,5 +1,6 @@
 """The description of a job to simulate."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -8,6 +9,7 @@ from longshore.api.pods import Workers
 from longshore.api.reward import Reward
 from longshore.api.rollout import Handover, Parallelism, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
+from longshore.checks.model_limits import possible_tp_sizes
 from longshore.policy import tail_batching
 from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.long_round_updates import divided, divides_long_rounds
@@ -137,6 +139,11 @@ class SimJob:
         tp_size = self.rollout.engine.tensor_parallel_size
         if pod_size % tp_size:
             raise ValueError(f"rollout.engine.tensorParallelSize: {tp_size} must divide the {pod_size} GPUs of a pod")
+        if tp_size not in self.possible_tp_sizes:
+            raise ValueError(
+                f"rollout.engine.tensorParallelSize: engines of {tp_size} GPUs cannot divide the attention heads of "
+                f"{self.model.name} ({self.model.num_heads}); set {_either(self.possible_tp_sizes)}"
+            )
         if trainer.training is Training.PIPELINED and trainer.pool is None:
             raise ValueError("trainer: pipelined training needs GPUs of its own")
         if trainer.training is Training.STREAMED and trainer.pool is not None:
@@ -162,6 +169,12 @@ class SimJob:
     def num_gpus(self) -> int:
         """GPUs that the job holds."""
         return self.gpus.num_gpus + (self.trainer.pool.num_gpus if self.trainer.pool else 0)
+
+    @property
+    def possible_tp_sizes(self) -> tuple[int, ...]:
+        """Sizes that engines can have in these pods, as far as the model's heads are known."""
+        configured = self.rollout.engine.tensor_parallel_size
+        return possible_tp_sizes(self.model.heads, len(self.gpus.pods()[0]), configured)
 
     @property
     def trainer_pool(self) -> GpuPool:
@@ -191,6 +204,11 @@ class SimJob:
     def with_rollout(self, rollout: Rollout) -> "SimJob":
         """The same job under another strategy."""
         return replace(self, rollout=rollout)
+
+
+def _either(sizes: Sequence[int]) -> str:
+    *others, last = map(str, sizes)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def job_of(

@@ -232,14 +232,12 @@ def _own_policy(job: SimJob) -> RoundPolicy:
 
 
 def _planner(job: SimJob) -> ParallelismPlanner:
-    """Starts from the job's size; it may take every size whose engines hold the longest response."""
-    kinds = ROUND_KINDS[job.rollout.strategy]
-    gpus_per_pod = len(job.gpus.pods()[0])
-    sizes = [size for size in range(1, gpus_per_pod + 1) if gpus_per_pod % size == 0 and _fits(job, size)]
+    """Starts from the job's size; it may take every size that divides the model and holds the longest response."""
+    kinds, configured = ROUND_KINDS[job.rollout.strategy], job.rollout.engine.tensor_parallel_size
     return ParallelismPlanner(
-        dict.fromkeys(kinds, job.rollout.engine.tensor_parallel_size),
-        sizes,
-        gpus_per_pod,
+        dict.fromkeys(kinds, configured),
+        [size for size in job.possible_tp_sizes if size == configured or _fits(job, size)],
+        len(job.gpus.pods()[0]),
         period=usual_period(job.rollout, job.shape.num_prompts),
     )
 

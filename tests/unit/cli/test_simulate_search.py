@@ -118,6 +118,7 @@ def test_nothing_is_tried_that_the_spec_forbids(tmp_path: Path) -> None:
     assert bounds(manifest(tmp_path, algorithm__promptsPerUpdate=4)).handovers == (Handover.AFTER_ROUND,)
     assert bounds(manifest(tmp_path)).tp_sizes == (1, 2)
     assert bounds(manifest(tmp_path, workers={"replicas": 2, "gpusPerPod": 0})).tp_sizes == ()
+    assert bounds(manifest(tmp_path, workers={"replicas": 2, "gpusPerPod": 8})).tp_sizes == (1, 2, 4), "of 28 heads"
     assert bounds(manifest(tmp_path, **APART)).handovers == (Handover.AFTER_ROUND, Handover.PIPELINED)
 
 

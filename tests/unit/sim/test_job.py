@@ -1,5 +1,6 @@
 """From a manifest to a job to simulate."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,10 +19,10 @@ from longshore.api.rollout import (
 )
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import TrainerSettings
-from longshore.sim.hardware import GPUS, MODELS
-from longshore.sim.job import SimJob, Training, job_of
+from longshore.sim.hardware import GPUS, MODELS, ModelShape, model_named
+from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training, job_of
 from longshore.sim.simulate import simulate
-from tests.unit.sim.jobs import LENGTHS
+from tests.unit.sim.jobs import LENGTHS, job, rollout
 
 
 def test_a_manifest_becomes_a_job_of_the_same_shape() -> None:
@@ -95,3 +96,27 @@ def test_trainers_in_pods_of_their_own_have_gpus_of_their_own() -> None:
     assert (pipeline.trainer.training, pipeline.num_gpus) == (Training.PIPELINED, 10)
     assert elastic(**apart).trainer.training is Training.AFTER_ROUND
     assert simulate(pipeline, 2).steps[0].num_trained_samples == 64
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus_per_pod", "sizes"),
+    [
+        (MODELS["Qwen2.5-7B"], 8, (1, 2, 4)),  # of 28 heads
+        (MODELS["Qwen2.5-14B"], 8, (1, 2, 4, 8)),
+        (MODELS["Qwen2.5-32B"], 16, (1, 2, 4, 8)),  # of 40 heads
+        (MODELS["Qwen3-1.7B"], 16, (1, 2, 4, 8, 16)),
+        (MODELS["Qwen2.5-7B"], 6, (1, 2)),
+        (model_named("7B"), 8, (1, 2, 4, 8)),  # heads unknown
+    ],
+)
+def test_engines_have_sizes_that_divide_the_heads_of_the_model(
+    model: ModelShape, gpus_per_pod: int, sizes: tuple[int, ...]
+) -> None:
+    pool = GpuPool(GPUS["H100"], gpus_per_pod, gpus_per_pod)
+    assert replace(job(pool=pool, trainer=TrainerLayout()), model=model).possible_tp_sizes == sizes
+
+
+def test_a_size_that_the_model_cannot_have_is_refused_with_those_that_it_can() -> None:
+    chosen = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": EngineSettings(tensor_parallel_size=8)})
+    with pytest.raises(ValueError, match=r"tensorParallelSize: .* of 8 GPUs .* Qwen2.5-7B \(28\); set 1, 2 or 4$"):
+        job(chosen=chosen, pool=GpuPool(GPUS["H100"], 8, 8))

@@ -239,6 +239,7 @@ def job_of(
         ),
         rewards=_rewards(spec.reward),
         profile=profile or Profile(),
+        trainer_profile=profile or Profile(),
         dynamic_sampling=algorithm.dynamic_sampling,
         plans_parallelism=spec.rollout.engine.parallelism is Parallelism.ADAPTIVE,
         seed=algorithm.seed,

@@ -21,6 +21,7 @@ from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import TrainerSettings
 from longshore.sim.hardware import GPUS, MODELS, ModelShape, model_named
 from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training, job_of
+from longshore.sim.profile import Profile
 from longshore.sim.simulate import simulate
 from tests.unit.sim.jobs import LENGTHS, job, rollout
 
@@ -61,7 +62,7 @@ def test_a_pass_for_log_probs_is_charged_where_the_job_makes_one(
     assert trainer.num_epochs == algorithm.get("epochs_per_step", 1)
 
 
-def elastic(algorithm_changes: dict[str, Any] | None = None, **changes: Any) -> SimJob:
+def elastic(algorithm_changes: dict[str, Any] | None = None, profile: Profile | None = None, **changes: Any) -> SimJob:
     """Four pods of two GPUs."""
     spec = RLJobSpec(
         model=Model(path="models/qwen", max_context_tokens=8192),
@@ -74,7 +75,7 @@ def elastic(algorithm_changes: dict[str, Any] | None = None, **changes: Any) -> 
         storage=Storage(claim_name="data"),
         **changes,
     )
-    return job_of(spec, MODELS["Qwen3-8B"], GPUS["H100"], LENGTHS)
+    return job_of(spec, MODELS["Qwen3-8B"], GPUS["H100"], LENGTHS, profile)
 
 
 def test_a_job_that_repurposes_pods_is_simulated_so() -> None:
@@ -96,6 +97,13 @@ def test_trainers_in_pods_of_their_own_have_gpus_of_their_own() -> None:
     assert (pipeline.trainer.training, pipeline.num_gpus) == (Training.PIPELINED, 10)
     assert elastic(**apart).trainer.training is Training.AFTER_ROUND
     assert simulate(pipeline, 2).steps[0].num_trained_samples == 64
+
+
+def test_trainers_with_gpus_of_their_own_cost_what_was_measured() -> None:
+    profile = Profile(train_tokens_per_s=5.0, optimizer_s=77.0)
+    apart: dict[str, Any] = {"placement": Placement.DISAGGREGATED, "trainer_workers": Workers(gpus_per_pod=2)}
+    costs = elastic(profile=profile, **apart).trainer_costs
+    assert (costs.train_s(100, 2, 0), costs.optimizer_s(1, 2)) == (10.0, 77.0)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.api.rljob import RLJob
+from longshore.api.rollout import EngineDtype
 from longshore.api.spec import RLJobSpec
 from longshore.record.lengths import RecordedLengths
 from longshore.sim.hardware import MODELS, GpuModel, ModelShape, gpu_described, gpu_named, model_named
-from longshore.sim.job import default_lengths
+from longshore.sim.job import default_lengths, mean_prompt_tokens
 from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
 from longshore.sim.traces import LengthTrace, csv_trace, jsonl_trace, recorded_trace
@@ -85,7 +86,7 @@ def read(options: SimulateOptions) -> Inputs:
     profile = _profile(options)
     measured = profile.subject
     gpu = _gpu(options.gpu_type, measured)
-    model = _model(spec, options.model, measured)
+    model = _in_engine(_model(spec, options.model, measured), spec.rollout.engine.dtype, measured)
     if measured is not None:
         _require_measured(measured, spec, model, gpu, options)
     trace = _trace(options, spec)
@@ -129,13 +130,16 @@ def _checked(document: Json, where: str) -> RLJob:
 
 
 def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:
+    """Return recorded lengths, with prompts as long as they would be without a trace, which has none."""
     if options.lengths is not None:
-        return read_trace(options.lengths, spec)
-    if options.source is None:
+        trace = read_trace(options.lengths, spec)
+    elif options.source is None:
         return None
-    if not options.source.lengths.groups:
+    elif options.source.lengths.groups:
+        trace = recorded_trace(options.source.lengths.groups, spec.algorithm.max_response_tokens)
+    else:
         raise BadInput(f"--from: no response of {options.source.job} has finished in the recorded rounds.")
-    return recorded_trace(options.source.lengths.groups, spec.algorithm.max_response_tokens)
+    return replace(trace, lengths=replace(trace.lengths, prompts=(mean_prompt_tokens(spec),)))
 
 
 def _profile(options: SimulateOptions) -> Profile:
@@ -198,6 +202,15 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
         f"The manifest names a {'path' if spec.model.hub is None else 'repository'} "
         f"({spec.model.path or spec.model.hub}) but no size of the model.",
         "Add --model, such as --model Qwen2.5-7B or --model 13B, or a profile of it with --profile.",
+    )
+
+
+def _in_engine(model: ModelShape, dtype: EngineDtype, measured: Subject | None) -> ModelShape:
+    """Return the sizes that weights and KV cache have in engines of this type."""
+    if dtype is not EngineDtype.FLOAT32 or (measured is not None and model == measured.model_shape):
+        return model
+    return replace(
+        model, bytes_per_parameter=2 * model.bytes_per_parameter, kv_bytes_per_token=2 * model.kv_bytes_per_token
     )
 
 

@@ -1,4 +1,4 @@
-"""The simulated job of a spec: `job_of`, and what a manifest says of rewards and KV cache besides."""
+"""The simulated job of a spec: `job_of`, and what a manifest says of rewards and engines besides."""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +8,11 @@ from typing import Final
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.policy.adaptive_timeout import TimeoutSettings
-from longshore.sim.hardware import ModelShape
 from longshore.sim.job import Rewards, SimJob, job_of, period
 from longshore.sim.profile import Profile
 from longshore.sim.rewards import CodeRewards, EndpointRewards, JudgeRewards, MathsRewards, MixedRewards, RewardTimes
 from longshore_cli.simulate.errors import BadInput
 from longshore_cli.simulate.inputs import Inputs
-from longshore_kube.quantities import parse_quantity
 
 _NUM_STEPS: Final = 20
 _LONGEST_PERIOD: Final = 60
@@ -27,17 +25,17 @@ _COSTS: Final = (RewardKind.MATHS, RewardKind.JUDGE, RewardKind.CODE)
 
 def sim_job(inputs: Inputs, spec: RLJobSpec) -> SimJob:
     """The job of a spec, with every trainer replica that its GPUs hold; BadInput where it cannot be simulated."""
-    simulated = _as_simulated(spec)
-    profile = _profile(inputs.profile, simulated, inputs.model)
+    profile, gpus_per_replica = inputs.profile, spec.trainer.ranks_per_replica if spec.training_pods.gpus_per_pod else 1
     try:
-        job = job_of(simulated, inputs.model, inputs.gpu, inputs.lengths, profile)
+        job = job_of(_as_simulated(spec), inputs.model, inputs.gpu, inputs.lengths, profile)
+        return replace(
+            job,
+            trainer=replace(job.trainer, gpus_per_replica=gpus_per_replica),
+            rewards=_rewards(job.rewards, spec.reward.functions, profile),
+            max_context_tokens=spec.model.max_context_tokens,
+        )
     except ValueError as error:
         raise BadInput(str(error)) from error
-    layout = replace(
-        job.trainer,
-        gpus_per_replica=spec.trainer.ranks_per_replica if spec.training_pods.gpus_per_pod else 1,
-    )
-    return replace(job, trainer=layout, rewards=_rewards(job.rewards, spec.reward.functions, profile))
 
 
 def _as_simulated(spec: RLJobSpec) -> RLJobSpec:
@@ -53,19 +51,6 @@ def default_num_steps(spec: RLJobSpec) -> int:
     """Whole periods of tail batching: a part of one has too few long rounds, and looks quicker than the job is."""
     rounds = period(spec)
     return rounds * math.ceil(_NUM_STEPS / rounds) if rounds <= _LONGEST_PERIOD else _LONGEST_PERIOD
-
-
-def _profile(profile: Profile, spec: RLJobSpec, model: ModelShape) -> Profile:
-    """With the KV cache that the manifest gives an engine; measured capacities go before."""
-    engine = spec.rollout.engine
-    if engine.kv_cache is None or engine.tensor_parallel_size in profile.kv_capacity_tokens:
-        return profile
-    try:
-        num_bytes = parse_quantity(engine.kv_cache)
-    except ValueError as error:
-        raise BadInput(f"spec.rollout.engine.kvCache: {engine.kv_cache!r} is no quantity") from error
-    capacity = {engine.tensor_parallel_size: int(num_bytes // model.kv_bytes_per_token)}
-    return profile.model_copy(update={"kv_capacity_tokens": profile.kv_capacity_tokens | capacity})
 
 
 def _rewards(rewards: Rewards, functions: Sequence[RewardFunction], profile: Profile) -> Rewards:

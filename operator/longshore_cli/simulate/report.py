@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import Field
 
 from longshore.api.base import ApiModel
-from longshore.api.rollout import OnPolicy, Strategy
+from longshore.api.rollout import EngineSettings, OnPolicy, Strategy
 from longshore.sim.result import SimResult
 from longshore_cli import format as fmt
 from longshore_cli.simulate.advice import advice
@@ -103,7 +103,7 @@ def report(
         outcomes=outcomes,
         skipped=[SkippedStrategy(strategy=one.strategy, reason=one.reason) for one in skipped],
         num_clipped_lengths=trace.num_clipped if trace else 0,
-        notes=[*notes, *_findings(outcomes)],
+        notes=[*notes, *_findings(outcomes, inputs.spec.rollout.engine)],
         advice=advice(inputs.spec, runs),
     )
 
@@ -140,8 +140,9 @@ def _baseline(runs: Sequence[SimulatedVariant], num_gpus: int) -> SimResult:
     return next(run.result for run in runs if run.num_gpus == num_gpus and run.variant.strategy is Strategy.SYNCHRONOUS)
 
 
-def _findings(outcomes: Sequence[StrategyResult]) -> Iterator[str]:
+def _findings(outcomes: Sequence[StrategyResult], engine: EngineSettings) -> Iterator[str]:
     """Yield what distorts the figures, or takes time that the user can win back."""
+    kv_field = "gpuMemoryUtilization" if engine.kv_cache is None else "kvCache"
     has_several_sizes = len({one.num_gpus for one in outcomes}) > 1
     for one in outcomes:
         name = f"{one.strategy} on {one.num_gpus} GPUs" if has_several_sizes else str(one.strategy)
@@ -170,5 +171,5 @@ def _findings(outcomes: Sequence[StrategyResult]) -> Iterator[str]:
         if one.num_preemptions:
             yield (
                 f"{name}: engines preempted {fmt.count(one.num_preemptions, 'request')}; "
-                "raise gpuMemoryUtilization or lower maxNumSeqs."
+                f"raise {kv_field} or lower maxNumSeqs."
             )

@@ -40,6 +40,9 @@ def share(job: SimJob, spec: RLJobSpec, num_jobs: int, max_slowdown: float, num_
     if spec.placement is not Placement.COLOCATED or job.trainer.training is not Training.AFTER_ROUND:
         raise BadInput("--share: a job that shares GPUs trains after the round on the GPUs of its engines.",
                        "Set placement: Colocated and rollout.handover: AfterRound.")  # fmt: skip
+    if job.plans_parallelism:
+        raise BadInput("--share: the engines of a job that shares GPUs do not regroup.",
+                       "Set rollout.engine.parallelism: Fixed.")  # fmt: skip
     pods = job.gpus.pods()
     if len(pods) < 2:
         raise BadInput("--share: a job keeps some of its pods and shares the others, and this one has one pod.",

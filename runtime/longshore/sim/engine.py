@@ -56,6 +56,8 @@ class EngineShape:
     max_num_seqs: int
     reserves_up_to: int | None = None
     """Response tokens of a request for which SGLang keeps room; None: whatever fits now starts, as with vLLM."""
+    kv_fields: str = "gpuMemoryUtilization or tensorParallelSize"
+    """What to raise for a larger KV cache."""
 
 
 class SimEngine:
@@ -126,7 +128,7 @@ class SimEngine:
             if needed > self._shape.kv_capacity_tokens:
                 raise ValueError(
                     f"rollout.engine: a KV cache of {self._shape.kv_capacity_tokens} tokens cannot hold a response "
-                    f"of {needed} tokens with its prompt; raise gpuMemoryUtilization or tensorParallelSize"
+                    f"of {needed} tokens with its prompt; raise {self._shape.kv_fields}"
                 )
             assert request.kept_tokens < request.total_tokens, "the response is complete"
             self._waiting.append(request)

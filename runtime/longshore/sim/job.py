@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from longshore.api.pods import Workers
+from longshore.api.quantity import parse_bytes
 from longshore.api.reward import Reward
 from longshore.api.rollout import Handover, Parallelism, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
@@ -130,6 +131,8 @@ class SimJob:
     """Rows of the data."""
     samples_with_sglang: bool = False
     """Its engines keep room for what requests may still add, as systems do that Longshore is compared with."""
+    max_context_tokens: int | None = None
+    """Engines start only where their KV cache holds so many tokens, as those of vLLM; None: it is not known."""
     num_own_gpus: int | None = None
     """The first GPUs, which are not shared with other jobs, and where the rest of a round moves. None: all of them."""
     seed: int = 0
@@ -144,6 +147,11 @@ class SimJob:
                 f"rollout.engine.tensorParallelSize: engines of {tp_size} GPUs cannot divide the attention heads of "
                 f"{self.model.name} ({self.model.num_heads}); set {_either(self.possible_tp_sizes)}"
             )
+        if self.max_context_tokens is not None and self.kv_capacity_tokens(tp_size) < self.max_context_tokens:
+            raise ValueError(
+                f"rollout.engine: a KV cache of {self.kv_capacity_tokens(tp_size):,} tokens is below "
+                f"model.maxContextTokens, {self.max_context_tokens:,}, so no engine starts; raise {self.kv_fields}"
+            )
         if trainer.training is Training.PIPELINED and trainer.pool is None:
             raise ValueError("trainer: pipelined training needs GPUs of its own")
         if trainer.training is Training.STREAMED and trainer.pool is not None:
@@ -151,7 +159,11 @@ class SimJob:
         if trainer.training is Training.STREAMED and self.groups_per_update != self.shape.num_prompts:
             raise ValueError("algorithm.promptsPerUpdate: a streamed step makes one update, of promptsPerStep")
         if self.num_own_gpus is not None:
-            if trainer.training is not Training.AFTER_ROUND or trainer.pool is not None or self.plans_parallelism:
+            if self.plans_parallelism:
+                raise ValueError(
+                    "rollout.engine.parallelism: engines of a job that shares GPUs do not regroup; set Fixed"
+                )
+            if trainer.training is not Training.AFTER_ROUND or trainer.pool is not None:
                 raise ValueError("a job that shares GPUs trains after the round, on the GPUs of its engines")
             if not 0 < self.num_own_gpus < self.gpus.num_gpus or self.num_own_gpus % tp_size:
                 raise ValueError(
@@ -190,6 +202,23 @@ class SimJob:
         """U of each update of a round that makes so many if it is divided."""
         is_divided = num_updates > 1 and self.trainer.divides_long_rounds
         return divided(self.shape.num_prompts, num_updates) if is_divided else (self.groups_per_update,)
+
+    def kv_capacity_tokens(self, tp_size: int) -> int:
+        """Tokens that the KV cache of an engine of this size holds; ValueError where not even the weights fit.
+
+        As measured, or else as `kvCache` says of engines of the job's own size: each GPU holds as much in others.
+        """
+        engine = self.rollout.engine
+        if engine.kv_cache is None or tp_size in self.profile.kv_capacity_tokens:
+            return self.engine_costs.kv_capacity_tokens(tp_size, engine.gpu_memory_utilization)
+        num_bytes = parse_bytes(engine.kv_cache) * tp_size // engine.tensor_parallel_size
+        return num_bytes // self.model.kv_bytes_per_token
+
+    @property
+    def kv_fields(self) -> str:
+        """What to raise in `rollout.engine` for a larger KV cache."""
+        has_bytes = self.rollout.engine.kv_cache is not None
+        return "kvCache" if has_bytes else "gpuMemoryUtilization or tensorParallelSize"
 
     @property
     def engine_costs(self) -> Costs:
@@ -280,11 +309,15 @@ def _fixed_fraction(rollout: Rollout) -> float | None:
 def default_lengths(spec: RLJobSpec) -> LognormalLengths:
     """A long tail up to maxResponseTokens, where nothing is known of the lengths."""
     longest = spec.algorithm.max_response_tokens
-    room = spec.model.max_context_tokens - longest
-    prompt_tokens = max(1, min(_MEAN_PROMPT_TOKENS, spec.data.max_prompt_tokens, room))
     return LognormalLengths.from_quantiles(
-        longest / _MAX_TO_MEDIAN, longest / _MAX_TO_P75, longest, mean_prompt_tokens=prompt_tokens
+        longest / _MAX_TO_MEDIAN, longest / _MAX_TO_P75, longest, mean_prompt_tokens=mean_prompt_tokens(spec)
     )
+
+
+def mean_prompt_tokens(spec: RLJobSpec) -> int:
+    """As long as usual, or what `maxContextTokens` and `maxPromptTokens` leave."""
+    room = spec.model.max_context_tokens - spec.algorithm.max_response_tokens
+    return max(1, min(_MEAN_PROMPT_TOKENS, spec.data.max_prompt_tokens, room))
 
 
 def period(spec: RLJobSpec) -> int:

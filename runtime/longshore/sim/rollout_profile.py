@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
+from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import Rollout
 from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
@@ -61,8 +62,11 @@ def rollout_profile(profile: Profile, spec: RLJobSpec) -> RolloutProfile | None:
 
 
 def _of_size(job: SimJob, tp_size: int) -> SimJob:
-    engine = job.rollout.engine.model_copy(update={"tensor_parallel_size": tp_size})
-    rollout: Rollout = job.rollout.model_copy(update={"engine": engine})
+    """Return the job with engines of this size; each GPU holds as much KV cache as before."""
+    engine, changes = job.rollout.engine, dict[str, Any](tensor_parallel_size=tp_size)
+    if engine.kv_cache is not None:
+        changes["kv_cache"] = parse_bytes(engine.kv_cache) * tp_size // engine.tensor_parallel_size
+    rollout: Rollout = job.rollout.model_copy(update={"engine": engine.model_copy(update=changes)})
     return job.with_rollout(rollout)
 
 

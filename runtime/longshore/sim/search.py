@@ -111,13 +111,14 @@ def _stages(job: SimJob, bounds: SearchBounds, bench: "_Bench") -> Iterator[Call
 
 
 def _final(finalists: tuple[Choice, ...], bench: "_Bench", fresh: "_Bench", margin: float) -> SearchResult:
-    """All of them again, on the same fresh draws, as far as the rounds reach."""
+    """All of them again, on the same fresh draws, as far as the rounds reach; ValueError without the first ones."""
+    present, baseline = finalists[0], finalists[0].under(Strategy.SYNCHRONOUS)
     found = {choice: prediction for choice in finalists if (prediction := fresh.measured(choice)) is not None}
-    present = found[finalists[0]]
+    found |= {choice: fresh.required(choice) for choice in (present, baseline)}
     return SearchResult(
-        ranking=tuple(sorted(found.values(), key=lambda one: one.cost(present))),
-        present=present,
-        baseline=found[finalists[0].under(Strategy.SYNCHRONOUS)],
+        ranking=tuple(sorted(found.values(), key=lambda one: one.cost(found[present]))),
+        present=found[present],
+        baseline=found[baseline],
         margin=margin,
         num_rounds=bench.num_rounds + fresh.num_rounds,
         num_choices=bench.num_choices,

@@ -214,7 +214,8 @@ class _Simulation:
             # Engines ask for the few batch sizes that there are again and again.
             step_cost=cache(partial(costs.decode_step, tp_size=tp_size)),
             prefill_s=partial(costs.prefill_s, tp_size=tp_size),
-            kv_capacity_tokens=costs.kv_capacity_tokens(tp_size, engine.gpu_memory_utilization),
+            kv_capacity_tokens=self._job.kv_capacity_tokens(tp_size),
+            kv_fields=self._job.kv_fields,
             max_num_seqs=engine.max_num_seqs,
             reserves_up_to=self._job.lengths.max_tokens if self._job.samples_with_sglang else None,
         )
@@ -232,7 +233,7 @@ def _own_policy(job: SimJob) -> RoundPolicy:
 
 
 def _planner(job: SimJob) -> ParallelismPlanner:
-    """Starts from the job's size; it may take every size that divides the model and holds the longest response."""
+    """Starts from the job's size; it may take every size that divides the model and whose engines start."""
     kinds, configured = ROUND_KINDS[job.rollout.strategy], job.rollout.engine.tensor_parallel_size
     return ParallelismPlanner(
         dict.fromkeys(kinds, configured),
@@ -244,7 +245,10 @@ def _planner(job: SimJob) -> ParallelismPlanner:
 
 def _fits(job: SimJob, tp_size: int) -> bool:
     try:
-        capacity = job.engine_costs.kv_capacity_tokens(tp_size, job.rollout.engine.gpu_memory_utilization)
+        capacity = job.kv_capacity_tokens(tp_size)
     except ValueError:
         return False
+    if job.max_context_tokens is not None:
+        return capacity >= job.max_context_tokens
+    # Nobody says how long prompts may be: as long as responses.
     return capacity > 2 * job.lengths.max_tokens

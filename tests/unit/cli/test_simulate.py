@@ -1,12 +1,19 @@
 """`longshore simulate`: figures of the real simulator, as a table and as JSON."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from longshore.api.rollout import Strategy
+from longshore.sim.choices import Choice
+from longshore.sim.job import SimJob
+from longshore.sim.profile import Profile
+from longshore_cli.simulate.inputs import SimulateOptions, read
+from longshore_cli.simulate.job import sim_job
 from longshore_cli.simulate.variants import with_gpus
 from tests.unit.cli.simulated import Json, manifest, run, simulated
 from tests.unit.operator.model import make_job
@@ -22,6 +29,11 @@ _OUTCOME_KEYS = {
 def report(*arguments: str | Path) -> Json:
     found: Json = json.loads(simulated(*arguments, "--json").stdout)
     return found
+
+
+def job_of(directory: Path, **changes: Any) -> SimJob:
+    inputs = read(SimulateOptions(manifest(directory, **changes), model="Qwen2.5-7B"))
+    return sim_job(inputs, inputs.spec)
 
 
 def by_strategy(found: Json) -> dict[str, Json]:
@@ -179,10 +191,46 @@ def test_fields_of_the_manifest_count(tmp_path: Path, changes: Json, higher: str
 
 def test_a_small_kv_cache_preempts_and_the_report_says_so(tmp_path: Path) -> None:
     # 57,344 bytes of KV cache per token.
-    small = manifest(tmp_path, rollout__engine={"kvCache": "100Mi"})
+    small = manifest(tmp_path, rollout__engine={"kvCache": "100Mi"}, model__maxContextTokens=1280)
     found = report(small, "--strategies", "Synchronous", *STEPS)
     assert found["outcomes"][0]["numPreemptions"] > 0
-    assert any("preempted" in note for note in found["notes"])
+    assert any("preempted" in note and "raise kvCache or lower maxNumSeqs" in note for note in found["notes"])
+
+
+def test_engines_in_float32_have_twice_the_weights_and_half_the_tokens_in_their_cache(tmp_path: Path) -> None:
+    plain, doubled = (job_of(tmp_path, rollout__engine={"dtype": dtype}) for dtype in ("bfloat16", "float32"))
+    assert doubled.model.weight_bytes == 2 * plain.model.weight_bytes
+    assert doubled.model.kv_bytes_per_token == 2 * plain.model.kv_bytes_per_token
+    assert job_of(tmp_path).model == plain.model
+
+
+@pytest.mark.parametrize(("parallelism", "capacities"), [("Fixed", (3750, 3750)), ("Adaptive", (3750, 7500))])
+def test_the_kv_cache_of_the_manifest_is_that_of_an_engine_and_grows_where_engines_regroup(
+    tmp_path: Path, parallelism: str, capacities: tuple[int, int]
+) -> None:
+    """The search tries other sizes with the same manifest; engines that regroup keep what each GPU has."""
+    given = job_of(tmp_path, rollout__engine={"kvCache": str(3750 * 57_344), "parallelism": parallelism})
+    present = Choice.of(given)
+    larger = given if parallelism == "Adaptive" else replace(present, tp_size=2).applied_to(given)
+    assert (given.kv_capacity_tokens(1), larger.kv_capacity_tokens(2)) == capacities
+    measured = replace(given, profile=Profile(kv_capacity_tokens={1: 5_000}))
+    assert measured.kv_capacity_tokens(1) == 5_000
+
+
+def test_engines_regroup_where_the_longest_context_fits_and_begin_with_the_size_of_the_manifest(tmp_path: Path) -> None:
+    """Two responses of the longest kind do not have to fit."""
+    engine = {"kvCache": "75Mi", "parallelism": "Adaptive"}
+    tight = manifest(tmp_path, rollout__engine=engine, model__maxContextTokens=1280)
+    found = report(tight, "--strategies", "Synchronous", *STEPS)
+    assert found["outcomes"][0]["numPreemptions"] > 0
+
+
+def test_prompts_of_recorded_lengths_leave_room_for_the_responses(tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.csv"
+    lengths.write_text("num_tokens\n" + "1024\n" * 32)
+    full = manifest(tmp_path, model__maxContextTokens=1124, rollout__engine={"kvCache": str(1124 * 57_344)})
+    found = report(full, "--lengths", lengths, "--strategies", "Synchronous", *STEPS)
+    assert found["outcomes"][0]["stepSeconds"] > 0
 
 
 def test_split_engines_decode_a_long_response_sooner_and_split_replicas_update_less_each(tmp_path: Path) -> None:

@@ -35,7 +35,14 @@ def test_a_repository_of_a_known_model_says_its_size(tmp_path: Path) -> None:
         ({"rollout__strategy": "PartialRollout"}, "spec.rollout.strategy: strategy PartialRollout trains on"),
         ({"rollout__engine": {"tensorParallelSize": 4}}, "spec.rollout.engine.tensorParallelSize: tensorParallel"),
         ({"rollout__engine": {"kvCache": "much"}}, "spec.rollout.engine.kvCache: a quantity is a number"),
-        ({"rollout__engine": {"kvCache": "10Mi"}}, "rollout.engine: a KV cache of"),
+        ({"rollout__engine": {"kvCache": "10Mi"}},
+         "rollout.engine: a KV cache of 182 tokens is below model.maxContextTokens, 2,048, so no engine starts; "
+         "raise kvCache"),
+        ({"rollout__engine": {"gpuMemoryUtilization": 0.241}},
+         "is below model.maxContextTokens, 2,048, so no engine starts; raise gpuMemoryUtilization or tensorParallel"),
+        ({"rollout__engine": {"tensorParallelSize": 8}, "workers__gpusPerPod": 8},
+         "rollout.engine.tensorParallelSize: engines of 8 GPUs cannot divide the attention heads of Qwen2.5-7B (28); "
+         "set 1, 2 or 4"),
         ({"trainer": {"dataParallelSize": 5}}, "spec.trainer.dataParallelSize: dataParallelSize exceeds"),
     ],
 )  # fmt: skip
@@ -43,6 +50,13 @@ def test_a_manifest_that_the_api_server_would_refuse_names_its_field(
     tmp_path: Path, changes: Json, sentence: str
 ) -> None:
     assert sentence in refusal(manifest(tmp_path, **changes), *MODEL)
+
+
+@pytest.mark.parametrize("options", [(), ("--search",), ("--share", "2")])
+def test_engines_that_would_not_start_are_refused_whatever_is_asked(tmp_path: Path, options: tuple[str, ...]) -> None:
+    # Long enough for nearly all responses, so that only some simulations would meet one that does not fit.
+    small = manifest(tmp_path, rollout__engine={"kvCache": "65Mi"})
+    assert "raise kvCache" in refusal(small, *MODEL, *options)
 
 
 def test_a_model_that_does_not_fit_its_gpus_names_the_field(tmp_path: Path) -> None:

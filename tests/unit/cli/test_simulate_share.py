@@ -45,6 +45,8 @@ def test_what_cannot_share_is_refused_with_the_fix(tmp_path: Path) -> None:
     assert "Set workers.replicas to 2 or more" in refusal(one_pod, "--share", "2", "--model", "Qwen2.5-7B")
     streamed = manifest(tmp_path, rollout__handover="Streamed")
     assert "rollout.handover: AfterRound" in refusal(streamed, "--share", "2", "--model", "Qwen2.5-7B")
+    adaptive = manifest(tmp_path, rollout__engine={"parallelism": "Adaptive"})
+    assert "rollout.engine.parallelism: Fixed" in refusal(adaptive, "--share", "2", "--model", "Qwen2.5-7B")
 
 
 def test_options_that_change_the_job_are_refused(job: Path) -> None:

@@ -207,7 +207,8 @@ class AutoTuner:
         self._is_due = sum(map(len, self._periods)) >= _LEAST_STEPS * num_prompts
 
     def _job(self, present: RoundChoice) -> SimJob:
-        """The job as it has been, with costs that were measured."""
+        """The job as it has been, with costs that were measured; ValueError where it cannot be simulated."""
+        _require_all_replicas(self._spec)
         spec, groups, profile = self._spec, [group for period in self._periods for group in period], self._profile()
         engine = spec.rollout.engine.model_copy(update={"tensor_parallel_size": self._tp_size})
         sized = spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
@@ -256,4 +257,13 @@ class AutoTuner:
             to_training_s=0.0,
             to_rollout_s=0.0,
             migration_s=0.0,
+        )
+
+
+def _require_all_replicas(spec: RLJobSpec) -> None:
+    num_replicas, most = spec.trainer.data_parallel_size, spec.max_trainer_replicas
+    if num_replicas is not None and num_replicas < most:
+        raise ValueError(
+            f"trainer.dataParallelSize: {num_replicas} of the {most} replicas train that the pods hold, and the simulator "
+            "lets all of them train; remove it"
         )

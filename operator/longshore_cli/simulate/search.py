@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from longshore.api.base import ApiModel
-from longshore.api.rollout import Handover, OnPolicy, Strategy
+from longshore.api.rollout import Handover, OnPolicy, RepurposeTrigger, Strategy
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.sim.choices import TRAININGS, Choice, SearchBounds
 from longshore.sim.job import SimJob, training_of
@@ -97,8 +97,15 @@ def bounds_of(spec: RLJobSpec, job: SimJob) -> SearchBounds:
 def _handovers(spec: RLJobSpec) -> list[Handover]:
     """Those that the simulator tells apart: shared GPUs train after the round where the handover is pipelined."""
     parted = spec.placement is Placement.DISAGGREGATED
-    possible = (Handover.AFTER_ROUND, Handover.PIPELINED if parted else Handover.STREAMED)
+    possible = [Handover.AFTER_ROUND]
+    if parted or _frees_pods(spec):
+        possible.append(Handover.PIPELINED if parted else Handover.STREAMED)
     return [handover for handover in possible if _is_valid(spec, handover=handover)]
+
+
+def _frees_pods(spec: RLJobSpec) -> bool:
+    """Return whether a streamed handover could save anything: some pods train while others still sample."""
+    return spec.workers.replicas > 1 and spec.rollout.repurposing.trigger is not RepurposeTrigger.NEVER
 
 
 def _is_valid(spec: RLJobSpec, *, handover: Handover | None = None, engine_size: int | None = None) -> bool:

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from longshore.api.rollout import Handover, Leftovers, Parallelism, Rollout, Strategy, TailBatchingSettings
+from longshore.api.round_status import RoundKind
 from longshore.policy import tail_batching
 from longshore.policy.round_policy import BatchShape
+from longshore.policy.shapes import ROUND_KINDS
 from longshore.sim.job import SimJob, Training
 
 _PROMPT_FACTORS: Final = (1.25, 1.125, 1.5, 1.0625, 2.0)
@@ -213,10 +215,12 @@ def engine_sizes(choice: Choice, bounds: SearchBounds) -> Iterator[Choice]:
             yield replace(choice, tp_size=size, plans_parallelism=False)
 
 
-def handovers(choice: Choice, bounds: SearchBounds) -> Iterator[Choice]:
-    """The same with other handovers."""
+def handovers(choice: Choice, job: SimJob, bounds: SearchBounds) -> Iterator[Choice]:
+    """The same with other handovers, except for a streamed one where that takes updates from long rounds."""
+    has_long_rounds = RoundKind.LONG in ROUND_KINDS[choice.strategy]
+    takes_updates = has_long_rounds and job.trainer.divides_long_rounds
     for handover in bounds.handovers:
-        if handover is Handover.STREAMED and choice.strategy is Strategy.GROUP_PIPELINE:
+        if handover is Handover.STREAMED and (takes_updates or choice.strategy is Strategy.GROUP_PIPELINE):
             continue
         keeps_width = handover is Handover.PIPELINED or not bounds.is_frontier_open
         yield replace(choice, handover=handover, frontier_width=choice.frontier_width if keeps_width else None)

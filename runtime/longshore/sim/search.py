@@ -104,7 +104,7 @@ def _stages(job: SimJob, bounds: SearchBounds, bench: "_Bench") -> Iterator[Call
     """One thing changes at a time; the last stages are finer."""
     yield lambda choice: choices.strategies(choice, bounds)
     yield lambda choice: choices.engine_sizes(choice, bounds)
-    yield lambda choice: choices.handovers(choice, bounds)
+    yield lambda choice: choices.handovers(choice, job, bounds)
     yield lambda choice: choices.frontiers(choice, job, bounds)
     yield lambda choice: choices.races(choice)
     yield lambda choice: choices.neighbours(choice, bench.prompt_factors)

@@ -116,6 +116,9 @@ def test_what_it_chooses_itself_cannot_be_chosen(tmp_path: Path, other: tuple[st
 def test_nothing_is_tried_that_the_spec_forbids(tmp_path: Path) -> None:
     assert bounds(manifest(tmp_path)).handovers == (Handover.AFTER_ROUND, Handover.STREAMED)
     assert bounds(manifest(tmp_path, algorithm__promptsPerUpdate=4)).handovers == (Handover.AFTER_ROUND,)
+    assert bounds(manifest(tmp_path, workers__replicas=1)).handovers == (Handover.AFTER_ROUND,), "no pod would be freed"
+    never = {"repurposing": {"trigger": "Never"}}
+    assert bounds(manifest(tmp_path, rollout=never)).handovers == (Handover.AFTER_ROUND,)
     assert bounds(manifest(tmp_path)).tp_sizes == (1, 2)
     assert bounds(manifest(tmp_path, workers={"replicas": 2, "gpusPerPod": 0})).tp_sizes == ()
     assert bounds(manifest(tmp_path, workers={"replicas": 2, "gpusPerPod": 8})).tp_sizes == (1, 2, 4), "of 28 heads"

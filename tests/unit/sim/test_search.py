@@ -6,6 +6,7 @@ import pytest
 
 from longshore.api.rollout import AdmissionSettings, EngineSettings, Handover, Rollout, Strategy
 from longshore.policy.round_policy import BatchShape
+from longshore.sim import choices
 from longshore.sim.choices import Choice, SearchBounds
 from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import LognormalLengths, TraceLengths
@@ -130,6 +131,27 @@ def test_frontiers_are_tried_where_updates_follow_while_the_round_runs() -> None
     apart = tailed(trainer=APART)
     found = search(apart, SearchBounds(is_frontier_open=True))
     assert Strategy.GROUP_PIPELINE in strategies(found) or any(one.choice.frontier_width for one in found.ranking)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "training", "divided_in", "is_tried"),
+    [
+        (Strategy.SYNCHRONOUS, Training.AFTER_ROUND, {Training.AFTER_ROUND}, True),
+        (Strategy.TAIL_BATCHING, Training.AFTER_ROUND, {Training.AFTER_ROUND}, False),
+        (Strategy.REORDER_ROLLOUT, Training.AFTER_ROUND, {Training.AFTER_ROUND}, False),
+        (Strategy.TAIL_BATCHING, Training.AFTER_ROUND, set(), True),
+        (Strategy.TAIL_BATCHING, Training.STREAMED, {Training.AFTER_ROUND}, True),
+        (Strategy.GROUP_PIPELINE, Training.AFTER_ROUND, set(), False),
+    ],
+)
+def test_a_streamed_handover_takes_no_updates_from_long_rounds(
+    strategy: Strategy, training: Training, divided_in: set[Training], is_tried: bool
+) -> None:
+    """Unless the job has one: with a single update, long rounds teach less."""
+    given = tailed(strategy, trainer=TrainerLayout(training, gpus_per_replica=2, divided_in=frozenset(divided_in)))
+    bounds = SearchBounds(handovers=(Handover.AFTER_ROUND, Handover.STREAMED))
+    tried = {one.handover for one in choices.handovers(Choice.of(given), given, bounds)}
+    assert tried == {Handover.AFTER_ROUND, *([Handover.STREAMED] if is_tried else [])}
 
 
 def test_auto_is_searched_from_what_it_begins_with() -> None:

@@ -14,7 +14,7 @@ from longshore.api.rljob import RLJob
 from longshore.api.rollout import EngineDtype
 from longshore.api.spec import RLJobSpec
 from longshore.record.lengths import RecordedLengths
-from longshore.sim.hardware import MODELS, GpuModel, ModelShape, gpu_described, gpu_named, model_named
+from longshore.sim.hardware import GpuModel, ModelShape, gpu_described, gpu_named, known_model, model_named
 from longshore.sim.job import default_lengths, mean_prompt_tokens
 from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
@@ -196,7 +196,7 @@ def _model(spec: RLJobSpec, name: str | None, measured: Subject | None) -> Model
         return measured.model_shape
     if spec.model.builtin is not None:
         return _TINY
-    if (known := MODELS.get(PurePosixPath(spec.model.hub or "").name)) is not None:
+    if (known := known_model(spec.model.hub or spec.model.path or "")) is not None:
         return known
     raise BadInput(
         f"The manifest names a {'path' if spec.model.hub is None else 'repository'} "

@@ -1,5 +1,6 @@
 """What the simulator knows of accelerators and models: public data sheets and public model configurations."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -107,6 +108,8 @@ _ASPECT: Final = 128
 """Hidden size over layers: 75 (Qwen2.5-32B) to 128 (GPT-3, Qwen2.5-7B) are usual."""
 _NUM_KV_HEADS: Final = 8
 """Of grouped-query attention, in most models from 8B to 70B."""
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
+_SIZE_END: Final = re.compile(r"\d[bB]$", re.ASCII)
 
 
 def model_of(num_parameters: float) -> ModelShape:
@@ -139,11 +142,31 @@ def gpu_named(name: str) -> GpuModel:
 
 
 def model_named(name: str) -> ModelShape:
-    """The model of that name, or the fallback for a size such as `13B`; ValueError lists the known ones."""
-    if name in MODELS:
-        return MODELS[name]
-    try:
-        return model_of(float(name.removesuffix("B")) * 1e9)
-    except ValueError:
-        known = ", ".join(sorted(MODELS))
-        raise ValueError(f"model {name} is not known; choose one of {known}, or a size such as 13B") from None
+    """The model of that name, or the fallback for a size such as `13B`, which may be part of the name; ValueError lists
+    the known ones."""
+    if (known := known_model(name)) is not None:
+        return known
+    num_parameters = 1e9 * (_billions(name) or 0.0)
+    if 0 < num_parameters < math.inf:
+        return model_of(num_parameters)
+    names = ", ".join(sorted(MODELS))
+    raise ValueError(f"model {name} is not known; choose one of {names}, or a size such as 13B")
+
+
+def known_model(name: str) -> ModelShape | None:
+    """The known model of a repository or directory that is called after it, as `Qwen/Qwen2.5-7B-Instruct`."""
+    last = _last_part(name)
+    return next((shape for known, shape in MODELS.items() if f"{last}-".startswith(f"{known}-")), None)
+
+
+def _billions(name: str) -> float | None:
+    """Parameters, where the name has one size: `30B-A3B` and `8x7B` are mixtures of experts."""
+    if _NUMBER.fullmatch(name):
+        return float(name)
+    parts = re.split(r"[-_]", _last_part(name))
+    sizes = [part for part in parts if parts[0] and _SIZE_END.search(part)]
+    return float(sizes[0][:-1]) if len(sizes) == 1 and _NUMBER.fullmatch(sizes[0][:-1]) else None
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2]

@@ -17,9 +17,12 @@ def test_a_path_says_nothing_of_the_size_of_a_model(tmp_path: Path) -> None:
     assert "--model Qwen2.5-7B" in message
 
 
-def test_a_repository_of_a_known_model_says_its_size(tmp_path: Path) -> None:
-    job = manifest(tmp_path, model={"hub": "Qwen/Qwen2.5-7B", "maxContextTokens": 2048}, data={"hub": "openai/gsm8k"})
-    assert run(job, "--steps", "2").exit_code == 0
+@pytest.mark.parametrize("source", [{"hub": "Qwen/Qwen2.5-7B"}, {"path": "models/Qwen2.5-7B-Instruct"}])
+def test_a_repository_or_path_of_a_known_model_says_its_size(tmp_path: Path, source: Json) -> None:
+    job = manifest(tmp_path, model={**source, "maxContextTokens": 2048}, data={"hub": "openai/gsm8k"})
+    found = run(job, "--steps", "1", "--strategies", "Synchronous")
+    assert found.exit_code == 0
+    assert found.stdout.startswith("small: Qwen2.5-7B on")
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,8 @@ def test_a_profile_that_cannot_be_used_names_its_field(tmp_path: Path, text: str
         (("--strategies", "TailBatching,"), "--strategies: something is missing between the commas"),
         (("--gpu-type", "H1000"), "--gpu-type: GPU H1000 is not known; choose one of A100-40, A100-80, B200"),
         (("--model", "GPT"), "--model: model GPT is not known; choose one of Qwen2.5-14B"),
+        (("--model", "inf"), "--model: model inf is not known; choose one of Qwen2.5-14B"),
+        (("--model", "0B"), "--model: model 0B is not known; choose one of Qwen2.5-14B"),
         (("--gpus", "3"), "--gpus: 3 GPUs do not fill pods of 2 (workers.gpusPerPod)"),
         (("--gpus", "4,x"), "--gpus: 'x' is no number of GPUs"),
         (("--gpus", "0"), "--gpus: '0' is no number of GPUs"),

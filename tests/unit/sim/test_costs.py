@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.sim.costs import Costs
-from longshore.sim.hardware import GPUS, MODELS, gpu_named, model_named, model_of
+from longshore.sim.hardware import GPUS, MODELS, ModelShape, gpu_named, model_named, model_of
 from longshore.sim.profile import DecodePoint, Profile
 
 COSTS = Costs(GPUS["H800"], MODELS["Qwen2.5-7B"])
@@ -106,6 +106,32 @@ def test_a_size_stands_for_a_model_without_a_name() -> None:
     model = model_named("13B")
     assert model == model_of(13e9)
     assert 12 * model.num_layers * model.hidden_size**2 == pytest.approx(13e9, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("Qwen/Qwen2.5-7B", MODELS["Qwen2.5-7B"]),
+        ("models/Qwen2.5-7B-Instruct/", MODELS["Qwen2.5-7B"]),
+        ("Qwen3-4B-Instruct-2507", MODELS["Qwen3-4B"]),
+        ("meta-llama/Llama-3.1-8B-Instruct", model_of(8e9)),
+        ("Qwen2.5-Math-1.5B", model_of(1.5e9)),
+        ("13b", model_of(13e9)),
+        ("0.5", model_of(0.5e9)),
+    ],
+)
+def test_a_name_says_what_the_model_is_where_it_has_one_size(name: str, shape: ModelShape) -> None:
+    assert model_named(name) == shape
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["inf", "nan", "1e400", "-5B", "0", "0B", "0.0B", f"{'9' * 400}B", "", "B", "/", "Qwen3-30B-A3B", "Mixtral-8x7B",
+     "gemma-3n-E4B", "fits-4bit", "own-7B-of-13B"],
+)  # fmt: skip
+def test_a_name_without_a_usable_size_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is not known; choose one of .*, or a size such as 13B"):
+        model_named(name)
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from statistics import median
 
+from longshore.api.reward import Reward
 from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
 from longshore.sim.traces import NUM_TOKENS, PROMPT, LengthTrace
@@ -24,9 +25,15 @@ def notes(inputs: Inputs, variants: list[StrategyVariant]) -> Iterator[str]:
         yield "trainer.dataParallelSize is not simulated: every replica that the GPUs hold trains."
     if spec.algorithm.dynamic_sampling:
         yield "Dynamic sampling: rewards are made up, half of them right and the longest prompts the hardest."
+    yield from _reward_notes(spec.reward)
     if num_training := num_training_gpus(spec):
         own = total_gpus(spec)
         yield f"Disaggregated: {own} GPUs sample and {num_training} train; bubble and GPU hours are those of all."
+        if spec.rollout.is_streamed:
+            yield (
+                "Streamed: what trainers with GPUs of their own compute while the round runs is not simulated; they "
+                "train after it."
+            )
     elif any(variant.spec.rollout.is_pipelined for variant in variants):
         yield "Pipelined: rollout and trainer share the GPUs of an RLJob, so the trainer computes after the round."
     if spec.rollout.strategy is Strategy.AUTO:
@@ -84,3 +91,11 @@ def _hardware_notes(inputs: Inputs) -> Iterator[str]:
         yield f"Worker pods without GPUs are simulated with one {gpu} each."
     elif not workers.has_accelerator:
         yield f"GPUs of the kind {workers.gpu_resource_name} are pretended; they are simulated as {gpu}."
+
+
+def _reward_notes(reward: Reward) -> Iterator[str]:
+    if reward.most_pods > reward.pods:
+        yield f"reward.maxPods is not simulated: the job has {fmt.count(reward.pods, 'reward pod')} throughout."
+    bounded = [one.name for one in reward.functions if one.max_concurrency is not None]
+    if bounded:
+        yield f"reward.functions.maxConcurrency is not simulated ({', '.join(bounded)}): all reward workers score at once."

@@ -283,6 +283,23 @@ def test_a_disaggregated_job_holds_the_gpus_of_its_trainers_too(tmp_path: Path) 
     assert "share the GPUs" in simulated(manifest(tmp_path), "--steps", "1").stdout
 
 
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"reward__maxPods": 3}, "reward.maxPods is not simulated: the job has 1 reward pod throughout."),
+        ({"reward__functions": [{"name": "maths", "kind": "Maths", "maxConcurrency": 3}]},
+         "reward.functions.maxConcurrency is not simulated (maths): all reward workers score at once."),
+        ({"placement": "Disaggregated", "trainerWorkers": {"gpusPerPod": 2}, "rollout__handover": "Streamed"},
+         "Streamed: what trainers with GPUs of their own compute while the round runs is not simulated; they train "
+         "after it."),
+    ],
+)  # fmt: skip
+def test_what_of_a_manifest_is_not_simulated_is_named(tmp_path: Path, changes: Json, note: str) -> None:
+    options = ("--strategies", "Synchronous", "--steps", "1")
+    assert note in report(manifest(tmp_path, **changes), *options)["notes"]
+    assert note not in report(manifest(tmp_path), *options)["notes"]
+
+
 def test_the_built_in_model_needs_no_name_and_assumptions_are_reported(tmp_path: Path) -> None:
     fields = {"model": {"builtin": "Tiny"}, "workers__gpuResourceName": "longshore.dev/pretend-gpu"}
     shown = run(manifest(tmp_path, **fields), "--steps", "1")

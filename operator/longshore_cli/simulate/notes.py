@@ -98,4 +98,5 @@ def _reward_notes(reward: Reward) -> Iterator[str]:
         yield f"reward.maxPods is not simulated: the job has {fmt.count(reward.pods, 'reward pod')} throughout."
     bounded = [one.name for one in reward.functions if one.max_concurrency is not None]
     if bounded:
-        yield f"reward.functions.maxConcurrency is not simulated ({', '.join(bounded)}): all reward workers score at once."
+        names = ", ".join(bounded)
+        yield f"reward.functions.maxConcurrency is not simulated ({names}): all reward workers score at once."

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from longshore.api.rollout import AdmissionSettings, EngineSettings, Handover, Rollout, Strategy
+from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape
 from longshore.sim import choices
 from longshore.sim.choices import Choice, SearchBounds
 from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import LognormalLengths, TraceLengths
 from longshore.sim.paper import rollpacker
+from longshore.sim.profile import Profile
 from longshore.sim.search import SearchResult, search
 from longshore.sim.simulate import simulate
 from tests.unit.sim.jobs import POOL, job, rollout
@@ -119,6 +121,16 @@ def test_a_job_that_cannot_be_simulated_is_refused() -> None:
     cramped = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": EngineSettings(gpu_memory_utilization=0.1)})
     with pytest.raises(ValueError, match="gpuMemoryUtilization"):
         search(job(chosen=cramped), SearchBounds())
+
+
+def test_a_job_that_only_some_draws_stop_is_refused_as_well() -> None:
+    """A response that does not fit is among the draws of the last comparison alone."""
+    drawn = [{draw.index for draw in DrawCursor(16_384, seed).take(8 * 8)} for seed in (0, 1)]
+    long = min(drawn[1] - drawn[0])
+    lengths = TraceLengths([[9_000 if index == long else 400] * 4 for index in range(16_384)])
+    given = job(lengths=lengths, shape=SMALL, profile=Profile(kv_capacity_tokens={1: 5_000}))
+    with pytest.raises(ValueError, match="a KV cache of 5000 tokens cannot hold"):
+        search(given, SearchBounds(strategies=frozenset()))
 
 
 def test_engine_sizes_that_are_quicker_are_found() -> None:

@@ -264,6 +264,6 @@ def _require_all_replicas(spec: RLJobSpec) -> None:
     num_replicas, most = spec.trainer.data_parallel_size, spec.max_trainer_replicas
     if num_replicas is not None and num_replicas < most:
         raise ValueError(
-            f"trainer.dataParallelSize: {num_replicas} of the {most} replicas train that the pods hold, and the "
-            "simulator lets all of them train; remove it"
+            f"trainer.dataParallelSize: {num_replicas} of the {most} replicas that the pods hold are used, and the "
+            "simulator uses all of them; remove it"
         )

@@ -134,7 +134,9 @@ def test_a_job_that_cannot_be_simulated_trains_with_the_factors_that_it_has(tmp_
     assert changes(outcome) == []
     last = outcome.reports[-1].auto
     assert last is not None
-    assert last.why.startswith("nothing better is searched for, because the job cannot be simulated: trainer:")
+    assert last.why.startswith(
+        "nothing better is searched for, because the job cannot be simulated: trainer.dataParallelSize:"
+    )
 
 
 def test_no_round_waits_for_a_search(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_frontier_that_the_job_names_stays() -> None:
 
 def test_a_job_whose_trainers_leave_gpus_idle_is_not_simulated_as_if_they_did_not() -> None:
     few, all_of_them = ({"trainer": {"dataParallelSize": size}} for size in (1, 2))
-    with pytest.raises(ValueError, match=r"trainer.dataParallelSize: 1 of the 2 replicas train .*; remove it"):
+    with pytest.raises(ValueError, match=r"trainer.dataParallelSize: 1 of the 2 replicas .* are used, .*; remove it"):
         tuner(900, begin=spec(others=few)).question(BEGIN)
     assert tuner(900, begin=spec(others=all_of_them)).question(BEGIN) is not None
 

@@ -37,7 +37,8 @@ def operator_options(kube: Kube) -> dict[str, list[str]] | None:
 def assigns_users(kube: Kube) -> bool:
     """Return whether the cluster is OpenShift, which gives the pods of each namespace a user and a group."""
     try:
-        return kube.find("/apis/security.openshift.io") is not None
+        groups = kube.request("GET", "/apis").get("groups") or ()
+        return any(group["name"] == "security.openshift.io" for group in groups)
     except ApiError as error:
         if error.code == 403:
             return False

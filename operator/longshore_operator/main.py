@@ -92,7 +92,7 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
     )
     run.add_argument(
         "--pod-user",
-        type=lambda text: None if text == USERS_ASSIGNED else _user(text),
+        type=_pod_user,
         default=POD_USER,
         metavar="ID",
         help=f"user and group of the jobs' pods; {USERS_ASSIGNED}: the cluster assigns them (default {POD_USER})",
@@ -136,11 +136,12 @@ def parse(arguments: Sequence[str]) -> OperatorOptions:
     )
 
 
-def _user(text: str) -> int:
-    user = int(text)
-    if user < 1:
-        raise ValueError("pods do not run as root")
-    return user
+def _pod_user(text: str) -> int | None:
+    if text == USERS_ASSIGNED:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0 (root), or {USERS_ASSIGNED}")
+    return int(text)
 
 
 async def run(options: OperatorOptions, access: Access, stop: asyncio.Event) -> None:

@@ -17,13 +17,13 @@ def operator_deployments(kube: Kube, namespace: str) -> list[Json]:
     return kube.items(DEPLOYMENTS.path(namespace), labels=f"app.kubernetes.io/instance={RELEASE}")
 
 
-def operator_options(kube: Kube) -> dict[str, list[str]] | None:
-    """Return the values of the installed operator's options, by name; None where they cannot be seen."""
+def operator_options(kube: Kube) -> dict[str, list[str]]:
+    """Return the values of the installed operator's options, by name; none where it cannot be seen."""
     try:
         deployments = operator_deployments(kube, NAMESPACE)
     except ApiError as error:
         if error.code in (403, 404):
-            return None
+            return {}
         raise
     options: defaultdict[str, list[str]] = defaultdict(list)
     for deployment in deployments:
@@ -31,7 +31,7 @@ def operator_options(kube: Kube) -> dict[str, list[str]] | None:
             for word in container.get("command", []) + container.get("args", []):
                 name, _, value = word.partition("=")
                 options[name].append(value)
-    return dict(options) or None
+    return dict(options)
 
 
 def assigns_users(kube: Kube) -> bool:

@@ -228,7 +228,7 @@ def _helper(kube: Kube, image: str | None, pod: Json | None = None) -> HelperOpt
         ids = {name: value for name, value in (spec.get("securityContext") or {}).items() if name in IDS}
         secrets = tuple(secret["name"] for secret in spec.get("imagePullSecrets") or ())
         return HelperOptions(image or str(spec["containers"][0]["image"]), ids, secrets)
-    options = installed.operator_options(kube) or {}
+    options = installed.operator_options(kube)
     image = image or next(iter(options.get("--runtime-image", ())), None)
     if image is None:
         raise ClientError(

@@ -28,11 +28,11 @@ class Journal:
 
     def rewind(self, position: int) -> None:
         """Cut off what was written after `position`, in bytes. Of a file that is shorter by now, whole lines stay."""
+        if position > self._path.stat().st_size:
+            log.warning("somebody has shortened a file; what is missing stays missing", file=self._path.name)
+            position = self._path.read_bytes().rfind(b"\n") + 1
         with self._path.open("r+b") as file:
-            content = file.read(position)
-            if len(content) < position:
-                log.warning("somebody has shortened a file; what is missing stays missing", file=self._path.name)
-            file.truncate(position if len(content) == position else content.rfind(b"\n") + 1)
+            file.truncate(position)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one line."""

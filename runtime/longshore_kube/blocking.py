@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from longshore_kube.access import Access
 from longshore_kube.client import Client
 
 T = TypeVar("T")
+
+_CANCEL_AGAIN_S: Final = 0.1
 
 
 class Blocking:
@@ -84,10 +86,11 @@ class Blocking:
             raise
 
     async def _end(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            # One whose answer comes at this very moment may go on, as if nobody had cancelled it.
+            await asyncio.wait(others, timeout=_CANCEL_AGAIN_S)
         await self._client.__aexit__()
 
 

@@ -90,7 +90,8 @@ class Blocking:
             for task in others:
                 task.cancel()
             # One whose answer comes at this very moment may go on, as if nobody had cancelled it.
-            await asyncio.wait(others, timeout=_CANCEL_AGAIN_S)
+            ended, _ = await asyncio.wait(others, timeout=_CANCEL_AGAIN_S)
+            await asyncio.gather(*ended, return_exceptions=True)  # Nobody else looks at how they have ended.
         await self._client.__aexit__()
 
 

@@ -123,7 +123,7 @@ class CheckpointStore:
         return self._directory / f"{_UNFINISHED}{step:06d}"
 
     def _remove_unfinished(self) -> None:
-        """Remove what was left by coordinators that ended while they wrote: this one alone writes now."""
+        """Remove what was left by coordinators that ended while they wrote or deleted: this one alone writes now."""
         for left in self._directory.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -146,9 +146,10 @@ class CheckpointStore:
     def _prune(self) -> None:
         for old in sorted(self._all(), key=lambda checkpoint: checkpoint.step)[: -self._keep]:
             try:
-                shutil.rmtree(old.path)
+                # Renamed first, so that no reader sees a checkpoint that lacks files.
+                shutil.rmtree(old.path.rename(old.path.with_name(f"{_UNFINISHED}{old.path.name}")))
             except OSError as error:  # Such as a file that is open elsewhere, on NFS.
-                log.warning("checkpoint not pruned; tried again after the next one", step=old.step, reason=str(error))
+                log.warning("checkpoint not deleted; tried again before the next one", step=old.step, reason=str(error))
             else:
                 log.info("checkpoint pruned", step=old.step)
 

@@ -62,14 +62,23 @@ def pack(
     progress: Progress = quiet,
     choices: Sequence[FileSelection] = (),
     *,
-    leaves_out_links_of_trackers: bool = False,
+    is_storage_of_jobs: bool = False,
 ) -> None:
     """Write the file or directory `root` to `out`; with `choices`, only files that one of them names.
 
+    Jobs may write into their storage meanwhile. What is hidden in it is unfinished, and is left out.
+
     Raises:
-        ArchiveError: there is no such path, it holds no (such) file, or a link leads nowhere.
+        ArchiveError: there is no such path, it holds no (such) file, a link leads nowhere, or a file is deleted
+            before its turn comes.
     """
-    files = _chosen(root, _files(root, leaves_out_links_of_trackers), choices)
+    try:
+        _pack(root, out, progress, _chosen(root, _files(root, is_storage_of_jobs), choices))
+    except FileNotFoundError as error:
+        raise ArchiveError(f"{error.filename} was deleted during the copy: copy it again") from error
+
+
+def _pack(root: Path, out: IO[bytes], progress: Progress, files: Sequence[tuple[str, Path]]) -> None:
     total_bytes = sum(path.stat().st_size for _, path in files)
     sums: dict[str, str] = {}
     meter = _Meter(total_bytes, progress)
@@ -152,13 +161,14 @@ def _instead(root: Path, path: Path) -> str:
     return f"; {where} holds {', '.join(names[:_MAX_NAMES])}{more}" if names else ""
 
 
-def _files(root: Path, leaves_out_links_of_trackers: bool) -> list[tuple[str, Path]]:
+def _files(root: Path, is_storage_of_jobs: bool) -> list[tuple[str, Path]]:
     if root.is_file():
         return [(root.name, root)]
     if not root.is_dir():
         raise ArchiveError(f"there is no {root.name!r} in {root.parent}")
-    below = _files_below(root, ())
-    found = sorted(path for path in below if not (leaves_out_links_of_trackers and _is_link_of_tracker(path)))
+    found = sorted(_files_below(root, ()))
+    if is_storage_of_jobs:
+        found = [path for path in found if not (_is_hidden(path, root) or _is_link_of_tracker(path))]
     if not found:
         raise ArchiveError(f"{root} holds no file")
     if broken := next(filter(_is_broken_link, found), None):
@@ -180,6 +190,10 @@ def _files_below(directory: Path, around: Sequence[Path]) -> Iterator[Path]:
 
 def _is_broken_link(path: Path) -> bool:
     return path.is_symlink() and not path.exists()
+
+
+def _is_hidden(path: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
 def _is_link_of_tracker(path: Path) -> bool:
@@ -373,7 +387,7 @@ def main(arguments: list[str]) -> int:
             if not path.exists():
                 raise ArchiveError(f"there is no {relative!r} in the storage{_instead(Path(root), path)}")
             choices = json.loads(options[0]) if options else ()
-            pack(path, sys.stdout.buffer, choices=choices, leaves_out_links_of_trackers=True)
+            pack(path, sys.stdout.buffer, choices=choices, is_storage_of_jobs=True)
             sys.stdout.buffer.flush()
         elif action == "list":
             sys.stdout.write(json.dumps(sizes(path)))

@@ -1,5 +1,6 @@
 """A Hugging Face causal language model as training sees it: log-probabilities of response tokens."""
 
+import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from longshore_runtime.backends.losses import token_log_probs
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
 from longshore_runtime.trainer_protocol import Sample
 
-_DROPS: Final = re.compile("dropout|layerdrop")
-"""Names of attributes with the share of values, or of layers, that a module leaves out."""
+_DROPS: Final = re.compile("dropout|layerdrop|pdrop")
+"""Names of attributes and settings with the share of values, or of layers, that a module leaves out."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,18 @@ def _turn_dropout_off(module: Any) -> None:
     `eval` would also turn off gradient checkpointing.
     """
     module.train()
+    settings = copy.deepcopy(module.config)
+    _set_shares_to_zero(settings)
     for layer in module.modules():
         if isinstance(layer, torch.nn.Dropout):
             layer.p = 0.0
-        shares = [name for name, value in vars(layer).items() if isinstance(value, float) and _DROPS.search(name)]
-        for name in shares:
-            setattr(layer, name, 0.0)
+        # Some layers read the share at each pass. The model itself keeps its settings, which are saved with it.
+        if layer is not module and getattr(layer, "config", None) is module.config:
+            layer.config = settings
+        _set_shares_to_zero(layer)
+
+
+def _set_shares_to_zero(keeper: Any) -> None:
+    shares = [name for name, value in vars(keeper).items() if isinstance(value, float) and _DROPS.search(name)]
+    for name in shares:
+        setattr(keeper, name, 0.0)

@@ -116,16 +116,17 @@ OPT = OPTForCausalLM, OPTConfig(
     max_position_embeddings=64, dropout=0.5, layerdrop=0.5, attention_dropout=0.5,
 )  # fmt: skip
 FALCON = FalconForCausalLM, FalconConfig(
-    vocab_size=128, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, hidden_dropout=0.0,
+    vocab_size=128, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, hidden_dropout=0.5,
     attention_dropout=0.5,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "config"), [OPT, FALCON], ids=["OPT", "Falcon"])
 def test_dropout_is_off_wherever_a_model_keeps_its_share(kind: Any, config: Any, tmp_path: Path) -> None:
-    """As a number of a layer, as OPT; or as a module of a name that others give to a number, as Falcon."""
+    """As a number of a layer, as OPT; as a module, or in the settings that a layer reads at each pass, as Falcon."""
     kind(config).save_pretrained(tmp_path)
     model = CausalLM(tmp_path, torch.device("cpu"))
     with torch.no_grad():
         first, second = (model.response_tokens(SAMPLES, 1.0).log_probs for _ in range(2))
     assert torch.equal(first, second)
+    assert model.module.config.attention_dropout == 0.5, "what is saved with the model stays"

@@ -184,6 +184,25 @@ def test_what_comes_out_of_a_storage_leaves_out_links_to_a_machine_that_is_gone(
     assert main(["send", str(model.parent), model.name]) == 1, "a part of the model is missing"
 
 
+def test_what_a_job_has_not_finished_stays_in_its_storage(
+    model: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for name in ("checkpoints/.unfinished-000007/weights.bin", "samples/.step-000007.parquet"):
+        (model / name).parent.mkdir(parents=True)
+        (model / name).touch()
+    assert main(["send", str(model.parent), model.name]) == 0
+    unpack(io.BytesIO(capfdbinary.readouterr().out), tmp_path / "copy")
+    assert contents(tmp_path / "copy").keys() == {"config.json", "empty", "sub/weights.bin"}
+
+
+def test_a_file_that_a_job_deletes_during_the_copy_is_named(model: Path, tmp_path: Path) -> None:
+    def delete(done_bytes: int, total_bytes: int) -> None:
+        (model / "sub" / "weights.bin").unlink(missing_ok=True)
+
+    with pytest.raises(ArchiveError, match=r"sub/weights.bin was deleted during the copy: copy it again"):
+        pack(model, io.BytesIO(), delete)
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_volume_without_room_for_a_directory_gets_a_sentence(
     code: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -89,7 +89,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000010", "step-000015"]
 
 
-def test_an_old_checkpoint_that_cannot_be_deleted_is_tried_again_after_the_next_one(
+def test_an_old_checkpoint_that_cannot_be_deleted_is_hidden_and_tried_again_before_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=1)
@@ -97,14 +97,15 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_tried_again_after_the_next_
     delete = shutil.rmtree
 
     def in_use(path: Path, ignore_errors: bool = False) -> None:
-        if path.name == "step-000001":
+        if path.name.endswith("step-000001"):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path / "trainer"))
         delete(path, ignore_errors=ignore_errors)
 
     with monkeypatch.context() as patched:
         patched.setattr("longshore_runtime.checkpoint.shutil.rmtree", in_use)
         assert store.publish(2, {}, {}, save_weights).step == 2
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
+    assert [path.name for path in (tmp_path / "checkpoints").glob("step-*")] == ["step-000002"]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
     store.publish(3, {}, {}, save_weights)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000003"]
 

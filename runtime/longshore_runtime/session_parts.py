@@ -34,6 +34,7 @@ from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import require_known_tokens
 from longshore_runtime.data.tokenizer import load_tokenizer
+from longshore_runtime.data.turn_end import turn_ends
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus, SharedGpus
@@ -121,7 +122,8 @@ class PartsBuilder:
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
-        starting = self._engines(untrained) if self._starts_engines_early else None
+        stop_tokens = turn_ends(prompts.train, spec.data.chat, tokenizer)
+        starting = self._engines(untrained, stop_tokens) if self._starts_engines_early else None
         if spec.sharing is not None:
             self._wait_for_all_pods(rewards, gpus)
             self._begin(RuntimeActivity.PREPARE_MODEL)
@@ -133,7 +135,7 @@ class PartsBuilder:
         self._wait_for_rewards(rewards)
         gpus.need()
         self._begin(RuntimeActivity.START_ENGINES)
-        engines, trainers = self._engines_and_trainers(model, starting)
+        engines, trainers = self._engines_and_trainers(model, starting or self._engines(model, stop_tokens))
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         policy = round_policy(
             spec.rollout,
@@ -257,14 +259,10 @@ class PartsBuilder:
         self._exit.callback(executor.shutdown, wait=False, cancel_futures=True)
         return executor
 
-    def _engines_and_trainers(
-        self, model: InitialModel, engines: EnginePool | None = None
-    ) -> tuple[EnginePool, TrainerGroup]:
-        """Start both; on shared GPUs in turn, because an engine measures the free memory before a trainer uses it.
-
-        `engines`: those that are starting already.
+    def _engines_and_trainers(self, model: InitialModel, engines: EnginePool) -> tuple[EnginePool, TrainerGroup]:
+        """Wait for engines, and start trainers; on shared GPUs in turn, because an engine measures the free memory
+        before a trainer uses it.
         """
-        engines = engines or self._engines(model)
         with repeated(lambda: self._report_start(engines), PROGRESS_EVERY_S):
             if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:
                 engines.wait_for_all(self._require_pods)
@@ -314,13 +312,14 @@ class PartsBuilder:
         detail = "trainers load the model" if waits_for_trainers else start.detail
         self._recorder.progress(ProgressUnit.ENGINES, start.num_started, start.num_engines, detail)
 
-    def _engines(self, model: InitialModel) -> EnginePool:
+    def _engines(self, model: InitialModel, stop_tokens: tuple[int, ...]) -> EnginePool:
         options = self._spec.rollout.engine
         spec = EngineSpec(
             options=options,
             max_context_tokens=self._spec.model.max_context_tokens,
             seed=self._spec.algorithm.seed,
             accelerator=self._spec.workers.has_accelerator,
+            stop_tokens=stop_tokens,
         )
         output, notify = self._storage.output, self._recorder.notice
         engines = EnginePool(

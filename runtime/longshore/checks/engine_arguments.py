@@ -28,6 +28,10 @@ _REFUSED: Final = (
         "with {name} engines could not take the trainer's weights",
     )
     | _refused(
+        "hf_overrides",
+        "{name} changes the model of engines but not of trainers; change the model's config.json, which both read",
+    )
+    | _refused(
         "generation_config override_generation_config",
         "{name} has no effect, because every request says how it is sampled (algorithm.temperature)",
     )

@@ -13,6 +13,11 @@ _SCALED_ALREADY: Final = frozenset(
     {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "default", "mrope"}
 )
 """Kinds of RoPE scaling that `max_position_embeddings` includes."""
+_VARYING: Final = {"dynamic": "max_position_embeddings"} | dict.fromkeys(
+    ("su", "longrope"), "original_max_position_embeddings"
+)
+"""Kinds of RoPE whose frequencies change beyond a length: transformers looks at the longest sequence of a batch, and
+vLLM at the longest context that an engine may have."""
 _DIVIDED: Final = (
     "num_attention_heads", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
 )  # fmt: skip
@@ -32,7 +37,8 @@ def limit_mistakes(
     `field`: where the spec names the model.
     """
     return [
-        *_context_mistakes(_with_overrides(config, engine), max_context_tokens),
+        *_context_mistakes(config, max_context_tokens),
+        *_rope_mistakes(language_part(config), max_context_tokens),
         *(_head_mistakes(config, field) if engine.backend is EngineBackend.VLLM and not has_accelerator else ()),
         *_split_mistakes(config, engine),
         *_quantization_mistakes(config, field),
@@ -91,6 +97,18 @@ def _context_mistakes(config: Mapping[str, Any], max_context_tokens: int) -> Ite
         yield f"model.maxContextTokens: {max_context_tokens} exceeds the {limit} tokens of the model; lower it"
 
 
+def _rope_mistakes(text: Mapping[str, Any], max_context_tokens: int) -> Iterator[str]:
+    rope = _rope(text)
+    kind = _rope_kind(rope)
+    name = _VARYING.get(kind, "")
+    limit = rope.get(name, text.get(name))
+    if "alpha" not in rope and _is_count(limit) and max_context_tokens > limit:
+        yield (
+            f"model.maxContextTokens: {max_context_tokens} exceeds {limit} tokens, beyond which engines and trainers "
+            f"compute other positions with {kind!r} RoPE; lower it to {limit}"
+        )
+
+
 def _head_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:
     text = language_part(config)
     num_heads, hidden_size = text.get("num_attention_heads"), text.get("hidden_size")
@@ -115,19 +133,22 @@ def _split_mistakes(config: Mapping[str, Any], engine: EngineSettings) -> Iterat
         )
 
 
-def _with_overrides(config: Mapping[str, Any], engine: EngineSettings) -> Mapping[str, Any]:
-    """Apply vLLM's `hf_overrides`, which often extend the context by RoPE scaling."""
-    overrides = engine.extra_args.get("hf_overrides")
-    return {**language_part(config), **overrides} if isinstance(overrides, dict) else config
-
-
 def _scaling(text: Mapping[str, Any]) -> float:
     """By how much RoPE stretches `max_position_embeddings`, as vLLM counts it."""
-    rope = text.get("rope_scaling") or text.get("rope_parameters")
-    if not isinstance(rope, dict) or "gemma3" in str(text.get("model_type")):
+    rope = _rope(text)
+    if "gemma3" in str(text.get("model_type")):
         return 1.0
-    kind, factor = rope.get("rope_type", rope.get("type", "default")), rope.get("factor")
-    return float(factor) if kind not in _SCALED_ALREADY and isinstance(factor, int | float) else 1.0
+    factor = rope.get("factor")
+    return float(factor) if _rope_kind(rope) not in _SCALED_ALREADY and isinstance(factor, int | float) else 1.0
+
+
+def _rope(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    rope = text.get("rope_scaling") or text.get("rope_parameters")
+    return rope if isinstance(rope, dict) else {}
+
+
+def _rope_kind(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type", rope.get("type", "default")))
 
 
 def _is_count(value: object) -> bool:

@@ -20,6 +20,8 @@ class EngineSpec:
     seed: int = 0
     accelerator: bool = False
     """Whether GPUs are assigned to the engine; otherwise it runs on the CPU."""
+    stop_tokens: tuple[int, ...] = ()
+    """Tokens that end a response besides those of the model."""
 
     def without_compiler(self) -> "EngineSpec":
         """Return the spec for a machine without a C++ compiler, with which vLLM compiles models on the CPU only."""

@@ -37,6 +37,7 @@ class VllmEngine:
         """Load the checkpoint; raises EngineStartError with one sentence."""
         self._clock = SystemClock()
         self._counters = _Counters()
+        self._stop_tokens = spec.stop_tokens
         self._sleep_level = spec.options.sleep_level if spec.accelerator else 0
         self._parameter_names = _parameter_names(model)
         self._engine = start(model, spec, self._counters, on_loaded)
@@ -59,7 +60,9 @@ class VllmEngine:
         for request in requests:
             response = GrowingResponse(request, self._policy_version)
             prompt = [*request.prompt_tokens, *response.kept_tokens]
-            self._engine.add_request(request.request_id, {"prompt_token_ids": prompt}, _sampling(response))
+            self._engine.add_request(
+                request.request_id, {"prompt_token_ids": prompt}, _sampling(response, self._stop_tokens)
+            )
             self._responses[request.request_id] = response
 
     def abort(self, request_ids: Sequence[str]) -> list[Completion]:
@@ -247,7 +250,7 @@ _TIED = {"lm_head.weight"}
 """Checkpoints of models with tied embeddings may carry the output layer or leave it out."""
 
 
-def _sampling(response: GrowingResponse) -> SamplingParams:
+def _sampling(response: GrowingResponse, stop_tokens: Sequence[int]) -> SamplingParams:
     request = response.request
     return SamplingParams(
         temperature=request.temperature,
@@ -255,6 +258,7 @@ def _sampling(response: GrowingResponse) -> SamplingParams:
         seed=request.seed + len(response.kept_tokens),
         max_tokens=response.remaining_tokens,
         ignore_eos=request.ignores_end,
+        stop_token_ids=[] if request.ignores_end else list(stop_tokens),
         logprobs=0,
         detokenize=False,
     )

@@ -1,5 +1,6 @@
 """What holds of vLLM only: the numbers are those of the model."""
 
+import dataclasses
 import multiprocessing
 import os
 import shutil
@@ -23,6 +24,7 @@ from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
 from longshore_runtime.backends.weight_sender import Named, WeightSender
+from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.weights.shared import SharedBucket
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import (
@@ -116,6 +118,20 @@ def test_the_continuation_of_a_partial_response_does_not_repeat_its_random_numbe
     first = vllm.abort_after(request(max_tokens=60, seed=3), num_tokens=12)
     (resumed,) = vllm.finish([request(max_tokens=60, seed=3, partial=first.runs)])
     assert resumed.tokens[12:24] != first.tokens
+
+
+def test_a_response_ends_with_a_stop_token_of_the_job_unless_it_ignores_its_end(
+    vllm: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm.publish(0)
+    (whole,) = vllm.finish([request(max_tokens=20)])
+    place = next(place for place, token in enumerate(whole.tokens) if place > 3 and token not in whole.tokens[:place])
+    monkeypatch.setattr(vllm.engine, "_stop_tokens", (whole.tokens[place],))
+    (stopped,) = vllm.finish([request(max_tokens=20)])
+    assert stopped.tokens == whole.tokens[: place + 1], "the token is part of the response, and is trained on"
+    assert stopped.finish_reason is FinishReason.STOP
+    (endless,) = vllm.finish([dataclasses.replace(request(max_tokens=20), ignores_end=True)])
+    assert len(endless.tokens) == 20
 
 
 def test_weights_without_some_parameter_are_refused(vllm: Harness) -> None:

@@ -105,6 +105,11 @@ def test_what_the_model_cannot_do_and_too_few_rows_are_mistakes(files: Files) ->
             {"gpusPerPod": 1},
             ["seed follows from other fields; remove it", "other GPUs than those of its tensorParallelSize; remove it"],
         ),
+        (
+            {"extraArgs": {"hf_overrides": {"rope_theta": 1e6}}},
+            {"gpusPerPod": 1},
+            ["of trainers; change the model's config.json, which both read; remove it"],
+        ),
         ({"backend": "Fake", "extraArgs": {"seed": 1}}, {"gpusPerPod": 0}, []),
     ],
 )

@@ -56,9 +56,30 @@ def test_the_context_follows_from_the_configuration(changes: dict[str, Any], tok
     assert context_tokens(config) == context_tokens({"text_config": config}) == tokens
 
 
-def test_overrides_of_the_configuration_count() -> None:
-    extended = {"hf_overrides": {"max_position_embeddings": 131072}}
-    assert mistakes(QWEN, 131072, extra_args=extended) == []
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}, 4096),
+        ({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 4096}, 4096),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, 32768),
+    ],
+)
+def test_positions_that_depend_on_the_longest_sequence_of_a_batch_are_refused(
+    changes: dict[str, Any], limit: int
+) -> None:
+    """Trainers would compute them for one batch, and engines for the longest context."""
+    config = {**QWEN, **changes}
+    assert mistakes(config, limit) == mistakes({"text_config": config}, limit) == []
+    (mistake,) = mistakes(config, limit + 1)
+    kind = next(iter(changes.values()))
+    assert mistake == (
+        f"model.maxContextTokens: {limit + 1} exceeds {limit} tokens, beyond which engines and trainers compute other "
+        f"positions with {kind.get('rope_type', kind.get('type'))!r} RoPE; lower it to {limit}"
+    )
+
+
+def test_scaling_by_a_fixed_base_is_no_scaling_by_batches() -> None:
+    assert mistakes(QWEN | {"rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0}}, 32768) == []
 
 
 @pytest.mark.parametrize("config", [QWEN | {"head_dim": 16}, QWEN | {"hidden_size": 12 * 48}])

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from longshore_runtime.backends.file_names import FileNames
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.losses import token_log_probs
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
@@ -41,7 +42,7 @@ class CausalLM(torch.nn.Module):
         super().__init__()
         model = load_pretrained(directory, torch.float32)
         require_clear_head(model)
-        _require_names_of(TensorFiles(directory), model)
+        self.file_names = FileNames(model, TensorFiles(directory))
         self.module: Any = model.to(device)
         self.device = device
         _turn_dropout_off(self.module)
@@ -85,21 +86,6 @@ class CausalLM(torch.nn.Module):
         expected = self.module(input_ids=tokens, use_cache=False).logits
         if not torch.allclose(self._head(self._hidden(tokens)), expected, rtol=1e-3, atol=1e-3):
             raise ValueError("its logits are not a linear map of the last hidden state; choose another architecture")
-
-
-def _require_names_of(files: TensorFiles, model: torch.nn.Module) -> None:
-    """Raise ValueError if transformers names parameters otherwise than the files, as engines do."""
-    others = [name for name, _ in model.named_parameters() if name not in files]
-    if others and all(name.partition(".")[2] in files for name in others):
-        raise ValueError(
-            f"its files leave out the beginning of names such as {others[0]!r}; load it with transformers, and save it "
-            "with save_pretrained"
-        )
-    if others:
-        raise ValueError(
-            f"transformers has other names for {len(others)} of its parameters than its files, first {others[0]!r}, as "
-            "for mixtures of experts; choose another architecture"
-        )
 
 
 def _turn_dropout_off(module: Any) -> None:

@@ -13,7 +13,11 @@ def load_pretrained(directory: Path, dtype: torch.dtype) -> Any:
     Transformers itself would give random values to missing parameters.
     """
     model, report = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=dtype, local_files_only=True, output_loading_info=True
+        directory,
+        dtype=dtype,
+        local_files_only=True,
+        output_loading_info=True,
+        experts_implementation="eager",  # The others do not know autocast: they would compute in fp32 on GPUs.
     )
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"its files lack {len(missing)} parameters, first {missing[0]!r}")

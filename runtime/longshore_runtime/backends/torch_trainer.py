@@ -192,15 +192,23 @@ class TorchTrainer:
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
         """Yield the same on the device; sharded weights are gathered one by one, on every rank of the replica."""
         assert not in_pieces, "nothing is cut by tensor parallelism"
+        for name, whole in self._whole():
+            for part, values in self._model.file_names.apart(name, whole):
+                yield part, values, None
+        for name, values in self._model.file_names.buffers():
+            yield name, values, None
+
+    def _whole(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters under their names in the model, gathered one by one."""
         for name, parameter in self._model.module.named_parameters():
-            yield name, self._replica.whole(parameter), None
+            yield name, self._replica.whole(parameter)
 
     def save(self, directory: Path) -> None:
         """Write weights and tokenizer (Hugging Face format), optimizer, policy version and random state."""
         if self._replica.number > 0:
             return
         first, module = self._replica.is_first_rank, self._model.module
-        weights = {name: tensor.to(HOST) for name, tensor, _ in self.tensors() if first}
+        weights = {name: tensor.to(HOST) for name, tensor in self._whole() if first}
         optimizer = self._optimizer.state_dict()
 
         def gathered(value: Tensor, _: Tensor) -> Tensor:
@@ -239,7 +247,7 @@ class TorchTrainer:
 
         with torch.no_grad():
             for name, parameter in self._model.module.named_parameters():
-                parameter.copy_(own_part(files.read(name), parameter))
+                parameter.copy_(own_part(self._model.file_names.together(name, files.read), parameter))
         optimizer["state"] = self._mapped(
             optimizer["state"], lambda value, parameter: own_part(value, parameter).clone()
         )

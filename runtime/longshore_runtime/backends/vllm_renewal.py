@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from vllm.config import ModelConfig
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
+from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
 from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.platforms import current_platform
 
 _NamedLayers = Sequence[tuple[str, torch.nn.Module]]
 
@@ -30,6 +32,10 @@ class Renewal:
         # A strong reference would keep the memory of old copies until the end of the update.
         self._packed = {name: weakref.ref(packed) for name, packed in _packed(model).items()}
         initialize_layerwise_reload(model)
+        for method in _methods_of_packed_experts(model).values():
+            method.moe_kernel = (
+                None  # Only a new kernel packs them; one that is there would compute with plain weights.
+            )
 
     def finish(self, config: ModelConfig) -> list[str]:
         """Finish the update; return the names of layers that still compute with old weights."""
@@ -37,6 +43,7 @@ class Renewal:
         finalize_layerwise_reload(self._model, config)
         old = _process_shared(self._model, idle)
         old += [name for name, packed in _packed(self._model).items() if self._is_old(name, packed)]
+        old += [name for name, method in _methods_of_packed_experts(self._model).items() if method.moe_kernel is None]
         return sorted(set(old))
 
     def _is_old(self, name: str, packed: Any) -> bool:
@@ -76,4 +83,14 @@ def _own(layer: torch.nn.Module) -> list[torch.nn.Parameter]:
 def _packed(model: torch.nn.Module) -> dict[str, Any]:
     """Return the packed copies of weights that layers compute with on a CPU."""
     functions = {name: getattr(layer, "cpu_linear", None) for name, layer in model.named_modules()}
-    return {name: function for name, function in functions.items() if getattr(function, "__closure__", None)}
+    linear = {name: function for name, function in functions.items() if getattr(function, "__closure__", None)}
+    kernels = {name: method.moe_kernel for name, method in _methods_of_packed_experts(model).items()}
+    return linear | {name: kernel for name, kernel in kernels.items() if kernel is not None}
+
+
+def _methods_of_packed_experts(model: torch.nn.Module) -> dict[str, Any]:
+    """Return how layers of experts compute on a CPU; on GPUs new weights take the places of old ones."""
+    if not current_platform.is_cpu():
+        return {}
+    methods = {name: getattr(layer, "quant_method", None) for name, layer in model.named_modules()}
+    return {name: method for name, method in methods.items() if isinstance(method, FusedMoEMethodBase)}

@@ -1,6 +1,7 @@
 """What directories of models hold besides weights that are as expected, and what checkpoints keep of it."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,26 +9,27 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import (
     FalconConfig,
     FalconForCausalLM,
     GenerationConfig,
     OPTConfig,
     OPTForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
 )
 
 from longshore.api.training import TrainerBackend
 from longshore.checks.model_files import num_parameters
+from longshore_runtime.backends import file_names
 from longshore_runtime.backends.causal_lm import CausalLM
+from longshore_runtime.backends.file_names import FileNames
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
 from tests.contract.trainers.replicas import OPTIONS, make_samples, step
-from tests.contract.trainers.tiny_models import Family, build
+from tests.contract.trainers.tiny_models import MIXTURES, Family, build
 
 SAMPLES = make_samples(seed=0)
 
@@ -47,14 +49,41 @@ def test_a_copy_of_the_weights_in_another_format_is_left_alone(tmp_path: Path) -
     assert num_parameters(model) == sum(value.numel() for value in load_file(model / "model.safetensors").values())
 
 
-def test_a_model_whose_parameters_transformers_names_otherwise_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_model_whose_parameters_transformers_names_otherwise_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Engines know the names of the files: no update would ever reach them."""
-    config = Qwen3MoeConfig(
-        vocab_size=128, hidden_size=32, intermediate_size=64, moe_intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2,
-    )  # fmt: skip
-    Qwen3MoeForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"other names for 4 of its parameters than its files, first 'model\.layers\.0"):
+    build(tmp_path, MIXTURES[0])
+    keep = "longshore_runtime.backends.file_names.revert_weight_conversion"
+    monkeypatch.setattr(keep, lambda model, tensors: tensors)
+    with pytest.raises(
+        UserError, match=r"the parameter 'model\.layers\.0\.mlp\.experts\.gate_up_proj' other names than"
+    ):
+        create_trainer(TrainerSpec(TrainerBackend.TORCH, OPTIONS), tmp_path, "the-model", World())
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (lambda values: values.flip(0), r"does not write the parameter '.*experts\.0\..*' as it reads it"),
+        (None, r"does not read the parameter '.*experts\.gate_up_proj' as it writes it"),
+    ],
+    ids=["apart", "together"],
+)
+def test_a_model_that_transformers_converts_with_a_loss_is_refused_at_the_start(
+    changed: Callable[[Tensor], Tensor] | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path, MIXTURES[0])
+    if changed is None:
+        monkeypatch.setattr(FileNames, "together", lambda self, name, read: torch.zeros(3, 64, 32))
+    else:
+        revert = file_names.revert_weight_conversion
+        monkeypatch.setattr(
+            file_names,
+            "revert_weight_conversion",
+            lambda model, tensors: {name: changed(values) for name, values in revert(model, tensors).items()},
+        )
+    with pytest.raises(UserError, match=sentence):
         create_trainer(TrainerSpec(TrainerBackend.TORCH, OPTIONS), tmp_path, "the-model", World())
 
 

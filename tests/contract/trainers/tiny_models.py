@@ -1,4 +1,4 @@
-"""Random models of every family that Megatron trains, as small as they can be cut four ways, and of Gemma."""
+"""Random models: of every family that Megatron trains, as small as they can be cut four ways, of Gemma, with experts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,18 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -24,6 +30,9 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "gemma": (GemmaConfig, GemmaForCausalLM),
     "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
 }
 _SHAPE: dict[str, Any] = {
     "vocab_size": 131,
@@ -42,7 +51,15 @@ _LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-_SPECIAL: dict[str, dict[str, Any]] = {"qwen3": {"head_dim": 8}, "llama": {"rope_parameters": _LLAMA3_ROPE}}
+_EXPERTS = {"head_dim": 8, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
+_SPECIAL: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 8},
+    "llama": {"rope_parameters": _LLAMA3_ROPE},
+    "qwen3_moe": _EXPERTS | {"num_experts": 3},
+    "mixtral": _EXPERTS | {"num_local_experts": 3},
+    "glm4_moe": _EXPERTS
+    | {"n_routed_experts": 3, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "pad_token_id": 0},
+}
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,8 @@ FAMILIES = [Family(kind, tied) for kind in ("llama", "qwen2", "qwen3") for tied 
 GEMMA = [Family(kind, tied=True) for kind in ("gemma", "gemma3")]
 """Embeddings that are scaled, and norms that add one to their weights. Only the torch trainer trains them. It refuses
 Gemma 2, whose logits are capped."""
+MIXTURES = [Family(kind, tied=False) for kind in ("qwen3_moe", "mixtral", "glm4_moe")]
+"""Mixtures of experts, which transformers fuses; Mixtral's have other names, too, and GLM's routers have a bias."""
 
 
 def build(directory: Path, family: Family, **changes: Any) -> Path:
@@ -73,5 +92,8 @@ def build(directory: Path, family: Family, **changes: Any) -> Path:
         model = model_class(config)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                torch.nn.init.normal_(buffer, std=0.1)
     model.save_pretrained(directory)
     return directory

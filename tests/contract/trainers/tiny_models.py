@@ -1,4 +1,4 @@
-"""Random models: of every family that Megatron trains, as small as they can be cut four ways, of Gemma, with experts."""
+"""Random models: of every family that Megatron trains, as small as they can be cut four ways, Gemma, and experts."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -126,7 +126,8 @@ class Judge(ApiModel, rules=_JUDGE_RULES):
 
 
 class Http(ApiModel):
-    """A scoring service: it gets a POST request with {prompt, response, answer, row} and answers {"reward": number}."""
+    """A scoring service: it gets a POST request with {prompt, response, answer, row, is_cut} and answers {"reward":
+    number}."""
 
     url: HttpAddress
     """Address of the service."""
@@ -176,8 +177,9 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     import_path: str | None = Field(default=None, max_length=256, pattern=r"^[\w.]+:[\w]+$")
     """Python: `package.module:function`, called as `signature` says."""
     signature: Signature = Signature.LONGSHORE
-    """Python: Longshore, `(prompt, response, answer)`; Verl, `(data_source, solution_str, ground_truth, extra_info)`,
-    as verl's `compute_score`; TRL, `(prompts, completions, **columns)`, as TRL's reward functions."""
+    """Python: Longshore, `(prompt, response, answer)`, and `is_cut` if it has that parameter; Verl, `(data_source,
+    solution_str, ground_truth, extra_info)`, as verl's `compute_score`; TRL, `(prompts, completions, **columns)`, as
+    TRL's reward functions."""
     token_secret: SecretKey | None = None
     """Judge (Remote) and HTTP: bearer token."""
     code: Code = Field(default_factory=Code)

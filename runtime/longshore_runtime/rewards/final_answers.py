@@ -1,10 +1,13 @@
 """Finds the final answer in a response: the last of what is marked as one, else the last number."""
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
+
+from longshore_runtime.rewards.thinking import after_thinking, is_thinking
 
 _MARK: Final = re.compile(r"####[ \t]*([^\n]*)")
 _BOX: Final = re.compile(r"\\(?:boxed|fbox)\s*")
@@ -41,25 +44,26 @@ _END_CHARACTERS: Final = 4_000
 def final_answer(text: str, *, in_words: bool = False) -> str | None:
     """The final answer of a response as it is written; None: the text has none.
 
-    The last `####` line or `\\boxed{}` counts, whichever comes later, but no `####` line that is a Markdown heading.
-    Without either: what follows the last "answer is" or "answer:", the last formula, the last number. An empty mark is
-    no answer. `in_words` says that the reference is words, as headings are.
+    What follows the thinking comes first, then the whole text. In either, the last `####` line or `\\boxed{}` counts,
+    whichever comes later, but no `####` line that is a Markdown heading. Without either: what follows the last "answer
+    is" or "answer:", the last formula, the last number. An empty mark is no answer. `in_words` says that the reference
+    is words, as headings are.
     """
-    box = _last(_BOX.finditer(text))
-    context = _Surroundings(in_words=in_words, has_box=box is not None, end=len(text.rstrip()))
-    marked = _content(box, _last(mark for mark in _MARK.finditer(text) if _is_answer(mark, context)))
-    if marked is not None:
-        return marked or None
-    end = text[-_END_CHARACTERS:]
-    sentences = _SENTENCE.findall(end)
-    tail = _SENTENCE_END.split(sentences[-1])[0] if sentences else end
-    formulas = [next(filter(None, found.groups())) for found in _FORMULA.finditer(tail)]
-    if formulas:
-        return formulas[-1].strip()
-    if sentences:
-        return tail.strip(" *.") or None
-    numbers = _NUMBER.findall(end)
-    return numbers[-1].rstrip(",") if numbers else None
+    after = after_thinking(text)
+    found = _answer_in(after, in_words=in_words)
+    if found is None and len(after) < len(text):
+        return _answer_in(text, in_words=in_words)
+    return found
+
+
+def answer_of_cut(prompt: str, text: str, *, in_words: bool = False) -> str | None:
+    """The final answer of a response that was cut at its largest length; None: it has none that is certain.
+
+    It must be marked, the mark complete and outside the thinking: anything else might not have been the last word.
+    """
+    if is_thinking(prompt, text):
+        return None
+    return _marked(after_thinking(text), in_words=in_words, is_cut=True) or None
 
 
 def marked_answer(reference: str) -> str | None:
@@ -94,19 +98,46 @@ class _Surroundings:
     in_words: bool
     """The reference is words."""
     has_box: bool
-    end: int
-    """Of the response, without what is blank."""
+    end: float
+    """Of the response, without what is blank; infinite where it was cut, as more would have followed."""
+
+
+def _answer_in(text: str, *, in_words: bool) -> str | None:
+    marked = _marked(text, in_words=in_words)
+    if marked is not None:
+        return marked or None
+    end = text[-_END_CHARACTERS:]
+    sentences = _SENTENCE.findall(end)
+    tail = _SENTENCE_END.split(sentences[-1])[0] if sentences else end
+    formulas = [next(filter(None, found.groups())) for found in _FORMULA.finditer(tail)]
+    if formulas:
+        return formulas[-1].strip()
+    if sentences:
+        return tail.strip(" *.") or None
+    numbers = _NUMBER.findall(end)
+    return numbers[-1].rstrip(",") if numbers else None
+
+
+def _marked(text: str, *, in_words: bool, is_cut: bool = False) -> str | None:
+    """Return what the last mark holds, empty if it is incomplete; None: there is no mark."""
+    box = _last(_BOX.finditer(text))
+    end = math.inf if is_cut else len(text.rstrip())
+    context = _Surroundings(in_words=in_words, has_box=box is not None, end=end)
+    mark = _last(mark for mark in _MARK.finditer(text) if _is_answer(mark, context))
+    return _content(box, mark, is_cut=is_cut)
 
 
 def _last(found: Iterable[re.Match[str]]) -> re.Match[str] | None:
     return next(iter(deque(found, maxlen=1)), None)
 
 
-def _content(box: re.Match[str] | None, mark: re.Match[str] | None) -> str | None:
-    """Return what the later of the two marks; None: there is neither."""
+def _content(box: re.Match[str] | None, mark: re.Match[str] | None, *, is_cut: bool = False) -> str | None:
+    """Return what the later of the two marks, empty for a line in which the text was cut; None: there is neither."""
     if box is not None and (mark is None or box.start() > mark.start()):
         return _argument(box.string, box.end()).strip()
-    return None if mark is None else mark.group(1).strip()
+    if mark is None:
+        return None
+    return "" if is_cut and mark.end() == len(mark.string) else mark.group(1).strip()
 
 
 def _is_answer(mark: re.Match[str], context: _Surroundings) -> bool:

@@ -1,11 +1,11 @@
-"""The reward functions by kind. Each takes (prompt, response, answer) and returns a number."""
+"""The reward functions by kind. Each takes (prompt, response, answer), some also is_cut, and returns a number."""
 
 import importlib
 from collections.abc import Callable
 
 from longshore.api.reward_kind import RewardKind
 
-RewardFunction = Callable[[str, str, str], float]
+RewardFunction = Callable[..., float]
 
 
 def reward_function(kind: RewardKind, import_path: str | None) -> RewardFunction:
@@ -18,7 +18,9 @@ def reward_function(kind: RewardKind, import_path: str | None) -> RewardFunction
         case RewardKind.MATHS:
             from longshore_runtime.rewards.maths import answers_agree
 
-            return lambda prompt, response, answer: float(answers_agree(response, answer))
+            return lambda prompt, response, answer, is_cut: float(
+                answers_agree(response, answer, prompt=prompt, is_cut=is_cut)
+            )
         case RewardKind.PYTHON:
             assert import_path is not None, "validation asks for one"
             module, name = import_path.split(":")

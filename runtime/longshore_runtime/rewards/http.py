@@ -1,4 +1,4 @@
-"""Rewards from a service of the user: POST {prompt, response, answer, row}, {"reward": number} comes back."""
+"""Rewards from a service of the user: POST {prompt, response, answer, row, is_cut}, {"reward": number} comes back."""
 
 import asyncio
 import time
@@ -35,7 +35,13 @@ class HttpScorer:
 
     def score(self, item: ScoreItem) -> ScoreResult:
         """Ask the service once; the caller retries faults. Called from a thread without an event loop."""
-        body = {"prompt": item.prompt, "response": item.response, "answer": item.answer, "row": item.row}
+        body = {
+            "prompt": item.prompt,
+            "response": item.response,
+            "answer": item.answer,
+            "row": item.row,
+            "is_cut": item.is_cut,
+        }
         who = f"reward {self._name}: {item.sample}: the service"
         started_s = time.monotonic()
         try:

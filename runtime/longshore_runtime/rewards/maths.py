@@ -15,7 +15,7 @@ import sympy
 from math_verify import LatexExtractionConfig, parse, verify
 
 from longshore_runtime.rewards.answer_notation import Quantity, as_words, quantity, tidied
-from longshore_runtime.rewards.final_answers import begins_with_words, final_answer
+from longshore_runtime.rewards.final_answers import answer_of_cut, begins_with_words, final_answer
 from longshore_runtime.rewards.references import MAX_CHARACTERS, answer_of_reference, unreadable_reference
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns of every call without its own time limit.
@@ -61,8 +61,10 @@ class _ParsedAnswer:
         return bool(_DROPPED.search(self.text)) or any(letter.swapcase() in letters for letter in letters)
 
 
-def answers_agree(response: str, answer: str) -> bool:
+def answers_agree(response: str, answer: str, *, prompt: str = "", is_cut: bool = False) -> bool:
     """Whether the final answer of a response equals the reference; a response without an answer does not.
+
+    `prompt` may have begun the thinking of a response that `is_cut`.
 
     The caller limits the time: math-verify's own limit is an alarm signal, which works in a main thread only.
 
@@ -72,7 +74,8 @@ def answers_agree(response: str, answer: str) -> bool:
     if reason := unreadable_reference(answer):
         raise ValueError(reason)
     reference = _reference(answer)
-    given = final_answer(response, in_words=reference.words is not None or begins_with_words(reference.text))
+    in_words = reference.words is not None or begins_with_words(reference.text)
+    given = answer_of_cut(prompt, response, in_words=in_words) if is_cut else final_answer(response, in_words=in_words)
     if given is None or len(given) > MAX_CHARACTERS:
         return False
     return _agree(reference, _read(given))

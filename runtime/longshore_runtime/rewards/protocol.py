@@ -225,6 +225,7 @@ def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
         "answer": item.answer,
         "row": _row(function, item.row),
         "limits_s": None if item.limits_s is None else list(map(float, item.limits_s)),
+        "is_cut": item.is_cut,
         **({"reference": item.reference, "messages": list(item.messages)} if wants_row(function) else {}),
     }
 

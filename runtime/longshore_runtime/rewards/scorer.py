@@ -114,7 +114,12 @@ class ChildScorer:
 
 
 def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
-    sample: dict[str, Any] = {"prompt": item.prompt, "response": item.response, "answer": item.answer}
+    sample: dict[str, Any] = {
+        "prompt": item.prompt,
+        "response": item.response,
+        "answer": item.answer,
+        "is_cut": item.is_cut,
+    }
     if wants_row(function):
         sample |= {"row": item.row, "reference": item.reference, "messages": list(item.messages)}
     return sample

@@ -57,6 +57,8 @@ class ScoreItem:
     """The answer as it is in the row."""
     messages: Sequence[Mapping[str, object]] = ()
     """The conversation that the prompt is, if it is one."""
+    is_cut: bool = False
+    """The response ended at its largest length, not by itself."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ from typing import Any, Final
 from longshore.api.reward_kind import Signature
 
 Sample = Mapping[str, Any]
-"""A response to score: prompt, response and answer; for verl and TRL also row, reference and messages."""
+"""A response to score: prompt, response, answer and is_cut; for verl and TRL also row, reference and messages."""
 
+_IS_CUT: Final = "is_cut"
+"""Given to functions that have such a parameter, and to those of verl in `extra_info`; a row may have its own."""
 _VERL: Final = ("data_source", "solution_str", "ground_truth", "extra_info")
 _NOT_COLUMNS: Final = frozenset({"prompt", "prompts", "completion", "completions", "completion_ids"})
 _NEVER_GIVEN: Final = ("completion_ids", "prompt_ids", "trainer_state", "log_extra", "log_metric")
@@ -28,7 +30,10 @@ def caller(function: Callable[..., Any], signature: Signature) -> Callable[[Samp
     match signature:
         case Signature.LONGSHORE:
             _refuse_others(function)
-            return lambda sample: function(sample["prompt"], sample["response"], sample["answer"])
+            takes = [name for name in (_IS_CUT,) if name in _names(function)]
+            return lambda sample: function(
+                sample["prompt"], sample["response"], sample["answer"], **{name: sample[name] for name in takes}
+            )
         case Signature.VERL:
             _require_verl(function)
             return lambda sample: _plain(_finished(function(**_verl_arguments(sample))), "score")
@@ -60,7 +65,7 @@ def _verl_arguments(sample: Sample) -> dict[str, Any]:
         "data_source": row.get("data_source") or "",
         "solution_str": sample["response"],
         "ground_truth": sample["reference"],
-        "extra_info": dict(extra) if isinstance(extra, Mapping) else {},
+        "extra_info": {_IS_CUT: sample[_IS_CUT], **(extra if isinstance(extra, Mapping) else {})},
     }
 
 
@@ -81,6 +86,7 @@ def _trl_arguments(sample: Sample) -> dict[str, Any]:
     """Lists of one; a conversation is a list of messages, and so is its completion."""
     messages, response = sample["messages"], sample["response"]
     columns = {name: [value] for name, value in sample["row"].items() if name not in _NOT_COLUMNS}
+    columns.setdefault(_IS_CUT, [sample[_IS_CUT]])
     if messages:
         return {**columns, "prompts": [messages], "completions": [[{"role": "assistant", "content": response}]]}
     return {**columns, "prompts": [sample["prompt"]], "completions": [response]}

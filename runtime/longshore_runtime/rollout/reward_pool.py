@@ -20,7 +20,7 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import Tokenizer
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion
+from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import (
@@ -251,6 +251,7 @@ class RewardPool:
             limits_s=self._case_limits.of(self._functions[task.function], record),
             reference=record.reference,
             messages=record.messages,
+            is_cut=completion.finish_reason is FinishReason.LENGTH,
         )
 
     def _scored(self, event: ResponseScored) -> GroupScored | None:

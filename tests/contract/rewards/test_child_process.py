@@ -19,7 +19,7 @@ from longshore_runtime.rewards.scoring import ScoreItem
 REPOSITORY = Path(__file__).parents[3]
 LIMIT_S = 120.0
 OPTIONS = b'{"kind": "Maths", "import_path": null, "signature": "Longshore", "modules": null}\n'
-SAMPLE = b'{"prompt": "", "response": "\\\\boxed{1/2}", "answer": "0.5"}\n'
+SAMPLE = b'{"prompt": "", "response": "\\\\boxed{1/2}", "answer": "0.5", "is_cut": false}\n'
 
 
 def lines_of(child: ChildProcess, num_lines: int) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_mathematics_that_overwhelms_a_computer_is_a_wrong_answer(scorer: ChildS
     scorer.close()
     peak_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
     assert peak_bytes <= max(before_bytes, 2 << 30)
+
+
+def test_what_a_cut_response_thinks_after_its_prompt_is_no_answer(scorer: ChildScorer) -> None:
+    thought = ScoreItem("row 1", "2+3?<think>", r"perhaps \boxed{5}, but", "#### 5", {})
+    given = replace(thought, prompt="2+3?")
+    assert [scorer.score(replace(item, is_cut=True)).reward for item in (thought, given)] == [0.0, 1.0]
 
 
 def test_memory_that_mathematics_may_use_is_limited(scorer: ChildScorer) -> None:

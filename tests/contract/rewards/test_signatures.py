@@ -1,5 +1,6 @@
 """Reward functions of verl and TRL score as they are, from files that no package holds."""
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,21 @@ def item(response: str, *, chat: bool = True, **row: Any) -> ScoreItem:
     return ScoreItem("row 7", "How many?", response, "72", ROW | row, reference=72, messages=messages)
 
 
-def reward(one: RewardFunction, scored: ScoreItem) -> float:
+CUT = replace(item("72"), is_cut=True)
+
+
+def rewards(one: RewardFunction, *scored: ScoreItem) -> list[float]:
     """What it scores in a reward pod: everything has crossed the network as JSON."""
-    request = decode(ScoreRequest, encode_request(1, one, [scored]))
+    request = decode(ScoreRequest, encode_request(1, one, scored))
     scorer = ChildScorer(one)
     try:
-        return scorer.score(request.items[0]).reward
+        return [scorer.score(arrived).reward for arrived in request.items]
     finally:
         scorer.close()
+
+
+def reward(one: RewardFunction, scored: ScoreItem) -> float:
+    return rewards(one, scored)[0]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +65,26 @@ def reward(one: RewardFunction, scored: ScoreItem) -> float:
 )
 def test_a_function_of_verl_gets_the_columns_of_its_row(name: str, response: str, expected: float) -> None:
     assert reward(function(name, "Verl"), item(response)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [("plain_reward:of_cut", "Longshore"), ("of_cut", "Verl"), ("of_cut", "TRL"), ("of_cut_or_more", "TRL")],
+)
+def test_a_function_learns_whether_the_response_was_cut_if_it_asks(name: str, signature: str) -> None:
+    assert rewards(function(name, signature), CUT, item("72")) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("of_length", 2.0), ("of_options", 0.0)])
+def test_a_function_that_does_not_ask_whether_a_response_was_cut_scores_it_all_the_same(
+    name: str, expected: float
+) -> None:
+    assert reward(function(f"plain_reward:{name}", "Longshore"), CUT) == expected
+
+
+def test_a_row_may_have_a_column_of_that_name() -> None:
+    assert reward(function("of_cut", "TRL"), item("72", is_cut=2.5)) == 2.5
+    assert reward(function("of_cut", "Verl"), item("72", extra_info={"is_cut": 2.5})) == 2.5
 
 
 def test_integers_of_a_row_stay_exact_whatever_their_size() -> None:

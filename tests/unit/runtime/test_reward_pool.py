@@ -15,6 +15,8 @@ import pytest
 from longshore.api.reward import Judge, JudgePlacement, RewardFunction, RewardKind, Signature
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
+from longshore.policy.round import ResponseId
+from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.errors import UserError
 from longshore_runtime.judge.options import POOL_WAIT_S
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -32,6 +34,7 @@ from tests.unit.runtime.reward_driver import (
     Characters,
     Driver,
     ManualClock,
+    completion,
     judges,
     pods_in,
     record,
@@ -142,6 +145,21 @@ class GateScorer(ScorerHere):
         return [ScoreResult(1.0, 0.0) for _ in items]
 
 
+@dataclass(frozen=True)
+class OfCut(ScorerFactory):
+    """Workers whose reward is whether a response was cut."""
+
+    def create(self) -> Mapping[str, Any]:
+        return {function.name: CutScorer() for function in self.functions}
+
+
+class CutScorer(ScorerHere):
+    """1 for a response that was cut."""
+
+    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        return [ScoreResult(float(item.is_cut), 0.0) for item in items]
+
+
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
     """No reward pod is there yet."""
@@ -186,6 +204,16 @@ def test_workers_join_with_their_pod_and_score(driver: Driver, one_pod: Pods) ->
     assert [group.draw.index for group in groups] == [0, 1, 2]
     assert {score.reward for group in groups for score in group.scores} == {1.0}
     assert driver.pool.pressure(0.0) == RewardPressure(0, 0.0, 1, 0)
+
+
+def test_a_reward_function_learns_which_responses_were_cut(pods: Pods) -> None:
+    with users_function(pods, OfCut((), "output")) as driver:
+        pods.join(0)
+        for index, reason in enumerate((FinishReason.STOP, FinishReason.LENGTH)):
+            response = ResponseId(Draw(0, index), 0)
+            driver.pool.score(response.draw, {response: replace(completion(response), finish_reason=reason)})
+        groups = driver.until_scored(2)
+        assert {group.draw.index: group.scores[0].reward for group in groups} == {0: 0.0, 1: 1.0}
 
 
 def test_a_pool_that_is_ready_is_not_waited_for_again_and_ends_once(driver: Driver, one_pod: Pods) -> None:

@@ -24,3 +24,11 @@ async def slow_reward(prompts, completions, **kwargs):
 
 def needs_ids(completions, completion_ids, **kwargs):
     return [float(len(ids)) for ids in completion_ids]
+
+
+def of_cut(completions, is_cut):
+    return [float(one) for one in is_cut]
+
+
+def of_cut_or_more(completions, **kwargs):
+    return [float(one) for one in kwargs["is_cut"]]

@@ -27,3 +27,7 @@ async def judged(data_source, solution_str, ground_truth, extra_info):
 
 def large_number(data_source, solution_str, ground_truth, extra_info):
     return float(extra_info["number"] == int(solution_str))
+
+
+def of_cut(data_source, solution_str, ground_truth, extra_info):
+    return extra_info["is_cut"]

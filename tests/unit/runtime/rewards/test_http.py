@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,18 @@ def item(response: str, **row: Any) -> ScoreItem:
     return ScoreItem("data.jsonl, line 3", "a prompt", response, "right", row)
 
 
-def test_the_service_sees_prompt_response_answer_and_row(endpoint: Endpoint, make: Scorers) -> None:
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_the_service_sees_prompt_response_answer_row_and_whether_it_was_cut(
+    endpoint: Endpoint, make: Scorers, is_cut: bool
+) -> None:
     row = {"level": 3, "made": datetime.date(2026, 1, 2), "embedding": np.array([1.0, 2.0])}
-    assert make(endpoint.address).score(item("right", **row)).reward == 1.0
+    assert make(endpoint.address).score(replace(item("right", **row), is_cut=is_cut)).reward == 1.0
     assert endpoint.requests[-1] == {
         "prompt": "a prompt",
         "response": "right",
         "answer": "right",
         "row": {"level": 3, "made": "2026-01-02", "embedding": [1.0, 2.0]},
+        "is_cut": is_cut,
     }
 
 

@@ -376,3 +376,66 @@ def test_the_last_mark_of_a_long_response_is_found(line: str) -> None:
 @pytest.mark.parametrize("response", ["#### sqrt(2)\nDone 7", "intermediate \\boxed{3}\n#### sqrt(2)", "#### sqrt(2)"])
 def test_a_function_is_no_word(response: str) -> None:
     assert answers_agree(response, r"\sqrt{2}")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"<think>try \boxed{5}.. no</think>The answer is 7.",
+        "<think>\n#### 5\n</think>\n\nSo it is 7",
+        r"5, or <think>\boxed{5}</think> and <think>#### 6</think> thus $7$",
+        r"I think of \boxed{5}</think>\boxed{7}",
+        "<think>\n\n</think>\n\n\\boxed{5}, no:\n#### 7",
+        "<think>2+5 is 7</think>",
+        r"<think>\boxed{7}</think>That is what I think.",
+        "<think>2+5 is 7",
+        r"<think>\boxed{7}",
+    ],
+)
+def test_the_answer_follows_the_thinking_if_there_is_one(response: str) -> None:
+    assert answers_agree(response, "#### 7")
+
+
+def test_an_empty_box_after_the_thinking_is_no_answer() -> None:
+    assert not answers_agree(r"<think>\boxed{7}</think>\boxed{}", "7")
+
+
+@pytest.mark.parametrize("marked", [r"\boxed{7}", "#### 7\n", r"#### \boxed{7}", "\\boxed{7}\n\n#### Verific"])
+@pytest.mark.parametrize("before", ["", "2+5. ", "<think>no: \\boxed{5}</think>", "<think>a</think><think>b</think>"])
+def test_a_cut_response_has_the_answer_that_it_has_marked(before: str, marked: str) -> None:
+    assert answers_agree(before + marked, "7", is_cut=True)
+    assert answers_agree(before + marked + " Let me check that by adding 5 and 2", "7", is_cut=True)
+
+
+@pytest.mark.parametrize(
+    "response",
+    ["2+5=7", "The answer is 7.\n", "so $7$", "#### 7", "a\n#### 7", r"\boxed{7", r"\boxed{7} or \boxed{", "7\n#### "],
+)
+def test_what_a_cut_response_has_not_marked_to_the_end_is_no_answer(response: str) -> None:
+    assert not answers_agree(response, "7", is_cut=True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response"),
+    [
+        ("2+5?", r"<think>perhaps \boxed{7}, but"),
+        ("2+5?", "<think>\n#### 7\nor"),
+        ("2+5?", r"<think>a</think>b<think>\boxed{7}"),
+        ("2+5?<think>\n", r"perhaps \boxed{7}, but"),
+        ("2+5?<think>", r"<think>perhaps \boxed{7}, but"),
+        ("2+5?", r"<think>\boxed{7}</think>So we"),
+        ("2+5?<think>\n", r"\boxed{7}</think>So we"),
+    ],
+)
+def test_what_a_cut_response_has_thought_is_no_answer(prompt: str, response: str) -> None:
+    assert not answers_agree(response, "7", prompt=prompt, is_cut=True)
+    assert answers_agree(response, "7", prompt=prompt), "one that ends by itself may have forgotten the tag"
+
+
+@pytest.mark.parametrize("prompt", ["2+5?<think>\n", "2+5?<think>\n\n</think>\n\n", "Write <think> first. 2+5?"])
+def test_a_cut_response_may_have_marked_its_answer_after_thinking(prompt: str) -> None:
+    assert answers_agree(r"hm</think>\boxed{7} is", "7", prompt=prompt, is_cut=True)
+
+
+def test_a_response_whose_template_ended_the_thinking_does_not_think() -> None:
+    assert answers_agree(r"\boxed{7} is", "7", prompt="2+5?<think>\n\n</think>\n\n", is_cut=True)

@@ -1,6 +1,7 @@
 """What a reward pod says is read as if an attacker had written it; what the coordinator says arrives as it was."""
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -69,6 +70,19 @@ def test_a_call_carries_what_its_function_reads_of_the_row(function: RewardFunct
     request = protocol.decode(ScoreRequest, protocol.encode_request(3, function, [ITEM]))
     assert (request.number, request.function) == (3, function.name)
     assert request.items == [ScoreItem("d, line 1", "what?", "this", "that", row, [1.0, 2.0])]
+
+
+@pytest.mark.parametrize("function", [CODE, MATHS, SERVICE], ids=lambda function: function.name)
+def test_a_call_says_which_responses_were_cut(function: RewardFunction) -> None:
+    items = [replace(ITEM, is_cut=is_cut) for is_cut in (True, False)]
+    request = protocol.decode(ScoreRequest, protocol.encode_request(3, function, items))
+    assert [item.is_cut for item in request.items] == [True, False]
+
+
+def test_a_call_of_an_older_coordinator_says_of_no_response_that_it_was_cut() -> None:
+    older = orjson.loads(protocol.encode_request(3, MATHS, [replace(ITEM, is_cut=True)]))
+    del older["items"][0]["is_cut"]
+    assert not protocol.decode(ScoreRequest, orjson.dumps(older)).items[0].is_cut
 
 
 def test_a_row_may_hold_what_json_does_not_know() -> None:

@@ -124,6 +124,7 @@ def _references(name: Check, source: Source, functions: Sequence[RewardFunction]
 def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResult:
     from longshore_runtime.data.chat import NoChatTemplate
     from longshore_runtime.data.dataset import divided, prompt_record
+    from longshore_runtime.data.encoding import prompt_encoding
     from longshore_runtime.data.suitability import require_known_tokens
     from longshore_runtime.data.tokenizer import load_tokenizer
 
@@ -131,10 +132,11 @@ def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResu
     if rows is None:
         return not_checked(name, _UNREADABLE)
     tokenizer = load_tokenizer(model)
+    encoding = prompt_encoding(tokenizer)
     records, mistakes = [], []
     for index, row in enumerate(rows):
         try:
-            records.append(prompt_record(index, row, spec.data, tokenizer))
+            records.append(prompt_record(index, row, spec.data, tokenizer, encoding))
         except NoChatTemplate as error:
             return CheckResult(name, (str(error),))
         except UserError as error:

@@ -9,16 +9,14 @@ from longshore.api.model import Data, Source
 from longshore.checks.rows import domain_of, no_domain, row_mistake, value_at
 from longshore.policy.draws import DrawCursor, MixedDraws, Share
 from longshore_runtime.data.chat import ChatTokenizer, conversation, rendered
+from longshore_runtime.data.encoding import Encoder, PromptEncoding, prompt_encoding
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.data.reading import Row
 from longshore_runtime.errors import UserError
 
 
-class Tokenizer(ChatTokenizer, Protocol):
+class Tokenizer(ChatTokenizer, Encoder, Protocol):
     """What is used of a Hugging Face tokenizer."""
-
-    def encode(self, text: str, /, **options: Any) -> list[int]:
-        """Token ids of a text."""
 
     def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
         """Text of token ids."""
@@ -46,7 +44,8 @@ def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_t
 
     Prompts with more than `context_tokens` tokens would leave no room for a response of full length.
     """
-    records = [prompt_record(index, row, data, tokenizer) for index, row in enumerate(rows)]
+    encoding = prompt_encoding(tokenizer)
+    records = [prompt_record(index, row, data, tokenizer, encoding) for index, row in enumerate(rows)]
     return divided(records, data, context_tokens)
 
 
@@ -83,7 +82,7 @@ def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple
     return tuple(Share(source.name, counts[source.name], source.weight) for source in sources)
 
 
-def prompt_record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
+def prompt_record(index: int, row: Row, data: Data, tokenizer: ChatTokenizer, encoding: PromptEncoding) -> PromptRecord:
     """Return a row as a prompt; raises UserError, with its line, where it is none."""
     source = row.data_set
     if (mistake := row_mistake(row.fields, source)) is not None:
@@ -95,8 +94,7 @@ def prompt_record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> Pro
         prompt = source.prompt_template.replace("{prompt}", prompt)
     messages = conversation(prompt, data.chat)
     text = rendered(messages, data.chat, tokenizer, row.source) if messages else prompt
-    # A chat template writes the special tokens itself.
-    tokens = tuple(tokenizer.encode(text, add_special_tokens=not messages))
+    tokens = encoding.rendered(text) if messages else encoding.plain(text)
     if not tokens:
         raise UserError(f"{row.source}: the prompt is empty")
     reference = value_at(row.fields, source.answer_field)

@@ -125,7 +125,7 @@ def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResu
     from longshore_runtime.data.chat import NoChatTemplate
     from longshore_runtime.data.dataset import divided, prompt_record
     from longshore_runtime.data.encoding import prompt_encoding
-    from longshore_runtime.data.suitability import require_known_tokens
+    from longshore_runtime.data.suitability import require_known_tokens, turn_remark
     from longshore_runtime.data.tokenizer import load_tokenizer
 
     rows = _valid_rows(path, spec.data.each[0])
@@ -149,7 +149,9 @@ def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResu
     sets = divided(records, spec.data, context_tokens)
     require_known_tokens(sets, vocab_size(config_of(model)))
     few = few_prompts(len(sets.train), spec.algorithm.prompts_per_step)
-    return CheckResult(name, () if few is None else (few,), _lengths(records, spec.data, context_tokens))
+    remarks = (few, turn_remark(sets, spec.data.chat, tokenizer))
+    found = tuple(remark for remark in remarks if remark is not None)
+    return CheckResult(name, found, _lengths(records, spec.data, context_tokens))
 
 
 def _lengths(records: "Sequence[PromptRecord]", data: Data, context_tokens: int) -> str:

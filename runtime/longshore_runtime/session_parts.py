@@ -32,7 +32,7 @@ from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.joined import wait_for_pods
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
-from longshore_runtime.data.suitability import require_known_tokens
+from longshore_runtime.data.suitability import require_known_tokens, turn_remark
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
@@ -210,6 +210,8 @@ class PartsBuilder:
         require_known_tokens(prompts, vocab_size(self._config()))
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
             self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
+        if (remark := turn_remark(prompts, data.chat, tokenizer)) is not None:
+            self._recorder.notice(NoticeReason.NO_GENERATION_PROMPT, remark)
         self._recorder.prompts(len(prompts.train), len(prompts.held_out), prompts.num_too_long)
         log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
         return prompts

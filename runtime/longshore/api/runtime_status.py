@@ -182,8 +182,8 @@ class Notice(ApiModel):
     number: int = Field(ge=1, le=MAX_COUNT)
     """Number of the notice within its attempt, from 1."""
     reason: str = Field(max_length=128)
-    """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, TrackerFailed, RecordsIncomplete, FactorsChanged, or
-    that of an alarm."""
+    """EngineLost, EngineDidNotSleep, FewPrompts, NoGenerationPrompt, ProfileMismatch, TrackerFailed, RecordsIncomplete,
+    FactorsChanged, or that of an alarm."""
     message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
     """One sentence."""
 

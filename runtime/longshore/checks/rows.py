@@ -8,6 +8,8 @@ from longshore.api.reward import RewardFunction, RewardKind, Signature
 
 ABSENT: Final = object()
 """A field that is not there; None may be a value."""
+_ANSWERING_ROLES: Final = frozenset({"assistant", "model"})
+"""Roles whose turn a response is."""
 
 
 def value_at(fields: Mapping[str, Any], name: str) -> Any:
@@ -89,4 +91,9 @@ def _message_mistake(messages: Sequence[Any], name: str) -> str | None:
             return f"{name!r}: message {number} is no object with role and content"
         if message.get("content") is None and not message.get("tool_calls"):
             return f"{name!r}: message {number} has no content; it has {', '.join(map(repr, message))}"
+    if (role := messages[-1]["role"]) in _ANSWERING_ROLES:
+        return (
+            f"{name!r}: the last message is from the {role}, and the prompt would contain it; remove it, so that the "
+            "last one is from the user or a tool"
+        )
     return None

@@ -35,7 +35,7 @@ class PromptEncoding:
 
 
 def prompt_encoding(tokenizer: Encoder) -> PromptEncoding:
-    """Return how a tokenizer makes prompts; raises UserError if it adds special tokens that cannot be told apart."""
+    """Return how a tokenizer makes prompts; raises UserError if it adds special tokens that stand elsewhere."""
     text = tokenizer.encode(_ANY_TEXT, add_special_tokens=False)
     whole = tokenizer.encode(_ANY_TEXT, add_special_tokens=True)
     place = _place(text, whole)

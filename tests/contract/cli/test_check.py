@@ -112,6 +112,13 @@ def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_pat
     )
 
 
+def test_a_chat_template_that_does_not_begin_the_answer_is_found(model: Path, tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", *({**ROW, "prompt": f"{number}+1"} for number in range(4)))
+    turns = "{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}"
+    (said,) = found(model, data, data={**SPEC["data"], "chat": {"template": turns}})[Check.PROMPTS].mistakes
+    assert said.endswith("set a template that ends prompts with 'assistant: '")
+
+
 def test_a_spec_that_the_api_server_refuses_is_a_cross(tmp_path: Path) -> None:
     data = {"path": "d", "promptTemplate": "Solve it."}
     code, reported = command(manifest(tmp_path / "job.yaml", data=data))

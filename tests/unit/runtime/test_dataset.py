@@ -114,6 +114,14 @@ def test_messages_that_the_chat_template_refuses_are_reported_with_their_line(tm
             "message 2 has no content; it has 'role', 'text'",
         ),
         ('[{"role": "user", "content": null}]', "message 1 has no content"),
+        (
+            '[{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]',
+            "the last message is from the assistant, and the prompt would contain it; remove it",
+        ),
+        (
+            '[{"role": "user", "content": "2+2?"}, {"role": "model", "content": "4"}]',
+            "the last message is from the model,",
+        ),
     ):
         path = write(tmp_path, f'{{"prompt": {messages}, "answer": "a"}}')
         with pytest.raises(UserError, match=f"line 1: 'prompt': {mistake}"):
@@ -122,7 +130,8 @@ def test_messages_that_the_chat_template_refuses_are_reported_with_their_line(tm
 
 def test_a_message_that_calls_a_tool_needs_no_content(tmp_path: Path) -> None:
     call = '{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}'
-    path = write(tmp_path, f'{{"prompt": [{{"role": "user", "content": "x"}}, {call}], "answer": "a"}}')
+    result = '{"role": "tool", "content": "3"}'
+    path = write(tmp_path, f'{{"prompt": [{{"role": "user", "content": "x"}}, {call}, {result}], "answer": "a"}}')
     assert len(prompts(path, data()).train) == 1
 
 
@@ -172,7 +181,11 @@ TEXT, IMAGE = {"type": "text", "text": "hi"}, {"type": "image", "image": "a.png"
 @pytest.mark.parametrize(
     "conversation",
     [
-        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}],
+        [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]},
+            {"role": "tool", "content": "3"},
+        ],
         [{"role": "user", "content": [TEXT, IMAGE]}],
     ],
     ids=["messages", "parts"],

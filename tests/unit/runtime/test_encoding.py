@@ -54,6 +54,6 @@ class Between(Special):
         return [ord(one) for one in ("^".join(text) if add_special_tokens else text)]
 
 
-def test_special_tokens_that_cannot_be_told_from_the_text_are_refused() -> None:
+def test_special_tokens_amid_a_text_are_refused() -> None:
     with pytest.raises(UserError, match=r"^model\.path: the special tokens of the tokenizer stand neither before"):
         prompt_encoding(Between())

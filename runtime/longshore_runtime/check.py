@@ -25,6 +25,7 @@ from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_m
 from longshore_runtime.errors import UserError
 
 if TYPE_CHECKING:
+    from longshore_runtime.data.dataset import PromptSets
     from longshore_runtime.data.prompt_record import PromptRecord
     from longshore_runtime.data.reading import Row
 
@@ -151,7 +152,7 @@ def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResu
     few = few_prompts(len(sets.train), spec.algorithm.prompts_per_step)
     remarks = (few, turn_remark(sets, spec.data.chat, tokenizer))
     found = tuple(remark for remark in remarks if remark is not None)
-    return CheckResult(name, found, _lengths(records, spec.data, context_tokens))
+    return CheckResult(name, found, _lengths(records, spec.data, context_tokens) + _repeats(sets))
 
 
 def _lengths(records: "Sequence[PromptRecord]", data: Data, context_tokens: int) -> str:
@@ -167,6 +168,11 @@ def _lengths(records: "Sequence[PromptRecord]", data: Data, context_tokens: int)
     more = len(left_out) - _MOST_LINES
     places = ", ".join(left_out[:_MOST_LINES]) + (f" and {more:,} more" if more > 0 else "")
     return f"{found}; {len(left_out):,} with more than {limit:,} ({by}) are left out: {places}"
+
+
+def _repeats(sets: "PromptSets") -> str:
+    num_left_out = sets.num_repeating_held_out
+    return f"; {num_left_out:,} more repeat held-out prompts and are not trained on" if num_left_out else ""
 
 
 def _import(name: Check, function: RewardFunction) -> CheckResult:

@@ -33,20 +33,27 @@ class PromptSets:
     """Rows left out because their prompt is too long."""
     shares: tuple[Share, ...] = ()
     """The data sets of `train`, where they are mixed."""
+    num_repeating_held_out: int = 0
+    """Rows left out of training because their prompt is held out."""
+    keeps_repeats: bool = False
+    """Whether such rows are trained on, as in jobs that an older version has begun."""
 
     def draws(self, seed: int) -> DrawCursor:
         """Return the order in which prompts are trained on."""
         return MixedDraws(self.shares, seed) if self.shares else DrawCursor(len(self.train), seed)
 
 
-def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_tokens: int) -> PromptSets:
-    """Tokenises rows and keeps every k-th one out of training, so that held-out prompts cover the whole data.
+def prompt_sets(
+    rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_tokens: int, *, keeps_repeats: bool = False
+) -> PromptSets:
+    """Tokenises rows and keeps every k-th prompt out of training, so that held-out prompts cover the whole data.
 
-    Prompts with more than `context_tokens` tokens would leave no room for a response of full length.
+    Prompts with more than `context_tokens` tokens would leave no room for a response of full length. With
+    `keeps_repeats`, rows are divided as in older versions: every k-th is held out, and trained on where it is repeated.
     """
     encoding = prompt_encoding(tokenizer)
     records = [prompt_record(index, row, data, tokenizer, encoding) for index, row in enumerate(rows)]
-    return divided(records, data, context_tokens)
+    return divided(records, data, context_tokens, keeps_repeats=keeps_repeats)
 
 
 def most_prompt_tokens(data: Data, context_tokens: int) -> int:
@@ -54,21 +61,41 @@ def most_prompt_tokens(data: Data, context_tokens: int) -> int:
     return min(data.max_prompt_tokens, context_tokens)
 
 
-def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) -> PromptSets:
+def divided(
+    records: Sequence[PromptRecord], data: Data, context_tokens: int, *, keeps_repeats: bool = False
+) -> PromptSets:
     """Return the records in training and held-out ones; see `prompt_sets`."""
     limit = most_prompt_tokens(data, context_tokens)
     fitting = [record for record in records if len(record.prompt_tokens) <= limit]
-    num_held_out = min(data.held_out_prompts, len(fitting) // 2)
-    chosen = {len(fitting) * k // num_held_out for k in range(num_held_out)} if num_held_out else set()
-    train = tuple(record for place, record in enumerate(fitting) if place not in chosen)
-    held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
-    if not train:
+    if not fitting:
         raise UserError(
             f"data.maxPromptTokens: none of the {len(records)} prompts has at most {limit} tokens; raise it, "
             "or model.maxContextTokens, which must hold a prompt and a response of maxResponseTokens"
         )
-    shares = _shares(data.each, train) if data.sources else ()
-    return PromptSets(train, held_out, len(records) - len(fitting), shares)
+    # Of the distinct prompts at most half are held out, so that others are left to train on.
+    places = range(len(fitting)) if keeps_repeats else _first_places(fitting)
+    num_held_out = min(data.held_out_prompts, len(places) // 2)
+    chosen = {places[len(places) * k // num_held_out] for k in range(num_held_out)}
+    held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
+    apart = frozenset() if keeps_repeats else frozenset(record.prompt_tokens for record in held_out)
+    others = [record for place, record in enumerate(fitting) if place not in chosen]
+    train = tuple(record for record in others if record.prompt_tokens not in apart)
+    return PromptSets(
+        train,
+        held_out,
+        num_too_long=len(records) - len(fitting),
+        shares=_shares(data.each, train) if data.sources else (),
+        num_repeating_held_out=len(others) - len(train),
+        keeps_repeats=keeps_repeats,
+    )
+
+
+def _first_places(records: Sequence[PromptRecord]) -> Sequence[int]:
+    """Return where each distinct prompt occurs first, in order."""
+    first: dict[tuple[int, ...], int] = {}
+    for place, record in enumerate(records):
+        first.setdefault(record.prompt_tokens, place)
+    return tuple(first.values())
 
 
 def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple[Share, ...]:

@@ -112,6 +112,11 @@ def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_pat
     )
 
 
+def test_rows_that_repeat_held_out_prompts_are_counted(model: Path, tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", *({**ROW, "prompt": f"{number % 3}+1"} for number in range(9)))
+    assert found(model, data)[Check.PROMPTS].detail.endswith("; 2 more repeat held-out prompts and are not trained on")
+
+
 def test_a_chat_template_that_does_not_begin_the_answer_is_found(model: Path, tmp_path: Path) -> None:
     data = written(tmp_path / "train.jsonl", *({**ROW, "prompt": f"{number}+1"} for number in range(4)))
     turns = "{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}"

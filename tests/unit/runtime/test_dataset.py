@@ -56,6 +56,45 @@ def test_rows_become_prompts_and_every_kth_is_held_out(tmp_path: Path) -> None:
     assert [record.index for record in sets.train] == [1, 2, 3, 5, 6, 7]
 
 
+def repeated(tmp_path: Path, texts: str) -> Path:
+    """A row for each letter."""
+    return write(tmp_path, *(json.dumps({"prompt": text, "answer": ""}) for text in texts))
+
+
+def split(sets: PromptSets) -> tuple[str, str]:
+    train, held_out = ("".join(one.prompt for one in part) for part in (sets.train, sets.held_out))
+    return train, held_out
+
+
+def test_no_prompt_that_is_held_out_is_trained_on_however_often_it_is_repeated(tmp_path: Path) -> None:
+    path = repeated(tmp_path, "abcdabcdab")
+    sets = prompts(path, data(held_out_prompts=2))
+    assert split(sets) == ("bdbdb", "ac")
+    assert sets.num_repeating_held_out == 3
+    assert prompts(path, data(held_out_prompts=0)).num_repeating_held_out == 0
+
+
+def test_held_out_prompts_differ_from_each_other_and_are_at_most_half_of_all_prompts(tmp_path: Path) -> None:
+    assert split(prompts(repeated(tmp_path, "aaabcd"), data(held_out_prompts=3))) == ("bd", "ac")
+    assert split(prompts(repeated(tmp_path, "aaaaaa"), data(held_out_prompts=3))) == ("aaaaaa", "")
+
+
+def test_a_job_of_an_older_version_keeps_its_division(tmp_path: Path) -> None:
+    path, settings = repeated(tmp_path, "abcdabcdab"), data(held_out_prompts=2)
+    sets = prompt_sets(read_rows(path, settings.each[0]), settings, Letters(), 1000, keeps_repeats=True)
+    assert split(sets) == ("bcdacdab", "ab")
+    assert (sets.num_repeating_held_out, sets.keeps_repeats) == (0, True)
+
+
+def test_without_repetitions_the_division_is_that_of_older_versions(tmp_path: Path) -> None:
+    path, settings = repeated(tmp_path, "abcdefghij"), data(held_out_prompts=3)
+    rows = read_rows(path, settings.each[0])
+    older, now = (
+        prompt_sets(rows, settings, Letters(), 1000, keeps_repeats=keeps_repeats) for keeps_repeats in (True, False)
+    )
+    assert (now.train, now.held_out) == (older.train, older.held_out)
+
+
 def test_fields_and_template_are_the_users(tmp_path: Path) -> None:
     path = write(tmp_path, '{"question": "1+1", "solution": 2}')
     options = data(
@@ -415,6 +454,14 @@ def test_draws_of_a_mix_have_its_shares_and_those_of_one_data_set_are_what_they_
 def test_a_data_set_of_a_mix_of_which_no_prompt_is_left_is_reported_by_its_name() -> None:
     with pytest.raises(UserError, match=r"^data\.sources\[code\]: no prompt of it is left to train on; add rows"):
         mixed(4, 3, maxPromptTokens=5, heldOutPrompts=0)
+
+
+def test_a_data_set_of_a_mix_that_only_repeats_held_out_prompts_is_reported_by_its_name() -> None:
+    settings = Data.model_validate({"sources": [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]})
+    rows = [Row("", {"prompt": text, "answer": ""}, settings.each[0]) for text in "xyz"]
+    rows += [Row("", {"prompt": "x", "answer": ""}, settings.each[1])]
+    with pytest.raises(UserError, match=r"^data\.sources\[b\]: no prompt of it is left .* lower data.heldOutPrompts$"):
+        prompt_sets(rows, settings, Letters(), 1000)
 
 
 def test_mistakes_in_a_mix_are_reported_with_the_field_of_their_data_set() -> None:

@@ -21,7 +21,7 @@ from longshore.checks.job import ROWS_ARE_RIGHT, few_prompts, is_jsonl
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.result import Check, CheckResult, not_checked
-from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_mistake, value_at
+from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_mistake, unused_templates, value_at
 from longshore_runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -95,11 +95,12 @@ def _tokenizer(name: Check, model: Path) -> CheckResult:
 
 def _data_rows(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
     """Of files that need packages of the runtime; the command line has looked at others."""
-    mistakes = []
-    for row in _rows(path, source):
+    rows, mistakes = _rows(path, source), []
+    for row in rows:
         mistake = row_mistake(row.fields, source) or domain_mistake(row.fields, source, functions)
         if mistake is not None:
             mistakes.append(f"{row.source}: {mistake}")
+    mistakes = mistakes or unused_templates((row.fields, source) for row in rows)
     return CheckResult(name, tuple(mistakes), ROWS_ARE_RIGHT)
 
 
@@ -127,12 +128,14 @@ def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResu
     from longshore_runtime.data.dataset import divided, prompt_record
     from longshore_runtime.data.encoding import prompt_encoding
     from longshore_runtime.data.suitability import require_known_tokens, turn_remark
+    from longshore_runtime.data.template_arguments import require_arguments_read
     from longshore_runtime.data.tokenizer import load_tokenizer
 
     rows = _valid_rows(path, spec.data.each[0])
     if rows is None:
         return not_checked(name, _UNREADABLE)
     tokenizer = load_tokenizer(model)
+    require_arguments_read(spec.data.chat, tokenizer)
     encoding = prompt_encoding(tokenizer)
     records, mistakes = [], []
     for index, row in enumerate(rows):

@@ -1,6 +1,6 @@
 """Whether a row of the data has what its job reads from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from longshore.api.model import Source
@@ -8,6 +8,8 @@ from longshore.api.reward import RewardFunction, RewardKind, Signature
 
 ABSENT: Final = object()
 """A field that is not there; None may be a value."""
+_PROMPT: Final = "{prompt}"
+"""Where the prompt is in its template, and the template that adds nothing."""
 _ANSWERING_ROLES: Final = frozenset({"assistant", "model"})
 """Roles whose turn a response is."""
 
@@ -49,7 +51,22 @@ def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
         return f"{source.prompt_field!r} must be a text or a list of messages, not {type(prompt).__name__}"
     if isinstance(prompt, list):
         return _message_mistake(prompt, source.prompt_field)
-    return None if source.prompt_template.replace("{prompt}", prompt) else "the prompt is empty"
+    return None if source.prompt_template.replace(_PROMPT, prompt) else "the prompt is empty"
+
+
+def unused_templates(rows: Iterable[tuple[Mapping[str, Any], Source]]) -> list[str]:
+    """Return a sentence for each prompt template around which there is no prompt: all of them are messages."""
+    used: dict[str, bool] = {}
+    for fields, source in rows:
+        if source.prompt_template != _PROMPT:
+            at = "data" if source.origin.prompt_template is None else source.at
+            used[at] = used.get(at, False) or isinstance(value_at(fields, source.prompt_field), str)
+    return [
+        f"{at}.promptTemplate: no prompt is put into it, because all are lists of messages; remove it, or name a field "
+        "with texts in promptField"
+        for at, is_used in used.items()
+        if not is_used
+    ]
 
 
 def domain_of(fields: Mapping[str, Any], source: Source) -> str | None:

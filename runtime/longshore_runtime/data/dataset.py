@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from longshore.api.model import Data, Source
-from longshore.checks.rows import domain_of, no_domain, row_mistake, value_at
+from longshore.checks.rows import domain_of, no_domain, row_mistake, unused_templates, value_at
 from longshore.policy.draws import DrawCursor, MixedDraws, Share
 from longshore_runtime.data.chat import ChatTokenizer, conversation, rendered
 from longshore_runtime.data.encoding import Encoder, PromptEncoding, prompt_encoding
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.data.reading import Row
+from longshore_runtime.data.template_arguments import require_arguments_read
 from longshore_runtime.errors import UserError
 
 
@@ -51,8 +52,11 @@ def prompt_sets(
     Prompts with more than `context_tokens` tokens would leave no room for a response of full length. With
     `keeps_repeats`, rows are divided as in older versions: every k-th is held out, and trained on where it is repeated.
     """
+    require_arguments_read(data.chat, tokenizer)
     encoding = prompt_encoding(tokenizer)
     records = [prompt_record(index, row, data, tokenizer, encoding) for index, row in enumerate(rows)]
+    if unused := unused_templates((row.fields, row.data_set) for row in rows):
+        raise UserError(unused[0])
     return divided(records, data, context_tokens, keeps_repeats=keeps_repeats)
 
 

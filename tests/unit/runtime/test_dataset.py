@@ -104,6 +104,91 @@ def test_fields_and_template_are_the_users(tmp_path: Path) -> None:
     assert (record.prompt, record.answer) == ("Q: 1+1\nA:", "2")
 
 
+def conversations(tmp_path: Path, *contents: Any) -> Path:
+    return write(tmp_path, *(json.dumps({"prompt": content, "answer": ""}) for content in contents))
+
+
+ASKED: dict[str, str] = {"role": "user", "content": "hi"}
+
+
+def test_a_template_of_prompts_that_are_all_messages_is_refused(tmp_path: Path) -> None:
+    solve = data(prompt_template="Solve: {prompt}", held_out_prompts=0)
+    with pytest.raises(UserError, match=r"^data\.promptTemplate: no prompt is put into it, because all are lists of"):
+        prompts(conversations(tmp_path, [ASKED], [ASKED]), solve)
+    mixed_rows = prompts(conversations(tmp_path, [ASKED], "hi"), solve)
+    assert [one.prompt for one in mixed_rows.train] == ["hi>", "Solve: hi"]
+    assert prompts(conversations(tmp_path, [ASKED]), data(held_out_prompts=0)).train
+
+
+@pytest.mark.parametrize(
+    ("templates", "field"),
+    [
+        ({"promptTemplate": "Solve: {prompt}"}, None),
+        ({"sources": ("Own: {prompt}", None)}, r"data\.sources\[chats\]"),
+        ({"promptTemplate": "Solve: {prompt}", "sources": (None, "Own: {prompt}")}, "data"),
+    ],
+    ids=["texts of another source inherit it", "of its source", "no source with texts inherits it"],
+)
+def test_a_template_that_sources_inherit_needs_texts_in_one_of_them(
+    templates: dict[str, Any], field: str | None
+) -> None:
+    own = templates.pop("sources", (None, None))
+    sources = [
+        {"name": name, "path": name} | ({"promptTemplate": template} if template else {})
+        for name, template in zip(("chats", "texts"), own, strict=True)
+    ]
+    settings = Data.model_validate({"sources": sources, "heldOutPrompts": 0, **templates})
+    both: list[Any] = [[ASKED], "hi"]
+    rows = [
+        Row("", {"prompt": prompt, "answer": ""}, source) for prompt, source in zip(both, settings.each, strict=True)
+    ]
+    if field is None:
+        assert prompt_sets(rows, settings, Letters(), 100).train[1].prompt == "Solve: hi"
+    else:
+        with pytest.raises(UserError, match=rf"^{field}\.promptTemplate: no prompt is put into it"):
+            prompt_sets(rows, settings, Letters(), 100)
+
+
+class Templated(Letters):
+    """Has chat templates of its own."""
+
+    def __init__(self, chat_template: Any) -> None:
+        self.chat_template = chat_template
+
+
+THINKING = "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}{{ enable_thinking }}"
+
+
+@pytest.mark.parametrize("template", [None, THINKING])
+@pytest.mark.parametrize(("name", "fix"), [("enable_thinkng", "write 'enable_thinking'"), ("reasoning", "remove it")])
+def test_an_argument_that_the_template_never_reads_is_refused(
+    template: str | None, name: str, fix: str, tmp_path: Path
+) -> None:
+    chat = {"templateArguments": {"enable_thinking": True, name: False}, "template": template}
+    tokenizer = Templated(THINKING if template is None else None)
+    with pytest.raises(
+        UserError, match=rf"^data\.chat\.templateArguments: the chat template never reads '{name}'; {fix}$"
+    ):
+        prompts(conversations(tmp_path, "hi"), data(chat=chat), tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param({"default": "{{ x }}", "tool_use": "{{ y }}"}, id="several"),
+        pytest.param("{% unknown_tag %}", id="unreadable"),
+        pytest.param(
+            "{% for one in z %}{% break %}{% endfor %}{% generation %}{{ mode }}{% endgeneration %}", id="tags"
+        ),
+        pytest.param("{% macro turn(one) %}{{ one|tojson }}{{ mode }}{% endmacro %}{{ turn(z) }}", id="in a macro"),
+        pytest.param("{% set mode = mode|default('fast') %}{{ mode }}", id="with a default"),
+    ],
+)
+def test_an_argument_that_a_template_may_read_is_given_to_it(template: Any, tmp_path: Path) -> None:
+    settings = data(chat={"templateArguments": {"mode": "slow"}}, held_out_prompts=0)
+    assert prompts(conversations(tmp_path, "hi"), settings, tokenizer=Templated(template)).train
+
+
 def test_messages_go_through_the_chat_template(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": [{"role": "user", "content": "hi"}], "answer": "a"}')
     assert prompts(path, data()).train[0].prompt == "hi>"
@@ -203,13 +288,17 @@ class Recording(Letters):
 
 def test_with_chat_a_text_is_a_user_message_and_what_it_says_reaches_the_template(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": "1+1", "answer": "2"}')
-    chat = {"systemPrompt": "Be brief.", "template": "{{ x }}", "templateArguments": {"enable_thinking": False}}
+    chat = {
+        "systemPrompt": "Be brief.",
+        "template": "{{ enable_thinking }}",
+        "templateArguments": {"enable_thinking": False},
+    }
     tokenizer = Recording()
     sets = prompts(path, data(chat=chat, prompt_template="Q: {prompt}", held_out_prompts=0), tokenizer=tokenizer)
     ((messages, options),) = tokenizer.calls
     assert messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Q: 1+1"}]
     assert options == {
-        "chat_template": "{{ x }}", "enable_thinking": False, "tokenize": False, "add_generation_prompt": True
+        "chat_template": "{{ x }}", "x": False, "tokenize": False, "add_generation_prompt": True
     }  # fmt: skip
     assert list(sets.train[0].messages) == messages
 

@@ -13,7 +13,7 @@ from longshore.api.model import Model
 from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Handover, Strategy
-from longshore.api.runtime_status import ProgressUnit, PromptCounts, RuntimeActivity
+from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.api.sharing import RuntimeSharing
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.checks.job import few_prompts
@@ -214,14 +214,8 @@ class PartsBuilder:
             self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
         if (remark := turn_remark(prompts, data.chat, tokenizer)) is not None:
             self._recorder.notice(NoticeReason.NO_GENERATION_PROMPT, remark)
-        counts = PromptCounts(
-            train=len(prompts.train),
-            held_out=len(prompts.held_out),
-            too_long=prompts.num_too_long,
-            repeating_held_out=prompts.num_repeating_held_out,
-        )
-        self._recorder.prompts(counts)
-        log.info("prompts", **counts.model_dump(by_alias=False))
+        self._recorder.prompts(prompts.counts)
+        log.info("prompts", **prompts.counts.model_dump(by_alias=False))
         return prompts
 
     def _records(self, prompts: PromptSets, tokenizer: Any, engines: EnginePool, trainers: TrainerGroup) -> StepRecords:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from longshore.api.model import Source
+from longshore.api.model import DataSource, Source
 from longshore.api.reward import RewardFunction, RewardKind, Signature
 
 ABSENT: Final = object()
@@ -59,7 +59,8 @@ def unused_templates(rows: Iterable[tuple[Mapping[str, Any], Source]]) -> list[s
     used: dict[str, bool] = {}
     for fields, source in rows:
         if source.prompt_template != _PROMPT:
-            at = "data" if source.origin.prompt_template is None else source.at
+            is_inherited = isinstance(source.origin, DataSource) and source.origin.prompt_template is None
+            at = "data" if is_inherited else source.at
             used[at] = used.get(at, False) or isinstance(value_at(fields, source.prompt_field), str)
     return [
         f"{at}.promptTemplate: no prompt is put into it, because all are lists of messages; remove it, or name a field "

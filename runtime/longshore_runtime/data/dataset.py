@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from longshore.api.model import Data, Source
+from longshore.api.runtime_status import PromptCounts
 from longshore.checks.rows import domain_of, no_domain, row_mistake, unused_templates, value_at
 from longshore.policy.draws import DrawCursor, MixedDraws, Share
 from longshore_runtime.data.chat import ChatTokenizer, conversation, rendered
@@ -38,6 +39,16 @@ class PromptSets:
     """Rows left out of training because their prompt is held out."""
     keeps_repeats: bool = False
     """Whether such rows are trained on, as in jobs that an older version has begun."""
+
+    @property
+    def counts(self) -> PromptCounts:
+        """How the rows are used, for the status of the job."""
+        return PromptCounts(
+            train=len(self.train),
+            held_out=len(self.held_out),
+            too_long=self.num_too_long,
+            repeating_held_out=self.num_repeating_held_out,
+        )
 
     def draws(self, seed: int) -> DrawCursor:
         """Return the order in which prompts are trained on."""

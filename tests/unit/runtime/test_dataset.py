@@ -56,45 +56,6 @@ def test_rows_become_prompts_and_every_kth_is_held_out(tmp_path: Path) -> None:
     assert [record.index for record in sets.train] == [1, 2, 3, 5, 6, 7]
 
 
-def repeated(tmp_path: Path, texts: str) -> Path:
-    """A row for each letter."""
-    return write(tmp_path, *(json.dumps({"prompt": text, "answer": ""}) for text in texts))
-
-
-def split(sets: PromptSets) -> tuple[str, str]:
-    train, held_out = ("".join(one.prompt for one in part) for part in (sets.train, sets.held_out))
-    return train, held_out
-
-
-def test_no_prompt_that_is_held_out_is_trained_on_however_often_it_is_repeated(tmp_path: Path) -> None:
-    path = repeated(tmp_path, "abcdabcdab")
-    sets = prompts(path, data(held_out_prompts=2))
-    assert split(sets) == ("bdbdb", "ac")
-    assert sets.num_repeating_held_out == 3
-    assert prompts(path, data(held_out_prompts=0)).num_repeating_held_out == 0
-
-
-def test_held_out_prompts_differ_from_each_other_and_are_at_most_half_of_all_prompts(tmp_path: Path) -> None:
-    assert split(prompts(repeated(tmp_path, "aaabcd"), data(held_out_prompts=3))) == ("bd", "ac")
-    assert split(prompts(repeated(tmp_path, "aaaaaa"), data(held_out_prompts=3))) == ("aaaaaa", "")
-
-
-def test_a_job_of_an_older_version_keeps_its_division(tmp_path: Path) -> None:
-    path, settings = repeated(tmp_path, "abcdabcdab"), data(held_out_prompts=2)
-    sets = prompt_sets(read_rows(path, settings.each[0]), settings, Letters(), 1000, keeps_repeats=True)
-    assert split(sets) == ("bcdacdab", "ab")
-    assert (sets.num_repeating_held_out, sets.keeps_repeats) == (0, True)
-
-
-def test_without_repetitions_the_division_is_that_of_older_versions(tmp_path: Path) -> None:
-    path, settings = repeated(tmp_path, "abcdefghij"), data(held_out_prompts=3)
-    rows = read_rows(path, settings.each[0])
-    older, now = (
-        prompt_sets(rows, settings, Letters(), 1000, keeps_repeats=keeps_repeats) for keeps_repeats in (True, False)
-    )
-    assert (now.train, now.held_out) == (older.train, older.held_out)
-
-
 def test_fields_and_template_are_the_users(tmp_path: Path) -> None:
     path = write(tmp_path, '{"question": "1+1", "solution": 2}')
     options = data(
@@ -102,91 +63,6 @@ def test_fields_and_template_are_the_users(tmp_path: Path) -> None:
     )
     record = prompts(path, options).train[0]
     assert (record.prompt, record.answer) == ("Q: 1+1\nA:", "2")
-
-
-def conversations(tmp_path: Path, *contents: Any) -> Path:
-    return write(tmp_path, *(json.dumps({"prompt": content, "answer": ""}) for content in contents))
-
-
-ASKED: dict[str, str] = {"role": "user", "content": "hi"}
-
-
-def test_a_template_of_prompts_that_are_all_messages_is_refused(tmp_path: Path) -> None:
-    solve = data(prompt_template="Solve: {prompt}", held_out_prompts=0)
-    with pytest.raises(UserError, match=r"^data\.promptTemplate: no prompt is put into it, because all are lists of"):
-        prompts(conversations(tmp_path, [ASKED], [ASKED]), solve)
-    mixed_rows = prompts(conversations(tmp_path, [ASKED], "hi"), solve)
-    assert [one.prompt for one in mixed_rows.train] == ["hi>", "Solve: hi"]
-    assert prompts(conversations(tmp_path, [ASKED]), data(held_out_prompts=0)).train
-
-
-@pytest.mark.parametrize(
-    ("templates", "field"),
-    [
-        ({"promptTemplate": "Solve: {prompt}"}, None),
-        ({"sources": ("Own: {prompt}", None)}, r"data\.sources\[chats\]"),
-        ({"promptTemplate": "Solve: {prompt}", "sources": (None, "Own: {prompt}")}, "data"),
-    ],
-    ids=["texts of another source inherit it", "of its source", "no source with texts inherits it"],
-)
-def test_a_template_that_sources_inherit_needs_texts_in_one_of_them(
-    templates: dict[str, Any], field: str | None
-) -> None:
-    own = templates.pop("sources", (None, None))
-    sources = [
-        {"name": name, "path": name} | ({"promptTemplate": template} if template else {})
-        for name, template in zip(("chats", "texts"), own, strict=True)
-    ]
-    settings = Data.model_validate({"sources": sources, "heldOutPrompts": 0, **templates})
-    both: list[Any] = [[ASKED], "hi"]
-    rows = [
-        Row("", {"prompt": prompt, "answer": ""}, source) for prompt, source in zip(both, settings.each, strict=True)
-    ]
-    if field is None:
-        assert prompt_sets(rows, settings, Letters(), 100).train[1].prompt == "Solve: hi"
-    else:
-        with pytest.raises(UserError, match=rf"^{field}\.promptTemplate: no prompt is put into it"):
-            prompt_sets(rows, settings, Letters(), 100)
-
-
-class Templated(Letters):
-    """Has chat templates of its own."""
-
-    def __init__(self, chat_template: Any) -> None:
-        self.chat_template = chat_template
-
-
-THINKING = "{% if enable_thinking is not defined %}{% set enable_thinking = true %}{% endif %}{{ enable_thinking }}"
-
-
-@pytest.mark.parametrize("template", [None, THINKING])
-@pytest.mark.parametrize(("name", "fix"), [("enable_thinkng", "write 'enable_thinking'"), ("reasoning", "remove it")])
-def test_an_argument_that_the_template_never_reads_is_refused(
-    template: str | None, name: str, fix: str, tmp_path: Path
-) -> None:
-    chat = {"templateArguments": {"enable_thinking": True, name: False}, "template": template}
-    tokenizer = Templated(THINKING if template is None else None)
-    with pytest.raises(
-        UserError, match=rf"^data\.chat\.templateArguments: the chat template never reads '{name}'; {fix}$"
-    ):
-        prompts(conversations(tmp_path, "hi"), data(chat=chat), tokenizer=tokenizer)
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        pytest.param({"default": "{{ x }}", "tool_use": "{{ y }}"}, id="several"),
-        pytest.param("{% unknown_tag %}", id="unreadable"),
-        pytest.param(
-            "{% for one in z %}{% break %}{% endfor %}{% generation %}{{ mode }}{% endgeneration %}", id="tags"
-        ),
-        pytest.param("{% macro turn(one) %}{{ one|tojson }}{{ mode }}{% endmacro %}{{ turn(z) }}", id="in a macro"),
-        pytest.param("{% set mode = mode|default('fast') %}{{ mode }}", id="with a default"),
-    ],
-)
-def test_an_argument_that_a_template_may_read_is_given_to_it(template: Any, tmp_path: Path) -> None:
-    settings = data(chat={"templateArguments": {"mode": "slow"}}, held_out_prompts=0)
-    assert prompts(conversations(tmp_path, "hi"), settings, tokenizer=Templated(template)).train
 
 
 def test_messages_go_through_the_chat_template(tmp_path: Path) -> None:
@@ -288,11 +164,7 @@ class Recording(Letters):
 
 def test_with_chat_a_text_is_a_user_message_and_what_it_says_reaches_the_template(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": "1+1", "answer": "2"}')
-    chat = {
-        "systemPrompt": "Be brief.",
-        "template": "{{ enable_thinking }}",
-        "templateArguments": {"enable_thinking": False},
-    }
+    chat = {"systemPrompt": "Be brief.", "template": "{{ x }}", "templateArguments": {"x": False}}
     tokenizer = Recording()
     sets = prompts(path, data(chat=chat, prompt_template="Q: {prompt}", held_out_prompts=0), tokenizer=tokenizer)
     ((messages, options),) = tokenizer.calls
@@ -543,14 +415,6 @@ def test_draws_of_a_mix_have_its_shares_and_those_of_one_data_set_are_what_they_
 def test_a_data_set_of_a_mix_of_which_no_prompt_is_left_is_reported_by_its_name() -> None:
     with pytest.raises(UserError, match=r"^data\.sources\[code\]: no prompt of it is left to train on; add rows"):
         mixed(4, 3, maxPromptTokens=5, heldOutPrompts=0)
-
-
-def test_a_data_set_of_a_mix_that_only_repeats_held_out_prompts_is_reported_by_its_name() -> None:
-    settings = Data.model_validate({"sources": [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]})
-    rows = [Row("", {"prompt": text, "answer": ""}, settings.each[0]) for text in "xyz"]
-    rows += [Row("", {"prompt": "x", "answer": ""}, settings.each[1])]
-    with pytest.raises(UserError, match=r"^data\.sources\[b\]: no prompt of it is left .* lower data.heldOutPrompts$"):
-        prompt_sets(rows, settings, Letters(), 1000)
 
 
 def test_mistakes_in_a_mix_are_reported_with_the_field_of_their_data_set() -> None:

@@ -21,10 +21,11 @@ from longshore.checks.job import ROWS_ARE_RIGHT, few_prompts, is_jsonl
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.result import Check, CheckResult, not_checked
-from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_mistake, value_at
+from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_mistake, unused_templates, value_at
 from longshore_runtime.errors import UserError
 
 if TYPE_CHECKING:
+    from longshore_runtime.data.dataset import PromptSets
     from longshore_runtime.data.prompt_record import PromptRecord
     from longshore_runtime.data.reading import Row
 
@@ -94,11 +95,12 @@ def _tokenizer(name: Check, model: Path) -> CheckResult:
 
 def _data_rows(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
     """Of files that need packages of the runtime; the command line has looked at others."""
-    mistakes = []
-    for row in _rows(path, source):
+    rows, mistakes = _rows(path, source), []
+    for row in rows:
         mistake = row_mistake(row.fields, source) or domain_mistake(row.fields, source, functions)
         if mistake is not None:
             mistakes.append(f"{row.source}: {mistake}")
+    mistakes = mistakes or unused_templates((row.fields, source) for row in rows)
     return CheckResult(name, tuple(mistakes), ROWS_ARE_RIGHT)
 
 
@@ -124,17 +126,21 @@ def _references(name: Check, source: Source, functions: Sequence[RewardFunction]
 def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResult:
     from longshore_runtime.data.chat import NoChatTemplate
     from longshore_runtime.data.dataset import divided, prompt_record
-    from longshore_runtime.data.suitability import require_known_tokens
+    from longshore_runtime.data.encoding import prompt_encoding
+    from longshore_runtime.data.suitability import require_known_tokens, turn_remark
+    from longshore_runtime.data.template_arguments import require_arguments_read
     from longshore_runtime.data.tokenizer import load_tokenizer
 
     rows = _valid_rows(path, spec.data.each[0])
     if rows is None:
         return not_checked(name, _UNREADABLE)
     tokenizer = load_tokenizer(model)
+    require_arguments_read(spec.data.chat, tokenizer)
+    encoding = prompt_encoding(tokenizer)
     records, mistakes = [], []
     for index, row in enumerate(rows):
         try:
-            records.append(prompt_record(index, row, spec.data, tokenizer))
+            records.append(prompt_record(index, row, spec.data, tokenizer, encoding))
         except NoChatTemplate as error:
             return CheckResult(name, (str(error),))
         except UserError as error:
@@ -147,7 +153,9 @@ def _prompts(name: Check, spec: RLJobSpec, model: Path, path: Path) -> CheckResu
     sets = divided(records, spec.data, context_tokens)
     require_known_tokens(sets, vocab_size(config_of(model)))
     few = few_prompts(len(sets.train), spec.algorithm.prompts_per_step)
-    return CheckResult(name, () if few is None else (few,), _lengths(records, spec.data, context_tokens))
+    remarks = (few, turn_remark(sets, spec.data.chat, tokenizer))
+    found = tuple(remark for remark in remarks if remark is not None)
+    return CheckResult(name, found, _lengths(records, spec.data, context_tokens) + _repeats(sets))
 
 
 def _lengths(records: "Sequence[PromptRecord]", data: Data, context_tokens: int) -> str:
@@ -163,6 +171,11 @@ def _lengths(records: "Sequence[PromptRecord]", data: Data, context_tokens: int)
     more = len(left_out) - _MOST_LINES
     places = ", ".join(left_out[:_MOST_LINES]) + (f" and {more:,} more" if more > 0 else "")
     return f"{found}; {len(left_out):,} with more than {limit:,} ({by}) are left out: {places}"
+
+
+def _repeats(sets: "PromptSets") -> str:
+    num_left_out = sets.num_repeating_held_out
+    return f"; {num_left_out:,} more repeat held-out prompts and are not trained on" if num_left_out else ""
 
 
 def _import(name: Check, function: RewardFunction) -> CheckResult:

@@ -9,7 +9,7 @@ from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
-from longshore_runtime.checkpoint import Checkpoint, export_model, export_progress
+from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_model, export_progress
 from longshore_runtime.durable import tree_bytes
 from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
@@ -94,6 +94,7 @@ class RunCheckpoints:
             "recorder": parts.recorder.export(),
             "rewards": run.rewards,
             "alarms": self._alarms.export(),
+            "keeps_repeats": parts.prompts.keeps_repeats,
             **({"auto": parts.auto.export_state()} if parts.auto is not None else {}),
             **({"benefit": self._gate.export_state()} if self._gate is not None else {}),
             "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
@@ -125,6 +126,15 @@ class RunCheckpoints:
         with repeated(report, PROGRESS_EVERY_S):
             export_model(newest, model)
         return parts.storage.relative(model)
+
+
+def keeps_repeats(checkpoints: CheckpointStore) -> bool:
+    """Return whether a job continues with the prompts of an older version, some of them held out and trained on.
+
+    The draws of its checkpoint count those prompts. See `PromptSets.keeps_repeats`.
+    """
+    newest = checkpoints.newest()
+    return newest is not None and newest.state().get("keeps_repeats", True)  # Older versions kept them, silently.
 
 
 def _require_room(kept: Iterable[Completion], max_response_tokens: int) -> None:

@@ -32,7 +32,7 @@ from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.joined import wait_for_pods
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
-from longshore_runtime.data.suitability import require_known_tokens
+from longshore_runtime.data.suitability import require_known_tokens, turn_remark
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.data.turn_end import turn_ends
 from longshore_runtime.elastic.auto_factors import AutoFactors
@@ -54,6 +54,7 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.run_checkpoints import keeps_repeats
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
@@ -208,12 +209,15 @@ class PartsBuilder:
         if data.builtin is not None:
             return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
-        prompts = prompt_sets(inputs.rows(self._spec.reward.functions), data, tokenizer, context_tokens)
+        rows, is_older = inputs.rows(self._spec.reward.functions), keeps_repeats(self._checkpoints)
+        prompts = prompt_sets(rows, data, tokenizer, context_tokens, keeps_repeats=is_older)
         require_known_tokens(prompts, vocab_size(self._config()))
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
             self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
-        self._recorder.prompts(len(prompts.train), len(prompts.held_out), prompts.num_too_long)
-        log.info("prompts", train=len(prompts.train), held_out=len(prompts.held_out), too_long=prompts.num_too_long)
+        if (remark := turn_remark(prompts, data.chat, tokenizer)) is not None:
+            self._recorder.notice(NoticeReason.NO_GENERATION_PROMPT, remark)
+        self._recorder.prompts(prompts.counts)
+        log.info("prompts", **prompts.counts.model_dump(by_alias=False))
         return prompts
 
     def _records(self, prompts: PromptSets, tokenizer: Any, engines: EnginePool, trainers: TrainerGroup) -> StepRecords:

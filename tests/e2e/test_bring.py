@@ -76,7 +76,7 @@ def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_p
     assert "Restarting" not in watched
     shown = json.loads(cluster.kubectl("get", "rljob", "brought", "-o", "json"))
     runtime = shown["status"]["runtime"]
-    assert runtime["prompts"] == {"train": 10, "heldOut": 2, "tooLong": 0}
+    assert runtime["prompts"] == {"train": 10, "heldOut": 2, "tooLong": 0, "repeatingHeldOut": 0}
     assert 6 < runtime["reward"] < 9, "5 of TRL's function, and more than 1 of verl's"
     (config_map,) = [shown["spec"]["reward"]["modules"]["configMap"]]
     describe = cluster.kubectl("describe", "rljob", "brought")

@@ -42,6 +42,14 @@ class ForeignSettings:
     def _stored(self, key: str) -> Any:
         return self.given.get(key, self.defaults.get(key))
 
+    def below(self, key: str) -> dict[str, Any]:
+        """Return the mapping that was given under a key, nested as it was."""
+        inner: dict[str, Any] = {}
+        for path in self.given:
+            if path.startswith(f"{key}."):
+                _put(inner, path.removeprefix(f"{key}.").split("."), self[path])
+        return inner
+
     def number(self, key: str) -> float | None:
         """Return the value of a key that is a number or unset."""
         value = self[key]
@@ -86,6 +94,17 @@ class ForeignSettings:
         if value not in (None, True, False):
             raise Refused(key, f"{value!r} is neither true nor false")
         return bool(value)
+
+
+def _put(mapping: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Put a value into nested mappings; one takes the place of a single value that was there."""
+    first, *rest = path
+    if not rest:
+        mapping[first] = value
+        return
+    if not isinstance(mapping.get(first), dict):
+        mapping[first] = {}
+    _put(mapping[first], rest, value)
 
 
 def _literal(text: str) -> Any:

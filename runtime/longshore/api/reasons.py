@@ -217,6 +217,7 @@ class NoticeReason(Reason):
     ENGINE_LOST = "EngineLost", "an engine is gone; its requests are sampled again on the others"
     ENGINE_DID_NOT_SLEEP = "EngineDidNotSleep", "an engine did not fall asleep in time and was stopped"
     FEW_PROMPTS = "FewPrompts", "there are fewer prompts to train on than one step takes"
+    NO_GENERATION_PROMPT = "NoGenerationPrompt", "the chat template ends prompts before the assistant's turn begins"
     PROFILE_MISMATCH = (
         "ProfileMismatch",
         "the profile in the output is of another model, accelerator or setup; it is measured again",

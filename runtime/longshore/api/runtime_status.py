@@ -119,6 +119,8 @@ class PromptCounts(ApiModel):
     too_long: int = Field(ge=0, le=MAX_COUNT)
     """Prompts that were left out because they have more tokens than `data.maxPromptTokens`, or leave no room in the
     context for a response of full length."""
+    repeating_held_out: int = Field(default=0, ge=0, le=MAX_COUNT)
+    """Rows that were left out of training because their prompt is held out."""
 
 
 class RewardLoad(ApiModel):
@@ -182,8 +184,8 @@ class Notice(ApiModel):
     number: int = Field(ge=1, le=MAX_COUNT)
     """Number of the notice within its attempt, from 1."""
     reason: str = Field(max_length=128)
-    """EngineLost, EngineDidNotSleep, FewPrompts, ProfileMismatch, TrackerFailed, RecordsIncomplete, FactorsChanged, or
-    that of an alarm."""
+    """EngineLost, EngineDidNotSleep, FewPrompts, NoGenerationPrompt, ProfileMismatch, TrackerFailed, RecordsIncomplete,
+    FactorsChanged, or that of an alarm."""
     message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
     """One sentence."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from longshore.api.model import Data, DataFormat, Source
 from longshore.api.reward import RewardFunction
@@ -14,7 +14,7 @@ from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes
 from longshore.checks.result import Check, CheckResult, not_checked
-from longshore.checks.rows import domain_mistake, is_wanted, row_mistake
+from longshore.checks.rows import domain_mistake, is_wanted, row_mistake, unused_templates
 from longshore.checks.trackers import missing_packages
 
 ROWS_ARE_RIGHT: Final = "every row is a prompt with an answer"
@@ -116,9 +116,14 @@ def data_mistakes(spec: RLJobSpec, path: Path) -> list[str]:
         return [f"data.path: {name!r} is not a file; set data.format to Parquet or HuggingFace for a directory"]
     mistakes = list(_row_mistakes(path, name, data.each[0], spec.reward.functions))
     if not mistakes:
-        num_rows = sum(1 for _, fields in jsonl_rows(path, name) if is_wanted(fields, data.where))
+        num_rows = sum(1 for _ in _wanted(path, name, data))
         mistakes += _count_mistakes(num_rows, name, spec)
+        mistakes += unused_templates((fields, data.each[0]) for fields in _wanted(path, name, data))
     return mistakes
+
+
+def _wanted(path: Path, name: str, data: Data) -> Iterator[dict[str, Any]]:
+    return (fields for _, fields in jsonl_rows(path, name) if is_wanted(fields, data.where))
 
 
 def _row_mistakes(path: Path, name: str, source: Source, functions: Sequence[RewardFunction]) -> Iterator[str]:

@@ -1,13 +1,17 @@
 """Whether a row of the data has what its job reads from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from longshore.api.model import Source
+from longshore.api.model import DataSource, Source
 from longshore.api.reward import RewardFunction, RewardKind, Signature
 
 ABSENT: Final = object()
 """A field that is not there; None may be a value."""
+_PROMPT: Final = "{prompt}"
+"""Where the prompt is in its template, and the template that adds nothing."""
+_ANSWERING_ROLES: Final = frozenset({"assistant", "model"})
+"""Roles whose turn a response is."""
 
 
 def value_at(fields: Mapping[str, Any], name: str) -> Any:
@@ -47,7 +51,23 @@ def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
         return f"{source.prompt_field!r} must be a text or a list of messages, not {type(prompt).__name__}"
     if isinstance(prompt, list):
         return _message_mistake(prompt, source.prompt_field)
-    return None if source.prompt_template.replace("{prompt}", prompt) else "the prompt is empty"
+    return None if source.prompt_template.replace(_PROMPT, prompt) else "the prompt is empty"
+
+
+def unused_templates(rows: Iterable[tuple[Mapping[str, Any], Source]]) -> list[str]:
+    """Return a sentence for each prompt template around which there is no prompt: all of them are messages."""
+    used: dict[str, bool] = {}
+    for fields, source in rows:
+        if source.prompt_template != _PROMPT:
+            is_inherited = isinstance(source.origin, DataSource) and source.origin.prompt_template is None
+            at = "data" if is_inherited else source.at
+            used[at] = used.get(at, False) or isinstance(value_at(fields, source.prompt_field), str)
+    return [
+        f"{at}.promptTemplate: no prompt is put into it, because all are lists of messages; remove it, or name a field "
+        "with texts in promptField"
+        for at, is_used in used.items()
+        if not is_used
+    ]
 
 
 def domain_of(fields: Mapping[str, Any], source: Source) -> str | None:
@@ -89,4 +109,9 @@ def _message_mistake(messages: Sequence[Any], name: str) -> str | None:
             return f"{name!r}: message {number} is no object with role and content"
         if message.get("content") is None and not message.get("tool_calls"):
             return f"{name!r}: message {number} has no content; it has {', '.join(map(repr, message))}"
+    if (role := messages[-1]["role"]) in _ANSWERING_ROLES:
+        return (
+            f"{name!r}: the last message is from the {role}, and the prompt would contain it; remove it, so that the "
+            "last one is from the user or a tool"
+        )
     return None

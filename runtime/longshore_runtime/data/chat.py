@@ -53,8 +53,12 @@ def _parts(value: object) -> object:
     ]
 
 
-def rendered(messages: Sequence[Message], chat: Chat | None, tokenizer: ChatTokenizer, source: str) -> str:
+def rendered(
+    messages: Sequence[Message], chat: Chat | None, tokenizer: ChatTokenizer, source: str, *, is_prompt: bool = True
+) -> str:
     """Return the text that the model continues as the assistant; `source` names the row in messages.
+
+    Without `is_prompt` it is the conversation so far, and the assistant's turn does not begin.
 
     Raises:
         UserError: there is no template, or it does not take these messages.
@@ -67,7 +71,7 @@ def rendered(messages: Sequence[Message], chat: Chat | None, tokenizer: ChatToke
         )
     arguments = {} if chat is None else chat.template_arguments
     given = {} if template is None else {"chat_template": template}
-    options = {**arguments, **given, "tokenize": False, "add_generation_prompt": True}
+    options = {**arguments, **given, "tokenize": False, "add_generation_prompt": is_prompt}
     try:
         return tokenizer.apply_chat_template(list(messages), **options)
     except (ValueError, TypeError, TemplateError) as error:

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from longshore.api.model import Data, Source
-from longshore.checks.rows import domain_of, no_domain, row_mistake, value_at
+from longshore.api.runtime_status import PromptCounts
+from longshore.checks.rows import domain_of, no_domain, row_mistake, unused_templates, value_at
 from longshore.policy.draws import DrawCursor, MixedDraws, Share
 from longshore_runtime.data.chat import ChatTokenizer, conversation, rendered
+from longshore_runtime.data.encoding import Encoder, PromptEncoding, prompt_encoding
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.data.reading import Row
+from longshore_runtime.data.template_arguments import require_arguments_read
 from longshore_runtime.errors import UserError
 
 
-class Tokenizer(ChatTokenizer, Protocol):
+class Tokenizer(ChatTokenizer, Encoder, Protocol):
     """What is used of a Hugging Face tokenizer."""
-
-    def encode(self, text: str, /, **options: Any) -> list[int]:
-        """Token ids of a text."""
 
     def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
         """Text of token ids."""
@@ -35,19 +35,40 @@ class PromptSets:
     """Rows left out because their prompt is too long."""
     shares: tuple[Share, ...] = ()
     """The data sets of `train`, where they are mixed."""
+    num_repeating_held_out: int = 0
+    """Rows left out of training because their prompt is held out."""
+    keeps_repeats: bool = False
+    """Whether such rows are trained on, as in jobs that an older version has begun."""
+
+    @property
+    def counts(self) -> PromptCounts:
+        """How the rows are used, for the status of the job."""
+        return PromptCounts(
+            train=len(self.train),
+            held_out=len(self.held_out),
+            too_long=self.num_too_long,
+            repeating_held_out=self.num_repeating_held_out,
+        )
 
     def draws(self, seed: int) -> DrawCursor:
         """Return the order in which prompts are trained on."""
         return MixedDraws(self.shares, seed) if self.shares else DrawCursor(len(self.train), seed)
 
 
-def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_tokens: int) -> PromptSets:
-    """Tokenises rows and keeps every k-th one out of training, so that held-out prompts cover the whole data.
+def prompt_sets(
+    rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_tokens: int, *, keeps_repeats: bool = False
+) -> PromptSets:
+    """Tokenises rows and keeps every k-th prompt out of training, so that held-out prompts cover the whole data.
 
-    Prompts with more than `context_tokens` tokens would leave no room for a response of full length.
+    Prompts with more than `context_tokens` tokens would leave no room for a response of full length. With
+    `keeps_repeats`, rows are divided as in older versions: every k-th is held out, and trained on where it is repeated.
     """
-    records = [prompt_record(index, row, data, tokenizer) for index, row in enumerate(rows)]
-    return divided(records, data, context_tokens)
+    require_arguments_read(data.chat, tokenizer)
+    encoding = prompt_encoding(tokenizer)
+    records = [prompt_record(index, row, data, tokenizer, encoding) for index, row in enumerate(rows)]
+    if unused := unused_templates((row.fields, row.data_set) for row in rows):
+        raise UserError(unused[0])
+    return divided(records, data, context_tokens, keeps_repeats=keeps_repeats)
 
 
 def most_prompt_tokens(data: Data, context_tokens: int) -> int:
@@ -55,21 +76,41 @@ def most_prompt_tokens(data: Data, context_tokens: int) -> int:
     return min(data.max_prompt_tokens, context_tokens)
 
 
-def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) -> PromptSets:
+def divided(
+    records: Sequence[PromptRecord], data: Data, context_tokens: int, *, keeps_repeats: bool = False
+) -> PromptSets:
     """Return the records in training and held-out ones; see `prompt_sets`."""
     limit = most_prompt_tokens(data, context_tokens)
     fitting = [record for record in records if len(record.prompt_tokens) <= limit]
-    num_held_out = min(data.held_out_prompts, len(fitting) // 2)
-    chosen = {len(fitting) * k // num_held_out for k in range(num_held_out)} if num_held_out else set()
-    train = tuple(record for place, record in enumerate(fitting) if place not in chosen)
-    held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
-    if not train:
+    if not fitting:
         raise UserError(
             f"data.maxPromptTokens: none of the {len(records)} prompts has at most {limit} tokens; raise it, "
             "or model.maxContextTokens, which must hold a prompt and a response of maxResponseTokens"
         )
-    shares = _shares(data.each, train) if data.sources else ()
-    return PromptSets(train, held_out, len(records) - len(fitting), shares)
+    # Of the distinct prompts at most half are held out, so that others are left to train on.
+    places = range(len(fitting)) if keeps_repeats else _first_places(fitting)
+    num_held_out = min(data.held_out_prompts, len(places) // 2)
+    chosen = {places[len(places) * k // num_held_out] for k in range(num_held_out)}
+    held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
+    apart = frozenset() if keeps_repeats else frozenset(record.prompt_tokens for record in held_out)
+    others = [record for place, record in enumerate(fitting) if place not in chosen]
+    train = tuple(record for record in others if record.prompt_tokens not in apart)
+    return PromptSets(
+        train,
+        held_out,
+        num_too_long=len(records) - len(fitting),
+        shares=_shares(data.each, train) if data.sources else (),
+        num_repeating_held_out=len(others) - len(train),
+        keeps_repeats=keeps_repeats,
+    )
+
+
+def _first_places(records: Sequence[PromptRecord]) -> Sequence[int]:
+    """Return where each distinct prompt occurs first, in order."""
+    first: dict[tuple[int, ...], int] = {}
+    for place, record in enumerate(records):
+        first.setdefault(record.prompt_tokens, place)
+    return tuple(first.values())
 
 
 def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple[Share, ...]:
@@ -83,7 +124,7 @@ def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple
     return tuple(Share(source.name, counts[source.name], source.weight) for source in sources)
 
 
-def prompt_record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> PromptRecord:
+def prompt_record(index: int, row: Row, data: Data, tokenizer: ChatTokenizer, encoding: PromptEncoding) -> PromptRecord:
     """Return a row as a prompt; raises UserError, with its line, where it is none."""
     source = row.data_set
     if (mistake := row_mistake(row.fields, source)) is not None:
@@ -95,8 +136,7 @@ def prompt_record(index: int, row: Row, data: Data, tokenizer: Tokenizer) -> Pro
         prompt = source.prompt_template.replace("{prompt}", prompt)
     messages = conversation(prompt, data.chat)
     text = rendered(messages, data.chat, tokenizer, row.source) if messages else prompt
-    # A chat template writes the special tokens itself.
-    tokens = tuple(tokenizer.encode(text, add_special_tokens=not messages))
+    tokens = encoding.rendered(text) if messages else encoding.plain(text)
     if not tokens:
         raise UserError(f"{row.source}: the prompt is empty")
     reference = value_at(row.fields, source.answer_field)

@@ -1,7 +1,16 @@
 """Whether prompts suit the model of their job."""
 
+from typing import Final
+
+from longshore.api.model import Chat
+from longshore_runtime.data.chat import ChatTokenizer, rendered
 from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
+
+_ANSWER: Final = "Seventeen."
+_MOST_SHOWN: Final = 100
+"""Characters of a template that a sentence quotes."""
 
 
 def require_known_tokens(prompts: PromptSets, vocab_size: int | None) -> None:
@@ -14,3 +23,31 @@ def require_known_tokens(prompts: PromptSets, vocab_size: int | None) -> None:
                 f"model.path: the tokenizer gives {record.source} token {max(record.prompt_tokens)}, and the model "
                 f"knows {vocab_size} tokens; copy the tokenizer that belongs to the model"
             )
+
+
+def turn_remark(prompts: PromptSets, chat: Chat | None, tokenizer: ChatTokenizer) -> str | None:
+    """Return a warning if prompts end before the assistant's turn begins; None: they do not, or nothing tells."""
+    record = next((one for one in prompts.train if one.messages), None)
+    beginning = None if record is None else _missing_beginning(record, chat, tokenizer)
+    if beginning is None:
+        return None
+    return (
+        "data.chat.template: the chat template ignores add_generation_prompt, so responses may continue the user's "
+        f"turn; set a template that ends prompts with {beginning[:_MOST_SHOWN]!r}"
+    )
+
+
+def _missing_beginning(record: PromptRecord, chat: Chat | None, tokenizer: ChatTokenizer) -> str | None:
+    """Return what the template writes between a prompt and its answer, if anything.
+
+    Some templates always end with it, and some write nothing between turns: neither lacks a beginning.
+    """
+    answered = (*record.messages, {"role": "assistant", "content": _ANSWER})
+    try:
+        if rendered(record.messages, chat, tokenizer, record.source, is_prompt=False) != record.prompt:
+            return None
+        whole = rendered(answered, chat, tokenizer, record.source, is_prompt=False)
+    except UserError:  # The template takes no such conversation, so nothing tells.
+        return None
+    beginning, answer, _ = whole.removeprefix(record.prompt).partition(_ANSWER)
+    return beginning if whole.startswith(record.prompt) and answer and beginning.strip() else None

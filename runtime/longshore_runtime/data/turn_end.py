@@ -7,10 +7,10 @@ The end tokens of a base model often lack it: Qwen2.5 ends texts with `<|endofte
 from collections.abc import Iterable
 from typing import Any, Final
 
-from jinja2 import TemplateError
-
 from longshore.api.model import Chat
+from longshore_runtime.data.chat import rendered
 from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.errors import UserError
 
 _CONTENT: Final = "Longshore"
 _EXCHANGE: Final = ({"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": _CONTENT})
@@ -24,11 +24,9 @@ def turn_ends(prompts: Iterable[PromptRecord], chat: Chat | None, tokenizer: Any
 
 def turn_end(chat: Chat | None, tokenizer: Any) -> int | None:
     """Return the special token that follows an answer; None: the template has none, or takes no such conversation."""
-    given = {} if chat is None or chat.template is None else {"chat_template": chat.template}
-    arguments = {} if chat is None else chat.template_arguments
     try:
-        text = tokenizer.apply_chat_template(list(_EXCHANGE), **arguments, **given, tokenize=False)
-    except (ValueError, TypeError, TemplateError):
+        text = rendered(_EXCHANGE, chat, tokenizer, "an exchange", is_prompt=False)
+    except UserError:
         return None
     before, _, after = text.rpartition(_CONTENT)
     first = next(iter(tokenizer.encode(after.lstrip(), add_special_tokens=False)), None) if before else None

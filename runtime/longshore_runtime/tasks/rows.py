@@ -3,22 +3,23 @@
 from typing import Final
 
 from longshore.api.model import Data
-from longshore_runtime.data.dataset import PromptSets, Tokenizer
+from longshore_runtime.data.dataset import PromptSets
+from longshore_runtime.data.encoding import Encoder, PromptEncoding, prompt_encoding
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.tasks import counting
 
 NUM_TRAIN_PROMPTS: Final = 4096
 
 
-def builtin_prompt_sets(data: Data, seed: int, tokenizer: Tokenizer) -> PromptSets:
+def builtin_prompt_sets(data: Data, seed: int, tokenizer: Encoder) -> PromptSets:
     """Return training and held-out prompts of the task that `data.builtin` names."""
     train = counting.generate(NUM_TRAIN_PROMPTS, seed)
     held_out = counting.held_out(data.held_out_prompts, seed) if data.held_out_prompts else []
-    return PromptSets(_records(train, tokenizer), _records(held_out, tokenizer), num_too_long=0)
+    encoding = prompt_encoding(tokenizer)
+    return PromptSets(_records(train, encoding), _records(held_out, encoding), num_too_long=0)
 
 
-def _records(rows: list[counting.CountingRow], tokenizer: Tokenizer) -> tuple[PromptRecord, ...]:
+def _records(rows: list[counting.CountingRow], encoding: PromptEncoding) -> tuple[PromptRecord, ...]:
     return tuple(
-        PromptRecord(index, row.prompt, tuple(tokenizer.encode(row.prompt)), row.answer)
-        for index, row in enumerate(rows)
+        PromptRecord(index, row.prompt, encoding.plain(row.prompt), row.answer) for index, row in enumerate(rows)
     )

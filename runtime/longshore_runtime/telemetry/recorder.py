@@ -94,9 +94,9 @@ class Recorder:
         """Report how much of a repository has been downloaded."""
         self.progress(ProgressUnit.BYTES, num_bytes, total_bytes, repository)
 
-    def prompts(self, num_train: int, num_held_out: int, num_too_long: int) -> None:
+    def prompts(self, counts: PromptCounts) -> None:
         """Report how the prompts are used."""
-        self._update(prompts=PromptCounts(train=num_train, held_out=num_held_out, too_long=num_too_long))
+        self._update(prompts=counts)
 
     def warm_start(self, warm_start: WarmStart) -> None:
         """Report the warm start of the built-in model."""

@@ -102,6 +102,23 @@ def test_rows_of_parquet_files_are_looked_at_like_those_of_jsonl(model: Path, tm
     assert [name for _, name in names] == [name for name in Check if ["✓", name] in names], "each once, in their order"
 
 
+def test_a_prompt_template_around_messages_alone_is_found_in_parquet_files(model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "train"
+    data.mkdir()
+    rows = [{"prompt": [{"role": "user", "content": f"{number}+1"}], "answer": "2"} for number in range(3)]
+    parquet.write_table(pa.Table.from_pylist(rows), data / "part-0.parquet")
+    (mistake,) = found(model, data, data=PARQUET | {"promptTemplate": "Solve: {prompt}"})[Check.DATA_ROWS].mistakes
+    assert mistake.startswith("data.promptTemplate: no prompt is put into it")
+
+
+def test_an_argument_that_the_models_template_does_not_read_is_found(model: Path, tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", ROW, ROW, ROW)
+    chat = {"templateArguments": {"enable_thinking": False}}
+    assert found(model, data, data={**SPEC["data"], "chat": chat})[Check.PROMPTS].mistakes == (
+        "data.chat.templateArguments: the chat template never reads 'enable_thinking'; remove it",
+    )
+
+
 def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_path: Path) -> None:
     data = written(tmp_path / "train.jsonl", ROW, {**ROW, "prompt": "x" * 65}, ROW, ROW)
     prompts = found(model, data)[Check.PROMPTS]
@@ -110,6 +127,18 @@ def test_prompts_that_are_left_out_are_named_by_their_lines(model: Path, tmp_pat
         "4 prompts, the longest has 65 tokens; 1 with more than 64 (maxContextTokens less maxResponseTokens) are left "
         "out: line 2",
     )
+
+
+def test_rows_that_repeat_held_out_prompts_are_counted(model: Path, tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", *({**ROW, "prompt": f"{number % 3}+1"} for number in range(9)))
+    assert found(model, data)[Check.PROMPTS].detail.endswith("; 2 more repeat held-out prompts and are not trained on")
+
+
+def test_a_chat_template_that_does_not_begin_the_answer_is_found(model: Path, tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", *({**ROW, "prompt": f"{number}+1"} for number in range(4)))
+    turns = "{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}"
+    (said,) = found(model, data, data={**SPEC["data"], "chat": {"template": turns}})[Check.PROMPTS].mistakes
+    assert said.endswith("set a template that ends prompts with 'assistant: '")
 
 
 def test_a_spec_that_the_api_server_refuses_is_a_cross(tmp_path: Path) -> None:

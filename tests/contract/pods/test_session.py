@@ -13,13 +13,15 @@ import pytest
 import ray
 from prometheus_client import CollectorRegistry
 
-from longshore.api.names import Component
+from longshore.api.names import Component, default_output
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.policy.sharing_group import Grant
+from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.model_source import InitialModel
 from longshore_runtime.rollout.fleet import FleetStart
+from longshore_runtime.run_state import RunState
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
@@ -58,7 +60,7 @@ class NoAssignments:
 @pytest.fixture
 def storage(model: Path, tmp_path: Path) -> Iterator[Path]:
     shutil.copytree(model, tmp_path / "models" / "tiny")
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n' * 8)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n}+1", "answer": "{n + 1}"}}\n' for n in range(8)))
     yield tmp_path
     assert not ray.is_initialized(), "a job that cannot work starts nothing"
 
@@ -146,6 +148,27 @@ def test_fewer_prompts_than_a_step_wants_are_reported(storage: Path) -> None:
         ((reason, message),) = [(notice.reason, notice.message) for notice in one.status.notices]
     assert reason == "FewPrompts"
     assert "6 prompts to train on are fewer than algorithm.promptsPerStep (7)" in message
+
+
+@pytest.mark.parametrize(
+    ("state", "counts"), [(None, (12, 2, 2)), ({}, (14, 2, 0)), ({"keeps_repeats": False}, (12, 2, 2))]
+)
+def test_prompts_of_a_job_that_an_older_version_has_begun_stay_as_they_are(
+    state: dict[str, Any] | None, counts: tuple[int, int, int], storage: Path
+) -> None:
+    rows = storage / "rows.jsonl"
+    rows.write_text(rows.read_text() * 2)
+    if state is not None:
+        exported = {"run": RunState().export(), **state}
+        checkpoints = storage / default_output("demo", "1f0c9a72") / "checkpoints"
+        CheckpointStore(checkpoints, keep=2).publish(1, exported, {}, lambda directory: None)
+    nowhere = {"name": "mine", "kind": "Python", "importPath": "nowhere:score"}
+    with session(storage, Sink(), reward={"pods": 0, "functions": [nowhere]}) as one:
+        with pytest.raises(UserError, match="importPath"):  # It comes next, so that nothing starts.
+            one.build()
+        found = one.status.prompts
+    assert found is not None
+    assert (found.train, found.held_out, found.repeating_held_out) == counts
 
 
 def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_are_reported_by_their_names(

@@ -77,6 +77,25 @@ def test_every_row_that_is_wrong_is_a_mistake_of_its_own(files: Files) -> None:
     )
 
 
+def test_a_conversation_that_ends_with_an_answer_is_a_mistake_of_its_row(files: Files) -> None:
+    asked = {"role": "user", "content": "1+1"}
+    files.rows({**ROW, "prompt": [asked]}, {**ROW, "prompt": [asked, {"role": "assistant", "content": "2"}]}, ROW)
+    assert files.mistakes(Check.DATA_ROWS) == (
+        "data/train.jsonl, line 2: 'prompt': the last message is from the assistant, and the prompt would contain it; "
+        "remove it, so that the last one is from the user or a tool",
+    )
+
+
+def test_a_prompt_template_that_no_prompt_is_put_into_is_a_mistake(files: Files) -> None:
+    files.spec(data=SPEC["data"] | {"promptTemplate": "Solve: {prompt}"})
+    chat = {**ROW, "prompt": [{"role": "user", "content": "1+1"}]}
+    files.rows(chat, chat, chat)
+    (mistake,) = files.mistakes(Check.DATA_ROWS)
+    assert mistake.startswith("data.promptTemplate: no prompt is put into it, because all are lists of messages")
+    files.rows(chat, chat, ROW)
+    assert not files.mistakes(Check.DATA_ROWS)
+
+
 def test_nothing_more_is_said_of_a_model_whose_files_are_wrong(files: Files) -> None:
     (files.model / "tokenizer.json").unlink()
     assert list(files.found()) == [Check.MODEL_FILES, Check.DATA_ROWS]

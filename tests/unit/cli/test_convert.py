@@ -274,6 +274,68 @@ def test_arguments_of_vllm_that_a_job_cannot_give_it_are_left_out_with_the_reaso
     assert reason.startswith("pipeline_parallel_size would give an engine other GPUs")
 
 
+_VLLM: Final = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+_CONFIG: Final = "actor_rollout_ref.model.override_config"
+
+
+def converted(*typed: str) -> Conversion:
+    """A run of verl with settings as they are typed."""
+    return convert(VERL, VERL_RUN | sources.read(typed).given, FIXED)
+
+
+def test_mappings_stay_mappings() -> None:
+    found = converted(
+        f"+{_VLLM}.compilation_config={{level: 3, pass_config: {{enable_noop: true}}}}",
+        f"+{_VLLM}.compilation_config.cache_dir=/tmp/c",
+        "+data.apply_chat_template_kwargs={enable_thinking: false, style: {tone: {warm: 1}}}",
+    )
+    assert spec(found)["rollout"]["engine"]["extraArgs"] == {
+        "compilation_config": {"level": 3, "pass_config": {"enable_noop": True}, "cache_dir": "/tmp/c"}
+    }
+    arguments = {"enable_thinking": False, "style": {"tone": {"warm": 1}}}
+    assert spec(found)["data"]["chat"] == {"templateArguments": arguments}
+    assert not [key for key in found.left_out if key.startswith((_VLLM, "data."))]
+    assert spec(trl(**{"chat_template_kwargs.style.tone": "dry"}))["data"]["chat"] == {
+        "templateArguments": {"style": {"tone": "dry"}}
+    }
+
+
+def test_a_mapping_takes_the_place_of_a_value_that_was_there() -> None:
+    given = {f"{_VLLM}.compilation_config": 3, f"{_VLLM}.compilation_config.level": 2}
+    engine = spec(convert(VERL, VERL_RUN | given, FIXED))["rollout"]["engine"]
+    assert engine["extraArgs"] == {"compilation_config": {"level": 2}}
+
+
+def test_a_mapping_that_vllm_cannot_have_is_left_out_with_all_its_keys() -> None:
+    found = converted(f"+{_VLLM}.override_generation_config={{top_k: 5, stop: {{a: 1}}}}")
+    assert "extraArgs" not in spec(found)["rollout"]["engine"]
+    for key in ("top_k", "stop.a"):
+        assert "has no effect" in found.left_out[f"{_VLLM}.override_generation_config.{key}"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        (f"+{_VLLM}.hf_overrides={{rope_parameters: {{rope_type: yarn}}}}",
+         f"{_VLLM}.hf_overrides.rope_parameters.rope_type"),
+        (f"+{_CONFIG}.rope_scaling.type=yarn", f"{_CONFIG}.rope_scaling.type"),
+        (f"+{_CONFIG}={{max_position_embeddings: 131072}}", f"{_CONFIG}.max_position_embeddings"),
+    ],
+)  # fmt: skip
+def test_what_changes_the_model_belongs_into_its_files(typed: str, key: str) -> None:
+    found = converted(typed)
+    assert "extraArgs" not in spec(found)["rollout"]["engine"]
+    assert found.left_out[key] == (
+        "it changes what the model computes, and so the results: write it into the model's config.json"
+    )
+
+
+def test_the_kind_of_attention_changes_no_model() -> None:
+    key = f"{_CONFIG}.attn_implementation"
+    assert converted(f"+{key}=eager").left_out[key] == "the trainer chooses automatically"
+    assert _CONFIG in converted(f"{_CONFIG}={{}}").same
+
+
 def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
     found = verl(actor_rollout_ref__actor__clip_ratio_hgh=0.28, foo=1)
     assert found.unknown == {

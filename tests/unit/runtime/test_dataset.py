@@ -114,6 +114,14 @@ def test_messages_that_the_chat_template_refuses_are_reported_with_their_line(tm
             "message 2 has no content; it has 'role', 'text'",
         ),
         ('[{"role": "user", "content": null}]', "message 1 has no content"),
+        (
+            '[{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]',
+            "the last message is from the assistant, and the prompt would contain it; remove it",
+        ),
+        (
+            '[{"role": "user", "content": "2+2?"}, {"role": "model", "content": "4"}]',
+            "the last message is from the model,",
+        ),
     ):
         path = write(tmp_path, f'{{"prompt": {messages}, "answer": "a"}}')
         with pytest.raises(UserError, match=f"line 1: 'prompt': {mistake}"):
@@ -122,7 +130,8 @@ def test_messages_that_the_chat_template_refuses_are_reported_with_their_line(tm
 
 def test_a_message_that_calls_a_tool_needs_no_content(tmp_path: Path) -> None:
     call = '{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}'
-    path = write(tmp_path, f'{{"prompt": [{{"role": "user", "content": "x"}}, {call}], "answer": "a"}}')
+    result = '{"role": "tool", "content": "3"}'
+    path = write(tmp_path, f'{{"prompt": [{{"role": "user", "content": "x"}}, {call}, {result}], "answer": "a"}}')
     assert len(prompts(path, data()).train) == 1
 
 
@@ -155,13 +164,13 @@ class Recording(Letters):
 
 def test_with_chat_a_text_is_a_user_message_and_what_it_says_reaches_the_template(tmp_path: Path) -> None:
     path = write(tmp_path, '{"prompt": "1+1", "answer": "2"}')
-    chat = {"systemPrompt": "Be brief.", "template": "{{ x }}", "templateArguments": {"enable_thinking": False}}
+    chat = {"systemPrompt": "Be brief.", "template": "{{ x }}", "templateArguments": {"x": False}}
     tokenizer = Recording()
     sets = prompts(path, data(chat=chat, prompt_template="Q: {prompt}", held_out_prompts=0), tokenizer=tokenizer)
     ((messages, options),) = tokenizer.calls
     assert messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Q: 1+1"}]
     assert options == {
-        "chat_template": "{{ x }}", "enable_thinking": False, "tokenize": False, "add_generation_prompt": True
+        "chat_template": "{{ x }}", "x": False, "tokenize": False, "add_generation_prompt": True
     }  # fmt: skip
     assert list(sets.train[0].messages) == messages
 
@@ -172,7 +181,11 @@ TEXT, IMAGE = {"type": "text", "text": "hi"}, {"type": "image", "image": "a.png"
 @pytest.mark.parametrize(
     "conversation",
     [
-        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}],
+        [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]},
+            {"role": "tool", "content": "3"},
+        ],
         [{"role": "user", "content": [TEXT, IMAGE]}],
     ],
     ids=["messages", "parts"],

@@ -107,8 +107,9 @@ def test_time_is_counted_for_the_activity_that_took_it_also_in_the_next_session(
 
 
 def test_what_the_data_comes_to_is_reported(recorder: Recorder, reports: Reports) -> None:
-    recorder.prompts(10, 2, 3)
-    assert reports[-1].prompts == PromptCounts(train=10, held_out=2, too_long=3)
+    counts = PromptCounts(train=10, held_out=2, too_long=3, repeating_held_out=4)
+    recorder.prompts(counts)
+    assert reports[-1].prompts == counts
 
 
 def test_how_rewards_keep_up_is_reported_where_it_moves(recorder: Recorder, reports: Reports) -> None:

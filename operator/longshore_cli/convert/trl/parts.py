@@ -149,8 +149,7 @@ _TEMPLATE: Final = "chat_template_kwargs"
 
 @entry([_TEMPLATE, f"{_TEMPLATE}.*"], ["spec.data.chat"], "`templateArguments`")
 def chat(settings: ForeignSettings) -> EntryOutcome:
-    prefix = f"{_TEMPLATE}."
-    found = {key.removeprefix(prefix): settings[key] for key in settings.given if key.startswith(prefix)}
+    found = settings.below(_TEMPLATE)
     lost = {} if settings[_TEMPLATE] is None else {_TEMPLATE: "it is no mapping"}
     return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {}, lost)
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from longshore_cli.convert.mapping import Ignored
 from longshore_cli.convert.verl.algorithm import ACTOR, ROLLOUT
-from longshore_cli.convert.verl.parts import COMPOSED
+from longshore_cli.convert.verl.parts import COMPOSED, OTHER_MODEL
 
 _MODEL: Final = "actor_rollout_ref.model"
 _OPTIMIZER: Final = """
@@ -17,8 +17,8 @@ _UPDATE: Final = """
     torchtitan.* use_fused_kernels use_prefix_grouper use_remove_padding use_torch_compile veomni.*
 """
 _LAYOUT: Final = """
-    enable_activation_offload exclude_modules external_lib fused_kernel_options.* lora.* lora_* mtp.* override_config
-    override_config.* target_modules tiled_mlp.* use_fused_kernels use_liger use_shm
+    enable_activation_offload exclude_modules external_lib fused_kernel_options.* lora.* lora_* mtp.* target_modules
+    tiled_mlp.* use_fused_kernels use_liger use_shm
 """
 _ENGINES: Final = """
     checkpoint_engine.* cudagraph_capture_sizes disable_log_stats disaggregation.* enable_rollout_routing_replay
@@ -67,6 +67,8 @@ IGNORED: Final = (
             "the trainer chooses automatically", (True, False)),
     Ignored((f"{_MODEL}.tokenizer_path", f"{_MODEL}.hf_config_path", "data.tokenizer"),
             "tokenizer and configuration are those of the model"),
+    Ignored((f"{_MODEL}.override_config.attn_implementation",), "the trainer chooses automatically"),
+    Ignored((f"{_MODEL}.override_config", f"{_MODEL}.override_config.*"), OTHER_MODEL),
     Ignored(_named(_MODEL, _LAYOUT), "how verl loads and lays out the model"),
     Ignored((f"{ROLLOUT}.name",), "engines are vLLM", ("vllm",)),
     Ignored((f"{ROLLOUT}.mode",), "engines sample asynchronously", ("async",)),

@@ -1,0 +1,59 @@
+"""Prompts that are held out are not trained on, however often the data repeats them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longshore.api.model import Data
+from longshore_runtime.data.dataset import PromptSets, prompt_sets
+from longshore_runtime.data.reading import Row, read_rows
+from longshore_runtime.errors import UserError
+from tests.unit.runtime.test_dataset import Letters, data, prompts, write
+
+
+def repeated(tmp_path: Path, texts: str) -> Path:
+    """A row for each letter."""
+    return write(tmp_path, *(json.dumps({"prompt": text, "answer": ""}) for text in texts))
+
+
+def split(sets: PromptSets) -> tuple[str, str]:
+    train, held_out = ("".join(one.prompt for one in part) for part in (sets.train, sets.held_out))
+    return train, held_out
+
+
+def test_no_prompt_that_is_held_out_is_trained_on_however_often_it_is_repeated(tmp_path: Path) -> None:
+    path = repeated(tmp_path, "abcdabcdab")
+    sets = prompts(path, data(held_out_prompts=2))
+    assert split(sets) == ("bdbdb", "ac")
+    assert sets.num_repeating_held_out == 3
+    assert prompts(path, data(held_out_prompts=0)).num_repeating_held_out == 0
+
+
+def test_held_out_prompts_differ_from_each_other_and_are_at_most_half_of_all_prompts(tmp_path: Path) -> None:
+    assert split(prompts(repeated(tmp_path, "aaabcd"), data(held_out_prompts=3))) == ("bd", "ac")
+    assert split(prompts(repeated(tmp_path, "aaaaaa"), data(held_out_prompts=3))) == ("aaaaaa", "")
+
+
+def test_a_job_of_an_older_version_keeps_its_division(tmp_path: Path) -> None:
+    path, settings = repeated(tmp_path, "abcdabcdab"), data(held_out_prompts=2)
+    sets = prompt_sets(read_rows(path, settings.each[0]), settings, Letters(), 1000, keeps_repeats=True)
+    assert split(sets) == ("bcdacdab", "ab")
+    assert (sets.num_repeating_held_out, sets.keeps_repeats) == (0, True)
+
+
+def test_without_repetitions_the_division_is_that_of_older_versions(tmp_path: Path) -> None:
+    path, settings = repeated(tmp_path, "abcdefghij"), data(held_out_prompts=3)
+    rows = read_rows(path, settings.each[0])
+    older, now = (
+        prompt_sets(rows, settings, Letters(), 1000, keeps_repeats=keeps_repeats) for keeps_repeats in (True, False)
+    )
+    assert (now.train, now.held_out) == (older.train, older.held_out)
+
+
+def test_a_data_set_of_a_mix_that_only_repeats_held_out_prompts_is_reported_by_its_name() -> None:
+    settings = Data.model_validate({"sources": [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]})
+    rows = [Row("", {"prompt": text, "answer": ""}, settings.each[0]) for text in "xyz"]
+    rows += [Row("", {"prompt": "x", "answer": ""}, settings.each[1])]
+    with pytest.raises(UserError, match=r"^data\.sources\[b\]: no prompt of it is left .* lower data.heldOutPrompts$"):
+        prompt_sets(rows, settings, Letters(), 1000)

@@ -39,6 +39,8 @@ class Election:
         self._identity = identity
         self._clock = clock
         self._seen: tuple[str, float] | None = None
+        self._other = ""
+        """Identity of whoever else was last seen to hold the Lease."""
 
     async def acquire(self) -> None:
         """Wait until this process leads."""
@@ -55,8 +57,11 @@ class Election:
         renewed_s = time.monotonic()
         while True:
             await asyncio.sleep(RETRY_PERIOD_S)
+            asked_s = time.monotonic()
             if await self._try():
-                renewed_s = time.monotonic()
+                renewed_s = asked_s  # The answer may come long after others have seen the renewal.
+            elif self._other:
+                raise LeadershipLost(f"Lease {self._namespace}/{self._name} is held by {self._other}")
             elif time.monotonic() - renewed_s > RENEW_DEADLINE_S:
                 raise LeadershipLost(f"Lease {self._namespace}/{self._name} was not renewed in {RENEW_DEADLINE_S} s")
 
@@ -77,7 +82,7 @@ class Election:
 
     async def _take_or_renew(self) -> bool:
         lease = await self._kube.get("Lease", self._namespace, self._name)
-        now = rfc3339_micro(self._clock())
+        now, self._other = rfc3339_micro(self._clock()), ""
         if lease is None:
             created = await self._kube.create(
                 {
@@ -89,7 +94,9 @@ class Election:
             )
             return created is not None
         spec = lease["spec"]
-        if spec.get("holderIdentity") != self._identity and not self._expired(lease):
+        holder = spec.get("holderIdentity") or ""
+        self._other = holder if holder != self._identity else ""
+        if self._other and not self._expired(lease):
             return False
         # The resource version makes this fail if another candidate was faster.
         lease["spec"] = self._claim(spec, now)
@@ -109,8 +116,6 @@ class Election:
     def _expired(self, lease: dict[str, Any]) -> bool:
         """Whether this process has watched the Lease unchanged for its whole duration."""
         spec = lease["spec"]
-        if not spec.get("holderIdentity"):
-            return True
         version, now_s = str(lease["metadata"]["resourceVersion"]), time.monotonic()
         if self._seen is None or self._seen[0] != version:
             self._seen = (version, now_s)

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Self, TypedDict, Unpack
@@ -149,9 +149,18 @@ class Client:
         return [item async for page in pages for item in page.get("items") or ()]
 
     async def watch(
-        self, path: str, version: str, *, labels: str = "", fields: str = "", metadata_only: bool = False
+        self,
+        path: str,
+        version: str,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+        on_accepted: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[tuple[str, Json], None]:
         """Changes of a collection after a resource version, as (type, object), until the server ends the watch.
+
+        `on_accepted` is called when the server has taken the request; until something changes, nothing else comes.
 
         Raises:
             Gone: that version is no longer kept.
@@ -166,6 +175,7 @@ class Client:
         }
         accept = METADATA_TYPE if metadata_only else JSON_TYPE
         async with self._answer("GET", path, WATCH_CLIENT_TIMEOUT_S, query=query, accept=accept) as response:
+            on_accepted()
             async for line in _lines(response, max_bytes=MAX_ANSWER_BYTES):
                 kind, obj = _event(line)
                 if kind == "ERROR":

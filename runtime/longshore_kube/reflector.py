@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -40,7 +41,7 @@ class Changed(Generic[T]):
 
 
 OnError = Callable[[KubeError, float], None]
-"""Called with a failure and the seconds since the server was last heard. Raises to give up."""
+"""Called with a failure and the seconds since the server was last there. Raises to give up."""
 
 
 def log_failure(error: KubeError, silence_s: float) -> None:
@@ -75,16 +76,26 @@ class Reflector(Generic[T]):
     async def changes(self) -> AsyncGenerator[Listed[T] | Changed[T], None]:
         """First `Listed`, then what changes, for ever. After an expired watch `Listed` comes again."""
         pause_s, version = _FIRST_PAUSE_S, ""
-        self.last_contact_s = time.monotonic()
+        self.last_contact_s = gone_since_s = time.monotonic()
         while True:
-            began_s, has_contact = time.monotonic(), False
+            began_s, has_contact, accepted_s = time.monotonic(), False, math.inf
+
+            def accept() -> None:
+                nonlocal accepted_s
+                self.last_contact_s = accepted_s = time.monotonic()
+
             try:
                 if not version:
                     listed = await self._list()
                     version = str(listed.version)
                     yield listed
                 watch = self._client.watch(
-                    self._path, version, labels=self._labels, fields=self._fields, metadata_only=self._metadata_only
+                    self._path,
+                    version,
+                    labels=self._labels,
+                    fields=self._fields,
+                    metadata_only=self._metadata_only,
+                    on_accepted=accept,
                 )
                 async with aclosing(watch):
                     async for kind, obj in watch:
@@ -99,7 +110,10 @@ class Reflector(Generic[T]):
                 if isinstance(error, Unreadable):
                     # The same event would come again.
                     version = ""
-                self._on_error(error, time.monotonic() - self.last_contact_s)
+                failed_s = time.monotonic()
+                if failed_s - accepted_s > _HEALTHY_STREAM_S:
+                    gone_since_s = failed_s  # The server was there, and had nothing to say.
+                self._on_error(error, failed_s - max(self.last_contact_s, gone_since_s))
             if has_contact or time.monotonic() - began_s > _HEALTHY_STREAM_S:
                 pause_s = _FIRST_PAUSE_S
             else:

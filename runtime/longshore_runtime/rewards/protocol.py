@@ -34,8 +34,9 @@ from longshore_runtime.sandbox.layers import Layer, LayerReport
 
 PATH: Final = "/v1/worker"
 """A WebSocket here is a worker: it is there as long as its connection."""
-HEARTBEAT_S: Final = 5.0
-"""Seconds between two checks whether the other side is still there; an answer may take half as long."""
+HEARTBEAT_S: Final = 30.0
+"""Seconds between two checks whether the other side is still there; an answer may take half as long. A process that
+ends closes its connections at once: this is for nodes that are lost, and pods may stand still for a while."""
 MAX_REQUEST_BYTES: Final = 64 << 20
 """The responses of one call, with the test cases of their rows."""
 MAX_ANSWER_BYTES: Final = 4 << 20

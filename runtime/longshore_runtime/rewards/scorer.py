@@ -29,6 +29,9 @@ _START_TIMEOUT_S: Final = 120.0
 _WARM_UP_TIMEOUT_S: Final = 30.0
 """The first call of a function may load what it needs, and takes longer than the others."""
 
+_STALL_S: Final = 1.0
+"""A pod that notices a limit so much later was suspended, or had no processor: the program is not to blame."""
+
 
 class ChildScorer:
     """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, restarted after every cut-off.
@@ -53,8 +56,11 @@ class ChildScorer:
         started_s = time.monotonic()
         try:
             reply = child.ask(_request(item, self._function), self._function.limit_s)
-        except TimeoutError:
+        except TimeoutError as error:
             self.close()
+            if isinstance(error, _Stalled):
+                who = f"reward {self._function.name}: {item.sample}"
+                raise RewardFault(f"{who}: the pod stood still while it was scored") from error
             return ScoreResult(0.0, time.monotonic() - started_s, timed_out=True)
         except EOFError as error:
             self.close()
@@ -125,6 +131,17 @@ def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
     return sample
 
 
+class _Stalled(TimeoutError):
+    """The limit was noticed so late that the process may have had no time either."""
+
+
+def _wait(selector: selectors.BaseSelector, deadline_s: float) -> None:
+    """Wait until a pipe is ready; raises TimeoutError at the deadline."""
+    if selector.select(max(0.0, deadline_s - time.monotonic())):
+        return
+    raise _Stalled if time.monotonic() - deadline_s > _STALL_S else TimeoutError
+
+
 class _ScorerProcess:
     def __init__(self, function: RewardFunction) -> None:
         self._child = start_child(function.kind)
@@ -170,8 +187,7 @@ class _ScorerProcess:
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_WRITE)
             while unwritten:
-                if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                    raise TimeoutError
+                _wait(selector, deadline_s)
                 try:
                     unwritten = unwritten[os.write(pipe, unwritten) :]
                 except BrokenPipeError as error:
@@ -181,8 +197,7 @@ class _ScorerProcess:
         with selectors.DefaultSelector() as selector:
             selector.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
-                if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                    raise TimeoutError
+                _wait(selector, deadline_s)
                 chunk = os.read(self._child.stdout, 1 << 16)
                 if not chunk:
                     raise EOFError

@@ -1,7 +1,9 @@
 """An operator that is started where something is missing says what, and goes on by itself when it is there."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -56,6 +58,32 @@ async def test_a_leader_that_cannot_renew_its_lease_in_time_stops(monkeypatch: p
     async with client_of(Script(*[failure(403, "Forbidden")] * 100)) as kube, asyncio.timeout(20):
         with pytest.raises(leader.LeadershipLost, match="Lease system/lease was not renewed"):
             await Election(kube, "system", "lease", "me", utc_now).hold()
+
+
+async def test_a_leader_stops_as_soon_as_another_one_holds_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a suspension of its machine, which its own clock may not have counted."""
+    monkeypatch.setattr(leader, "RETRY_PERIOD_S", 0)
+    lease = {"metadata": {"name": "lease", "resourceVersion": "7"}, "spec": {"holderIdentity": "other"}}
+    async with client_of(Script(ok(**lease))) as kube, asyncio.timeout(20):
+        with pytest.raises(leader.LeadershipLost, match="Lease system/lease is held by other"):
+            await Election(kube, "system", "lease", "me", utc_now).hold()
+
+
+async def test_a_lease_counts_as_renewed_from_when_its_renewal_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may have seen it long before the answer comes."""
+    now_s, answers = [0.0], iter([True, False, False, False])
+
+    async def answered_late() -> bool:
+        now_s[0] += 5
+        return next(answers)
+
+    monkeypatch.setattr(leader, "RETRY_PERIOD_S", 0)
+    monkeypatch.setattr(leader, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    election = Election(Mock(), "system", "lease", "me", utc_now)
+    monkeypatch.setattr(election, "_try", answered_late)
+    with pytest.raises(leader.LeadershipLost, match="was not renewed in 10 s"):
+        await election.hold()
+    assert now_s == [15.0], "10 s after the renewal was sent, not after its answer"
 
 
 def test_a_quota_that_the_capacity_never_grants_is_named_with_both_figures() -> None:

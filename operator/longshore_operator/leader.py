@@ -40,7 +40,7 @@ class Election:
         self._clock = clock
         self._seen: tuple[str, float] | None = None
         self._other = ""
-        """Identity of whoever else was last seen to hold the Lease."""
+        """Identity of another holder of the Lease, if it had one when it was last read."""
 
     async def acquire(self) -> None:
         """Wait until this process leads."""

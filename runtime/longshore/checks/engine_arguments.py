@@ -1,6 +1,6 @@
 """Arguments that a job may not give to vLLM's engine (`rollout.engine.extraArgs`), each with the reason."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from longshore.api.rollout import EngineBackend, EngineSettings
@@ -49,6 +49,9 @@ _REFUSED_ON_CPUS: Final = (
     | _refused("enable_chunked_prefill", "with {name} vLLM's engine would die on CPUs")
 )
 
+_WITHOUT_DRAFT_MODEL: Final = ("ngram", "ngram_gpu", "suffix")
+"""Ways to speculate that have no weights."""
+
 
 def refusal(name: str, *, has_accelerator: bool) -> str | None:
     """Return why an engine of vLLM cannot have this argument from a job; None: nothing is known against it."""
@@ -64,3 +67,13 @@ def argument_mistakes(engine: EngineSettings, *, has_accelerator: bool) -> Itera
         if (why := refusal(name, has_accelerator=has_accelerator)) is not None:
             fix = "remove it, or use GPUs" if name in _REFUSED_ON_CPUS else "remove it"
             yield f"rollout.engine.extraArgs: {why}; {fix}"
+    if has_accelerator and engine.sleep_level == 2 and _has_draft_model(engine.extra_args):
+        yield "rollout.engine.sleepLevel: at level 2 the draft model would lose its weights; set it to 1"
+
+
+def _has_draft_model(arguments: Mapping[str, object]) -> bool:
+    config = arguments.get("speculative_config")
+    config = config if isinstance(config, Mapping) else {}
+    method = config.get("method") or arguments.get("spec_method")
+    speculates = bool(config) or any(name.startswith("spec_") for name in arguments)
+    return speculates and method not in _WITHOUT_DRAFT_MODEL

@@ -59,8 +59,10 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """With a tiny model in it, whose embeddings are tied, in two pods."""
     root = tmp_path_factory.mktemp("storage")
     build_tiny_model(root / "model", seed=0, tied=True)
-    with worker_pods(root, count=2, imports=ENGINES_AND_TRAINERS):
-        yield root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_F32_DEFAULT", "ieee")  # On a GPU, attention of fp32 engines would multiply in TF32.
+        with worker_pods(root, count=2, imports=ENGINES_AND_TRAINERS):
+            yield root
 
 
 def start_engines(workers: Workers, backend: EngineBackend, tp_size: int = 1) -> Job:

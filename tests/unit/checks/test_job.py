@@ -141,6 +141,24 @@ def test_arguments_that_vllm_cannot_have_are_mistakes(
     assert all(mistake.startswith("rollout.engine.extraArgs: ") for mistake in found)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "level", "is_refused"),
+    [
+        ({"speculative_config": {"method": "eagle3", "model": "draft"}}, 2, True),
+        ({"spec_model": "draft", "spec_tokens": 3}, 2, True),
+        ({"speculative_config": {"method": "eagle3", "model": "draft"}}, 1, False),
+        ({"speculative_config": {"method": "ngram"}}, 2, False),
+        ({"block_size": 64}, 2, False),
+    ],
+)
+def test_a_draft_model_does_not_survive_deep_sleep(
+    files: Files, arguments: dict[str, Any], level: int, is_refused: bool
+) -> None:
+    files.spec(rollout={"engine": {"extraArgs": arguments, "sleepLevel": level}}, workers={"gpusPerPod": 1})
+    sentence = "rollout.engine.sleepLevel: at level 2 the draft model would lose its weights; set it to 1"
+    assert list(files.mistakes(Check.ENGINE_ARGUMENTS)) == ([sentence] if is_refused else [])
+
+
 def test_memory_is_checked_against_a_gpu_that_is_known(files: Files) -> None:
     outcome, _, detail = files.found(gpu_bytes=None)[Check.GPU_MEMORY]
     assert outcome is CheckOutcome.NOT_CHECKED

@@ -21,6 +21,7 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes
 from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.errors import UserError
+from longshore_runtime.trained_chat import NO_CHAT, TrainedChat
 from longshore_runtime.trainer.saved_by import BACKEND_FILE
 
 log = structlog.get_logger()
@@ -154,12 +155,13 @@ class CheckpointStore:
                 log.info("checkpoint pruned", step=old.step)
 
 
-def export_model(checkpoint: Checkpoint, target: Path) -> None:
+def export_model(checkpoint: Checkpoint, target: Path, chat: TrainedChat = NO_CHAT) -> None:
     """Copy the weights of a checkpoint, without trainer state, so that `target` is complete or absent."""
     unfinished = _unfinished_export(target)
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         shutil.copytree(checkpoint.model, unfinished, ignore=_IGNORED)
+        chat.write(unfinished)
         sync_tree(unfinished)
     except (OSError, shutil.Error) as error:
         is_full = is_no_room(error, target.parent)

@@ -18,6 +18,7 @@ from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_records import NoRecords, StepSink
+from longshore_runtime.trained_chat import NO_CHAT, TrainedChat
 from longshore_runtime.trainer.group import TrainerGroup
 
 
@@ -45,3 +46,5 @@ class Parts:
     """Strategy Auto; None: another one."""
     stop: Stop = field(default_factory=Stop)
     """Whether the pod was asked to stop; a round learns it by an event."""
+    chat: TrainedChat = NO_CHAT
+    """Goes with the trained model."""

@@ -124,7 +124,7 @@ class RunCheckpoints:
             parts.recorder.progress(ProgressUnit.BYTES, *export_progress(newest, model), "the final model")
 
         with repeated(report, PROGRESS_EVERY_S):
-            export_model(newest, model)
+            export_model(newest, model, parts.chat)
         return parts.storage.relative(model)
 
 

@@ -63,6 +63,7 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.recording import recording
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
+from longshore_runtime.trained_chat import TrainedChat
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import Checks, TrainerGroup
 
@@ -162,6 +163,7 @@ class PartsBuilder:
             gpus=gpus,
             auto=self._auto(policy),
             stop=self._stop,
+            chat=TrainedChat((spec.data.chat.template if spec.data.chat is not None else None) or "", stop_tokens),
         )
 
     def _begin(self, activity: RuntimeActivity) -> None:

@@ -1,0 +1,47 @@
+"""What a trained model must carry so that it is served with the conversations that it was trained on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+_TEMPLATE: Final = "chat_template.jinja"
+_GENERATION: Final = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class TrainedChat:
+    """Chat settings of a job that the model's own files do not have."""
+
+    template: str = ""
+    """The job's chat template; empty: prompts had that of the tokenizer, or were texts."""
+    end_tokens: tuple[int, ...] = ()
+    """Tokens that ended responses besides those of the model."""
+
+    def write(self, model: Path) -> None:
+        """Add them to a Hugging Face directory."""
+        if self.template:
+            (model / _TEMPLATE).write_text(self.template, encoding="utf-8")
+        if self.end_tokens:
+            file = model / _GENERATION
+            generation = _read(file)
+            known = _tokens(generation.get("eos_token_id", _read(model / "config.json").get("eos_token_id")))
+            ends = [*known, *(token for token in self.end_tokens if token not in known)]
+            if ends != known:
+                file.write_bytes(orjson.dumps({**generation, "eos_token_id": ends}, option=orjson.OPT_INDENT_2))
+
+
+NO_CHAT: Final = TrainedChat()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(file.read_bytes()) if file.exists() else {}
+    return found
+
+
+def _tokens(value: Any) -> list[int]:
+    """Return the end tokens of a configuration, which has one, several or none."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]

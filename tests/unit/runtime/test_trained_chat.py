@@ -1,0 +1,50 @@
+"""The final model is served with the conversations that it was trained on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore_runtime.checkpoint import CheckpointStore, export_model
+from longshore_runtime.trained_chat import TrainedChat
+
+
+def files(directory: Path, **contents: Any) -> Path:
+    for name, content in contents.items():
+        (directory / f"{name}.json").write_text(json.dumps(content))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("contents", "ends"),
+    [
+        ({"config": {"eos_token_id": 2}}, [2, 9]),
+        ({"config": {}}, [9]),
+        ({"config": {"eos_token_id": 2}, "generation_config": {"eos_token_id": [3, 4], "top_p": 0.9}}, [3, 4, 9]),
+        ({"config": {"eos_token_id": 2}, "generation_config": {"top_p": 0.9}}, [2, 9]),
+        ({"generation_config": {"eos_token_id": [9, 2]}}, [9, 2]),
+    ],
+)
+def test_tokens_that_ended_responses_end_those_of_the_final_model(
+    contents: dict[str, Any], ends: list[int], tmp_path: Path
+) -> None:
+    TrainedChat(end_tokens=(9,)).write(files(tmp_path, **contents))
+    generation = json.loads((tmp_path / "generation_config.json").read_text())
+    assert generation == {**contents.get("generation_config", {}), "eos_token_id": ends}
+
+
+def test_a_model_whose_files_say_it_all_stays_as_it_is(tmp_path: Path) -> None:
+    TrainedChat().write(files(tmp_path, config={"eos_token_id": 2}))
+    TrainedChat(end_tokens=(2,)).write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_the_chat_template_of_the_job_goes_with_the_final_model(tmp_path: Path) -> None:
+    def save(directory: Path) -> None:
+        (directory / "chat_template.jinja").write_text("that of the tokenizer")
+
+    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save)
+    export_model(checkpoint, tmp_path / "model", TrainedChat(template="{{ messages }} ü"))
+    assert (tmp_path / "model" / "chat_template.jinja").read_text(encoding="utf-8") == "{{ messages }} ü"
+    assert (checkpoint.model / "chat_template.jinja").read_text() == "that of the tokenizer"

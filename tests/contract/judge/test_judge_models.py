@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from longshore_runtime.backends.streamed_lm import device_memory
 from longshore_runtime.backends.streamed_lm.judge import StreamedJudge
 from longshore_runtime.backends.streamed_lm.model import StreamedLM
+from longshore_runtime.backends.tiny_model import EOS_ID, build_tokenizer
 from longshore_runtime.judge.errors import DeviceBroken, JudgeError, JudgeFault, JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.judge.models import JudgeModel, create_judge_model
 from longshore_runtime.judge.options import JudgeOptions, RemoteJudgeOptions, StreamedJudgeOptions
@@ -76,6 +78,17 @@ def test_a_reply_ends_at_the_limit(model: JudgeModel) -> None:
     ):  # One character is one token, special ones none.
         assert many.startswith(few) and len(few) <= 3 and len(many) <= 9
     assert any(len(str(many)) > 3 for many in long)
+
+
+def test_a_reply_ends_with_the_turn_of_the_chat_template(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    """Base models often have another end token."""
+    directory = shutil.copytree(checkpoints("qwen3"), tmp_path / "judge")
+    tokenizer = build_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}<|im_end|>{% endfor %}"
+    tokenizer.save_pretrained(directory)
+    judge = StreamedJudge(StreamedJudgeOptions(directory, accelerator=False))
+    assert judge._stop == {EOS_ID, tokenizer.convert_tokens_to_ids("<|im_end|>")}
 
 
 def test_a_judge_that_talks_nonsense_is_an_error_that_names_reward_and_sample(model: JudgeModel) -> None:

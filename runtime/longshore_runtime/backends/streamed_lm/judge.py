@@ -11,6 +11,8 @@ from transformers import AutoTokenizer
 
 from longshore_runtime.backends.streamed_lm.model import StreamedLM, StreamOptions
 from longshore_runtime.backends.streamed_lm.plan import DecoderShape, DoesNotFit
+from longshore_runtime.data.encoding import prompt_encoding
+from longshore_runtime.data.turn_end import turn_end
 from longshore_runtime.judge.errors import DeviceBroken, JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.judge.options import StreamedJudgeOptions
 
@@ -98,14 +100,13 @@ class StreamedJudge:
 
     @property
     def _stop(self) -> frozenset[int]:
-        """Return the tokens that end a reply: the tokenizer's, and those of the model's generation config."""
+        """Return the tokens that end a reply: the tokenizer's, the chat template's, and those of the model."""
         assert self._model is not None
-        return self._model.stop_tokens | {self._tokenizer.eos_token_id} - {None}
+        return self._model.stop_tokens | {self._tokenizer.eos_token_id, turn_end(None, self._tokenizer)} - {None}
 
     def _tokens(self, prompt: str) -> list[int]:
         if self._tokenizer.chat_template is None:
-            tokens: list[int] = self._tokenizer.encode(prompt)
-            return tokens
+            return list(prompt_encoding(self._tokenizer).plain(prompt))
         message = [{"role": "user", "content": prompt}]
         text = self._tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         chat: list[int] = self._tokenizer.encode(text, add_special_tokens=False)

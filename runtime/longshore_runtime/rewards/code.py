@@ -10,6 +10,7 @@ from longshore.api.reward import RewardFunction
 from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
 from longshore_runtime.rewards.case_lists import case_list
 from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
+from longshore_runtime.rewards.thinking import after_thinking, is_thinking
 from longshore_runtime.sandbox.cases import CaseOutcome, CaseResult, TestCase, parse_case
 from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
 from longshore_runtime.sandbox.sandbox import LayersMissing, ProgramBreaksSandbox, Sandbox, SandboxError
@@ -34,9 +35,10 @@ def cases_of(row: Mapping[str, Any], field: str, source: str) -> list[TestCase]:
 
 
 def program_of(response: str) -> str:
-    """Return the last fenced block of a response, else all of it."""
-    blocks = _blocks(response)
-    return _without_margin(blocks[-1]) if blocks else response
+    """Return the last fenced block of what follows the thinking, else of the response; else all that follows it."""
+    answer = after_thinking(response)
+    blocks = _blocks(answer) or _blocks(response)
+    return _without_margin(blocks[-1]) if blocks else answer
 
 
 class CodeScorer:
@@ -73,6 +75,8 @@ class CodeScorer:
             WorkerBroken: the sandbox fails on every program.
         """
         code = self._function.code
+        if item.is_cut and is_thinking(item.prompt, item.response):
+            return ScoreResult(0.0, 0.0)  # Programs that it has thought of are not its answer.
         cases = cases_of(item.row, code.tests_field, item.sample)
         limits_s = item.limits_s or [code.max_timeout_s] * len(cases)
         stop_at = {CaseOutcome.TIMED_OUT} if code.partial_credit else _NOT_PASSED

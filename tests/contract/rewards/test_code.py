@@ -58,6 +58,16 @@ def test_a_program_that_passes_all_its_cases_is_worth_one(strict: CodeScorer) ->
         assert [run.case for run in result.runs] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("thinks", "reward"), [(True, 0.0), (False, 1.0)])
+def test_a_program_of_a_response_that_was_cut_counts_if_it_is_an_answer(
+    strict: CodeScorer, thinks: bool, reward: float
+) -> None:
+    program = "```python\nprint(2 * int(input()))\n```\nThis "
+    response = f"<think>{program}" if thinks else f"<think>Double it.</think>{program}"
+    item = ScoreItem("data.jsonl, line 3", "a prompt", response, "", {"tests": DOUBLES}, is_cut=True)
+    assert strict.score(item).reward == reward
+
+
 def test_rows_that_name_a_function_score_methods_of_a_solution_with_names_of_typing(strict: CodeScorer) -> None:
     program = "class Solution:\n    def double(self, numbers: List[int]) -> List[int]:\n        return {} * numbers"
     tests = {"fn_name": "double", "inputs": [[[1]], [[2, 3]]], "outputs": [[[1, 1]], [[2, 3, 2, 3]]]}

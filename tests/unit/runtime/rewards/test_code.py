@@ -25,6 +25,19 @@ def test_the_program_is_the_last_fenced_block_else_the_whole_response(response: 
 @pytest.mark.parametrize(
     ("response", "program"),
     [
+        ("<think>\n```python\nprint(1)\n```\n</think>\n```python\nprint(2)\n```", "print(2)\n"),
+        ("<think>\n```python\nprint(1)\nNo.\n</think>\n```python\nprint(2)\n```", "print(2)\n"),
+        ("<think>\n```python\nprint(1)\n```\n</think>\nThat is it.", "print(1)\n"),
+        ("Let me see.</think>print(2)", "print(2)"),
+    ],
+)
+def test_the_program_is_looked_for_after_the_thinking_first(response: str, program: str) -> None:
+    assert program_of(response) == program
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
         ("1. Add:\n   ```python\n   if 1:\n\n     print(1)\n   ```\n2. Run it.", "if 1:\n\n  print(1)\n"),
         ("- Add:\n\t```python\n\tprint(1)\n\t```", "print(1)\n"),
         ("1. ```python\n   print(1)\n   ```\n2. ```python\n   print(2)\n   ```", "print(2)\n"),

@@ -5,6 +5,7 @@ computing with a copy of older weights.
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class Served:
         torch.set_num_threads(1)
         self.model = model
         self.reference = Reference(model)
+        if not self.reference.has_their_names:
+            _forget_groups_of_dense_models()
         engine = create_engine(EngineSpec(options, max_context_tokens=128, accelerator=accelerator), model)
         self.harness = Harness(engine, self.reference.weights, eos_id=2, kv_block_tokens=32, bucket_bytes=BUCKET_BYTES)
         self.version = 0
@@ -77,6 +80,12 @@ class Served:
         sampled = self.sample()
         expected = self.reference.log_probs(weights, PROMPT, sampled)
         np.testing.assert_allclose(sampled.log_probs, expected, atol=atol, rtol=0)
+
+
+def _forget_groups_of_dense_models() -> None:
+    """All engines of a process share vLLM's groups, and those that dense ones make have no group of experts."""
+    if (parallel_state := sys.modules.get("vllm.distributed.parallel_state")) is not None:
+        parallel_state.destroy_model_parallel()
 
 
 @pytest.fixture(

@@ -249,11 +249,10 @@ def test_while_engines_and_trainers_start_it_is_reported_how_far_they_are(
     gpus = {"workers": {"replicas": 1, "gpusPerPod": 1}} if accelerator else {}
     sink = Sink()
     with session(storage, sink, **gpus) as one:
-        parts = Starting(sink)
-        monkeypatch.setattr(one._builder, "_engines", lambda model: parts)
+        parts: Any = Starting(sink)
         monkeypatch.setattr(one._builder, "_trainers", parts.trainers)
         monkeypatch.setattr(parts, "sleep", lambda: None, raising=False)
-        one._builder._engines_and_trainers(InitialModel("models/tiny", None))
+        one._builder._engines_and_trainers(InitialModel("models/tiny", None), parts)
     while not sink.progress.empty():
         parts.reported.append(sink.progress.get())
     engines, trainers = [

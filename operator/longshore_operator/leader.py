@@ -73,6 +73,7 @@ class Election:
             await self._kube.replace(lease)
 
     async def _try(self) -> bool:
+        self._other = ""  # Of a try that fails nothing is known.
         try:
             async with asyncio.timeout(RENEW_DEADLINE_S / 2):
                 return await self._take_or_renew()
@@ -82,7 +83,7 @@ class Election:
 
     async def _take_or_renew(self) -> bool:
         lease = await self._kube.get("Lease", self._namespace, self._name)
-        now, self._other = rfc3339_micro(self._clock()), ""
+        now = rfc3339_micro(self._clock())
         if lease is None:
             created = await self._kube.create(
                 {
@@ -95,8 +96,8 @@ class Election:
             return created is not None
         spec = lease["spec"]
         holder = spec.get("holderIdentity") or ""
-        self._other = holder if holder != self._identity else ""
-        if self._other and not self._expired(lease):
+        if holder not in ("", self._identity) and not self._expired(lease):
+            self._other = holder
             return False
         # The resource version makes this fail if another candidate was faster.
         lease["spec"] = self._claim(spec, now)

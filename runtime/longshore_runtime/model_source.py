@@ -17,7 +17,7 @@ from longshore.api.runtime_status import WarmStart
 from longshore.api.training import TrainerSettings
 from longshore.checks import summary
 from longshore.checks.model_files import config_of, model_file_mistakes
-from longshore.checks.model_limits import limit_mistakes
+from longshore.checks.model_limits import limit_mistakes, position_mistakes
 from longshore_runtime.backends.trainer_limits import trainer_mistake
 from longshore_runtime.cluster.actors import within
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
@@ -145,10 +145,12 @@ def check_model(
     *,
     has_accelerator: bool,
     repository: str | None = None,
+    has_begun: bool = False,
 ) -> None:
     """Raise UserError for a checkpoint of the user that cannot be trained as the job asks.
 
-    `repository`: of the Hub, where it was downloaded from.
+    `repository`: of the Hub, where it was downloaded from. `has_begun`: the job goes on from a checkpoint, and an older
+    version may have let it begin with long contexts that nobody can change now.
     """
     if model.path is None:
         return
@@ -157,6 +159,8 @@ def check_model(
     mistakes = model_file_mistakes(directory, name, field) or limit_mistakes(
         config_of(directory), engine, model.max_context_tokens, has_accelerator=has_accelerator, field=field
     )
+    if not has_begun:
+        mistakes += position_mistakes(config_of(directory), model.max_context_tokens)
     if mistakes:
         raise UserError(summary(mistakes))
     if (mistake := trainer_mistake(trainer, directory, name)) is not None:

@@ -32,7 +32,7 @@ from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.joined import wait_for_pods
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
-from longshore_runtime.data.suitability import require_known_tokens, turn_remark
+from longshore_runtime.data.suitability import held_out_remark, require_known_tokens, turn_remark
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.data.turn_end import turn_ends
 from longshore_runtime.elastic.auto_factors import AutoFactors
@@ -117,6 +117,7 @@ class PartsBuilder:
             self._storage,
             has_accelerator=spec.workers.has_accelerator,
             repository=inputs.repository,
+            has_begun=self._checkpoints.newest() is not None,
         )
         gpus = self._gpus()
         untrained = self._untrained_model(inputs.model)
@@ -215,6 +216,8 @@ class PartsBuilder:
         prompts = prompt_sets(rows, data, tokenizer, context_tokens, keeps_repeats=is_older)
         require_known_tokens(prompts, vocab_size(self._config()))
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
+            self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
+        if (remark := held_out_remark(prompts, data.held_out_prompts)) is not None:
             self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)
         if (remark := turn_remark(prompts, data.chat, tokenizer)) is not None:
             self._recorder.notice(NoticeReason.NO_GENERATION_PROMPT, remark)

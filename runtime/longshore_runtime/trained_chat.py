@@ -26,10 +26,13 @@ class TrainedChat:
         if self.end_tokens:
             file = model / _GENERATION
             generation = _read(file)
-            known = _tokens(generation.get("eos_token_id", _read(model / "config.json").get("eos_token_id")))
-            ends = [*known, *(token for token in self.end_tokens if token not in known)]
-            if ends != known:
-                file.write_bytes(orjson.dumps({**generation, "eos_token_id": ends}, option=orjson.OPT_INDENT_2))
+            config = _read(model / "config.json")
+            text = config.get("text_config") or {}
+            ends = (generation.get("eos_token_id"), config.get("eos_token_id"), text.get("eos_token_id"))
+            known = _tokens(next((one for one in ends if one is not None), None))
+            if more := [token for token in self.end_tokens if token not in known]:
+                wanted = {**generation, "eos_token_id": known + more}
+                file.write_bytes(orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
 
 
 NO_CHAT: Final = TrainedChat()

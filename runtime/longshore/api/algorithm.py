@@ -115,7 +115,7 @@ class Algorithm(ApiModel, rules=_RULES):
     """How many times a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
     max_response_tokens: int = Field(ge=1, le=10_000_000)
     """Tokens after which a response is cut."""
-    temperature: float = Field(default=1.0, ge=0.01, le=10)
+    temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature of training rollouts."""
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
     """Peak learning rate of AdamW."""

@@ -74,6 +74,7 @@ def argument_mistakes(engine: EngineSettings, *, has_accelerator: bool) -> Itera
 def _has_draft_model(arguments: Mapping[str, object]) -> bool:
     config = arguments.get("speculative_config")
     config = config if isinstance(config, Mapping) else {}
-    method = config.get("method") or arguments.get("spec_method")
     speculates = bool(config) or any(name.startswith("spec_") for name in arguments)
-    return speculates and method not in _WITHOUT_DRAFT_MODEL
+    names = (config.get("method"), arguments.get("spec_method"), config.get("model"), arguments.get("spec_model"))
+    method = next((str(name) for name in names if name), "")  # vLLM takes the model's name for that of the method.
+    return speculates and method.strip("[]") not in _WITHOUT_DRAFT_MODEL

@@ -12,7 +12,7 @@ from longshore.checks.engine_arguments import argument_mistakes
 from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
-from longshore.checks.model_limits import limit_mistakes
+from longshore.checks.model_limits import limit_mistakes, position_mistakes
 from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, is_wanted, row_mistake, unused_templates
 from longshore.checks.trackers import missing_packages
@@ -98,13 +98,17 @@ def is_jsonl(data: Data, path: Path) -> bool:
 
 def model_mistakes(spec: RLJobSpec, directory: Path) -> list[str]:
     """Return what the job asks of a whole checkpoint that this cannot do."""
-    return limit_mistakes(
-        config_of(directory),
-        spec.rollout.engine,
-        spec.model.max_context_tokens,
-        has_accelerator=spec.workers.has_accelerator,
-        field=_model_field(spec),
-    )
+    config, max_context_tokens = config_of(directory), spec.model.max_context_tokens
+    return [
+        *limit_mistakes(
+            config,
+            spec.rollout.engine,
+            max_context_tokens,
+            has_accelerator=spec.workers.has_accelerator,
+            field=_model_field(spec),
+        ),
+        *position_mistakes(config, max_context_tokens),
+    ]
 
 
 def data_mistakes(spec: RLJobSpec, path: Path) -> list[str]:

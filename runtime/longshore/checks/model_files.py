@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,10 @@ def config_of(directory: Path) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+NO_WEIGHT: Final = ".rotary_emb.inv_freq"
+"""End of names that old checkpoints hold; no model reads these tensors."""
+
+
 def weight_files(directory: Path) -> list[Path]:
     """Return the files with the weights, as transformers chooses them: others beside them may hold the same again."""
     single = directory / "model.safetensors"
@@ -35,6 +40,17 @@ def weight_files(directory: Path) -> list[Path]:
         return sorted(directory / Path(name).name for name in set(index["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return sorted(directory.glob("*.safetensors"))
+
+
+def predicts_ahead(name: str, num_layers: int | None) -> bool:
+    """Return whether a tensor belongs to layers beyond the model's own that predict further tokens (MTP).
+
+    Neither transformers nor, without speculation, an engine reads them.
+    """
+    parts = name.split(".")
+    numbers = [number for kind, number in pairwise(parts) if kind == "layers" and number.isdecimal()]
+    is_beyond = num_layers is not None and any(int(number) >= num_layers for number in numbers)
+    return is_beyond or any(part.startswith("mtp") for part in parts)
 
 
 def num_parameters(directory: Path) -> int:

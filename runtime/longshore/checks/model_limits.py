@@ -38,7 +38,6 @@ def limit_mistakes(
     """
     return [
         *_context_mistakes(config, max_context_tokens),
-        *_rope_mistakes(language_part(config), max_context_tokens),
         *(_head_mistakes(config, field) if engine.backend is EngineBackend.VLLM and not has_accelerator else ()),
         *_split_mistakes(config, engine),
         *_quantization_mistakes(config, field),
@@ -97,7 +96,9 @@ def _context_mistakes(config: Mapping[str, Any], max_context_tokens: int) -> Ite
         yield f"model.maxContextTokens: {max_context_tokens} exceeds the {limit} tokens of the model; lower it"
 
 
-def _rope_mistakes(text: Mapping[str, Any], max_context_tokens: int) -> Iterator[str]:
+def position_mistakes(config: Mapping[str, Any], max_context_tokens: int) -> Iterator[str]:
+    """Yield a sentence if engines and trainers would disagree about the positions of long contexts."""
+    text = language_part(config)
     rope = _rope(text)
     kind = _rope_kind(rope)
     name = _VARYING.get(kind, "")

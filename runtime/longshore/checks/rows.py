@@ -41,8 +41,11 @@ def is_wanted(fields: Mapping[str, Any], where: Mapping[str, str]) -> bool:
     return all(value_at(fields, name) == text for name, text in where.items())
 
 
-def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
-    """Return what keeps a row from being a prompt with an answer; None: nothing."""
+def row_mistake(fields: Mapping[str, Any], source: Source, *, may_hold_answer: bool = False) -> str | None:
+    """Return what keeps a row from being a prompt with an answer; None: nothing.
+
+    `may_hold_answer`: a conversation may end with an answer, as older versions allowed.
+    """
     for name, option in ((source.prompt_field, "promptField"), (source.answer_field, "answerField")):
         if value_at(fields, name) is ABSENT:
             return f"no field {name!r} (it has {', '.join(map(repr, fields))}); set {source.at}.{option}"
@@ -50,7 +53,8 @@ def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
     if not isinstance(prompt, str | list):
         return f"{source.prompt_field!r} must be a text or a list of messages, not {type(prompt).__name__}"
     if isinstance(prompt, list):
-        return _message_mistake(prompt, source.prompt_field)
+        mistake = _message_mistake(prompt, source.prompt_field)
+        return mistake if mistake or may_hold_answer else _answer_mistake(prompt, source.prompt_field)
     return None if source.prompt_template.replace(_PROMPT, prompt) else "the prompt is empty"
 
 
@@ -109,6 +113,10 @@ def _message_mistake(messages: Sequence[Any], name: str) -> str | None:
             return f"{name!r}: message {number} is no object with role and content"
         if message.get("content") is None and not message.get("tool_calls"):
             return f"{name!r}: message {number} has no content; it has {', '.join(map(repr, message))}"
+    return None
+
+
+def _answer_mistake(messages: Sequence[Any], name: str) -> str | None:
     if (role := messages[-1]["role"]) in _ANSWERING_ROLES:
         return (
             f"{name!r}: the last message is from the {role}, and the prompt would contain it; remove it, so that the "

@@ -166,9 +166,7 @@ def _files(root: Path, is_storage_of_jobs: bool) -> list[tuple[str, Path]]:
         return [(root.name, root)]
     if not root.is_dir():
         raise ArchiveError(f"there is no {root.name!r} in {root.parent}")
-    found = sorted(_files_below(root, ()))
-    if is_storage_of_jobs:
-        found = [path for path in found if not (_is_hidden(path, root) or _is_link_of_tracker(path))]
+    found = sorted(_files_below(root, (), is_storage_of_jobs))
     if not found:
         raise ArchiveError(f"{root} holds no file")
     if broken := next(filter(_is_broken_link, found), None):
@@ -176,24 +174,25 @@ def _files(root: Path, is_storage_of_jobs: bool) -> list[tuple[str, Path]]:
     return [(path.relative_to(root).as_posix(), path) for path in found]
 
 
-def _files_below(directory: Path, around: Sequence[Path]) -> Iterator[Path]:
-    """The files of a directory and of those in it, also by links; `around`: the directories around it."""
+def _files_below(directory: Path, around: Sequence[Path], is_storage_of_jobs: bool) -> Iterator[Path]:
+    """The files of a directory and of those in it, also by links; `around`: the directories around it.
+
+    Jobs hide in their storage what they have not finished, and what they are deleting.
+    """
     here = directory.resolve()
     if here in around:
         raise ArchiveError(f"{directory} is a link to a directory around it: remove the link")
     for path in directory.iterdir():
+        if is_storage_of_jobs and (path.name.startswith(".") or _is_link_of_tracker(path)):
+            continue
         if path.is_dir():
-            yield from _files_below(path, (*around, here))
+            yield from _files_below(path, (*around, here), is_storage_of_jobs)
         elif path.is_file() or _is_broken_link(path):
             yield path
 
 
 def _is_broken_link(path: Path) -> bool:
     return path.is_symlink() and not path.exists()
-
-
-def _is_hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
 
 
 def _is_link_of_tracker(path: Path) -> bool:

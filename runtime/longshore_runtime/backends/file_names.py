@@ -18,6 +18,9 @@ from transformers.core_model_loading import (
     revert_weight_conversion,
 )
 
+from longshore.checks.model_files import NO_WEIGHT, predicts_ahead
+from longshore_runtime.backends.hf_mapping.entries import HEAD
+
 _NUMBERS: Final = re.compile(r"\d+")
 _META: Final = torch.device("meta")
 
@@ -26,6 +29,10 @@ class Files(Protocol):
     """The tensors of a checkpoint."""
 
     def __contains__(self, name: str) -> bool: ...
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all of them."""
 
     def read(self, name: str) -> Tensor:
         """Return a tensor in host memory."""
@@ -55,6 +62,7 @@ class FileNames:
                 self._require_same_values(name, parameter, files)
                 kinds.add(kind)
         self._buffers = {name: part for name, part in self._parts_of_buffers() if part in files}
+        self._require_all(files)
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the buffers that files have, such as the biases of routers, under their names there."""
@@ -81,6 +89,20 @@ class FileNames:
             joined.add_tensor(target, part, pattern or part, read(part))
         assert joined is not None, "a parameter has at least one part"
         return _one(joined.convert(target, model=self._model, config=self._model.config).popitem()[1])
+
+    def _require_all(self, files: Files) -> None:
+        own = {part for name, _ in self._model.named_parameters() for part in self._parts.get(name, (name,))}
+        num_layers = self._model.config.get_text_config().num_hidden_layers
+        others = sorted(
+            name
+            for name in files.names - own - {*self._buffers.values(), HEAD}
+            if not (name.endswith(NO_WEIGHT) or predicts_ahead(name, num_layers))
+        )
+        if others:
+            raise ValueError(
+                f"its files hold {len(others)} tensors that transformers does not load, first {others[0]!r}; choose "
+                "another checkpoint of the model"
+            )
 
     def _apart(self, name: str, tensor: Tensor) -> dict[str, Tensor]:
         found = revert_weight_conversion(self._model, {name: tensor.detach()})

@@ -1,12 +1,16 @@
 """Settings that determine a trainer."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.objective import OBJECTIVES
 from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.trainer_protocol import TrainerOptions
+
+_LOWEST_TEMPERATURE: Final = 0.01
+"""vLLM samples at this one where a lower one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class TrainerSpec:
             rollout_correction=algorithm.rollout_correction,
             max_response_tokens=algorithm.max_response_tokens,
             kl_coefficient=algorithm.kl_coefficient,
-            temperature=algorithm.temperature,
+            temperature=max(algorithm.temperature, _LOWEST_TEMPERATURE),
             max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
             seed=algorithm.seed,
             offload_gradients=trainer.offload_gradients,

@@ -8,7 +8,7 @@ Import this module only after the variables of `vllm_environment` are set; `engi
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from vllm import SamplingParams
@@ -16,7 +16,8 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from longshore.checks.model_files import weight_files
+from longshore.checks.model_files import NO_WEIGHT, config_of, predicts_ahead, weight_files
+from longshore.checks.model_limits import language_part
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.backends.vllm_loading import OnLoaded
@@ -264,19 +265,20 @@ def _sampling(response: GrowingResponse, stop_tokens: Sequence[int]) -> Sampling
     )
 
 
-_NO_WEIGHT: Final = ".rotary_emb.inv_freq"
-"""Old checkpoints hold it; no model reads it."""
-
-
 def _parameter_names(model: Path) -> set[str]:
     files = weight_files(model)
     if not files:
         raise EngineStartError(f"model: {model.name!r} has no safetensors files; save the checkpoint in that format")
     names: set[str] = set()
+    num_layers = language_part(config_of(model)).get("num_hidden_layers")
     for file in files:
         try:
             with safe_open(file, framework="np") as opened:
-                names.update(name for name in opened.keys() if not name.endswith(_NO_WEIGHT))  # noqa: SIM118
+                names.update(
+                    name
+                    for name in opened.keys()  # noqa: SIM118
+                    if not (name.endswith(NO_WEIGHT) or predicts_ahead(name, num_layers))
+                )
         except (SafetensorError, OSError) as error:
             raise EngineStartError(f"model: {model.name}/{file.name} cannot be read: {reason(error)}") from error
     return names

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from longshore.api.model import Data, Source
 from longshore.api.runtime_status import PromptCounts
@@ -15,6 +15,9 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.data.reading import Row
 from longshore_runtime.data.template_arguments import require_arguments_read
 from longshore_runtime.errors import UserError
+
+_MOST_LEFT_OUT: Final = 0.1
+"""Share of the rows that may be left out of training because they repeat held-out prompts."""
 
 
 class Tokenizer(ChatTokenizer, Encoder, Protocol):
@@ -61,13 +64,15 @@ def prompt_sets(
     """Tokenises rows and keeps every k-th prompt out of training, so that held-out prompts cover the whole data.
 
     Prompts with more than `context_tokens` tokens would leave no room for a response of full length. With
-    `keeps_repeats`, rows are divided as in older versions: every k-th is held out, and trained on where it is repeated.
+    `keeps_repeats`, rows are read and divided as in older versions, whose jobs nobody could correct any more: every
+    k-th row is held out, and trained on where it is repeated.
     """
-    require_arguments_read(data.chat, tokenizer)
-    encoding = prompt_encoding(tokenizer)
+    encoding = prompt_encoding(tokenizer, is_older=keeps_repeats)
     records = [prompt_record(index, row, data, tokenizer, encoding) for index, row in enumerate(rows)]
-    if unused := unused_templates((row.fields, row.data_set) for row in rows):
-        raise UserError(unused[0])
+    if not keeps_repeats:
+        require_arguments_read(data.chat, tokenizer)
+        if unused := unused_templates((row.fields, row.data_set) for row in rows):
+            raise UserError(unused[0])
     return divided(records, data, context_tokens, keeps_repeats=keeps_repeats)
 
 
@@ -87,10 +92,8 @@ def divided(
             f"data.maxPromptTokens: none of the {len(records)} prompts has at most {limit} tokens; raise it, "
             "or model.maxContextTokens, which must hold a prompt and a response of maxResponseTokens"
         )
-    # Of the distinct prompts at most half are held out, so that others are left to train on.
-    places = range(len(fitting)) if keeps_repeats else _first_places(fitting)
-    num_held_out = min(data.held_out_prompts, len(places) // 2)
-    chosen = {places[len(places) * k // num_held_out] for k in range(num_held_out)}
+    rows = range(len(fitting))
+    chosen = _spread(rows, data.held_out_prompts) if keeps_repeats else _chosen(fitting, data.held_out_prompts)
     held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
     apart = frozenset() if keeps_repeats else frozenset(record.prompt_tokens for record in held_out)
     others = [record for place, record in enumerate(fitting) if place not in chosen]
@@ -105,12 +108,34 @@ def divided(
     )
 
 
+def _chosen(records: Sequence[PromptRecord], wanted: int) -> frozenset[int]:
+    """Return the places of the prompts to hold out: distinct ones, and fewer where many rows repeat them."""
+    num_rows = Counter(record.prompt_tokens for record in records)
+    places = _first_places(records)
+    budget = _MOST_LEFT_OUT * len(records)
+    chosen = _spread(places, wanted)
+    while (
+        len(chosen) > 1 and (left_out := sum(num_rows[records[place].prompt_tokens] - 1 for place in chosen)) > budget
+    ):
+        chosen = _spread(places, max(1, min(len(chosen) - 1, int(len(chosen) * budget / left_out))))
+    return chosen
+
+
+def _spread(places: Sequence[int], wanted: int) -> frozenset[int]:
+    """Return places that are spread over all, but at most half of them, so that others are left to train on."""
+    num_chosen = min(wanted, len(places) // 2)
+    return frozenset(places[len(places) * k // num_chosen] for k in range(num_chosen))
+
+
 def _first_places(records: Sequence[PromptRecord]) -> Sequence[int]:
-    """Return where each distinct prompt occurs first, in order."""
+    """Return where each distinct prompt occurs first, in order, but for those that are all that a data set has."""
     first: dict[tuple[int, ...], int] = {}
+    prompts: dict[str, set[tuple[int, ...]]] = {}
     for place, record in enumerate(records):
         first.setdefault(record.prompt_tokens, place)
-    return tuple(first.values())
+        prompts.setdefault(record.data_set, set()).add(record.prompt_tokens)
+    only = {next(iter(found)) for found in prompts.values() if len(found) == 1}
+    return tuple(place for tokens, place in first.items() if tokens not in only)
 
 
 def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple[Share, ...]:
@@ -127,7 +152,7 @@ def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple
 def prompt_record(index: int, row: Row, data: Data, tokenizer: ChatTokenizer, encoding: PromptEncoding) -> PromptRecord:
     """Return a row as a prompt; raises UserError, with its line, where it is none."""
     source = row.data_set
-    if (mistake := row_mistake(row.fields, source)) is not None:
+    if (mistake := row_mistake(row.fields, source, may_hold_answer=encoding.is_older)) is not None:
         raise UserError(f"{row.source}: {mistake}")
     if (domain := domain_of(row.fields, source)) is None:
         raise UserError(f"{row.source}: {no_domain(source)}")

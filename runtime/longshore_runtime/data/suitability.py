@@ -25,6 +25,17 @@ def require_known_tokens(prompts: PromptSets, vocab_size: int | None) -> None:
             )
 
 
+def held_out_remark(prompts: PromptSets, wanted: int) -> str | None:
+    """Return a warning if fewer prompts are held out than the job asks for because rows repeat them."""
+    found, num_rows = len(prompts.held_out), len(prompts.train) + len(prompts.held_out) + prompts.num_repeating_held_out
+    if found >= min(wanted, num_rows // 2):
+        return None
+    return (
+        f"data.heldOutPrompts: {found} prompts are held out instead of {wanted}, because the data repeats its prompts, "
+        "and all rows of a held-out one are left out of training; add other prompts"
+    )
+
+
 def turn_remark(prompts: PromptSets, chat: Chat | None, tokenizer: ChatTokenizer) -> str | None:
     """Return a warning if prompts end before the assistant's turn begins; None: they do not, or nothing tells."""
     record = next((one for one in prompts.train if one.messages), None)

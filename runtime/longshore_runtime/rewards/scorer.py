@@ -51,16 +51,22 @@ class ChildScorer:
         self._rehearse()
 
     def score(self, item: ScoreItem) -> ScoreResult:
-        """Reward of a response."""
+        """Reward of a response, which gets a second chance if the pod stood still."""
+        try:
+            return self._scored(item)
+        except _Stalled:
+            return self._scored(item, is_again=True)
+
+    def _scored(self, item: ScoreItem, *, is_again: bool = False) -> ScoreResult:
         child = self._child = self._child or self._started()
         started_s = time.monotonic()
         try:
             reply = child.ask(_request(item, self._function), self._function.limit_s)
         except TimeoutError as error:
             self.close()
-            if isinstance(error, _Stalled):
-                who = f"reward {self._function.name}: {item.sample}"
-                raise RewardFault(f"{who}: the pod stood still while it was scored") from error
+            # A response may make the pod stand still each time. It must not end the job.
+            if isinstance(error, _Stalled) and not is_again:
+                raise
             return ScoreResult(0.0, time.monotonic() - started_s, timed_out=True)
         except EOFError as error:
             self.close()

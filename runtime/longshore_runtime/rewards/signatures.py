@@ -65,7 +65,8 @@ def _verl_arguments(sample: Sample) -> dict[str, Any]:
         "data_source": row.get("data_source") or "",
         "solution_str": sample["response"],
         "ground_truth": sample["reference"],
-        "extra_info": {_IS_CUT: sample[_IS_CUT], **(extra if isinstance(extra, Mapping) else {})},
+        # Functions may ask whether there is any.
+        "extra_info": {_IS_CUT: sample[_IS_CUT], **extra} if isinstance(extra, Mapping) and extra else {},
     }
 
 

@@ -20,7 +20,9 @@ class Reference:
     def __init__(self, model: Path) -> None:
         self._directory = model
         self._model = _opened(model)
-        self._files = {name: values for file in model.glob("*.safetensors") for name, values in load_file(file).items()}
+        tensors = {name: values for file in model.glob("*.safetensors") for name, values in load_file(file).items()}
+        num_layers = self._model.config.num_hidden_layers
+        self._files = {name: values for name, values in tensors.items() if f".layers.{num_layers}." not in name}
         self.has_their_names = all(name in self._files for name, _ in self._model.named_parameters())
         """Whether parameters are named as the files name them, and not fused."""
 

@@ -62,6 +62,15 @@ def test_a_model_whose_parameters_transformers_names_otherwise_is_refused_at_the
         create_trainer(TrainerSpec(TrainerBackend.TORCH, OPTIONS), tmp_path, "the-model", World())
 
 
+def test_files_with_tensors_that_nobody_would_train_are_refused_at_the_start(tmp_path: Path) -> None:
+    """Engines expect every tensor of the files with each update."""
+    build(tmp_path, Family("qwen3", tied=False))
+    tensors = load_file(tmp_path / "model.safetensors") | {"model.visual.patch.weight": torch.zeros(2, 2)}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"1 tensors that transformers does not load, first 'model\.visual\."):
+        create_trainer(TrainerSpec(TrainerBackend.TORCH, OPTIONS), tmp_path, "the-model", World())
+
+
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -58,7 +59,14 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "qwen3_moe": _EXPERTS | {"num_experts": 3},
     "mixtral": _EXPERTS | {"num_local_experts": 3},
     "glm4_moe": _EXPERTS
-    | {"n_routed_experts": 3, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "pad_token_id": 0},
+    | {
+        "n_routed_experts": 3,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "pad_token_id": 0,
+        "num_nextn_predict_layers": 1,
+    },
 }
 
 
@@ -96,4 +104,14 @@ def build(directory: Path, family: Family, **changes: Any) -> Path:
             if name.endswith("e_score_correction_bias"):
                 torch.nn.init.normal_(buffer, std=0.1)
     model.save_pretrained(directory)
+    if family.kind == "glm4_moe":
+        _add_prediction_of_further_tokens(directory, config)
     return directory
+
+
+def _add_prediction_of_further_tokens(directory: Path, config: Any) -> None:
+    """A layer beyond the last, as in real checkpoints; nobody trains it, and engines that do not speculate skip it."""
+    tensors = load_file(directory / "model.safetensors")
+    shape = (config.hidden_size, 2 * config.hidden_size)
+    tensors[f"model.layers.{config.num_hidden_layers}.eh_proj.weight"] = torch.ones(shape)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})

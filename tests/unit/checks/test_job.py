@@ -148,6 +148,7 @@ def test_arguments_that_vllm_cannot_have_are_mistakes(
         ({"spec_model": "draft", "spec_tokens": 3}, 2, True),
         ({"speculative_config": {"method": "eagle3", "model": "draft"}}, 1, False),
         ({"speculative_config": {"method": "ngram"}}, 2, False),
+        ({"speculative_config": {"model": "[ngram]"}}, 2, False),
         ({"block_size": 64}, 2, False),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.api.rollout import EngineSettings
-from longshore.checks.model_limits import context_tokens, limit_mistakes
+from longshore.checks.model_limits import context_tokens, limit_mistakes, position_mistakes
 
 QWEN = {
     "model_type": "qwen2", "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 2,
@@ -69,17 +69,19 @@ def test_positions_that_depend_on_the_longest_sequence_of_a_batch_are_refused(
 ) -> None:
     """Trainers would compute them for one batch, and engines for the longest context."""
     config = {**QWEN, **changes}
-    assert mistakes(config, limit) == mistakes({"text_config": config}, limit) == []
-    (mistake,) = mistakes(config, limit + 1)
-    kind = next(iter(changes.values()))
-    assert mistake == (
-        f"model.maxContextTokens: {limit + 1} exceeds {limit} tokens, beyond which engines and trainers compute other "
-        f"positions with {kind.get('rope_type', kind.get('type'))!r} RoPE; lower it to {limit}"
-    )
+    for one in (config, {"text_config": config}):
+        assert list(position_mistakes(one, limit)) == []
+        (mistake,) = position_mistakes(one, limit + 1)
+        kind = next(iter(changes.values()))
+        assert mistake == (
+            f"model.maxContextTokens: {limit + 1} exceeds {limit} tokens, beyond which engines and trainers compute "
+            f"other positions with {kind.get('rope_type', kind.get('type'))!r} RoPE; lower it to {limit}"
+        )
 
 
 def test_scaling_by_a_fixed_base_is_no_scaling_by_batches() -> None:
-    assert mistakes(QWEN | {"rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0}}, 32768) == []
+    fixed = QWEN | {"rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0}}
+    assert list(position_mistakes(fixed, 1_000_000)) == []
 
 
 @pytest.mark.parametrize("config", [QWEN | {"head_dim": 16}, QWEN | {"hidden_size": 12 * 48}])

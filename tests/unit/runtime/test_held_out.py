@@ -1,6 +1,7 @@
 """Prompts that are held out are not trained on, however often the data repeats them."""
 
 import json
+import string
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from longshore.api.model import Data
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.reading import Row, read_rows
+from longshore_runtime.data.suitability import held_out_remark
 from longshore_runtime.errors import UserError
 from tests.unit.runtime.test_dataset import Letters, data, prompts, write
 
@@ -23,16 +25,30 @@ def split(sets: PromptSets) -> tuple[str, str]:
 
 
 def test_no_prompt_that_is_held_out_is_trained_on_however_often_it_is_repeated(tmp_path: Path) -> None:
-    path = repeated(tmp_path, "abcdabcdab")
+    path = repeated(tmp_path, string.ascii_lowercase + "aab")
     sets = prompts(path, data(held_out_prompts=2))
-    assert split(sets) == ("bdbdb", "ac")
-    assert sets.num_repeating_held_out == 3
+    assert split(sets) == ("bcdefghijklmopqrstuvwxyzb", "an")
+    assert sets.num_repeating_held_out == 2
+    assert held_out_remark(sets, 2) is None
     assert prompts(path, data(held_out_prompts=0)).num_repeating_held_out == 0
 
 
 def test_held_out_prompts_differ_from_each_other_and_are_at_most_half_of_all_prompts(tmp_path: Path) -> None:
-    assert split(prompts(repeated(tmp_path, "aaabcd"), data(held_out_prompts=3))) == ("bd", "ac")
+    assert split(prompts(repeated(tmp_path, "abcd"), data(held_out_prompts=3))) == ("bd", "ac")
     assert split(prompts(repeated(tmp_path, "aaaaaa"), data(held_out_prompts=3))) == ("aaaaaa", "")
+
+
+@pytest.mark.parametrize(("times", "num_held_out"), [(1, 10), (2, 10), (3, 7), (10, 5), (100, 5)])
+def test_the_more_often_prompts_are_repeated_the_fewer_are_held_out_and_the_job_says_so(
+    times: int, num_held_out: int, tmp_path: Path
+) -> None:
+    sets = prompts(repeated(tmp_path, string.ascii_letters * times), data(held_out_prompts=10))
+    assert len(sets.held_out) == num_held_out
+    assert len(sets.train) == times * (52 - num_held_out)
+    assert 10 * sets.num_repeating_held_out <= 52 * times
+    remark = held_out_remark(sets, 10)
+    assert (remark is None) == (num_held_out == 10)
+    assert remark is None or f"data.heldOutPrompts: {num_held_out} prompts are held out instead of 10" in remark
 
 
 def test_a_job_of_an_older_version_keeps_its_division(tmp_path: Path) -> None:
@@ -51,9 +67,20 @@ def test_without_repetitions_the_division_is_that_of_older_versions(tmp_path: Pa
     assert (now.train, now.held_out) == (older.train, older.held_out)
 
 
-def test_a_data_set_of_a_mix_that_only_repeats_held_out_prompts_is_reported_by_its_name() -> None:
+def test_a_data_set_of_a_mix_keeps_its_only_prompt() -> None:
     settings = Data.model_validate({"sources": [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]})
     rows = [Row("", {"prompt": text, "answer": ""}, settings.each[0]) for text in "xyz"]
     rows += [Row("", {"prompt": "x", "answer": ""}, settings.each[1])]
-    with pytest.raises(UserError, match=r"^data\.sources\[b\]: no prompt of it is left .* lower data.heldOutPrompts$"):
-        prompt_sets(rows, settings, Letters(), 1000)
+    assert split(prompt_sets(rows, settings, Letters(), 1000)) == ("xzx", "y")
+
+
+def test_a_job_of_an_older_version_goes_on_with_what_is_refused_now(tmp_path: Path) -> None:
+    """Its data and its chat settings cannot be changed any more."""
+    answered = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    path = write(tmp_path, json.dumps({"prompt": answered, "answer": ""}))
+    settings = data(chat={"templateArguments": {"unread": 1}}, prompt_template="Q: {prompt}", held_out_prompts=0)
+    rows, tokenizer = read_rows(path, settings.each[0]), Letters()
+    tokenizer.chat_template = "{{ messages }}"
+    assert len(prompt_sets(rows, settings, tokenizer, 1000, keeps_repeats=True).train) == 1
+    with pytest.raises(UserError, match="the last message is from the assistant"):
+        prompt_sets(rows, settings, tokenizer, 1000)

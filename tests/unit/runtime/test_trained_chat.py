@@ -24,6 +24,8 @@ def files(directory: Path, **contents: Any) -> Path:
         ({"config": {"eos_token_id": 2}, "generation_config": {"eos_token_id": [3, 4], "top_p": 0.9}}, [3, 4, 9]),
         ({"config": {"eos_token_id": 2}, "generation_config": {"top_p": 0.9}}, [2, 9]),
         ({"generation_config": {"eos_token_id": [9, 2]}}, [9, 2]),
+        ({"config": {"eos_token_id": 2}, "generation_config": {"eos_token_id": None}}, [2, 9]),
+        ({"config": {"text_config": {"eos_token_id": [1, 2]}}}, [1, 2, 9]),
     ],
 )
 def test_tokens_that_ended_responses_end_those_of_the_final_model(

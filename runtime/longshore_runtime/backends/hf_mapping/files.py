@@ -32,6 +32,11 @@ class TensorFiles:
         if not self._files:
             raise ValueError(f"{directory.name} holds no *.safetensors files")
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all tensors."""
+        return frozenset(self._files)
+
     def __contains__(self, name: str) -> bool:
         return name in self._files
 

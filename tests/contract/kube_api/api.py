@@ -166,6 +166,12 @@ class Events:
             count += 1
         return event
 
+    def to_the_end(self) -> list[Json]:
+        """All events, once the server has ended the watch."""
+        self._thread.join(_LIMIT_S)
+        assert not self._thread.is_alive(), self._seen
+        return self._seen
+
     def close(self) -> None:
         """Cuts the connection, which also ends the reader."""
         connection: Any = self._response.connection

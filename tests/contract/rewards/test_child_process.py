@@ -105,7 +105,7 @@ def test_another_process_is_forked_when_the_first_is_gone() -> None:
     (template,) = templates()
     template.kill()
     template.wait(LIMIT_S)
-    scorer = ChildScorer(RewardFunction(name="maths", kind=RewardKind.MATHS))
+    scorer = ChildScorer(RewardFunction(name="maths", kind=RewardKind.MATHS, timeout_s=LIMIT_S))
     item = ScoreItem("row 1", "", "\\boxed{1/2}", "0.5", {})
     assert scorer.score(item).reward == 1.0
     scorer.close()

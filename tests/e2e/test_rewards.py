@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.contract.rewards.endpoint import TOKEN, Endpoint, Reply, serving
+from tests.e2e.held import held
 from tests.e2e.jobs import Cluster, Job, Json, claim, coordinator_with, fake_job
 from tests.e2e.reward_inputs import USER_REWARDS, mixed_rows, write_judge, write_rows
 
@@ -62,15 +63,15 @@ def test_a_mixed_job_scores_each_domain_by_its_reward_and_survives_its_coordinat
     critic["judge"] |= {"modelPath": "inputs/judge", "promptTemplate": "Grade: {response}"}
     critic["judge"] |= {"scorePattern": r"(\d)", "maxScore": 9}
     algorithm = BATCH | {"steps": 8, "promptsPerStep": 6}
-    job = cluster.apply(
-        _job(
-            "mixed", reward.pop("functions"), "mixed", reward=reward, algorithm=algorithm, checkpoint={"everySteps": 1}
-        )
-    )
-    job.wait_step(2)
-    anchors_before = _anchors(job, "tests")
-    job.kill("coordinator")
-    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    functions = reward.pop("functions")
+    manifest = _job("mixed", functions, "mixed", reward=reward, algorithm=algorithm, checkpoint={"everySteps": 1})
+    with held(manifest, num_scored=84) as goes_on:
+        job = cluster.apply(manifest)
+        job.wait_step(2)
+        anchors_before = _anchors(job, "tests")
+        job.kill("coordinator")
+        goes_on.set()
+        assert job.wait_finished()["phase"] == "Succeeded", job.story()
     assert job.status()["attempt"] == 2
     steps = job.metrics()
     assert [values["step"] for values in steps] == list(range(1, 9))

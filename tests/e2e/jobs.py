@@ -322,13 +322,14 @@ def _statuses(documents: "queue.SimpleQueue[Json | None]") -> Iterator[Json]:
 def fake_job(name: str, **spec: Any) -> Json:
     """A job with a deterministic engine and trainer: everything around them is real."""
     algorithm = {"steps": 12, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200, "seed": 3}
+    task = {"name": "task", "kind": "Task", "timeoutSeconds": LIMIT_S}  # A late score is 0, however right a response.
     base: Json = {
         "model": {"builtin": "Tiny", "maxContextTokens": 256},
         "data": {"builtin": "Counting", "heldOutPrompts": 4},
         "algorithm": algorithm,
         "rollout": {"strategy": "TailBatching", "engine": {"backend": "Fake", "extraArgs": {"step_s": 0.01}}},
         "trainer": {"backend": "Fake"},
-        "reward": {"functions": [{"name": "task", "kind": "Task"}], "pods": 0, "workersPerPod": 1},
+        "reward": {"functions": [task], "pods": 0, "workersPerPod": 1},
         "checkpoint": {"everySteps": 2},
         "workers": {"replicas": 1, "gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"},
         "storage": {"create": {"size": "1Gi"}},
@@ -356,7 +357,7 @@ def coordinator_with(modules: Path) -> Json:
 def written_reward(modules: Path, source: str) -> tuple[Json, Json]:
     """`reward` and `coordinator` of a job that is scored by the function `score` of this source."""
     (modules / "written.py").write_text(source)
-    function = {"name": "written", "kind": "Python", "importPath": "written:score"}
+    function = {"name": "written", "kind": "Python", "importPath": "written:score", "timeoutSeconds": LIMIT_S}
     return {"functions": [function], "pods": 0, "workersPerPod": 1}, coordinator_with(modules)
 
 

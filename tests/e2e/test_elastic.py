@@ -297,9 +297,9 @@ def test_trainers_in_pods_of_their_own_update_while_the_round_runs(cluster: Clus
     spec["workers"] |= {"replicas": 1, "gpusPerPod": 1}
     spec["trainerWorkers"] = {**spec["workers"], "gpusPerPod": 2}
     job = cluster.apply(manifest)
-    job.wait_step(2)
+    assert job.wait_step(1)["gpus"] == {"rollout": 1, "trainer": 2, "judge": 0}
     assert roles(job) == {"apart-worker-0": "rollout", "apart-trainer-0": "trainer"}
-    assert job.status()["gpus"] == {"rollout": 1, "trainer": 2, "judge": 0}
+    job.wait_step(2)
     job.kill("trainer-0")
     status = job.wait_finished()
     assert status["phase"] == "Succeeded", job.story()

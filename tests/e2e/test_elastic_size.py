@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from tests.e2e.held import held
 from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job, hashed_reward
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -84,25 +86,35 @@ def distance(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> flo
 
 
 def test_a_job_grows_into_idle_gpus_and_gives_them_back_without_a_restart(two_gpus: Cluster, tmp_path: Path) -> None:
-    first = two_gpus.apply(job("first", tmp_path, steps=4))
-    first.wait("it runs", lambda status: status.get("phase") == "Running")
-    elastic = two_gpus.apply(job("stretchy", tmp_path, replicas=2, minReplicas=1))
-    wait_size(elastic, 1)
-    before = uids(elastic)
-    before.pop("stretchy-worker-1", None)  # The first job may have just ended, and this one begun to grow.
-    assert first.wait_finished()["phase"] == "Succeeded", first.story()
-    grown_at = wait_size(elastic, 2)["runtime"]["step"]
-    elastic.wait_step(grown_at + 1)
+    urgent = job("pressing", tmp_path)
+    urgent["metadata"]["labels"] = {"longshore.dev/priority-class": "urgent"}
+    manifests = job("first", tmp_path, steps=4), job("stretchy", tmp_path, replicas=2, minReplicas=1), urgent
+    with ExitStack() as stack:  # No job ends before the others are where they should be.
+        first_goes_on, goes_on, pressing_goes_on = (stack.enter_context(held(one, num_scored=20)) for one in manifests)
+        first = two_gpus.apply(manifests[0])
+        first.wait("it runs", lambda status: status.get("phase") == "Running")
+        elastic = two_gpus.apply(manifests[1])
+        wait_size(elastic, 1)
+        before = uids(elastic)
+        first_goes_on.set()
+        assert first.wait_finished()["phase"] == "Succeeded", first.story()
+        goes_on.set()
+        grown_at = wait_size(elastic, 2)["runtime"]["step"]
+        elastic.wait_step(grown_at + 1)
+        goes_on.clear()
 
-    manifest = job("pressing", tmp_path)
-    manifest["metadata"]["labels"] = {"longshore.dev/priority-class": "urgent"}
-    pressing = two_gpus.apply(manifest)
-    wait_size(elastic, 1)
-    status = pressing.wait("it runs", lambda status: status.get("phase") == "Running")
-    assert status["admission"]["gpus"] == {GPU: 1}
-    after = uids(elastic)
-    assert after == before, "the pods that it keeps are the same, and the other is gone"
-    statuses = [one.wait_finished() for one in (elastic, pressing)]
+        pressing = two_gpus.apply(manifests[2])
+        elastic.wait("it is to shrink", lambda status: status["assignment"]["size"]["workers"] == 1)
+        goes_on.set()
+        wait_size(elastic, 1)
+        goes_on.clear()
+        status = pressing.wait("it runs", lambda status: status.get("phase") == "Running")
+        assert status["admission"]["gpus"] == {GPU: 1}
+        after = uids(elastic)
+        assert after == before, "the pods that it keeps are the same, and the other is gone"
+        goes_on.set()
+        pressing_goes_on.set()
+        statuses = [one.wait_finished() for one in (elastic, pressing)]
 
     assert [status["phase"] for status in statuses] == ["Succeeded"] * 2, elastic.story() + pressing.story()
     assert statuses[0]["attempt"] == 1

@@ -13,7 +13,8 @@ from longshore.api import contract
 from longshore.page.view import JobPageView
 from longshore.record.model import LaneState, RecordOutcome, RoundRecord
 from longshore.record.timeline import gpu_lanes
-from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job, written_reward
+from tests.e2e.held import held
+from tests.e2e.jobs import Cluster, Job, Json, assert_every_draw_once, fake_job, hashed_reward
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -38,10 +39,12 @@ def test_a_job_trains_with_vllm_and_behaves_as_on_any_cluster(cluster: Cluster, 
         "mlflow": {"address": "http://127.0.0.1:9"},
         "openTelemetry": {"endpoint": "http://127.0.0.1:9"},
     }
-    job = cluster.apply(manifest)
-    job.wait_step(2)
-    assert_the_page_is_served(cluster)
-    cluster.kubectl("wait", "--for=condition=Complete", "rljob/small", "--timeout=400s")
+    with held(manifest, num_scored=70) as goes_on:
+        job = cluster.apply(manifest)
+        job.wait_step(2)
+        assert_the_page_is_served(cluster)
+        goes_on.set()
+        cluster.kubectl("wait", "--for=condition=Complete", "rljob/small", "--timeout=400s")
     status = job.status()
     assert status["phase"] == "Succeeded", job.story()
     runtime = status["runtime"]
@@ -189,23 +192,9 @@ def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> 
     job.delete()
 
 
-HELD = """
-import time
-from pathlib import Path
-
-def score(prompt, response, answer):
-    while Path({hold!r}).exists():
-        time.sleep(0.01)
-    return float(len(response) % 3)
-"""
-
-
-def held_job(name: str, directory: Path) -> Json:
-    """A job whose rewards wait while there is a file `hold` in a directory of its own."""
-    modules = directory / name
-    modules.mkdir()
-    reward, coordinator = written_reward(modules, HELD.format(hold=str(modules / "hold")))
-    reward["functions"][0]["timeoutSeconds"] = 600
+def long_job(name: str, modules: Path) -> Json:
+    """A job of many steps whose rewards tell responses apart."""
+    reward, coordinator = hashed_reward(modules)
     steps = {"steps": 40, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200, "seed": 3}
     return fake_job(name, algorithm=steps, reward=reward, coordinator=coordinator)
 
@@ -213,19 +202,20 @@ def held_job(name: str, directory: Path) -> Json:
 def test_a_job_that_is_suspended_and_killed_ends_with_the_same_batches_and_weights(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    undisturbed = cluster.apply(held_job("calm", tmp_path))
-    disturbed = cluster.apply(held_job("disturbed", tmp_path))
-    disturbed.wait_step(2)
-    (tmp_path / "disturbed" / "hold").touch()  # It is not to end before the command has started.
-    cluster.longshore("suspend", "disturbed")
-    disturbed.wait("suspended", lambda status: status["phase"] == "Suspended")
-    cluster.kubectl("wait", "--for=delete", "pods", "-l", "longshore.dev/job=disturbed", "--timeout=150s")
-    (tmp_path / "disturbed" / "hold").unlink()
-    cluster.longshore("resume", "disturbed")
-    disturbed.wait_step(disturbed.status()["runtime"]["step"] + 1 + time.time_ns() % 5)
-    disturbed.kill("coordinator")
-    for job in (undisturbed, disturbed):
-        assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    undisturbed = cluster.apply(long_job("calm", tmp_path))
+    manifest = long_job("disturbed", tmp_path)
+    with held(manifest, num_scored=60) as goes_on:
+        disturbed = cluster.apply(manifest)
+        disturbed.wait_step(2)
+        cluster.longshore("suspend", "disturbed")
+        disturbed.wait("suspended", lambda status: status["phase"] == "Suspended")
+        cluster.kubectl("wait", "--for=delete", "pods", "-l", "longshore.dev/job=disturbed", "--timeout=150s")
+        goes_on.set()
+        cluster.longshore("resume", "disturbed")
+        disturbed.wait_step(disturbed.status()["runtime"]["step"] + 1 + time.time_ns() % 5)
+        disturbed.kill("coordinator")
+        for job in (undisturbed, disturbed):
+            assert job.wait_finished()["phase"] == "Succeeded", job.story()
     assert disturbed.status()["failures"] == 1
     assert disturbed.ledger() == undisturbed.ledger()
     assert _final_weights(disturbed.output()) == _final_weights(undisturbed.output())
@@ -237,10 +227,13 @@ def test_a_job_that_is_suspended_and_killed_ends_with_the_same_batches_and_weigh
 def test_partial_responses_are_continued_and_no_draw_is_lost(cluster: Cluster) -> None:
     engine = {"backend": "Fake", "extraArgs": {"step_s": 0.01}}
     rollout = {"strategy": "PartialRollout", "onPolicy": "Relaxed", "engine": engine}
-    job = cluster.apply(fake_job("partial", rollout=rollout))
-    job.wait_step(4)
-    job.kill("coordinator")
-    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    manifest = fake_job("partial", rollout=rollout)
+    with held(manifest, num_scored=120) as goes_on:
+        job = cluster.apply(manifest)
+        job.wait_step(4)
+        job.kill("coordinator")
+        goes_on.set()
+        assert job.wait_finished()["phase"] == "Succeeded", job.story()
     ledger = job.ledger()
     trained = [draw for row in ledger for draw in row["trained"]]
     assert len(set(trained)) == len(trained), "a draw was trained twice"

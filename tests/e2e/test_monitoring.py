@@ -12,6 +12,7 @@ from longshore_cli.dashboards import STEP_PANELS
 from longshore_client.installed import NAMESPACE
 from tests.contract.chart.test_rendering import CHART, rendered
 from tests.contract.operator.harness import eventually
+from tests.e2e.held import held
 from tests.e2e.jobs import Cluster, Json, fake_job
 from tests.prometheus import Prometheus, needs_prometheus, prometheus, with_all
 
@@ -43,11 +44,14 @@ def test_every_panel_shows_a_job_and_no_alert_fails(cluster: Cluster, tmp_path: 
     by_kind = {kind: one for (kind, _), one in objects.items()}
     monitors = [by_kind["ServiceMonitor"], by_kind["PodMonitor"]]
     start_s = time.time()
-    with prometheus(tmp_path, by_kind["PrometheusRule"]["spec"]) as shown:
+    manifest = fake_job("shown")
+    with prometheus(tmp_path, by_kind["PrometheusRule"]["spec"]) as shown, held(manifest, num_scored=60) as goes_on:
         shown.discover(monitors, cluster.kubectl)
-        job = cluster.apply(fake_job("shown"))
+        job = cluster.apply(manifest)
         job.wait_step(1)
         shown.discover(monitors, cluster.kubectl)
+        eventually("its pod is scraped", lambda: shown.ask("query", query='up{pod="shown-coordinator"} == 1')["result"])
+        goes_on.set()
         assert job.wait_finished()["phase"] == "Succeeded", job.story()
         ended = 'longshore_operator_job_phase{job_name="shown", phase="Succeeded"}'
         eventually("its end is scraped", lambda: shown.ask("query", query=ended)["result"])

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.contract.rewards.endpoint import TOKEN, Endpoint, Reply, serving
+from tests.e2e.held import held
 from tests.e2e.jobs import Cluster, Job, Json, claim, coordinator_with, fake_job
 from tests.e2e.reward_inputs import USER_REWARDS, mixed_rows, write_judge, write_rows
 
@@ -37,9 +38,14 @@ def inputs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[Endpoint]:
+def failures() -> list[Reply]:
+    """What the service is yet to do before it answers."""
+    return [Reply(500), Reply(503), Reply(hangs=True)]
+
+
+@pytest.fixture(scope="module")
+def endpoint(failures: list[Reply]) -> Iterator[Endpoint]:
     """A service that wants a token, and breaks down twice and hangs once before it answers; and a judge of no use."""
-    failures = [Reply(500), Reply(503), Reply(hangs=True)]
 
     def behaviour(path: str, body: Json) -> Reply:
         if path.startswith("/broken"):
@@ -62,15 +68,15 @@ def test_a_mixed_job_scores_each_domain_by_its_reward_and_survives_its_coordinat
     critic["judge"] |= {"modelPath": "inputs/judge", "promptTemplate": "Grade: {response}"}
     critic["judge"] |= {"scorePattern": r"(\d)", "maxScore": 9}
     algorithm = BATCH | {"steps": 8, "promptsPerStep": 6}
-    job = cluster.apply(
-        _job(
-            "mixed", reward.pop("functions"), "mixed", reward=reward, algorithm=algorithm, checkpoint={"everySteps": 1}
-        )
-    )
-    job.wait_step(2)
-    anchors_before = _anchors(job, "tests")
-    job.kill("coordinator")
-    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    functions = reward.pop("functions")
+    manifest = _job("mixed", functions, "mixed", reward=reward, algorithm=algorithm, checkpoint={"everySteps": 1})
+    with held(manifest, num_scored=84) as goes_on:
+        job = cluster.apply(manifest)
+        job.wait_step(2)
+        anchors_before = _anchors(job, "tests")
+        job.kill("coordinator")
+        goes_on.set()
+        assert job.wait_finished()["phase"] == "Succeeded", job.story()
     assert job.status()["attempt"] == 2
     steps = job.metrics()
     assert [values["step"] for values in steps] == list(range(1, 9))
@@ -116,7 +122,9 @@ def test_the_mixed_manifest_trains_a_real_model_on_real_engines(cluster: Cluster
     job.delete()
 
 
-def test_what_fails_is_retried_or_replaced_and_counted(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> None:
+def test_what_fails_is_retried_or_replaced_and_counted(
+    cluster: Cluster, inputs: Path, endpoint: Endpoint, failures: list[Reply]
+) -> None:
     functions: list[Json] = [
         {
             "name": "service",
@@ -124,7 +132,7 @@ def test_what_fails_is_retried_or_replaced_and_counted(cluster: Cluster, inputs:
             "http": {"url": f"{endpoint.address}/score"},
             "tokenSecret": {"name": "service-token"},
             "retries": 3,
-            "timeoutSeconds": 1,
+            "timeoutSeconds": 10,
         },
         {
             "name": "mine",
@@ -142,9 +150,8 @@ def test_what_fails_is_retried_or_replaced_and_counted(cluster: Cluster, inputs:
     assert all("returned nan" in reason for reason in rejected.values())
     assert all(len(row["trained"]) == 4 for row in ledger), "batches are exact all the same"
     assert not rejected.keys() & {draw for row in ledger for draw in row["trained"]}
-    assert 0 < sum(values["reward/faults"] for values in job.metrics()) <= 3, (
-        "three failures, of which some may be late"
-    )
+    assert failures == [], "the service has failed as often as it should"
+    assert sum(values["reward/faults"] for values in job.metrics()) > 0, "some may be late"
     assert all("reward/service/mean" in values for values in job.metrics())
     job.delete()
 

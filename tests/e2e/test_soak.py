@@ -8,14 +8,15 @@ from tests.e2e.jobs import Cluster, Job, assert_every_draw_once, fake_job
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(3600)]
 
-NUM_STEPS = 60
 NUM_KILLS = 8
+MAX_STEPS_BETWEEN = 6
+NUM_STEPS = 2 * NUM_KILLS * MAX_STEPS_BETWEEN
+"""Twice as many as it makes, so that it does not end before the last kill."""
 
 
 def disturb(job: Job, chance: random.Random) -> None:
-    """Kill a pod after some more steps."""
-    step = job.status()["runtime"]["step"]
-    job.wait_step(min(step + chance.randint(1, NUM_STEPS // NUM_KILLS), NUM_STEPS - 2))
+    """Kill a pod after some more steps: the second begins when the one that was killed before is back."""
+    job.wait_step(job.status()["runtime"]["step"] + chance.randint(2, MAX_STEPS_BETWEEN))
     job.kill(chance.choice(("coordinator", "worker-0")))
 
 

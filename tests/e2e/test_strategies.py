@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.held import held
 from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job, written_reward
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -48,12 +49,14 @@ def test_the_group_pipeline_makes_several_updates_per_step_and_survives_its_coor
     """
     manifest = job("pipeline", {"promptsPerUpdate": 2}, step_s=0.01, strategy="GroupPipeline")
     manifest["spec"]["profiling"] = "First"
-    pipeline = cluster.apply(manifest)
-    pipeline.wait_step(3)
-    assert (pipeline.output() / "profile.json").is_file()
-    assert "rollout profile" in cluster.kubectl("logs", "pipeline-coordinator")
-    pipeline.kill("coordinator")
-    status = pipeline.wait_finished()
+    with held(manifest, num_scored=90) as goes_on:
+        pipeline = cluster.apply(manifest)
+        pipeline.wait_step(3)
+        assert (pipeline.output() / "profile.json").is_file()
+        assert "rollout profile" in cluster.kubectl("logs", "pipeline-coordinator")
+        pipeline.kill("coordinator")
+        goes_on.set()
+        status = pipeline.wait_finished()
     assert status["phase"] == "Succeeded", pipeline.story()
     assert status["attempt"] == 2
     assert "the profile of an earlier attempt is used" in cluster.kubectl("logs", "pipeline-coordinator")
@@ -71,8 +74,7 @@ def test_a_job_with_strategy_auto_speculates_because_its_lengths_have_a_tail(clu
     # Whatever else a busy machine adds to a step, a smaller gain than this one is worth a change.
     rollout = {"strategy": "Auto", "tailBatching": {"promptFactor": 1}, "auto": {"margin": 0.001}, "engine": engine}
     auto = cluster.apply(fake_job("auto", algorithm=BATCH | {"steps": 24}, rollout=rollout))
-    auto.wait_step(1)
-    assert auto.status()["runtime"]["auto"] == {
+    assert auto.wait_step(1)["runtime"]["auto"] == {
         "promptFactor": 1, "responseFactor": 1, "sinceStep": 0, "why": "what the job begins with",
     }  # fmt: skip
     status = auto.wait_finished()

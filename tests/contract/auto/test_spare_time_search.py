@@ -1,12 +1,10 @@
 """The search of strategy Auto in a process of its own: it answers as it would here, and its end is known."""
 
-import multiprocessing
 import os
 import signal
 import threading
 from dataclasses import replace
 from multiprocessing import resource_tracker, util
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 import psutil
@@ -19,33 +17,35 @@ from tests.unit.sim.test_auto import question
 LIMIT_S = 120.0
 
 
-def process() -> BaseProcess:
-    """That of the search."""
-    (found,) = [one for one in multiprocessing.active_children() if one.name == "search"]
-    return found
-
-
 def test_it_answers_as_it_would_here() -> None:
     asked = question(900)
     search = SpareTimeSearch(asked)
-    process().join(LIMIT_S)
+    search._process.join(LIMIT_S)
     assert search.done()
     assert search.result() == asked.answer()
 
 
+class Endless:
+    """A question without an answer."""
+
+    def answer(self) -> None:
+        threading.Event().wait()
+
+
 def test_a_search_that_is_killed_has_failed() -> None:
-    search = SpareTimeSearch(question(900))
-    running = process()
-    running.kill()
-    running.join(LIMIT_S)
+    asked: Any = Endless()
+    search = SpareTimeSearch(asked)
+    search._process.kill()
+    search._process.join(LIMIT_S)
     assert search.done()
     with pytest.raises(SearchFailed, match="exit code -9"):
         search.result()
 
 
 def test_a_search_that_is_stopped_leaves_no_process() -> None:
-    search = SpareTimeSearch(question(900))
-    pid = process().pid
+    asked: Any = Endless()
+    search = SpareTimeSearch(asked)
+    pid = search._process.pid
     assert pid is not None
     search.stop()
     assert not psutil.pid_exists(pid)
@@ -67,7 +67,7 @@ class Priority:
 def test_it_has_the_lowest_priority_before_it_reads_its_question() -> None:
     asked: Any = Priority()
     search = SpareTimeSearch(asked)
-    process().join(LIMIT_S)
+    search._process.join(LIMIT_S)
     assert search.result() == 19  # type: ignore[comparison-overlap]
 
 

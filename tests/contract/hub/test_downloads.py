@@ -17,6 +17,7 @@ from longshore.api.hub import Hub
 from longshore.api.model import Data, Model
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.errors import UserError
+from longshore_runtime.hub import download
 from longshore_runtime.hub.download import Downloaded, Downloads, wanted
 from longshore_runtime.job_inputs import job_inputs
 from longshore_runtime.storage import JobStorage
@@ -153,7 +154,8 @@ def test_jobs_that_share_a_storage_download_a_file_once_between_them(
     assert len(hub.downloads("model.safetensors")) == 1
 
 
-def test_progress_is_reported_while_files_come(hub: HubServer, tmp_path: Path) -> None:
+def test_progress_is_reported_while_files_come(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_REPORT_INTERVAL_S", 3600.0)  # Once, however long it takes.
     hub.before_file.clear()
     job = Job(tmp_path, hub)
     reported = threading.Event()

@@ -108,7 +108,7 @@ class Api:
     @contextmanager
     def watching(self, path: str, /, accept: str = "", **query: Any) -> Iterator["Events"]:
         """A watch that runs beside the test."""
-        full = _with_query(path, {"watch": "true", "timeoutSeconds": 60, **query})
+        full = _with_query(path, {"watch": "true", "timeoutSeconds": _WATCH_S, **query})
         response = self._open("GET", full, None, {"Accept": accept or "application/json"}, stream=True)
         events = Events(response)
         try:
@@ -127,6 +127,8 @@ _CHUNK_BYTES = 1 << 16
 """What is read at once at most; what arrives is read when it does."""
 _LIMIT_S = 120.0
 """Time for an event to arrive, on however busy a machine."""
+_WATCH_S = 600
+"""Time after which the server would end a watch: longer than several events may take to arrive."""
 
 
 class Events:
@@ -163,6 +165,12 @@ class Events:
         while not holds(event := self.take(count, within_s)[-1]):
             count += 1
         return event
+
+    def to_the_end(self) -> list[Json]:
+        """All events, once the server has ended the watch."""
+        self._thread.join(_LIMIT_S)
+        assert not self._thread.is_alive(), self._seen
+        return self._seen
 
     def close(self) -> None:
         """Cuts the connection, which also ends the reader."""

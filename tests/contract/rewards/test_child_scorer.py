@@ -93,12 +93,19 @@ def test_a_process_that_dies_is_a_fault_and_not_the_responses(scorer: ChildScore
 
 def test_a_long_response_is_cut_off_too_if_the_process_reads_no_more() -> None:
     scorer = ChildScorer(function(f"{__name__}:misbehaving", timeout_s=2.0))
-    os.kill(int(scorer.score(item("pid")).reward), signal.SIGSTOP)
+    pid = int(in_time(scorer, "pid"))
+    assert pid in (child.pid for child in psutil.Process().children(recursive=True))
+    os.kill(pid, signal.SIGSTOP)
     cut_off = scorer.score(item("x" * (1 << 20)))
     assert (cut_off.reward, cut_off.timed_out) == (0.0, True)
-    # On a busy machine one that is read may take as long.
-    assert 0.5 in (scorer.score(item("x" * (1 << 20))).reward for _ in range(60))
+    assert in_time(scorer, "x" * (1 << 20)) == 0.5
     scorer.close()
+
+
+def in_time(scorer: ChildScorer, response: str) -> float:
+    """Reward of a response, of the first try that is not late: on a busy machine any may be."""
+    tries = (scorer.score(item(response)) for _ in range(60))
+    return next(found.reward for found in tries if not found.timed_out)
 
 
 WORKER = """
@@ -201,9 +208,10 @@ def test_a_function_that_is_slow_for_every_row_would_score_zero_for_ever() -> No
 
 
 def test_one_that_is_slow_at_its_first_call_scores_also_after_a_new_start() -> None:
-    scorer = rehearsed("slow_at_first", ["1"], prompt="3.5", timeout_s=3.0)
+    # On a busy machine a row may be late; of one that is always late, all are.
+    scorer = rehearsed("slow_at_first", ["1"] * 5, prompt="3.5", timeout_s=3.0)
     scorer.close()
-    assert scorer.score(item("fine")).reward == 0.75
+    assert in_time(scorer, "fine") == 0.75
     scorer.close()
 
 

@@ -36,7 +36,7 @@ from tests.addresses import network
 
 LIMIT_S = 120.0
 TOKEN = "let-me-in"
-MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS)
+MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS, timeout_s=LIMIT_S)
 SERVICE = RewardFunction(name="service", kind=RewardKind.HTTP, http=Http(url="http://127.0.0.1:9/"))
 ITEM = ScoreItem("d, line 1", "6 * 7?", r"\boxed{42}", "42", {})
 SPEC: dict[str, Any] = {
@@ -46,7 +46,7 @@ SPEC: dict[str, Any] = {
     "storage": {"claimName": "none"},
     "reward": {
         "functions": [
-            {"name": "maths", "kind": "Maths"},
+            {"name": "maths", "kind": "Maths", "timeoutSeconds": LIMIT_S},
             {"name": "service", "kind": "HTTP", "http": {"url": "http://127.0.0.1:9/"}},
         ],
         "pods": 1,

@@ -29,7 +29,7 @@ def function(name: str, signature: str) -> RewardFunction:
     module = {"Verl": "verl_reward", "TRL": "trl_reward"}.get(signature, "verl_reward")
     path = name if ":" in name else f"{module}:{name}"
     return RewardFunction.model_validate(
-        {"name": "mine", "kind": "Python", "importPath": path, "signature": signature, "timeoutSeconds": 10}
+        {"name": "mine", "kind": "Python", "importPath": path, "signature": signature, "timeoutSeconds": 180}
     )
 
 

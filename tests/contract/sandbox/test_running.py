@@ -8,7 +8,6 @@ import shutil
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -113,15 +112,15 @@ def test_cpu_time_is_distinguished_from_waiting(sandbox: Sandbox) -> None:
 
 def test_memory_is_counted_of_all_processes_together(available: frozenset[Layer]) -> None:
     need({Layer.NAMESPACES}, available)  # Without them programs have no children.
-    # All hold their memory at the same time, however slowly they get there.
+    # All hold their memory at the same time, however slowly they get there. What is cut off does not end before.
     program = (
         "import mmap, os, time\nthere, number = mmap.mmap(-1, 4), 0\n"
         "for _ in range({0}): number = 2 * number + (os.fork() == 0)\n"
         "kept = bytearray(b'x') * (45 << 20)\nthere[number] = 1\n"
-        "while sum(there[:]) < 1 << {0}: time.sleep(0.01)\ntime.sleep(1.0)"
+        "while sum(there[:]) < 1 << {0}: time.sleep(0.01)\ntime.sleep({1})"
     )
     with Sandbox(available, LIMITS) as sandbox:
-        few, many = (sandbox.run(program.format(forks), [StdioCase("", "")])[0] for forks in (1, 2))
+        few, many = (sandbox.run(program.format(*one), [StdioCase("", "")])[0] for one in ((1, 1.0), (2, 600.0)))
     assert few.outcome is CaseOutcome.PASSED, few
     assert (many.outcome, many.detail) == (CaseOutcome.LIMIT, "used too much memory"), many
     assert many.wall_s < LIMITS.wall_s
@@ -140,9 +139,9 @@ def test_memory_is_counted_while_the_keeper_answers_as_fast_as_it_can(available:
 
 
 def test_sockets_count_as_the_memory_that_the_kernel_may_keep_for_them(available: frozenset[Layer]) -> None:
-    program = "import socket, time\nkept = [socket.socketpair() for _ in range({})]\ntime.sleep(0.3)"
+    program = "import socket, time\nkept = [socket.socketpair() for _ in range({})]\ntime.sleep({})"
     with Sandbox(available - {Layer.CGROUP}, dataclasses.replace(LIMITS, memory_bytes=8 << 20)) as sandbox:
-        few, many = (sandbox.run(program.format(pairs), [StdioCase("", "")])[0] for pairs in (4, 28))
+        few, many = (sandbox.run(program.format(*one), [StdioCase("", "")])[0] for one in ((4, 0.3), (28, 600.0)))
     assert few.outcome is CaseOutcome.PASSED, few
     assert (many.outcome, many.detail) == (CaseOutcome.LIMIT, "used too much memory"), many
 
@@ -152,18 +151,28 @@ def test_threads_are_counted_of_the_program_alone_however_many_its_user_has_else
 ) -> None:
     program = (
         "import threading, time\nthreading.stack_size(1 << 16)\n"
-        "for _ in range({}): threading.Thread(target=time.sleep, args=(0.3,)).start()\nprint(True)"
+        "for _ in range({}): threading.Thread(target=time.sleep, args=({},)).start()\nprint(True)"
     )
     layers = available - {Layer.NAMESPACES, Layer.USER, Layer.CGROUP}
-    threads = [threading.Thread(target=time.sleep, args=(3.0,)) for _ in range(4 * LIMITS.num_processes)]
-    with Sandbox(layers, LIMITS) as sandbox:
-        for thread in threads:
-            thread.start()
-        few, many = (sandbox.run(program.format(number), [StdioCase("", "True")])[0] for number in (6, 24))
-    for thread in threads:
-        thread.join()
+    with Sandbox(layers, LIMITS) as sandbox, _threads(4 * LIMITS.num_processes):
+        few, many = (sandbox.run(program.format(*one), [StdioCase("", "True")])[0] for one in ((6, 0.3), (24, 600.0)))
     assert few.outcome is CaseOutcome.PASSED, few
     assert (many.outcome, many.detail) == (CaseOutcome.LIMIT, "started too many processes or threads"), many
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """So many threads of this process, for as long as the context."""
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_the_user_of_programs_is_bounded_by_the_kernel_only_where_nothing_else_runs_as_it() -> None:

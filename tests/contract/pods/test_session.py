@@ -151,7 +151,7 @@ def test_fewer_prompts_than_a_step_wants_are_reported(storage: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "counts"), [(None, (12, 2, 2)), ({}, (14, 2, 0)), ({"keeps_repeats": False}, (12, 2, 2))]
+    ("state", "counts"), [(None, (14, 1, 1)), ({}, (14, 2, 0)), ({"keeps_repeats": False}, (14, 1, 1))]
 )
 def test_prompts_of_a_job_that_an_older_version_has_begun_stay_as_they_are(
     state: dict[str, Any] | None, counts: tuple[int, int, int], storage: Path

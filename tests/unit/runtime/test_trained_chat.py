@@ -36,6 +36,13 @@ def test_tokens_that_ended_responses_end_those_of_the_final_model(
     assert generation == {**contents.get("generation_config", {}), "eos_token_id": ends}
 
 
+def test_the_end_tokens_stay_when_transformers_opens_the_model(tmp_path: Path) -> None:
+    """It makes settings of generation anew that say they came from the configuration of the model."""
+    files(tmp_path, config={"eos_token_id": 2}, generation_config={"_from_model_config": True, "eos_token_id": 2})
+    TrainedChat(end_tokens=(9,)).write(tmp_path)
+    assert json.loads((tmp_path / "generation_config.json").read_text()) == {"eos_token_id": [2, 9]}
+
+
 def test_a_model_whose_files_say_it_all_stays_as_it_is(tmp_path: Path) -> None:
     TrainedChat().write(files(tmp_path, config={"eos_token_id": 2}))
     TrainedChat(end_tokens=(2,)).write(tmp_path)

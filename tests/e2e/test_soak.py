@@ -29,6 +29,7 @@ def test_a_job_that_loses_pods_again_and_again_trains_every_draw_once(cluster: C
     chance = random.Random(seed)
     for _ in range(NUM_KILLS):
         disturb(job, chance)
+    job.wait_step(job.status()["runtime"]["step"] + 1)  # Its back-off alone may take six minutes.
     assert job.wait_finished()["phase"] == "Succeeded", job.story()
     assert_every_draw_once(job.ledger(), num_prompts=4, num_responses=4)
     job.delete()

@@ -24,12 +24,13 @@ from longshore_runtime.backends.streamed_lm.judge import StreamedJudge
 from longshore_runtime.judge.options import StreamedJudgeOptions
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem
+from tests.addresses import network
 from tests.e2e.reward_inputs import write_judge
 
 pytestmark = pytest.mark.timeout(300)
 
 TOKEN: Final = "s3cret"
-IP: Final = f"127.15.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+IP: Final = f"{network()}.4.6"
 START_TIMEOUT_S: Final = 200.0
 JUDGE: Final = {"promptTemplate": "Grade: {response}", "scorePattern": r"(\d)", "maxScore": 9, "maxTokens": 4}
 
@@ -84,7 +85,7 @@ def environment(root: Path) -> dict[str, str]:
         contract.ENV_INDEX: "0",
         contract.ENV_POD_NAME: "demo-judge-0",
         contract.ENV_POD_IP: IP,
-        contract.ENV_COORDINATOR_ADDRESS: "127.15.0.1",
+        contract.ENV_COORDINATOR_ADDRESS: f"{network()}.4.7",
         contract.ENV_CONFIG: str(root / "spec.json"),
         contract.ENV_STORAGE: str(root / "storage"),
         contract.ENV_TERMINATION_LOG: str(root / "why"),

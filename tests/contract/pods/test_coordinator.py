@@ -24,6 +24,7 @@ from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.errors import UserError
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
+from tests.addresses import network
 
 NOBODY = 65534
 SPEC = {
@@ -47,7 +48,7 @@ def prepare(directory: Path, monkeypatch: pytest.MonkeyPatch, config: str) -> No
         contract.ENV_ATTEMPT: "1",
         contract.ENV_COMPONENT: Component.COORDINATOR.value,
         contract.ENV_POD_NAME: "count-coordinator",
-        contract.ENV_POD_IP: "127.0.0.1",
+        contract.ENV_POD_IP: f"{network()}.4.3",
         contract.ENV_CONFIG: str(directory / "spec.json"),
         contract.ENV_STORAGE: str(directory / "storage"),
         contract.ENV_TERMINATION_LOG: str(directory / "why"),
@@ -132,7 +133,7 @@ def test_the_head_of_a_coordinator_is_started_by_a_fork_that_has_imported_ray(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(tmp_path, monkeypatch, "{")
-    monkeypatch.setenv(contract.ENV_POD_IP, "127.12.0.1")
+    monkeypatch.setenv(contract.ENV_POD_IP, f"{network()}.4.4")
     ran = subprocess.run(
         [sys.executable, "-c", HEAD],
         env={**os.environ, **RAY_ENVIRONMENT},

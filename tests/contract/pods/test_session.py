@@ -25,6 +25,7 @@ from longshore_runtime.run_state import RunState
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
+from tests.addresses import network
 from tests.hub_server import Repository, hub_server
 
 
@@ -73,7 +74,7 @@ def session(storage: Path, sink: Sink, **changes: Any) -> Session:
         "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
         "storage": {"claimName": "shared"},
     }
-    address = "127.0.0.9"
+    address = f"{network()}.4.5"
     settings = Settings(
         "demo", "team", "1f0c9a72", 1, Component.COORDINATOR, 0, "demo-coordinator", address, address,
         storage / "spec.json", storage, storage / "why",

@@ -21,6 +21,7 @@ from longshore_runtime.cluster import worker
 from longshore_runtime.cluster.ray_node import NUM_LOG_LINES, RayNode, core_processes
 from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE
 from longshore_runtime.settings import Settings
+from tests.addresses import network
 from tests.contract.judge.test_mps import CONTROL, Container
 
 LIMIT_S = 180.0
@@ -49,8 +50,8 @@ def settings(tmp_path: Path) -> Settings:
         component=Component.WORKER,
         index=0,
         pod_name="count-worker-0",
-        pod_ip="127.11.0.2",
-        coordinator_ip="127.11.0.1",
+        pod_ip=f"{network()}.4.2",
+        coordinator_ip=f"{network()}.4.1",
         config=tmp_path / "spec.json",
         storage=tmp_path,
         termination_log=tmp_path / "why",

@@ -30,7 +30,6 @@ from tests.e2e.reward_inputs import write_judge
 pytestmark = pytest.mark.timeout(300)
 
 TOKEN: Final = "s3cret"
-IP: Final = f"{network()}.4.6"
 START_TIMEOUT_S: Final = 200.0
 JUDGE: Final = {"promptTemplate": "Grade: {response}", "scorePattern": r"(\d)", "maxScore": 9, "maxTokens": 4}
 
@@ -84,7 +83,7 @@ def environment(root: Path) -> dict[str, str]:
         contract.ENV_COMPONENT: "judge",
         contract.ENV_INDEX: "0",
         contract.ENV_POD_NAME: "demo-judge-0",
-        contract.ENV_POD_IP: IP,
+        contract.ENV_POD_IP: f"{network()}.4.6",
         contract.ENV_COORDINATOR_ADDRESS: f"{network()}.4.7",
         contract.ENV_CONFIG: str(root / "spec.json"),
         contract.ENV_STORAGE: str(root / "storage"),
@@ -135,7 +134,7 @@ def test_a_pod_serves_the_judge_to_those_with_the_token_until_its_server_is_lost
     assert rewards == [pytest.approx(int(reply[-1]) / 9) for reply in replies], "as the same model does in a worker"
 
     url = json.loads(pod.address_file.read_text())["url"]
-    assert url == f"http://{IP}:{contract.JUDGE_PORT}/v1"
+    assert url == f"http://{network()}.4.6:{contract.JUDGE_PORT}/v1"
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(f"{url}/models")
     server = pod.server_pid()

@@ -32,7 +32,7 @@ class TrainedChat:
             known = _tokens(next((one for one in ends if one is not None), None))
             if more := [token for token in self.end_tokens if token not in known]:
                 wanted = {**generation, "eos_token_id": known + more}
-                wanted.pop("_from_model_config", None)  # transformers would make it anew, of config.json.
+                wanted.pop("_from_model_config", None)  # With it, transformers takes config.json instead.
                 file.write_bytes(orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
 
 

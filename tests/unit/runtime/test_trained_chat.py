@@ -37,7 +37,7 @@ def test_tokens_that_ended_responses_end_those_of_the_final_model(
 
 
 def test_the_end_tokens_stay_when_transformers_opens_the_model(tmp_path: Path) -> None:
-    """It makes settings of generation anew that say they came from the configuration of the model."""
+    """It replaces settings of generation that say they came from the configuration of the model."""
     files(tmp_path, config={"eos_token_id": 2}, generation_config={"_from_model_config": True, "eos_token_id": 2})
     TrainedChat(end_tokens=(9,)).write(tmp_path)
     assert json.loads((tmp_path / "generation_config.json").read_text()) == {"eos_token_id": [2, 9]}

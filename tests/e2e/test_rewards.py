@@ -151,7 +151,7 @@ def test_what_fails_is_retried_or_replaced_and_counted(
     assert all(len(row["trained"]) == 4 for row in ledger), "batches are exact all the same"
     assert not rejected.keys() & {draw for row in ledger for draw in row["trained"]}
     assert failures == [], "the service has failed as often as it should"
-    assert sum(values["reward/faults"] for values in job.metrics()) > 0, "some may be late"
+    assert 0 < sum(values["reward/faults"] for values in job.metrics()) <= 3, "some of the three may be late"
     assert all("reward/service/mean" in values for values in job.metrics())
     job.delete()
 

@@ -15,6 +15,7 @@ _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.
 """One of these holds the vocabulary; slow tokenizers in Python files of their own name others."""
 _TOKENIZER_CODE: Final = "tokenization_*.py"
 _MAX_NAMES: Final = 3
+_FREQUENCIES: Final = ".rotary_emb.inv_freq"
 
 
 def config_of(directory: Path) -> Mapping[str, Any]:
@@ -24,10 +25,6 @@ def config_of(directory: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
-
-
-NO_WEIGHT: Final = ".rotary_emb.inv_freq"
-"""End of names that old checkpoints hold; no model reads these tensors."""
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -42,15 +39,16 @@ def weight_files(directory: Path) -> list[Path]:
         return sorted(directory.glob("*.safetensors"))
 
 
-def predicts_ahead(name: str, num_layers: int | None) -> bool:
-    """Return whether a tensor belongs to layers beyond the model's own that predict further tokens (MTP).
+def is_weight(name: str, num_layers: int | None) -> bool:
+    """Return whether a tensor of a checkpoint is read by the model, which has so many layers (None: unknown).
 
-    Neither transformers nor, without speculation, an engine reads them.
+    Layers beyond these predict further tokens (MTP), which is for speculation; old checkpoints hold frequencies of
+    RoPE.
     """
     parts = name.split(".")
     numbers = [number for kind, number in pairwise(parts) if kind == "layers" and number.isdecimal()]
     is_beyond = num_layers is not None and any(int(number) >= num_layers for number in numbers)
-    return is_beyond or any(part.startswith("mtp") for part in parts)
+    return not (is_beyond or any(part.startswith("mtp") for part in parts) or name.endswith(_FREQUENCIES))
 
 
 def num_parameters(directory: Path) -> int:

@@ -18,7 +18,7 @@ from transformers.core_model_loading import (
     revert_weight_conversion,
 )
 
-from longshore.checks.model_files import NO_WEIGHT, predicts_ahead
+from longshore.checks.model_files import is_weight
 from longshore_runtime.backends.hf_mapping.entries import HEAD
 
 _NUMBERS: Final = re.compile(r"\d+")
@@ -92,13 +92,9 @@ class FileNames:
 
     def _require_all(self, files: Files) -> None:
         own = {part for name, _ in self._model.named_parameters() for part in self._parts.get(name, (name,))}
-        num_layers = self._model.config.get_text_config().num_hidden_layers
-        others = sorted(
-            name
-            for name in files.names - own - {*self._buffers.values(), HEAD}
-            if not (name.endswith(NO_WEIGHT) or predicts_ahead(name, num_layers))
-        )
-        if others:
+        num_layers = getattr(self._model.config.get_text_config(), "num_hidden_layers", None)
+        rest = files.names - own - {*self._buffers.values(), HEAD}
+        if others := sorted(name for name in rest if is_weight(name, num_layers)):
             raise ValueError(
                 f"its files hold {len(others)} tensors that transformers does not load, first {others[0]!r}; choose "
                 "another checkpoint of the model"

@@ -16,7 +16,7 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from longshore.checks.model_files import NO_WEIGHT, config_of, predicts_ahead, weight_files
+from longshore.checks.model_files import config_of, is_weight, weight_files
 from longshore.checks.model_limits import language_part
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
@@ -274,11 +274,7 @@ def _parameter_names(model: Path) -> set[str]:
     for file in files:
         try:
             with safe_open(file, framework="np") as opened:
-                names.update(
-                    name
-                    for name in opened.keys()  # noqa: SIM118
-                    if not (name.endswith(NO_WEIGHT) or predicts_ahead(name, num_layers))
-                )
+                names.update(name for name in opened.keys() if is_weight(name, num_layers))  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise EngineStartError(f"model: {model.name}/{file.name} cannot be read: {reason(error)}") from error
     return names

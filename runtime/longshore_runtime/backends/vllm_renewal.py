@@ -33,9 +33,8 @@ class Renewal:
         self._packed = {name: weakref.ref(packed) for name, packed in _packed(model).items()}
         initialize_layerwise_reload(model)
         for method in _methods_of_packed_experts(model).values():
-            method.moe_kernel = (
-                None  # Only a new kernel packs them; one that is there would compute with plain weights.
-            )
+            # Only a new kernel packs experts; one that is there would compute with plain weights.
+            method.moe_kernel = None
 
     def finish(self, config: ModelConfig) -> list[str]:
         """Finish the update; return the names of layers that still compute with old weights."""

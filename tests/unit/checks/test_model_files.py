@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from longshore.checks.model_files import INDEX, model_file_mistakes, predicts_ahead
+from longshore.checks.model_files import INDEX, is_weight, model_file_mistakes
 from longshore.checks.safetensors import DamagedFile, tensor_sizes
 
 WEIGHTS = {"embed.weight": np.ones((8, 4), np.float32), "head.weight": np.ones((4, 8), np.float16)}
@@ -107,16 +107,17 @@ def test_a_header_that_lies_is_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "is_ahead"),
+    ("name", "is_read"),
     [
-        ("model.layers.1.mlp.down_proj.weight", False),
-        ("model.layers.2.eh_proj.weight", True),
-        ("mtp.fc.weight", True),
-        ("model.mtp_layers.0.norm.weight", True),
-        ("model.embed_tokens.weight", False),
-        ("lm_head.weight", False),
+        ("model.layers.1.mlp.down_proj.weight", True),
+        ("model.embed_tokens.weight", True),
+        ("lm_head.weight", True),
+        ("model.layers.2.eh_proj.weight", False),
+        ("mtp.fc.weight", False),
+        ("model.mtp_layers.0.norm.weight", False),
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", False),
     ],
 )
-def test_layers_that_predict_further_tokens_lie_beyond_those_of_the_model(name: str, is_ahead: bool) -> None:
-    assert predicts_ahead(name, num_layers=2) is is_ahead
-    assert not predicts_ahead("model.layers.2.eh_proj.weight", num_layers=None)
+def test_a_model_reads_neither_layers_beyond_its_own_nor_old_frequencies(name: str, is_read: bool) -> None:
+    assert is_weight(name, num_layers=2) is is_read
+    assert is_weight("model.layers.2.eh_proj.weight", num_layers=None), "nothing tells how many it has"

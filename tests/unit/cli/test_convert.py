@@ -325,9 +325,7 @@ def test_a_mapping_that_vllm_cannot_have_is_left_out_with_all_its_keys() -> None
 def test_what_changes_the_model_belongs_into_its_files(typed: str, key: str) -> None:
     found = converted(typed)
     assert "extraArgs" not in spec(found)["rollout"]["engine"]
-    assert found.left_out[key] == (
-        "it changes what the model computes, and so the results: write it into the model's config.json"
-    )
+    assert "changes" in found.left_out[key] and "the model's config.json" in found.left_out[key]
 
 
 def test_the_kind_of_attention_changes_no_model() -> None:

@@ -103,3 +103,11 @@ def test_ranks_that_hold_shards_save_together() -> None:
     spread = (TrainerSettings(backend=TrainerBackend.MEGATRON), TrainerSettings(fsdp_size=2))
     assert all(TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES, is_colocated=True).saves_together for trainer in spread)
     assert not TrainerSpec.of(ALGORITHM, TrainerSettings(), NUM_UPDATES, is_colocated=True).saves_together
+
+
+def test_trainers_compute_at_the_temperature_at_which_vllm_samples() -> None:
+    """It raises lower ones to this."""
+    for asked, used in ((0.001, 0.01), (0.01, 0.01), (0.6, 0.6)):
+        algorithm = ALGORITHM.model_copy(update={"temperature": asked})
+        spec = TrainerSpec.of(algorithm, TrainerSettings(), 1, is_colocated=False)
+        assert spec.options.temperature == used

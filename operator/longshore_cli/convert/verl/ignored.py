@@ -4,7 +4,7 @@ from typing import Final
 
 from longshore_cli.convert.mapping import Ignored
 from longshore_cli.convert.verl.algorithm import ACTOR, ROLLOUT
-from longshore_cli.convert.verl.parts import COMPOSED, OTHER_MODEL
+from longshore_cli.convert.verl.parts import COMPOSED
 
 _MODEL: Final = "actor_rollout_ref.model"
 _OPTIMIZER: Final = """
@@ -68,7 +68,8 @@ IGNORED: Final = (
     Ignored((f"{_MODEL}.tokenizer_path", f"{_MODEL}.hf_config_path", "data.tokenizer"),
             "tokenizer and configuration are those of the model"),
     Ignored((f"{_MODEL}.override_config.attn_implementation",), "the trainer chooses automatically"),
-    Ignored((f"{_MODEL}.override_config", f"{_MODEL}.override_config.*"), OTHER_MODEL),
+    Ignored((f"{_MODEL}.override_config", f"{_MODEL}.override_config.*"),
+            "it changes what the model computes, and so the results: write it into the model's config.json"),
     Ignored(_named(_MODEL, _LAYOUT), "how verl loads and lays out the model"),
     Ignored((f"{ROLLOUT}.name",), "engines are vLLM", ("vllm",)),
     Ignored((f"{ROLLOUT}.mode",), "engines sample asynchronously", ("async",)),

@@ -15,7 +15,6 @@ _SIZES: Final = {"tensor_model": "tensorParallelSize", "context": "contextParall
 _ENGINE: Final = "spec.rollout.engine"
 _EXTRA: Final = f"{_ENGINE}.extraArgs"
 _VLLM: Final = f"{ROLLOUT}.engine_kwargs.vllm"
-OTHER_MODEL: Final = "it changes what the model computes, and so the results: write it into the model's config.json"
 
 
 @entry(
@@ -173,13 +172,13 @@ def micro_batch(settings: ForeignSettings) -> EntryOutcome:
     [f"{ROLLOUT}.max_num_batched_tokens", f"{ROLLOUT}.enable_chunked_prefill", f"{ROLLOUT}.enable_prefix_caching",
      _VLLM, f"{_VLLM}.*"],
     [_EXTRA],
-    "arguments of vLLM under their names, but `hf_overrides` and those that `longshore check` refuses",
+    "arguments of vLLM under their names, but those that `longshore check` refuses",
 )  # fmt: skip
 def engine_arguments(settings: ForeignSettings) -> EntryOutcome:
     named = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")
     arguments = {name: settings[f"{ROLLOUT}.{name}"] for name in named if settings[f"{ROLLOUT}.{name}"] is not None}
     given = settings.below(_VLLM)
-    refused = {name: why for name in given if (why := _obstacle(name)) is not None}
+    refused = {name: why for name in given if (why := refusal(name, has_accelerator=True)) is not None}
     arguments |= {name: value for name, value in given.items() if name not in refused}
     paths = [key for key in settings.given if key.startswith(f"{_VLLM}.")]
     lost = {key: refused[name] for key in paths if (name := _argument(key)) in refused}
@@ -189,11 +188,6 @@ def engine_arguments(settings: ForeignSettings) -> EntryOutcome:
 def _argument(key: str) -> str:
     """Return the name of the argument that a key belongs to, which may be inside a mapping."""
     return key.removeprefix(f"{_VLLM}.").partition(".")[0]
-
-
-def _obstacle(argument: str) -> str | None:
-    """Return why an argument of vLLM is left out; None: it is not."""
-    return OTHER_MODEL if argument == "hf_overrides" else refusal(argument, has_accelerator=True)
 
 
 @entry(

@@ -21,19 +21,14 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes
 from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.errors import UserError
-from longshore_runtime.trained_chat import NO_CHAT, TrainedChat
-from longshore_runtime.trainer.saved_by import BACKEND_FILE
 
 log = structlog.get_logger()
 
 _PREFIX: Final = "step-"
 _NAME: Final = re.compile(rf"{_PREFIX}(\d{{6,}})", re.ASCII)
 """Users may keep copies under other names beside them."""
-_UNFINISHED: Final = ".unfinished-"
+UNFINISHED: Final = ".unfinished-"
 TRAINER_DIR: Final = "trainer"
-_NO_WEIGHTS: Final = ("*.pt", "optimizer", BACKEND_FILE)
-"""Files besides the weights in the trainer's part, by the names that the backends use."""
-_IGNORED: Final = shutil.ignore_patterns(*_NO_WEIGHTS)
 
 
 @dataclass(frozen=True)
@@ -121,11 +116,11 @@ class CheckpointStore:
         return Checkpoint(step, final)
 
     def _unfinished(self, step: int) -> Path:
-        return self._directory / f"{_UNFINISHED}{step:06d}"
+        return self._directory / f"{UNFINISHED}{step:06d}"
 
     def _remove_unfinished(self) -> None:
         """Remove what was left by coordinators that ended while they wrote or deleted: this one alone writes now."""
-        for left in self._directory.glob(f"{_UNFINISHED}*"):
+        for left in self._directory.glob(f"{UNFINISHED}*"):
             shutil.rmtree(left, ignore_errors=True)
 
     def _require_room(self, final: Path) -> int | None:
@@ -148,42 +143,11 @@ class CheckpointStore:
         for old in sorted(self._all(), key=lambda checkpoint: checkpoint.step)[: -self._keep]:
             try:
                 # Renamed first, so that no reader sees a checkpoint that lacks files.
-                shutil.rmtree(old.path.rename(old.path.with_name(f"{_UNFINISHED}{old.path.name}")))
+                shutil.rmtree(old.path.rename(old.path.with_name(f"{UNFINISHED}{old.path.name}")))
             except OSError as error:  # Such as a file that is open elsewhere, on NFS.
                 log.warning("checkpoint not deleted; tried again before the next one", step=old.step, reason=str(error))
             else:
                 log.info("checkpoint pruned", step=old.step)
-
-
-def export_model(checkpoint: Checkpoint, target: Path, chat: TrainedChat = NO_CHAT) -> None:
-    """Copy the weights of a checkpoint, without trainer state, so that `target` is complete or absent."""
-    unfinished = _unfinished_export(target)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        shutil.copytree(checkpoint.model, unfinished, ignore=_IGNORED)
-        chat.write(unfinished)
-        sync_tree(unfinished)
-    except (OSError, shutil.Error) as error:
-        is_full = is_no_room(error, target.parent)
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if is_full:
-            raise UserError(no_room(target)) from error
-        raise
-    shutil.rmtree(target, ignore_errors=True)
-    unfinished.rename(target)
-
-
-def export_progress(checkpoint: Checkpoint, target: Path) -> tuple[int, int]:
-    """Return bytes of the copy that `export_model` makes, so far and in the end. Called from any thread."""
-    names = [path.name for path in checkpoint.model.iterdir()]
-    exported = set(names) - _IGNORED(str(checkpoint.model), names)
-    paths = [checkpoint.model / name for name in exported]
-    total_bytes = sum(tree_bytes(path) if path.is_dir() else path.stat().st_size for path in paths)
-    return tree_bytes(_unfinished_export(target)), total_bytes
-
-
-def _unfinished_export(target: Path) -> Path:
-    return target.with_name(f"{_UNFINISHED}{target.name}")
 
 
 def _row(response: ResponseId, completion: Completion) -> dict[str, Any]:

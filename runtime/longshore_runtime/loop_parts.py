@@ -11,6 +11,7 @@ from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus
+from longshore_runtime.model_export import ModelExport
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
@@ -18,7 +19,6 @@ from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_records import NoRecords, StepSink
-from longshore_runtime.trained_chat import NO_CHAT, TrainedChat
 from longshore_runtime.trainer.group import TrainerGroup
 
 
@@ -46,5 +46,5 @@ class Parts:
     """Strategy Auto; None: another one."""
     stop: Stop = field(default_factory=Stop)
     """Whether the pod was asked to stop; a round learns it by an event."""
-    chat: TrainedChat = NO_CHAT
-    """Goes with the trained model."""
+    export: ModelExport = field(default_factory=ModelExport)
+    """How the final model is written."""

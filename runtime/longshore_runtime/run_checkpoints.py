@@ -9,7 +9,7 @@ from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
-from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_model, export_progress
+from longshore_runtime.checkpoint import Checkpoint, CheckpointStore
 from longshore_runtime.durable import tree_bytes
 from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
@@ -121,10 +121,10 @@ class RunCheckpoints:
         parts, model = self._parts, self._parts.storage.output_dir / "model"
 
         def report() -> None:  # Called from another thread while the model is copied.
-            parts.recorder.progress(ProgressUnit.BYTES, *export_progress(newest, model), "the final model")
+            parts.recorder.progress(ProgressUnit.BYTES, *parts.export.progress(newest, model), "the final model")
 
         with repeated(report, PROGRESS_EVERY_S):
-            export_model(newest, model, parts.chat)
+            parts.export.write(newest, model)
         return parts.storage.relative(model)
 
 

@@ -45,6 +45,7 @@ from longshore_runtime.errors import UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.job_rewards import reward_lanes
 from longshore_runtime.loop_parts import Parts
+from longshore_runtime.model_export import ModelExport
 from longshore_runtime.model_source import InitialModel, check_model, initial_model, untrained_model
 from longshore_runtime.places import possible_tp_sizes, trainer_places
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
@@ -63,6 +64,7 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.recording import recording
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
+from longshore_runtime.tensor_types import TensorTypes
 from longshore_runtime.trained_chat import TrainedChat
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import Checks, TrainerGroup
@@ -164,7 +166,14 @@ class PartsBuilder:
             gpus=gpus,
             auto=self._auto(policy),
             stop=self._stop,
-            chat=TrainedChat((spec.data.chat.template if spec.data.chat is not None else None) or "", stop_tokens),
+            export=self._export(stop_tokens),
+        )
+
+    def _export(self, stop_tokens: tuple[int, ...]) -> ModelExport:
+        chat = self._spec.data.chat
+        return ModelExport(
+            TrainedChat((chat.template if chat is not None else None) or "", stop_tokens),
+            TensorTypes.of(self._storage.resolve(self.model)),
         )
 
     def _begin(self, activity: RuntimeActivity) -> None:

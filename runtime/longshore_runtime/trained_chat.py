@@ -1,10 +1,9 @@
 """What a trained model must carry so that it is served with the conversations that it was trained on."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import orjson
 
 _TEMPLATE: Final = "chat_template.jinja"
 _GENERATION: Final = "generation_config.json"
@@ -33,14 +32,11 @@ class TrainedChat:
             if more := [token for token in self.end_tokens if token not in known]:
                 wanted = {**generation, "eos_token_id": known + more}
                 wanted.pop("_from_model_config", None)  # With it, transformers takes config.json instead.
-                file.write_bytes(orjson.dumps(wanted, option=orjson.OPT_INDENT_2))
-
-
-NO_CHAT: Final = TrainedChat()
+                file.write_text(json.dumps(wanted, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def _read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(file.read_bytes()) if file.exists() else {}
+    found: dict[str, Any] = json.loads(file.read_bytes()) if file.exists() else {}  # It may hold Infinity.
     return found
 
 

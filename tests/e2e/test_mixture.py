@@ -1,11 +1,13 @@
-"""A mixture of experts of the user, with conversations and an end token of its own, trains as any model does."""
+"""A mixture of experts in bfloat16, with conversations and an end token of its own, trains as any model does."""
 
 import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from longshore_runtime.backends.tiny_model import BOS_ID, EOS_ID, PAD_ID, build_tokenizer
 from tests.contract.trainers.tiny_models import Family, build
@@ -28,6 +30,7 @@ def write_model(directory: Path) -> int:
     heads = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
     tokens = {"vocab_size": len(tokenizer), "eos_token_id": EOS_ID, "bos_token_id": BOS_ID, "pad_token_id": PAD_ID}
     build(directory, Family("qwen3_moe", tied=False), **heads, **tokens)
+    AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).save_pretrained(directory)
     return int(tokenizer.convert_tokens_to_ids("<|im_end|>"))
 
 
@@ -60,7 +63,7 @@ def test_a_mixture_of_experts_is_trained_by_shards_and_sampled_by_engines(cluste
     )
     model = job.output() / "model"
     before, after = (load_file(one / "model.safetensors") for one in (inputs / "mixture", model))
-    assert after.keys() == before.keys()
+    assert {name: values.dtype for name, values in after.items()} == dict.fromkeys(before, torch.bfloat16)
     assert all((after[name] != before[name]).any() for name in after if ".experts." in name)
     assert json.loads((model / "generation_config.json").read_text())["eos_token_id"] == [EOS_ID, turn_end]
     job.delete()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from longshore.checks.safetensors import DamagedFile, tensor_sizes
+from longshore.checks.safetensors import DamagedFile, StoredTensor, stored_tensors
 
 INDEX: Final = "model.safetensors.index.json"
 _SHARD: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
@@ -51,10 +51,14 @@ def is_weight(name: str, num_layers: int | None) -> bool:
     return not (is_beyond or any(part.startswith("mtp") for part in parts) or name.endswith(_FREQUENCIES))
 
 
+def weights_of(directory: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a checkpoint whose files have no mistake; one that is in several files is there once."""
+    return {name: tensor for path in weight_files(directory) for name, tensor in stored_tensors(path).items()}
+
+
 def num_parameters(directory: Path) -> int:
-    """Of a checkpoint whose files have no mistake; a weight that is in several files counts once."""
-    sizes = {name: size for path in weight_files(directory) for name, size in tensor_sizes(path).items()}
-    return sum(sizes.values())
+    """Of a checkpoint whose files have no mistake."""
+    return sum(tensor.num_values for tensor in weights_of(directory).values())
 
 
 def model_file_mistakes(directory: Path, name: str, field: str = "model.path") -> list[str]:
@@ -90,7 +94,7 @@ def _weight_mistakes(directory: Path, at: str, within: str) -> Iterator[str]:
     found: dict[str, set[str]] = {}
     for file in files:
         try:
-            found[file] = set(tensor_sizes(directory / file))
+            found[file] = set(stored_tensors(directory / file))
         except DamagedFile as error:
             yield f"{within}/{file} {error}"
         except OSError as error:

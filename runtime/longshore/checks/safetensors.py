@@ -7,10 +7,12 @@ documentation, "Format".
 import json
 import math
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-_LENGTH_BYTES: Final = 8
+LENGTH_BYTES: Final = 8
+"""Of the length of the header, before it."""
 _MAX_HEADER_BYTES: Final = 100_000_000
 """The limit of the safetensors library."""
 _LFS_POINTER: Final = b"version https://git-lfs"
@@ -20,8 +22,31 @@ class DamagedFile(ValueError):
     """The file is not whole: what is wrong with it, as the end of a sentence that begins with its name."""
 
 
-def tensor_sizes(path: Path) -> dict[str, int]:
-    """Return the number of values by name of the tensors in a file whose size is what its header promises.
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor is in its file, and how its values are written."""
+
+    dtype: str
+    """In the words of the format, such as F32 or BF16."""
+    shape: tuple[int, ...]
+    begin: int
+    """Position of its first byte in the file."""
+    end: int
+    """Position after its last byte."""
+
+    @property
+    def num_values(self) -> int:
+        """Of the whole tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """In the file."""
+        return self.end - self.begin
+
+
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors in a file whose size is what its header promises, by name.
 
     Raises:
         DamagedFile: it is cut off, or no safetensors file.
@@ -29,25 +54,26 @@ def tensor_sizes(path: Path) -> dict[str, int]:
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        start = file.read(max(_LENGTH_BYTES, len(_LFS_POINTER)))
+        start = file.read(max(LENGTH_BYTES, len(_LFS_POINTER)))
         if start == _LFS_POINTER:
             raise DamagedFile("is a pointer of Git LFS instead of weights; run `git lfs pull` and copy it again")
-        if len(start) < _LENGTH_BYTES:
+        if len(start) < LENGTH_BYTES:
             raise DamagedFile(f"is cut off: it has {size} bytes; copy it again")
-        (length,) = struct.unpack("<Q", start[:_LENGTH_BYTES])
+        (length,) = struct.unpack("<Q", start[:LENGTH_BYTES])
         if length > _MAX_HEADER_BYTES:
             raise DamagedFile("is no safetensors file: it has no header; copy it again")
-        file.seek(_LENGTH_BYTES)
+        file.seek(LENGTH_BYTES)
         header = file.read(length)
     if len(header) < length:
         raise DamagedFile(f"is cut off within its header: it has {size:,} bytes; copy it again")
-    tensors = _tensors(header)
-    promised = _LENGTH_BYTES + length + max((_end(entry) for entry in tensors.values()), default=0)
+    begin = LENGTH_BYTES + length
+    tensors = {name: _stored_tensor(entry, begin) for name, entry in _tensors(header).items()}
+    promised = max((tensor.end for tensor in tensors.values()), default=begin)
     if size < promised:
         raise DamagedFile(f"is cut off: it has {size:,} bytes of {promised:,}; copy it again")
     if size > promised:
         raise DamagedFile(f"is damaged: it has {size:,} bytes instead of {promised:,}; copy it again")
-    return {name: _num_values(entry) for name, entry in tensors.items()}
+    return tensors
 
 
 def _tensors(header: bytes) -> dict[str, Any]:
@@ -60,18 +86,15 @@ def _tensors(header: bytes) -> dict[str, Any]:
     return {name: entry for name, entry in entries.items() if name != "__metadata__"}
 
 
-def _num_values(entry: Any) -> int:
+def _stored_tensor(entry: Any, begin: int) -> StoredTensor:
+    """`begin`: where the tensors begin in the file."""
+    try:
+        first, end = entry["data_offsets"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise DamagedFile("is damaged: its header does not say where its tensors are; copy it again") from error
+    if not isinstance(first, int) or not isinstance(end, int):
+        raise DamagedFile("is damaged: its header does not say where its tensors are; copy it again")
     shape = entry.get("shape")
     if not isinstance(shape, list) or not all(isinstance(length, int) for length in shape):
         raise DamagedFile("is damaged: its header does not say how large its tensors are; copy it again")
-    return math.prod(shape)
-
-
-def _end(entry: Any) -> int:
-    try:
-        _, end = entry["data_offsets"]
-    except (TypeError, KeyError, ValueError) as error:
-        raise DamagedFile("is damaged: its header does not say where its tensors are; copy it again") from error
-    if not isinstance(end, int):
-        raise DamagedFile("is damaged: its header does not say where its tensors are; copy it again")
-    return end
+    return StoredTensor(str(entry.get("dtype")), tuple(shape), begin + first, begin + end)

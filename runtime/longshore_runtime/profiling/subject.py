@@ -3,12 +3,10 @@
 import hashlib
 import json
 import shutil
-import struct
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +14,7 @@ import ray
 
 from longshore.api.pods import ElasticWorkers, Workers
 from longshore.api.spec import RLJobSpec
+from longshore.checks.model_files import num_parameters
 from longshore.sim.profile import CPU, Shape, Subject
 from longshore_runtime.cluster.placement import placement, set_environment
 
@@ -70,17 +69,6 @@ def shape_of(config: Mapping[str, Any], num_parameters: int, value_bytes: int) -
         kv_bytes_per_token=2 * text["num_hidden_layers"] * num_kv_heads * head_size * value_bytes,
         bytes_per_parameter=value_bytes,
     )
-
-
-def num_parameters(model: Path) -> int:
-    """Count the parameters of a checkpoint from the headers of its safetensors files: 8 bytes of length, then JSON."""
-    total = 0
-    for file in model.glob("*.safetensors"):
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            header: dict[str, Any] = json.loads(opened.read(length))
-        total += sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-    return max(1, total)
 
 
 def _value_bytes(spec: RLJobSpec) -> int:

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from longshore.checks.model_files import INDEX, is_weight, model_file_mistakes
-from longshore.checks.safetensors import DamagedFile, tensor_sizes
+from longshore.checks.safetensors import DamagedFile, stored_tensors
 
 WEIGHTS = {"embed.weight": np.ones((8, 4), np.float32), "head.weight": np.ones((4, 8), np.float16)}
 
@@ -92,18 +92,30 @@ def test_a_directory_that_is_not_there_is_one_mistake(tmp_path: Path) -> None:
 def test_no_cut_of_a_file_goes_unnoticed(tmp_path: Path, size: int) -> None:
     path = tmp_path / "whole.safetensors"
     save_file(WEIGHTS, path)
-    assert tensor_sizes(path) == {name: values.size for name, values in WEIGHTS.items()}
+    found = stored_tensors(path)
+    assert {name: (tensor.dtype, tensor.shape) for name, tensor in found.items()} == {
+        "embed.weight": ("F32", (8, 4)),
+        "head.weight": ("F16", (4, 8)),
+    }
+    for name, tensor in found.items():
+        assert path.read_bytes()[tensor.begin : tensor.end] == WEIGHTS[name].tobytes()
     cut(path, size)
     with pytest.raises(DamagedFile):
-        tensor_sizes(path)
+        stored_tensors(path)
 
 
 def test_a_header_that_lies_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "odd.safetensors"
-    for header in (b"[]", b'{"a": 1}', b'{"a": {"data_offsets": ["x", "y"]}}', b"\xff\xfe"):
+    for header in (
+        b"[]",
+        b'{"a": 1}',
+        b'{"a": {"data_offsets": ["x", "y"]}}',
+        b'{"a": {"data_offsets": [0, 0]}}',
+        b"\xff\xfe",
+    ):
         path.write_bytes(struct.pack("<Q", len(header)) + header)
         with pytest.raises(DamagedFile):
-            tensor_sizes(path)
+            stored_tensors(path)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from longshore.api.training import TrainerBackend
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore_runtime.checkpoint import CheckpointStore, export_model, export_progress
+from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.errors import UserError
 from longshore_runtime.trainer.saved_by import require_own, sign
@@ -125,26 +125,6 @@ def test_a_copy_that_a_user_keeps_beside_the_checkpoints_is_no_checkpoint_and_st
         "step-2",
         "step-best",
     ]
-
-
-def test_the_exported_model_has_weights_and_no_trainer_state(tmp_path: Path) -> None:
-    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save_weights)
-    for _ in range(2):
-        export_model(checkpoint, tmp_path / "model")
-        assert [path.name for path in (tmp_path / "model").iterdir()] == ["model.safetensors"]
-
-
-def test_of_the_copy_of_a_model_the_bytes_of_its_weights_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save_weights)
-    target, seen = tmp_path / "final", [export_progress(checkpoint, tmp_path / "final")]
-    monkeypatch.setattr(
-        "longshore_runtime.checkpoint.sync_tree", lambda copied: seen.append(export_progress(checkpoint, target))
-    )
-    export_model(checkpoint, target)
-    num_bytes = len(b"weights")
-    assert seen == [(0, num_bytes), (num_bytes, num_bytes)]
 
 
 def test_a_backend_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None:

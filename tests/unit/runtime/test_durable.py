@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from longshore_runtime import durable
-from longshore_runtime.checkpoint import CheckpointStore, export_model
+from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.durable import is_no_room, no_room
 from longshore_runtime.errors import UserError
 from longshore_runtime.logs import _Lines
+from longshore_runtime.model_export import ModelExport
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -100,9 +101,9 @@ def test_a_model_for_which_there_is_no_room_is_one_sentence(tmp_path: Path, monk
     def full(*_: object, **__: object) -> None:
         raise FULL
 
-    monkeypatch.setattr("longshore_runtime.checkpoint.shutil.copytree", full)
+    monkeypatch.setattr("longshore_runtime.model_export.shutil.copytree", full)
     with pytest.raises(UserError, match=f"the volume is full: {tmp_path}/final cannot be written"):
-        export_model(checkpoint, tmp_path / "final")
+        ModelExport().write(checkpoint, tmp_path / "final")
 
 
 @pytest.fixture

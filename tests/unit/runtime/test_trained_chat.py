@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from longshore_runtime.checkpoint import CheckpointStore, export_model
+from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.model_export import ModelExport
 from longshore_runtime.trained_chat import TrainedChat
 
 
@@ -54,6 +55,12 @@ def test_the_chat_template_of_the_job_goes_with_the_final_model(tmp_path: Path) 
         (directory / "chat_template.jinja").write_text("that of the tokenizer")
 
     checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save)
-    export_model(checkpoint, tmp_path / "model", TrainedChat(template="{{ messages }} ü"))
+    ModelExport(TrainedChat(template="{{ messages }} ü")).write(checkpoint, tmp_path / "model")
     assert (tmp_path / "model" / "chat_template.jinja").read_text(encoding="utf-8") == "{{ messages }} ü"
     assert (checkpoint.model / "chat_template.jinja").read_text() == "that of the tokenizer"
+
+
+def test_a_configuration_may_hold_what_json_does_not_know(tmp_path: Path) -> None:
+    files(tmp_path, config={"eos_token_id": 2, "time_step_limit": [0.0, float("inf")]})
+    TrainedChat(end_tokens=(9,)).write(tmp_path)
+    assert json.loads((tmp_path / "generation_config.json").read_text()) == {"eos_token_id": [2, 9]}

@@ -16,11 +16,12 @@ from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
 from longshore.policy.round import ResponseId
-from longshore_runtime.checkpoint import Checkpoint, CheckpointStore, export_progress
+from longshore_runtime.checkpoint import Checkpoint, CheckpointStore
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
+from longshore_runtime.model_export import ModelExport
 from longshore_runtime.rollout.events import EngineOutput
 from longshore_runtime.stop import Stop
 from tests.properties import examples
@@ -98,9 +99,11 @@ def test_a_checkpoint_that_takes_long_says_how_many_bytes_are_written(monkeypatc
 def test_the_copy_of_the_final_model_says_how_many_bytes_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Semaphore(0)
 
-    def measured(newest: Checkpoint, target: Path) -> tuple[int, int]:
+    progress = ModelExport.progress
+
+    def measured(export: ModelExport, newest: Checkpoint, target: Path) -> tuple[int, int]:
         asked.release()
-        return export_progress(newest, target)
+        return progress(export, newest, target)
 
     def slow(copied: Path) -> None:
         """Lasts until the progress was asked for twice after the files were there, and so reported once."""
@@ -111,8 +114,8 @@ def test_the_copy_of_the_final_model_says_how_many_bytes_are_written(monkeypatch
             assert all(asked.acquire(timeout=60) for _ in range(3))
 
     monkeypatch.setattr("longshore_runtime.run_checkpoints.PROGRESS_EVERY_S", 0.001)
-    monkeypatch.setattr("longshore_runtime.run_checkpoints.export_progress", measured)
-    monkeypatch.setattr("longshore_runtime.checkpoint.sync_tree", slow)
+    monkeypatch.setattr(ModelExport, "progress", measured)
+    monkeypatch.setattr("longshore_runtime.model_export.sync_tree", slow)
     reports = run().reports
     reported = [one.progress for one in reports if one.progress and one.progress.detail == "the final model"]
     (num_bytes,) = {progress.total for progress in reported}
@@ -336,7 +339,7 @@ def test_an_evaluation_of_the_final_weights_is_not_repeated(tmp_path: Path, monk
 
     job: dict[str, Any] = {"held_out": PROMPTS.train[:4], "evaluation": Evaluation(every_steps=2), "every": 3}
     with monkeypatch.context() as patched:
-        patched.setattr("longshore_runtime.run_checkpoints.export_model", killed)
+        patched.setattr(ModelExport, "write", killed)
         assert run(root=tmp_path, **job).error
     assert run(root=tmp_path, **job).error == ""
     rows = [json.loads(line) for line in (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()]

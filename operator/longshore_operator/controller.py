@@ -1,10 +1,9 @@
 """Observe, decide, apply: one pass over one job."""
 
-import asyncio
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,9 +15,10 @@ from longshore.api import names
 from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
-from longshore_kube.errors import ApiError, KubeError, Unreadable
+from longshore_kube.errors import ApiError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
 from longshore_operator.execute import ApplyFailed, Executor, replace_status, status_fields, write_status
+from longshore_operator.existing_jobs import ExistingJobs
 from longshore_operator.handlers import JobNews
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.job_memory import JobMemory
@@ -39,8 +39,6 @@ from longshore_operator.sharing.view import SharingView
 from longshore_operator.stored_job import StoredJob, read_job
 
 _SECRET_BYTES = 32
-_RELIST_PAUSE_S = 5.0
-
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +66,7 @@ class Controller:
         self._clock = clock
         self._memories: dict[Key, JobMemory] = {}
         self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
-        self._namespace = namespace
+        self._existing = ExistingJobs(kube, namespace)
         self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
         self._pod_groups = PodGroupDesk(kube, config)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
@@ -109,20 +107,11 @@ class Controller:
 
     async def open_admission(self) -> None:
         """List the existing jobs, if jobs have to be admitted; never return."""
-        while self._desk.is_open:
-            try:
-                await self._desk.expect(self._existing_jobs())
-                break
-            except KubeError as error:
-                log.warning("jobs could not be listed; none is admitted until they are", error=repr(error))
-                await asyncio.sleep(_RELIST_PAUSE_S)
-        await asyncio.Event().wait()
+        await self._existing.admit_once_known(self._desk)
 
-    async def _existing_jobs(self) -> AsyncIterator[list[Key]]:
-        path = self._kube.path(names.KIND, self._namespace)
-        async for page in self._kube.client.pages(path, metadata_only=True):
-            found = (item["metadata"] for item in page.get("items") or ())
-            yield [(metadata["namespace"], metadata["name"]) for metadata in found]
+    async def find_deletions(self) -> None:
+        """Wake jobs that are not there any more, although the watch did not say so; never return."""
+        await self._existing.find_deletions(lambda: self._memories, self.schedule.wake)
 
     def _forget(self, key: Key) -> None:
         self._memories.pop(key, None)

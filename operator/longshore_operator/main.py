@@ -181,6 +181,7 @@ async def run(options: OperatorOptions, access: Access, stop: asyncio.Event) -> 
             stop.wait(),
             controller.informer.run(),
             controller.open_admission(),
+            controller.find_deletions(),
             controller.follow_kueue(),
             _watch_jobs(kube, access, options.namespace, controller, stop),
         ]

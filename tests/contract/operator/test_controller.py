@@ -13,7 +13,7 @@ import pytest
 from longshore.api.rljob import RLJob
 from longshore_kube.access import Access
 from longshore_kube.client import Client, Patch
-from longshore_operator import schedule
+from longshore_operator import existing_jobs, schedule
 from longshore_operator.children import children
 from longshore_operator.controller import Controller
 from longshore_operator.execute import Executor
@@ -297,6 +297,32 @@ async def test_a_job_is_read_although_one_of_its_name_has_ended_and_nobody_saw_t
     news = await ended_job(operator)
     operator.controller.on_news(KEY, replace(news, uid="another", is_listed=True))
     assert operator.controller.schedule.num_pending() == 1
+
+
+async def test_a_job_that_is_deleted_after_its_end_is_forgotten_although_nobody_saw_it_go(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = await ended_job(operator)
+    await operator.create("other", SPEC)
+    schedule = operator.controller.schedule
+    schedule.open()
+    schedule.wake(("default", "other"))
+    await operator.until_no_pass_is_due()
+    assert phases_of(operator) == {"demo", "other"}
+    await operator.kube.delete("RLJob", *KEY, news.uid)
+    monkeypatch.setattr(existing_jobs, "_DELETIONS_EVERY_S", 0.01)
+    looking = asyncio.create_task(operator.controller.find_deletions())
+    async with asyncio.timeout(60):
+        while phases_of(operator) != {"other"}:  # noqa: ASYNC110 - passes end without telling anybody
+            await asyncio.sleep(0.01)
+    looking.cancel()
+
+
+def phases_of(operator: Operator) -> set[str]:
+    """Names of the jobs whose phase the operator shows."""
+    metrics = operator.metrics.registry.collect()
+    samples = [sample for metric in metrics for sample in metric.samples]
+    return {one.labels["job_name"] for one in samples if one.name == "longshore_operator_job_phase"}
 
 
 async def test_a_job_that_changed_is_looked_at_before_those_that_are_only_listed(operator: Operator) -> None:

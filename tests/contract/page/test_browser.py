@@ -13,6 +13,7 @@ from docs.screenshots import pictures
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity
 from longshore.page import document
 from longshore.page.build import job_head
+from longshore.page.curves import curves
 from longshore.page.fleet import FleetView
 from longshore_cli.page.fleet import extended, fleet_jobs
 from longshore_cli.page.server import fleet_page
@@ -27,6 +28,9 @@ pytestmark = needs_browser
 
 NUM_STEPS = 12
 ASSETS = Path(__file__).parents[3] / "docs" / "assets"
+ENDED = ReportRequest(
+    name="demo", namespace="team", spec=spec(), runtime=status(NUM_STEPS), cluster=cluster(is_finished=True)
+)
 HAS_SAMPLES = "document.querySelector('.response pre') !== null"
 COLOURS = """(() => {
   const canvas = document.querySelector('canvas.timeline');
@@ -61,11 +65,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def report(output: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a report."""
-    request = ReportRequest(
-        name="demo", namespace="team", spec=spec(), runtime=status(NUM_STEPS), cluster=cluster(is_finished=True)
-    )
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(document.report(report_view(request, JobFiles(output), 1.79e9)), encoding="utf-8")
+    path.write_text(document.report(report_view(ENDED, JobFiles(output), 1.79e9)), encoding="utf-8")
     return path.as_uri()
 
 
@@ -92,6 +93,19 @@ async def test_a_report_shows_everything_without_asking_anybody(page: Browser, r
     for shown in ("reward 1", "advantage 0.5", "120 tokens", "ended by itself", "maths 1", "version 11: 120"):
         assert shown in sample
     assert await page.evaluate(UNNAMED) == []
+
+
+@pytest.mark.parametrize(("max_points", "sentence"), [(4, "A point of a curve stands for 3 steps"), (NUM_STEPS, "")])
+async def test_the_page_of_a_long_run_says_what_a_point_is(
+    page: Browser, output: Path, tmp_path: Path, max_points: int, sentence: str
+) -> None:
+    files = JobFiles(output)
+    view = report_view(ENDED, files, 1.79e9).model_copy(update={"curves": curves(files.rows(), max_points)})
+    (tmp_path / "report.html").write_text(document.report(view), encoding="utf-8")
+    await page.open((tmp_path / "report.html").as_uri())
+    await page.until(HAS_SAMPLES)
+    text = await page.evaluate("document.querySelector('main').innerText")
+    assert ("A point of a curve" in text, sentence in text) == (bool(sentence), True)
 
 
 async def test_what_models_wrote_stays_text(page: Browser, report: str) -> None:

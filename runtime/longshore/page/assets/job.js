@@ -44,11 +44,12 @@ class Page {
     this.roundBox = el("div", { class: "card" },
       el("div", { class: "bar" }, "Round", this.older, this.roundSelect, this.newer), this.timeline.node);
     this.noRound = el("p", { class: "empty" }, "No round has been recorded yet.");
+    this.means = el("p", { class: "dim" });
     this.events = el("div", {});
     this.metricSelect = el("select", { "aria-label": "Metric", change: () => this.showMetric() });
     this.config = el("pre", { class: "text", tabindex: "0" });
     const section = (id, title, ...children) => el("section", { id, "aria-labelledby": id + "-title" }, el("h2", { id: id + "-title" }, title), children);
-    this.main = el("main", {}, this.notes,
+    this.main = el("main", {}, this.notes, this.means,
       section("learning", "Learning", cards("reward", "heldOut", "entropy", "gradient", "groups")),
       section("lengths", "Lengths", cards("lengths", "distribution", "others", "cut")),
       section("timeline", "Timeline", this.noRound, this.roundBox),
@@ -172,6 +173,8 @@ class Page {
 
   showCurves(view) {
     const curves = view.curves, steps = curves.steps, charts = this.charts, metrics = (...pairs) => metricSeries(curves, pairs);
+    this.means.hidden = curves.steps_per_point === 1;
+    this.means.textContent = "A point of a curve stands for " + curves.steps_per_point + " steps: their mean, the extreme of what is lowest or highest, and the last evaluation.";
     charts.reward.show(steps, metrics(["mean", "critic/rewards/mean"], ["lowest", "critic/rewards/min", { width: 0.7 }], ["highest", "critic/rewards/max", { width: 0.7 }]));
     charts.heldOut.show(steps, metrics(["all prompts", "val/reward/mean", { points: true }], ["longest quarter", "val/reward/longest_quartile", { points: true }]));
     charts.entropy.show(steps, metrics(["entropy", "actor/entropy"]));

@@ -18,7 +18,7 @@ import structlog
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes
+from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes, write_whole
 from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
 from longshore_runtime.errors import UserError
 
@@ -29,6 +29,7 @@ _NAME: Final = re.compile(rf"{_PREFIX}(\d{{6,}})", re.ASCII)
 """Users may keep copies under other names beside them."""
 UNFINISHED: Final = ".unfinished-"
 TRAINER_DIR: Final = "trainer"
+_STATE_FILE: Final = "state.json"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Checkpoint:
 
     def state(self) -> dict[str, Any]:
         """Return what was given to `publish`."""
-        state: dict[str, Any] = orjson.loads((self.path / "state.json").read_bytes())
+        state: dict[str, Any] = orjson.loads((self.path / _STATE_FILE).read_bytes())
         return state
 
     def kept(self) -> dict[ResponseId, Completion]:
@@ -57,11 +58,11 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of a job."""
 
-    def __init__(self, directory: Path, keep: int, check: Callable[[], None] = lambda: None) -> None:
-        """`check` raises UserError where this job is not to write checkpoints any more."""
+    def __init__(self, directory: Path, keep: int, require_own: Callable[[], None] = lambda: None) -> None:
+        """`require_own` raises UserError or Interrupted where this job is not to write any more."""
         self._directory = directory
         self._keep = keep
-        self._check = check
+        self.require_own = require_own
 
     def progress(self, step: int) -> tuple[int, int]:
         """Bytes of the checkpoint that is being written, and of the newest one, which is about as large (0: none).
@@ -84,14 +85,17 @@ class CheckpointStore:
     ) -> Checkpoint:
         """Write a checkpoint aside, make it durable, and give it its name in one move; then prune old ones.
 
-        A checkpoint of that step that is there already stays as it is.
+        One of that step that is there already has its weights and partial responses, and takes the new state: the step
+        was evaluated since.
 
         Raises:
             UserError: there is no room for it, or another job writes checkpoints here.
         """
-        self._check()
+        self.require_own()
         final = self._directory / f"{_PREFIX}{step:06d}"
+        content = orjson.dumps(dict(state), option=orjson.OPT_INDENT_2)
         if final.exists():
+            write_whole(final / _STATE_FILE, content)
             return Checkpoint(step, final)
         unfinished = self._unfinished(step)
         self._remove_unfinished()
@@ -99,16 +103,16 @@ class CheckpointStore:
         try:
             (unfinished / TRAINER_DIR).mkdir(parents=True)
             save_trainer(unfinished / TRAINER_DIR)
-            (unfinished / "state.json").write_bytes(orjson.dumps(dict(state), option=orjson.OPT_INDENT_2))
+            (unfinished / _STATE_FILE).write_bytes(content)
             (unfinished / "kept.json").write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
             sync_tree(unfinished)
-            self._check()  # Writing may have taken minutes.
+            self.require_own()  # Writing may have taken minutes.
             unfinished.rename(final)
             sync(self._directory)
         except Exception as error:
             is_full = is_no_room(error, self._directory)
+            self.require_own()  # It may be the checkpoint of another coordinator, which removes what is unfinished.
             shutil.rmtree(unfinished, ignore_errors=True)
-            self._check()  # Another coordinator removes what is unfinished.
             if is_full:
                 raise UserError(no_room(final, needed_bytes)) from error
             raise

@@ -1,12 +1,14 @@
 """The final model: the weights of a checkpoint as users of the model want them."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Final
 
 from longshore_runtime.checkpoint import UNFINISHED, Checkpoint
-from longshore_runtime.durable import is_no_room, no_room, sync_tree, tree_bytes
+from longshore_runtime.durable import is_no_room, no_room, sync, sync_tree, tree_bytes
 from longshore_runtime.errors import UserError
 from longshore_runtime.tensor_types import TensorTypes, describe_types
 from longshore_runtime.trained_chat import TrainedChat
@@ -24,24 +26,33 @@ class ModelExport:
     chat: TrainedChat = field(default_factory=TrainedChat)
     types: TensorTypes = field(default_factory=TensorTypes)
 
-    def write(self, checkpoint: Checkpoint, target: Path) -> None:
-        """Copy the weights of a checkpoint, without trainer state, so that `target` is complete or absent."""
+    def write(self, checkpoint: Checkpoint, target: Path, require_own: Callable[[], None] = lambda: None) -> None:
+        """Copy the weights of a checkpoint, without trainer state, so that `target` is complete or absent.
+
+        `require_own` raises where this job is not to write there any more.
+
+        Raises:
+            UserError: there is no room for it.
+        """
+        require_own()
+        for left in target.parent.glob(f"{UNFINISHED}*"):
+            shutil.rmtree(left, ignore_errors=True)
         unfinished = _unfinished(target)
-        shutil.rmtree(unfinished, ignore_errors=True)
         try:
             shutil.copytree(checkpoint.model, unfinished, ignore=_IGNORED, copy_function=self._copy)
             if not self.types.are_those_of_trainers:
                 describe_types(unfinished)
             self.chat.write(unfinished)
             sync_tree(unfinished)
-        except (OSError, shutil.Error) as error:
+            require_own()  # Copying may have taken minutes.
+            _replace(unfinished, target)
+        except Exception as error:
             is_full = is_no_room(error, target.parent)
+            require_own()  # Another coordinator removes what is unfinished.
             shutil.rmtree(unfinished, ignore_errors=True)
             if is_full:
                 raise UserError(no_room(target)) from error
             raise
-        shutil.rmtree(target, ignore_errors=True)
-        unfinished.rename(target)
 
     def progress(self, checkpoint: Checkpoint, target: Path) -> tuple[int, int]:
         """Return bytes of the copy that `write` makes, so far and in the end. Called from any thread."""
@@ -62,6 +73,18 @@ class ModelExport:
 
     def _is_converted(self, saved: Path) -> bool:
         return saved.suffix == ".safetensors" and not self.types.are_those_of_trainers
+
+
+def _replace(finished: Path, target: Path) -> None:
+    if target.exists():
+        # Renamed first, so that no reader sees a model that lacks files, and files may be open elsewhere, as on NFS.
+        old = Path(mkdtemp(prefix=UNFINISHED, dir=target.parent))
+        target.rename(old)
+        finished.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        finished.rename(target)
+    sync(target.parent)
 
 
 def _unfinished(target: Path) -> Path:

@@ -124,7 +124,7 @@ class RunCheckpoints:
             parts.recorder.progress(ProgressUnit.BYTES, *parts.export.progress(newest, model), "the final model")
 
         with repeated(report, PROGRESS_EVERY_S):
-            parts.export.write(newest, model)
+            parts.export.write(newest, model, parts.checkpoints.require_own)
         return parts.storage.relative(model)
 
 

@@ -21,6 +21,7 @@ from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.trackers import missing_packages
 from longshore.policy.auto import Auto, free_handovers
+from longshore.policy.log_prob_mismatch import engines_are_exact
 from longshore.policy.long_round_updates import expected_updates
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape, RoundPolicy
@@ -170,10 +171,11 @@ class PartsBuilder:
         )
 
     def _export(self, stop_tokens: tuple[int, ...]) -> ModelExport:
-        chat = self._spec.data.chat
+        chat, engine = self._spec.data.chat, self._spec.rollout.engine
+        is_float32 = engines_are_exact(engine.dtype, have_accelerators=self._spec.workers.has_accelerator)
         return ModelExport(
             TrainedChat((chat.template if chat is not None else None) or "", stop_tokens),
-            TensorTypes.of(self._storage.resolve(self.model)),
+            TensorTypes() if is_float32 else TensorTypes.of(self._storage.resolve(self.model)),
         )
 
     def _begin(self, activity: RuntimeActivity) -> None:

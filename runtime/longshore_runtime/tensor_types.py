@@ -1,4 +1,4 @@
-"""Types of a model's weights: trainers save float32, and the final model has the types that its files had before.
+"""Types of a model's weights: trainers save float32, and engines sampled with the types that its files had before.
 
 Files are converted part by part, because the pod of the coordinator has less memory than the weights take.
 """
@@ -31,7 +31,8 @@ def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
 
 
 def _float16(values: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    return values.astype("<f2")
+    with np.errstate(over="ignore"):  # As engines do.
+        return values.astype("<f2")
 
 
 _ROUND: Final[Mapping[str, Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]]] = {
@@ -90,6 +91,8 @@ class TensorTypes:
 def describe_types(model: Path) -> None:
     """Correct what the configuration and the index of a converted model say of its weights."""
     tensors, num_values = weights_of(model).values(), Counter[str]()
+    if not tensors:
+        return  # The trainer `Fake` saves none.
     for tensor in tensors:
         num_values[tensor.dtype] += tensor.num_values
     ((most, _),) = num_values.most_common(1)

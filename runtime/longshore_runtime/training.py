@@ -97,8 +97,8 @@ class TrainingLoop:
         if self._state.evaluated_step != self._state.step:  # An attempt before this one may have come as far.
             self._state = self._evaluator.run(self._state)
         self.checkpoint()
-        final_model = self._checkpoints.export_model(self._state.step)
         self._parts.gpus.idle(self._turns.to_training)  # Others need not wait until the pods have ended.
+        final_model = self._checkpoints.export_model(self._state.step)
         self._parts.recorder.finished(final_model)
 
     def restore(self) -> None:
@@ -143,6 +143,7 @@ class TrainingLoop:
         ).with_rewards(self._parts.rewards.export_state())
         self.num_steps += 1
         self._lengths[done.result.end.kind].extend(done.result.finished_tokens)
+        self._parts.checkpoints.require_own()  # Another job that has begun here has cut the files back to its steps.
         report_step(self._parts, self._regrouping, self._gate, self._alarms, self._state, done, marks)
         self._parts.stop.require_none()
         if self._evaluator.is_due(self._state.step):

@@ -33,11 +33,19 @@ def mismatch_limit(rollout: Rollout, *, engines_have_accelerators: bool, trainer
 def default_limit(*, engine_dtype: str, engines_have_accelerators: bool, trainers_have_accelerators: bool) -> float:
     """Return the limit of a job that sets none; `engine_dtype` as in `rollout.engine.dtype`.
 
-    Trainers compute in float32 on the CPU and in bfloat16 on accelerators; engines with `auto` in float32 on the CPU,
-    and in the type of the checkpoint on accelerators, which is a 16-bit one as a rule.
+    Trainers compute in float32 on the CPU and in bfloat16 on accelerators.
     """
-    engines_are_exact = engine_dtype == "float32" or (engine_dtype == "auto" and not engines_have_accelerators)
-    return FLOAT32_LIMIT if engines_are_exact and not trainers_have_accelerators else SIXTEEN_BIT_LIMIT
+    is_exact = engines_are_exact(engine_dtype, have_accelerators=engines_have_accelerators)
+    return FLOAT32_LIMIT if is_exact and not trainers_have_accelerators else SIXTEEN_BIT_LIMIT
+
+
+def engines_are_exact(engine_dtype: str, *, have_accelerators: bool) -> bool:
+    """Return whether engines compute in float32, with the weights of the trainers as they are.
+
+    With `auto` they do on the CPU. On accelerators they take the type of the checkpoint, which is a 16-bit one as a
+    rule.
+    """
+    return engine_dtype == "float32" or (engine_dtype == "auto" and not have_accelerators)
 
 
 def exceeds(mean: float, limit: float) -> bool:

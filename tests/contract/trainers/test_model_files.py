@@ -1,6 +1,7 @@
 """What directories of models hold besides weights that are as expected, and what checkpoints keep of it."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from transformers import (
     FalconConfig,
     FalconForCausalLM,
     GenerationConfig,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     OPTConfig,
     OPTForCausalLM,
 )
@@ -128,6 +131,24 @@ def test_a_model_without_settings_of_generation_still_says_where_responses_end(m
     assert GenerationConfig.from_pretrained(tmp_path / "checkpoint").eos_token_id == end
 
 
+def test_a_directory_whose_name_begins_like_a_file_of_a_tokenizer_is_left_alone(model: Path, tmp_path: Path) -> None:
+    source = copied(model, tmp_path / "source")
+    (source / "tokenizer").mkdir()
+    TorchTrainer(source, OPTIONS).save(tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint" / "tokenizer").exists()
+
+
+@pytest.mark.parametrize("backend", [TrainerBackend.MEGATRON, TrainerBackend.TORCH])
+def test_no_checkpoint_without_a_tokenizer_is_written_when_the_model_was_deleted(
+    backend: TrainerBackend, tmp_path: Path
+) -> None:
+    source = build(tmp_path / "source", Family("qwen2", tied=True))
+    trainer = create_trainer(TrainerSpec(backend, OPTIONS), source, "source", World())
+    shutil.rmtree(source)
+    with pytest.raises(OSError, match=r"No such file|source"):
+        trainer.save(tmp_path / "checkpoint")
+
+
 def test_every_file_of_a_tokenizer_is_in_a_checkpoint(model: Path, tmp_path: Path) -> None:
     source = copied(model, tmp_path / "source")
     files = {"added_tokens.json", "tekken.json", "qwen.tiktoken", "tokenization_qwen.py"}
@@ -168,3 +189,13 @@ def test_dropout_is_off_wherever_a_model_keeps_its_share(kind: Any, config: Any,
         first, second = (model.response_tokens(SAMPLES, 1.0).log_probs for _ in range(2))
     assert torch.equal(first, second)
     assert model.module.config.attention_dropout == 0.5, "what is saved with the model stays"
+
+
+def test_a_model_whose_layers_are_no_model_of_their_own_is_refused_at_the_start(tmp_path: Path) -> None:
+    config = Llama4TextConfig(
+        vocab_size=128, hidden_size=32, intermediate_size=32, intermediate_size_mlp=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, head_dim=16, num_local_experts=2,
+    )  # fmt: skip
+    Llama4ForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="choose another architecture"):
+        create_trainer(TrainerSpec(TrainerBackend.TORCH, OPTIONS), tmp_path, "the-model", World())

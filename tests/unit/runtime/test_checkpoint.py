@@ -82,6 +82,14 @@ def test_what_is_written_of_a_checkpoint_is_compared_with_the_newest_one(tmp_pat
     assert done == 1000 < total
 
 
+def test_a_checkpoint_that_is_there_keeps_its_weights_and_takes_the_state_after_an_evaluation(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    store.publish(10, {"evaluated_step": 0}, KEPT, save_weights)
+    again = store.publish(10, {"evaluated_step": 10}, KEPT, lambda _: pytest.fail("the weights are there"))
+    assert (again.state(), again.kept()) == ({"evaluated_step": 10}, KEPT)
+    assert store.newest() == again
+
+
 def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     for step in (5, 10, 15):

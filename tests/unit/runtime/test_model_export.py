@@ -101,6 +101,33 @@ def test_the_configuration_names_the_type_of_most_values(tmp_path: Path) -> None
     assert json.loads((tmp_path / "model" / "config.json").read_bytes()) == wanted
 
 
+@pytest.mark.parametrize("types", [TensorTypes(), HALF])
+def test_a_model_that_a_server_has_open_on_nfs_is_replaced(
+    types: TensorTypes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are open stay in their directory under another name until they are closed."""
+    checkpoint, export = checkpoint_of(tmp_path, WEIGHTS), ModelExport(types=types)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "open").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr("longshore_runtime.model_export.shutil.rmtree", lambda *_, **__: None)
+        export.write(checkpoint, tmp_path / "model")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
+    export.write(checkpoint, tmp_path / "model")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "model"], "the old one is closed"
+
+
+def test_a_trainer_without_weights_has_nothing_to_convert(tmp_path: Path) -> None:
+    """As the one of the backend Fake, on a real model."""
+
+    def save(trainer: Path) -> None:
+        (trainer / "trainer.json").write_text("{}")
+
+    checkpoint = CheckpointStore(tmp_path / "checkpoints", keep=1).publish(1, {}, {}, save)
+    ModelExport(types=HALF).write(checkpoint, tmp_path / "model")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["trainer.json"]
+
+
 def test_shards_stay_and_their_index_tells_the_new_size(tmp_path: Path) -> None:
     first, second = {"a.weight": WEIGHTS["a.weight"]}, {"a.bias": WEIGHTS["a.bias"]}
     checkpoint = checkpoint_of(tmp_path, first, second)

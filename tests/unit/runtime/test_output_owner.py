@@ -1,11 +1,14 @@
 """Two jobs with one output, of which only one may write."""
 
+import itertools
+import shutil
 from pathlib import Path
 
 import pytest
 
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.model_export import ModelExport
 from longshore_runtime.output_owner import OutputOwner
 
 FIRST = OutputOwner("first", "uid-1", 1)
@@ -62,6 +65,41 @@ def test_a_job_whose_unfinished_checkpoint_another_one_removes_fails_with_the_re
         store(FIRST, tmp_path).publish(20, {"job": "first"}, {}, overtaken)
     newest = store(SECOND, tmp_path).newest()
     assert newest is not None and newest.state() == {"job": "second"}
+
+
+def test_a_job_that_has_lost_its_output_leaves_the_checkpoint_alone_that_the_other_one_writes(tmp_path: Path) -> None:
+    begun: list[Path] = []
+
+    def overtaken(directory: Path) -> None:
+        """The other one is at the same step: it removes what is unfinished, and begins."""
+        SECOND.take(tmp_path)
+        shutil.rmtree(directory.parent)
+        directory.mkdir(parents=True)
+        save(directory)
+        begun.append(directory)
+        raise FileNotFoundError("a file of this checkpoint is gone")
+
+    FIRST.take(tmp_path)
+    with pytest.raises(UserError, match="job second has begun to write here"):
+        store(FIRST, tmp_path).publish(10, {}, {}, overtaken)
+    assert [path.name for path in begun[0].iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("num_calls", [0, 1])
+def test_a_job_that_has_lost_its_output_writes_no_final_model(num_calls: int, tmp_path: Path) -> None:
+    """Before it is copied, or before it gets its name."""
+    FIRST.take(tmp_path)
+    first, calls = store(FIRST, tmp_path), itertools.count()
+    checkpoint = first.publish(10, {}, {}, save)
+
+    def require_own() -> None:
+        if next(calls) == num_calls:
+            SECOND.take(tmp_path)
+        first.require_own()
+
+    with pytest.raises(UserError, match="job second has begun to write here"):
+        ModelExport().write(checkpoint, tmp_path / "model", require_own)
+    assert not (tmp_path / "model").exists()
 
 
 def test_a_coordinator_whose_job_has_a_later_attempt_ends_without_a_word_against_its_user(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import itertools
 import json
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from longshore_runtime.checkpoint import Checkpoint, CheckpointStore
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.engine_protocol import Completion, FinishReason, Request
-from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
+from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost, UserError
 from longshore_runtime.model_export import ModelExport
 from longshore_runtime.rollout.events import EngineOutput
 from longshore_runtime.stop import Stop
@@ -333,11 +334,16 @@ def test_a_stop_while_lost_trainers_catch_up_saves_nothing_of_theirs(tmp_path: P
     assert (resumed.model, resumed.ledger) == (UNDISTURBED.model, UNDISTURBED.ledger)
 
 
-def test_an_evaluation_of_the_final_weights_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("every", [1, 3])
+def test_an_evaluation_of_the_final_weights_is_not_repeated(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where the last step wrote a checkpoint before it."""
+
     def killed(*_: Any) -> None:
         raise Interrupted("killed while the final model is copied")
 
-    job: dict[str, Any] = {"held_out": PROMPTS.train[:4], "evaluation": Evaluation(every_steps=2), "every": 3}
+    job: dict[str, Any] = {"held_out": PROMPTS.train[:4], "evaluation": Evaluation(every_steps=2), "every": every}
     with monkeypatch.context() as patched:
         patched.setattr(ModelExport, "write", killed)
         assert run(root=tmp_path, **job).error
@@ -345,6 +351,22 @@ def test_an_evaluation_of_the_final_weights_is_not_repeated(tmp_path: Path, monk
     rows = [json.loads(line) for line in (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()]
     evaluated = [row["step"] for row in rows if "val/reward/mean" in row]
     assert evaluated == sorted(set(evaluated)) and evaluated[-1] == max(row["step"] for row in rows)
+
+
+def test_a_job_that_has_lost_its_output_records_no_further_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other job has cut the files back to the steps of its checkpoint."""
+    calls = itertools.count()
+
+    def lost() -> None:
+        if next(calls) >= 3:
+            raise UserError("storage.output: another job has begun to write here")
+
+    monkeypatch.setattr("tests.unit.runtime.scripted_loop.CheckpointStore", partial(CheckpointStore, require_own=lost))
+    failed = run(root=tmp_path, every=10)
+    assert "another job" in failed.error
+    assert 0 < len(failed.ledger) < len(UNDISTURBED.ledger)
 
 
 class Learning(Scorer):

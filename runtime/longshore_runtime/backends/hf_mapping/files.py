@@ -1,7 +1,8 @@
 """Read and write Hugging Face checkpoint directories without building the model."""
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
@@ -64,8 +65,12 @@ def write_model(source: Path, target: Path, weights: Mapping[str, Tensor]) -> No
     save_torch_state_dict({name: weight.contiguous() for name, weight in weights.items()}, target)
 
 
-def copy_files(source: Path, target: Path, patterns: Iterable[str]) -> None:
-    """Copy the files of a directory that have such names."""
-    for pattern in patterns:
-        for file in source.glob(pattern):
-            shutil.copyfile(file, target / file.name)
+def copy_files(source: Path, target: Path, patterns: Collection[str]) -> None:
+    """Copy the files of a directory that have such names.
+
+    Raises:
+        FileNotFoundError: the directory is gone, so that nobody knows which files it had.
+    """
+    for path in source.iterdir():
+        if path.is_file() and any(fnmatchcase(path.name, pattern) for pattern in patterns):
+            shutil.copyfile(path, target / path.name)

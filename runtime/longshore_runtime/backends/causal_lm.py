@@ -84,7 +84,7 @@ class CausalLM(torch.nn.Module):
         """Raise ValueError unless the head alone, which training uses, gives the logits of the model's own forward."""
         tokens = torch.arange(4, device=self.device).unsqueeze(0)
         if self.module.base_model is self.module:
-            raise ValueError("transformers has no model of its layers without the output layer; choose another architecture")
+            raise ValueError("transformers has no model of it without the output layer; choose another architecture")
         expected = self.module(input_ids=tokens, use_cache=False).logits
         if not torch.allclose(self._head(self._hidden(tokens)), expected, rtol=1e-3, atol=1e-3):
             raise ValueError("its logits are not a linear map of the last hidden state; choose another architecture")

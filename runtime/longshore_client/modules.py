@@ -85,7 +85,7 @@ def _require_usable(spec: Json, files: Mapping[str, bytes]) -> None:
     try:
         functions = RLJobSpec.model_validate(spec).reward.functions
     except ValidationError as error:
-        raise ClientError(sentence(error, "spec"), "Correct the file.") from error
+        raise ClientError(sentence(error, "spec", RLJobSpec), "Correct the file.") from error
     if mistakes := module_mistakes(files, functions):
         raise ClientError(f"Reward modules: {mistakes[0]}.")
 

@@ -14,6 +14,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.checks.job import file_checks
 from longshore.checks.result import Check, CheckOutcome, CheckResult, not_checked
 from longshore.sim.hardware import GPUS, gpu_described, gpu_named
+from longshore_cli.check.operator_rules import refused
 from longshore_cli.simulate.errors import BadInput, BadSpec
 from longshore_cli.simulate.inputs import read_job
 from longshore_kube.quantities import parse_quantity
@@ -55,14 +56,18 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
         BadInput: the manifest cannot be read, or an option is wrong.
     """
     try:
-        spec = read_job(file).spec
+        job = read_job(file, "checked")
     except BadSpec as error:
-        return [CheckResult(Check.SPEC, (error.message,))]
+        return [CheckResult(Check.SPEC, error.mistakes)]
+    spec = job.spec
     for option, path in (("--model", options.model), ("--data", options.data)):
         if path is not None and not path.exists():
             raise BadInput(f"{option}: {path} does not exist on this machine; name the copy that is to be checked")
     memory = gpu_bytes(spec.training_pods, options.gpu_type, options.gpu_memory)
-    results = [CheckResult(Check.SPEC, detail="fields and rules are right")]
+    results = [
+        CheckResult(Check.SPEC, detail="fields and rules are right"),
+        CheckResult(Check.OPERATOR_RULES, tuple(refused(job)), "nothing that the chart's defaults refuse"),
+    ]
     results += file_checks(spec, options.model, options.data, memory)
     is_whole = all(one.outcome is not CheckOutcome.FAILED for one in results if one.name is Check.MODEL_FILES)
     more = list(_runtime_checks(spec, options.model if is_whole else None, options.data, options.skipped))

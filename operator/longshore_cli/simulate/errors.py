@@ -1,5 +1,6 @@
 """Mistakes in what the user gave."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from longshore_cli.errors import CliError
@@ -15,3 +16,8 @@ class BadInput(CliError):
 
 class BadSpec(BadInput):
     """The API server would refuse the RLJob."""
+
+    def __init__(self, message: str, mistakes: Sequence[str]) -> None:
+        """`message` is about the first of the mistakes."""
+        super().__init__(message)
+        self.mistakes = tuple(mistakes)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from longshore.api.mistakes import sentence
+from longshore.api.mistakes import mistakes, sentence
 from longshore.api.rljob import RLJob
 from longshore.api.rollout import EngineDtype
 from longshore.api.spec import RLJobSpec
@@ -81,7 +81,7 @@ class Inputs:
 
 def read(options: SimulateOptions) -> Inputs:
     """Read and check everything; BadInput for the first mistake."""
-    job = read_job(options.file) if options.file is not None else _job_of(options.source)
+    job = read_job(options.file, "simulated") if options.file is not None else _job_of(options.source)
     spec = job.spec
     profile = _profile(options)
     measured = profile.subject
@@ -104,10 +104,10 @@ def read(options: SimulateOptions) -> Inputs:
     )
 
 
-def read_job(path: Path) -> RLJob:
-    """Return the only RLJob of a manifest, checked as the API server would check it."""
+def read_job(path: Path, verb: str) -> RLJob:
+    """Return the only RLJob of a manifest, checked as the API server would check it; `verb`: what is done to it."""
     try:
-        found = jobs.only_job(jobs.read_manifest(path), path, "simulated")
+        found = jobs.only_job(jobs.read_manifest(path), path, verb)
     except ClientError as error:
         raise BadInput(error.message, error.fix) from error
     except (UnicodeDecodeError, OSError) as error:
@@ -126,7 +126,8 @@ def _checked(document: Json, where: str) -> RLJob:
         # As JSON: the API server does not turn texts into numbers either.
         return RLJob.model_validate_json(json.dumps(stored, default=str), strict=True)
     except ValidationError as error:
-        raise BadSpec(f"{where}: {sentence(error)}") from error
+        found = [text for _, text in mistakes(error, model=RLJob)]
+        raise BadSpec(f"{where}: {sentence(error, model=RLJob)}", found) from error
 
 
 def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:

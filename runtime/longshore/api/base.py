@@ -4,7 +4,15 @@ import re
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -63,6 +71,16 @@ Quantity = Annotated[
     Field(json_schema_extra={"x-kubernetes-int-or-string": True, "pattern": _QUANTITY}),
 ]
 """A Kubernetes quantity, as `500m`, `2` or `16Gi`."""
+
+
+def _are_requests(value: Any) -> Any:
+    if isinstance(value, dict) and any(isinstance(amount, dict) for amount in value.values()):
+        raise PydanticCustomError("requests", "write the requests alone, as {memory: 16Gi}; limits go into template")
+    return value
+
+
+Requests = Annotated[dict[str, Quantity], Field(max_length=16), BeforeValidator(_are_requests)]
+"""Requests of a container by resource."""
 
 
 Freeform = Annotated[

@@ -1,12 +1,14 @@
 """What is reported about a spec, or another model of the API, that cannot be read."""
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from longshore.api.addresses import ADDRESS_ERROR, redacted
+from longshore.api.field_names import near_name, written_path
 from longshore.api.limits import TOO_LARGE
 from longshore.api.rules import BROKEN_RULE
 
@@ -16,28 +18,44 @@ _NO_JSON: Final = "json_invalid"
 _MAX_SHOWN_CHARACTERS: Final = 200
 
 
-def sentence(error: ValidationError, root: str = "") -> str:
+def sentence(error: ValidationError, root: str = "", model: type[BaseModel] | None = None) -> str:
     """Return the first mistake, with its field and what is there, and how many others there are.
 
-    `root`: what the model is part of, as `spec`; fields are reported from there.
+    `root`: what the model is part of, as `spec`; fields are reported from there. With `model`, names that are nearly
+    right are recognised.
     """
-    (_, sentence_text), *others = mistakes(error, root)
+    (_, sentence_text), *others = mistakes(error, root, model)
     return sentence_text + (f" (and {len(others)} more)" if others else "")
 
 
-def mistakes(error: ValidationError, root: str = "") -> list[tuple[str, str]]:
-    """Return the field and sentence of every mistake."""
-    return [_path_and_text(one, root) for one in error.errors(include_url=False)]
+def mistakes(error: ValidationError, root: str = "", model: type[BaseModel] | None = None) -> list[tuple[str, str]]:
+    """Return the field and sentence of every mistake; first names that do not exist, as others are missing for them."""
+    errors = error.errors(include_url=False)
+    if model is not None:
+        errors = [one | {"loc": written_path(model, one["loc"])} for one in _once(errors, model)]
+    errors.sort(key=lambda one: one["type"] not in _NO_SUCH_FIELD)
+    return [_path_and_text(one, root, model) for one in errors]
 
 
-def _path_and_text(one: ErrorDetails, root: str) -> tuple[str, str]:
+def _once(errors: Iterable[ErrorDetails], model: type[BaseModel]) -> Iterator[ErrorDetails]:
+    """Yield one mistake of a value for which pydantic has one for each type that it might have had."""
+    seen = set()
+    for one in errors:
+        path = written_path(model, one["loc"])
+        if path == one["loc"] or path not in seen:
+            yield one
+        seen.add(path)
+
+
+def _path_and_text(one: ErrorDetails, root: str, model: type[BaseModel] | None) -> tuple[str, str]:
     path = ".".join([*([root] if root else []), *(str(part) for part in one["loc"])])
     message = one["msg"].removeprefix("Value error, ")
     at = f"{path}: " if path else ""
     if one["type"] == BROKEN_RULE:
         return path, f"{at}{message}"
     if one["type"] in _NO_SUCH_FIELD:
-        return path, f"{at}there is no such field"
+        near = None if model is None else near_name(model, one["loc"])
+        return path, f"{at}there is no such field" + (f"; did you mean {near}?" if near else "")
     if one["type"] == "missing":
         return path, f"{at}the field is required"
     sentence_text = f"{at}{message[0].lower()}{message[1:]}"

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from longshore.api import names
-from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity
+from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity, Requests
 from longshore.api.rules import Rule
 
 LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
@@ -41,7 +41,7 @@ class Toleration(ApiModel):
 class PodOptions(ApiModel):
     """What a user may set for the pods of one component."""
 
-    resources: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
+    resources: Requests = Field(default_factory=dict)
     """CPU, memory and other requests of the container (GPUs are counted by `gpusPerPod`). Defaults for CPU and memory:
     500m and 2Gi for the coordinator, 1 and 4Gi for a GPU pod, 250m per worker and 1Gi for a reward pod."""
     node_selector: LabelMap = Field(default_factory=dict)

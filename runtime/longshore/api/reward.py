@@ -1,18 +1,34 @@
 """How responses are scored: reward functions, where they run, and what happens when they fail."""
 
+import re
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from longshore.api.addresses import HttpAddress
-from longshore.api.base import ApiModel, Quantity, RelativePath
+from longshore.api.base import ApiModel, Quantity, RelativePath, Requests
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward_kind import RewardKind as RewardKind
 from longshore.api.reward_kind import Signature as Signature
 from longshore.api.rules import Rule, Unchecked, belongs
 from longshore.api.secrets import SecretKey
+
+_IMPORT_PATH: Final = r"^[\w.]+:[\w]+$"
+
+
+def _is_import_path(value: Any) -> Any:
+    if isinstance(value, str) and not re.match(_IMPORT_PATH, value):
+        raise PydanticCustomError(
+            "import_path", "write package.module:function, names of Python without hyphens and slashes"
+        )
+    return value
+
+
+ImportPath = Annotated[str, Field(max_length=256, pattern=_IMPORT_PATH), BeforeValidator(_is_import_path)]
+"""A function of a Python module."""
 
 
 class OnRewardError(StrEnum):
@@ -174,7 +190,7 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     on_error: OnRewardError = OnRewardError.FAIL
     """If the function raises or returns no finite number. Fail: the job fails and names the sample; Replace: a fresh
     draw replaces the group, and is counted; Retry: retry as after a fault of the infrastructure, then Fail."""
-    import_path: str | None = Field(default=None, max_length=256, pattern=r"^[\w.]+:[\w]+$")
+    import_path: ImportPath | None = None
     """Python: `package.module:function`, called as `signature` says."""
     signature: Signature = Signature.LONGSHORE
     """Python: Longshore, `(prompt, response, answer)`, and `is_cut` if it has that parameter; Verl, `(data_source,
@@ -271,7 +287,7 @@ class Reward(PodOptions, rules=_REWARD_RULES):
     """Reward functions."""
     modules: Modules | None = None
     """Python files that reward functions can import, in addition to the packages of the image."""
-    resources: dict[str, Quantity] = Field(default_factory=dict, max_length=16)
+    resources: Requests = Field(default_factory=dict)
     """CPU, memory and other requests of a reward pod; its memory is limited to what it requests. Unset: 1Gi is
     requested, and the limit is 2Gi plus, for each of `workersPerPod`, 1Gi and the largest `code.memory`, plus 32Mi for
     each of `requestsPerPod`; either only if a function needs them."""

@@ -10,6 +10,14 @@ MAX_LINE_BYTES: Final = 64 << 20
 
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_OTHER_FORMATS: Final = {
+    b"PAR1": "the file is Parquet: set `format` to Parquet",
+    b"ARROW1": "the file is Arrow: give the directory that `datasets` has written, and set `format` to HuggingFace",
+    b"\x1f\x8b": "the file is compressed with gzip: decompress it",
+    b"\x28\xb5\x2f\xfd": "the file is compressed with zstd: decompress it",
+    b"PK\x03\x04": "the file is a ZIP archive: unpack it",
+}
+"""What to do, by the first bytes of a file."""
 _ONE_PER_LINE: Final = "each line must be one JSON object"
 
 
@@ -28,12 +36,19 @@ def jsonl_rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             source = f"{name}, line {number}"
+            if number == 1:
+                _require_text(line, name)
+                line = _without_mark(line, source)
             if len(line) > MAX_LINE_BYTES:
                 raise RowError(f"{source}: the line has more than {MAX_LINE_BYTES >> 20} MiB; {_ONE_PER_LINE}")
-            if number == 1:
-                line = _without_mark(line, source)
             if line.strip():
                 yield number, _fields(line, source)
+
+
+def _require_text(line: bytes, name: str) -> None:
+    for beginning, advice in _OTHER_FORMATS.items():
+        if line.startswith(beginning):
+            raise RowError(f"{name}: {advice}")
 
 
 def _without_mark(line: bytes, source: str) -> bytes:

@@ -8,6 +8,7 @@ class Check(StrEnum):
     """Kinds of checks, in the order in which mistakes are best corrected."""
 
     SPEC = "spec"
+    OPERATOR_RULES = "operator-rules"
     ENGINE_ARGUMENTS = "engine-arguments"
     MODEL_FILES = "model-files"
     MODEL_LIMITS = "model-limits"

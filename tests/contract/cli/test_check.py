@@ -56,7 +56,17 @@ def test_a_job_that_can_work_passes_every_check(model: Path, tmp_path: Path) -> 
     job, data = manifest(tmp_path / "job.yaml"), written(tmp_path / "train.jsonl", ROW, ROW, ROW)
     code, reported = command(job, "--model", model, "--data", data)
     assert code == 0
-    names = ["spec", "model-files", "model-limits", "gpu-memory", "data-rows", "tokenizer", "references", "prompts"]
+    names = [
+        "spec",
+        "operator-rules",
+        "model-files",
+        "model-limits",
+        "gpu-memory",
+        "data-rows",
+        "tokenizer",
+        "references",
+        "prompts",
+    ]
     assert [line.split()[:2] for line in reported.splitlines()] == [["✓", name] for name in names]
 
 
@@ -67,14 +77,62 @@ def test_a_mistake_is_a_cross_for_people_and_an_entry_for_programs(tmp_path: Pat
     assert code == 1
     answer = json.loads(reported)
     outcomes = {one["name"]: one["outcome"] for one in answer["checks"]}
-    assert outcomes == {"spec": "Passed", "data-rows": "Failed", "references": "Failed"}
+    assert outcomes == {"spec": "Passed", "operator-rules": "Passed", "data-rows": "Failed", "references": "Failed"}
     rows, reference = answer["mistakes"]
     assert rows == "data/train.jsonl, line 2: 'prompt' must be a text or a list of messages, not int"
     assert reference.startswith("data/train.jsonl, line 3: the reference answer '#### ' holds no answer")
     code, reported = command(job, "--data", data)
     assert code == 1
-    assert f"✗ data-rows    1 mistake\n  {rows}\n✗ references   1 mistake\n  {reference}\n" in reported
-    assert "– model-files  not checked: name a copy of 'models/tiny' with --model\n" in reported
+    assert f"✗ data-rows       1 mistake\n  {rows}\n✗ references      1 mistake\n  {reference}\n" in reported
+    assert "– model-files     not checked: name a copy of 'models/tiny' with --model\n" in reported
+
+
+SHARED = {"gpuResourceName": "nvidia.com/gpu.shared", "resources": {"memory": "8Gi"}}
+
+
+def test_every_mistake_in_the_fields_has_a_line_of_its_own_and_misspelt_ones_come_first(tmp_path: Path) -> None:
+    algorithm = {"steps": 0, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxReponseTokens": 64}
+    code, reported = command(manifest(tmp_path / "job.yaml", algorithm=algorithm))
+    assert code == 1
+    assert reported.splitlines() == [
+        "✗ spec  3 mistakes",
+        "  spec.algorithm.maxReponseTokens: there is no such field; did you mean maxResponseTokens?",
+        "  spec.algorithm.steps: input should be greater than or equal to 1, not 0",
+        "  spec.algorithm.maxResponseTokens: the field is required",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels", "mistake"),
+    [
+        (
+            {"workers": {"template": {"containers": [{"name": "longshore"}]}}},
+            {},
+            "spec.workers.template.containers: a template has metadata and spec only; remove it",
+        ),
+        (
+            {"coordinator": {"template": {"spec": {"hostNetwork": True}}}},
+            {},
+            "spec.coordinator.template.spec.hostNetwork: is not for a template; remove it",
+        ),
+        (
+            {"sharing": {"group": "a"}, "workers": SHARED},
+            {"kueue.x-k8s.io/queue-name": "team"},
+            "spec.sharing: jobs in a queue of Kueue cannot share GPUs",
+        ),
+        ({"workers": {"template": {"spec": {"priorityClassName": "high"}}}}, {}, ""),
+    ],
+    ids=["shape", "host network", "queue", "a class that the operator may allow"],
+)
+def test_what_the_operator_refuses_is_found_before_it_is_submitted(
+    tmp_path: Path, changes: dict[str, Any], labels: dict[str, str], mistake: str
+) -> None:
+    job = yaml.safe_load(manifest(tmp_path / "job.yaml", **changes).read_text())
+    job["metadata"]["labels"] = labels
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    code, reported = command(tmp_path / "job.yaml")
+    assert (code, "✗ operator-rules" in reported) == (int(bool(mistake)), bool(mistake))
+    assert mistake in reported
 
 
 PARQUET = {"path": "data/train", "format": "Parquet", "heldOutPrompts": 1}

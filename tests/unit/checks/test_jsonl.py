@@ -1,5 +1,6 @@
 """Rows of a JSONL file: what is right is read, what is wrong is reported with its own line."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -86,3 +87,17 @@ def test_no_content_is_too_ugly_for_a_sentence(tmp_path_factory: pytest.TempPath
         rows(path)
     except RowError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "advice"),
+    [
+        (b"PAR1\x15\x04\x15", "the file is Parquet: set `format` to Parquet"),
+        (b"ARROW1\0\0", "the file is Arrow: give the directory"),
+        (gzip.compress(GOOD), "the file is compressed with gzip: decompress it"),
+        (b"PK\x03\x04\x14", "the file is a ZIP archive: unpack it"),
+    ],
+)
+def test_a_file_of_another_format_is_not_called_damaged(tmp_path: Path, beginning: bytes, advice: str) -> None:
+    with pytest.raises(RowError, match=rf"^data/rows\.jsonl: {advice}"):
+        rows(write(tmp_path, beginning + b"\0" * 100 + b"\n"))

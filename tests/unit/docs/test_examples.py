@@ -105,7 +105,7 @@ def test_the_readme_shows_a_job() -> None:
 def test_complete_jobs_are_accepted(place: str, tmp_path: Path) -> None:
     manifest = tmp_path / "job.yaml"
     manifest.write_text(_BLOCKS[place], encoding="utf-8")
-    read_job(manifest)
+    read_job(manifest, "checked")
     assert [_refusals(one["spec"]) for one in _documents(_BLOCKS[place]) if _is_job(one)] == [[]]
 
 

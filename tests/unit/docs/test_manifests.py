@@ -29,7 +29,7 @@ _PAPERS = ["april", "rolloutpipe", "rollpacker-14b", "rollpacker-32b", "rollpack
     ],
 )
 def test_recipes_of_papers_fit_the_gpus_that_they_ask_for(name: str, model: ModelSize, num_updates: int) -> None:
-    spec = read_job(MANIFESTS / f"{name}.yaml").spec
+    spec = read_job(MANIFESTS / f"{name}.yaml", "checked").spec
     gpu_bytes = 24e9 if name == "rolloutpipe" else 80e9
     assert memory_mistakes(spec, model, gpu_bytes) == []
     assert expected_updates(spec.algorithm, spec.rollout) == num_updates * spec.algorithm.steps

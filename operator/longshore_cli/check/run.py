@@ -21,6 +21,7 @@ from longshore_kube.quantities import parse_quantity
 
 _GPU_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
 """Node labels that name the GPU."""
+_LEAST_GPU_BYTES: Final = 1 << 30
 _LIMIT_S: Final = 3600.0
 """Tokenising a large data set takes minutes."""
 
@@ -91,8 +92,8 @@ def gpu_bytes(workers: Workers, gpu_type: str | None, gpu_memory: str | None) ->
             amount = parse_quantity(gpu_memory)
         except ValueError as error:
             raise BadInput(f"--gpu-memory: {error}") from error
-        if amount < 1:
-            raise BadInput(f"--gpu-memory: {gpu_memory!r} is less than a byte; give an amount such as 80Gi")
+        if amount < _LEAST_GPU_BYTES:
+            raise BadInput(f"--gpu-memory: {gpu_memory!r} is less than 1Gi; give an amount with its unit, such as 80Gi")
         return float(amount)
     if gpu_type is not None:
         try:

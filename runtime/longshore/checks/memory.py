@@ -12,6 +12,7 @@ from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import TrainerBackend
+from longshore.checks.memory_remedies import engine_remedy, trainer_remedy
 from longshore.checks.model_limits import language_part
 
 _CONTEXT_BYTES: Final = 1 << 30
@@ -164,11 +165,15 @@ def _engine_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> Ite
     if engine.backend is not EngineBackend.VLLM:
         return
     need, share = engine_need(spec, model), engine.gpu_memory_utilization
-    if need.total_bytes > share * gpu_bytes:
+
+    def fits(changed: RLJobSpec) -> bool:
+        return engine_need(changed, model).total_bytes <= share * gpu_bytes
+
+    if not fits(spec):
         yield (
             f"rollout.engine.gpuMemoryUtilization: {share:g} of a GPU's {gib(gpu_bytes)} GiB are "
-            f"{gib(share * gpu_bytes)} GiB, and an engine needs about {need}; raise it or tensorParallelSize, or lower "
-            "model.maxContextTokens"
+            f"{gib(share * gpu_bytes)} GiB, and an engine needs about {need}; "
+            + engine_remedy(spec, need.total_bytes, gpu_bytes, fits)
         )
 
 
@@ -176,17 +181,17 @@ def _trainer_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> It
     trainer, engine = spec.trainer, spec.rollout.engine
     if trainer.backend is TrainerBackend.FAKE:
         return
-    need, free = trainer_need(spec, model), gpu_bytes
+    free = gpu_bytes
     if spec.placement is Placement.COLOCATED:
         # A sleeping engine keeps its process; one that does not sleep keeps everything.
         free -= engine.gpu_memory_utilization * gpu_bytes if engine.sleep_level == 0 else _CONTEXT_BYTES
-    if need.total_bytes > free:
-        is_megatron = trainer.backend is TrainerBackend.MEGATRON
-        field = "tensorParallelSize" if is_megatron else "fsdpSize"
-        yield (
-            f"trainer.{field}: a GPU has {gib(free)} GiB for the trainer, which needs about {need}; raise it"
-            f"{' or pipelineParallelSize' if is_megatron else ''}, or lower maxTokensPerMicroBatch"
-        )
+
+    def fits(changed: RLJobSpec) -> bool:
+        return trainer_need(changed, model).total_bytes <= free
+
+    if not fits(spec):
+        need, has = trainer_need(spec, model), gib(max(0.0, free))
+        yield f"trainer: a GPU has {has} GiB for it, and it needs about {need}; {trainer_remedy(spec, fits)}"
 
 
 def _moments_stay(spec: RLJobSpec) -> bool:

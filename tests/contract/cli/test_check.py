@@ -213,6 +213,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
         ("--gpu-memory", "much"),
         ("--gpu-memory", "1/0"),
         ("--gpu-memory", "0"),
+        ("--gpu-memory", "80"),
         ("--gpu-type", "GTX"),
         ("--skip", "everything"),
         ("--model", "no-such-model"),

@@ -1,5 +1,6 @@
 """The estimate of GPU memory, against sums that were made by hand for Qwen2.5-7B."""
 
+import re
 from typing import Any
 
 import pytest
@@ -99,15 +100,40 @@ def test_megatron_spreads_weights_over_a_replica_and_moments_over_all_of_them(mo
 def test_7b_fits_eight_h100_sharded_and_not_one(model: ModelSize) -> None:
     assert memory_mistakes(spec(), model, 80e9) == []
     (mistake,) = memory_mistakes(spec(trainer={"fsdpSize": 1}), model, 80e9)
-    assert mistake.startswith("trainer.fsdpSize: a GPU has 73.5 GiB for the trainer, which needs about 118.5 GiB")
+    assert mistake.startswith("trainer: a GPU has 73.5 GiB for it, and it needs about 118.5 GiB")
+    assert mistake.endswith("; set fsdpSize to 2, or set fsdpSize to 4")
     (mistake,) = memory_mistakes(spec(rollout={"engine": {"gpuMemoryUtilization": 0.2}}), model, 80e9)
     assert mistake.startswith("rollout.engine.gpuMemoryUtilization: 0.2 of a GPU's 74.5 GiB are 14.9 GiB")
+    assert mistake.endswith("; raise it to 0.23, or set tensorParallelSize to 2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"trainer": {"maxTokensPerMicroBatch": 65_536}}, "lower maxTokensPerMicroBatch to 8192"),
+        ({"trainer": {"fsdpSize": 1}, "workers": {"gpusPerPod": 1}}, "no size of a trainer in one pod fits: lower"),
+        ({"model": {"maxContextTokens": 131_072}}, "set backend to Megatron and tensorParallelSize to"),
+        ({"rollout": {"engine": {"kvCache": "500Gi"}}}, "lower kvCache"),
+    ],
+)
+def test_only_what_makes_the_job_fit_is_advised(changes: dict[str, Any], remedy: str, model: ModelSize) -> None:
+    (mistake,) = memory_mistakes(spec(**changes), model, 80e9)
+    assert f"; {remedy}" in mistake
+
+
+def test_what_is_advised_makes_the_job_fit(model: ModelSize) -> None:
+    sizes = {"fsdpSize": 1, "maxTokensPerMicroBatch": 65_536}
+    (mistake,) = memory_mistakes(spec(trainer=sizes), model, 80e9)
+    found = re.search(r"set fsdpSize to (\d+) and lower maxTokensPerMicroBatch to (\d+)", mistake)
+    assert found is not None
+    advised = {"fsdpSize": int(found[1]), "maxTokensPerMicroBatch": int(found[2])}
+    assert memory_mistakes(spec(trainer=advised), model, 80e9) == []
 
 
 def test_an_engine_that_stays_awake_leaves_the_trainer_less(model: ModelSize) -> None:
     awake = {"engine": {"sleepLevel": 0, "gpuMemoryUtilization": 0.9}}
     (mistake,) = memory_mistakes(spec(rollout=awake), model, 80e9)
-    assert mistake.startswith("trainer.fsdpSize: a GPU has 7.5 GiB for the trainer")
+    assert mistake.startswith("trainer: a GPU has 7.5 GiB for it")
     apart = {"placement": "Disaggregated", "trainerWorkers": {"gpusPerPod": 8}}
     separate = RLJobSpec.model_validate(spec(rollout=awake).model_dump() | apart)
     assert memory_mistakes(separate, model, 80e9) == []

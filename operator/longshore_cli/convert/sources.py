@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from longshore_cli.convert import hydra
 from longshore_cli.simulate.errors import BadInput
 
 _FLOAT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", re.ASCII)
@@ -21,6 +22,7 @@ _PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class"
 _COMMAND: Final = ("trl", "grpo")
 _FILE: Final = "--config"
 _HYDRA: Final = ("--config-name", "--config-path", "--config-dir")
+_CONTAINERS: Final = ("{", "[")
 
 
 @dataclass(frozen=True)
@@ -43,24 +45,32 @@ def read(arguments: Sequence[str]) -> ForeignSource:
     Raises:
         BadInput: something cannot be read.
     """
-    found, arguments = _Found(), list(_settings(arguments))
-    files = [Path(one) for one in arguments if not _is_override(one)]
+    found, settings = _Found(), list(_settings(arguments))
+    files = [Path(one) for one in settings if isinstance(one, str) and not _is_override(one)]
     if len(files) > 1:
         raise BadInput(f"{files[1]} is one file too many, or no setting key=value.")
     for file in files:
         _read_file(file, found)
-    for override in filter(_is_override, arguments):
-        _override(override, found)
+    for setting in settings:
+        if isinstance(setting, _Option):
+            _replace(setting.key, _of_option(setting), found)
+        elif _is_override(setting):
+            _override(setting, found)
     if not found.given:
         raise BadInput("There is nothing to convert.", "Name a file, or give settings as key=value.")
     return ForeignSource(found.given, tuple(found.computed))
 
 
-def _settings(arguments: Sequence[str]) -> Iterator[str]:
-    """Options of TRL's command line, `--key value` and `--key=value`, as `key=value`.
+@dataclass(frozen=True)
+class _Option:
+    """An option of TRL's command line, `--key value` or `--key=value`, or one of Hydra, whose key keeps its dashes."""
 
-    `--config FILE` is the file; options of Hydra keep their dashes; the name of the command is left out.
-    """
+    key: str
+    values: tuple[str, ...]
+
+
+def _settings(arguments: Sequence[str]) -> Iterator[str | _Option]:
+    """Files, settings `key=value`, and options; `--config FILE` is a file, and the name of the command is left out."""
     rest = list(arguments[len(_COMMAND) :] if tuple(arguments[: len(_COMMAND)]) == _COMMAND else arguments)
     while rest:
         key, sign, value = rest.pop(0).partition("=")
@@ -74,8 +84,7 @@ def _settings(arguments: Sequence[str]) -> Iterator[str]:
             yield from values or rest[:1]
             rest = rest if values else rest[1:]
             continue
-        text = f"[{', '.join(values)}]" if len(values) > 1 else values[0] if values else "true"
-        yield f"{key if key.startswith(_HYDRA) else key.removeprefix('--')}={text}"
+        yield _Option(key if key.startswith(_HYDRA) else key.removeprefix("--"), tuple(values))
 
 
 def _is_value(argument: str, *, is_first: bool) -> bool:
@@ -108,7 +117,7 @@ def _read_file(file: Path, found: _Found) -> None:
         raise BadInput(f"{file} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise BadInput(f"{file} holds no mapping of settings.")
-    found.given |= _flat(content)
+    found.given |= _flat(_plain(content))
     return None
 
 
@@ -128,7 +137,7 @@ def _read_python(text: str, found: _Found) -> None:
 
 def _literal(key: str, value: ast.expr, found: _Found) -> None:
     try:
-        found.given |= _flat({key: ast.literal_eval(value)})
+        found.given |= _flat({key: _plain(ast.literal_eval(value))})
     except ValueError:
         found.computed.append(key)
 
@@ -162,37 +171,60 @@ def _override(text: str, found: _Found) -> None:
     if not sign:
         raise BadInput(f"{text!r} is neither a file nor a setting key=value.")
     try:
-        content = yaml.safe_load(value) if value else None
-    except yaml.YAMLError as error:
-        raise BadInput(f"{text!r}: the value cannot be read: {' '.join(str(error).split())}") from error
-    if isinstance(content, dict) and not content:
-        found.given[key] = None
-        return
+        content = _setting(value)
+    except hydra.Unreadable as error:
+        raise BadInput(f"{text!r}: the value cannot be read: {error}.") from error
+    if isinstance(content, dict):
+        found.given |= _flat({key: content})  # Hydra adds it to the mapping that was there.
+    else:
+        _replace(key, content, found)
+
+
+def _setting(text: str) -> Any:
+    """Return what Hydra or, as a mapping in JSON, TRL reads."""
+    if text.startswith("{"):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return hydra.read(text) if text.strip() else None
+
+
+def _of_option(option: _Option) -> Any:
+    """Return the value of an option; a text that begins like a mapping or a list and is none stays a text."""
+    if len(option.values) != 1:
+        return [hydra.primitive(one) for one in option.values] or True
+    (text,) = option.values
+    if not text.startswith(_CONTAINERS):
+        return hydra.primitive(text)
+    try:
+        return _setting(text)
+    except hydra.Unreadable:
+        return text
+
+
+def _replace(key: str, value: Any, found: _Found) -> None:
     found.given = {known: old for known, old in found.given.items() if not known.startswith(f"{key}.")}
-    found.given |= _flat({key: content})
+    found.given |= _flat({key: value})
 
 
 def _flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted keys; an empty mapping is unset."""
     flat: dict[str, Any] = {}
     for name, value in content.items():
-        key, inner = f"{prefix}{name}", _mapping(value)
-        if isinstance(inner, dict) and inner:
-            flat |= _flat(inner, f"{key}.")
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{key}.")
         else:
-            flat[key] = None if inner == {} else _number(inner)
+            flat[key] = None if value == {} else value
     return flat
 
 
-def _mapping(value: Any) -> Any:
-    """Return the mapping where it is written as JSON in a text, as TRL takes it; anything else as it is."""
+def _plain(value: Any) -> Any:
+    """Return what both systems read where YAML and Python have a text: a mapping in JSON, a number as `1e-6`."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
     if isinstance(value, str) and value.startswith("{"):
         with contextlib.suppress(ValueError):
-            return json.loads(value)
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_number(one) for one in value]
+            return _plain(json.loads(value))
     return float(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value

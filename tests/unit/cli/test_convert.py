@@ -14,7 +14,7 @@ from longshore.api.crd import rljob_crd
 from longshore.api.rljob import RLJob
 from longshore_cli.convert import sources
 from longshore_cli.convert.conversion import Conversion, convert
-from longshore_cli.convert.mapping import System
+from longshore_cli.convert.mapping import ForeignSettings, System
 from longshore_cli.convert.systems import SYSTEMS, job_name, system_of
 from longshore_cli.convert.trl import TRL
 from longshore_cli.convert.verl import VERL
@@ -421,6 +421,66 @@ def test_files_are_yaml_json_or_python_and_settings_go_before_them(tmp_path: Pat
     assert sources.read(["actor_rollout_ref.actor.optim.betas=[0.9,0.95]"]).given == {
         "actor_rollout_ref.actor.optim.betas": [0.9, 0.95]
     }
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("{enable_thinking:False}", {"enable_thinking": False}),
+        ("{a: {b:[1,2.5,null],c:TRUE}, d:x y}", {"a": {"b": [1, 2.5, None], "c": True}, "d": "x y"}),
+        ("{url:http://h:80/p,'quoted key':1}", {"url": "http://h:80/p", "quoted key": 1}),
+        ('{"a": {"b": "c, d\\n"}}', {"a": {"b": "c, d\n"}}),
+        ("['a, b',\"it's\",'don\\'t','1','true']", ["a, b", "it's", "don't", "1", "true"]),
+        ("[{a:1},[]]", [{"a": 1}, []]),
+        ("[1_000,-2,+3,1e-6,.5,1.,-inf,007,1:30]", [1000, -2, 3, 1e-6, 0.5, 1.0, float("-inf"), "007", "1:30"]),
+        ("2025-02-30", "2025-02-30"),
+        ("yes", "yes"),
+        ("no", "no"),
+        ("a\\, b", "a, b"),
+        (r"C:\dir", r"C:\dir"),
+        ("a=b#c", "a=b#c"),
+        ("${oc.select:a.b,7}/x", "${oc.select:a.b,7}/x"),
+        ("", None),
+    ],
+)
+def test_values_of_settings_are_read_as_hydra_reads_them(typed: str, value: Any) -> None:
+    given_value = sources.read([f"+key={typed}"]).given
+    nested: dict[str, Any] = ForeignSettings(given_value).below("key")
+    assert (nested or given_value["key"]) == value
+
+
+def test_a_mapping_is_added_to_the_one_that_is_there() -> None:
+    assert sources.read(["k={a:1,b:2}", "k={b:3}"]).given == {"k.a": 1, "k.b": 3}
+    assert sources.read(["k={a:1,b:2}", "k=3"]).given == {"k": 3}
+    assert sources.read(["--k", '{"a": 1}', "--k", '{"b": 2}']).given == {"k.b": 2}, "TRL's options replace it"
+
+
+def test_a_text_of_an_option_stays_one_whatever_it_begins_with() -> None:
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    typed = ["--chat_template", template, "--system_prompt", "Note: be brief, please", "--kwargs", "{a:1}"]
+    assert sources.read(typed).given == {
+        "chat_template": template, "system_prompt": "Note: be brief, please", "kwargs.a": 1
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("a.parquet,b.parquet", "sweep of Hydra; put quotes around a text, or write a list [a.parquet,b.parquet]"),
+        ("{a}", "a mapping is {key:value"),
+        ("{a:1", "a mapping needs ',' or '}' where nothing follows"),
+        ("[1,,2]", "a value is missing"),
+        ("'a", "the text that ' begins has no end"),
+        ("'a'b", "follows where it should end"),
+        ("don't", "' stands inside a text"),
+        ("choice(1,2)", "choice(…) is a function of Hydra"),
+        ("[" * 500, "nested too deeply"),
+    ],
+)
+def test_a_value_that_cannot_be_read_for_certain_is_refused_with_its_key(typed: str, message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        sources.read([f"+some.key={typed}"])
+    assert "+some.key=" in refused.value.message and message in refused.value.message
 
 
 def test_trls_own_command_line_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Reads a configuration: YAML, JSON, keyword arguments in Python, and overrides `key=value`, all as dotted keys."""
 
-import ast
 import contextlib
 import json
 import re
@@ -11,14 +10,11 @@ from typing import Any, Final
 
 import yaml
 
-from longshore_cli.convert import hydra
+from longshore_cli.convert import hydra, scripts
 from longshore_cli.simulate.errors import BadInput
 
 _FLOAT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", re.ASCII)
 """Numbers as `1e-6`, which YAML 1.1 takes for a text and both systems for a number."""
-_CALLS: Final = ("GRPOConfig", "GRPOTrainer", "ModelConfig", "ScriptArguments", "GRPOScriptArguments")
-_PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class", "callbacks", "optimizers"}
-"""Arguments of GRPOTrainer that are objects of the program."""
 _COMMAND: Final = ("trl", "grpo")
 _FILE: Final = "--config"
 _HYDRA: Final = ("--config-name", "--config-path", "--config-dir")
@@ -111,7 +107,7 @@ def _read_file(file: Path, found: _Found) -> None:
     try:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".py":
-            return _read_python(text, found)
+            return _read_script(file, text, found)
         content = yaml.safe_load(text)
     except (UnicodeDecodeError, OSError, yaml.YAMLError, SyntaxError) as error:
         raise BadInput(f"{file} cannot be read: {' '.join(str(error).split())}") from error
@@ -121,43 +117,10 @@ def _read_file(file: Path, found: _Found) -> None:
     return None
 
 
-def _read_python(text: str, found: _Found) -> None:
-    """Keyword arguments of the calls that configure a training. Nothing is run."""
-    for call in ast.walk(ast.parse(text)):
-        if not isinstance(call, ast.Call) or _name(call.func) not in _CALLS:
-            continue
-        for argument in call.keywords:
-            if argument.arg is None:
-                found.computed.append("**")
-            elif argument.arg == "reward_funcs":
-                _reward_functions(argument.value, found)
-            elif argument.arg not in _PASSED_ON:
-                _literal(argument.arg, argument.value, found)
-
-
-def _literal(key: str, value: ast.expr, found: _Found) -> None:
-    try:
-        found.given |= _flat({key: _plain(ast.literal_eval(value))})
-    except ValueError:
-        found.computed.append(key)
-
-
-def _reward_functions(value: ast.expr, found: _Found) -> None:
-    """Names of reward functions, which are objects in Python; those that a call makes only the program knows."""
-    names = []
-    for item in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
-        if isinstance(item, ast.Constant) and isinstance(item.value, str):
-            names.append(item.value)
-        elif isinstance(item, ast.Name | ast.Attribute):
-            names.append(ast.unparse(item))
-        else:
-            found.computed.append(f"reward_funcs: {ast.unparse(item)}")
-    if names:
-        found.given["reward_funcs"] = names
-
-
-def _name(function: ast.expr) -> str:
-    return ast.unparse(function).rpartition(".")[2]
+def _read_script(file: Path, text: str, found: _Found) -> None:
+    script = scripts.read(text, str(file))
+    found.given |= _flat(_plain(script.given))
+    found.computed += script.computed
 
 
 def _override(text: str, found: _Found) -> None:

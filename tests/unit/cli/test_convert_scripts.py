@@ -1,0 +1,114 @@
+"""`longshore convert` of Python scripts with TRL: what the text says for certain is read, and all else is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from longshore_cli.convert import sources
+from longshore_cli.convert.conversion import Conversion, convert
+from longshore_cli.convert.trl import TRL
+from tests.unit.cli.test_convert import FIXED, TRL_RUN, spec
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(text: str, name: str = "train.py") -> Path:
+        script = tmp_path / name
+        script.write_text(text)
+        return script
+
+    return written
+
+
+def converted(script: Path, *settings: str) -> Conversion:
+    """The conversion of a script that sets what `TRL_RUN` sets, but rewards as it does."""
+    others = {key: value for key, value in TRL_RUN.items() if key != "reward_funcs"}
+    return convert(TRL, {**others, **sources.read([str(script), *settings]).given}, FIXED)
+
+
+def functions(found: Conversion) -> list[tuple[str, str | None]]:
+    """Kinds and import paths."""
+    return [(one["kind"], one.get("importPath")) for one in spec(found)["reward"]["functions"]]
+
+
+_TRAINER: Final = "GRPOTrainer(model='Qwen/Qwen3-8B', reward_funcs=accuracy_reward)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "path"),
+    [
+        ("def accuracy_reward(completions, **kwargs): ...\n", "Python", "train:accuracy_reward"),
+        ("from open_r1.rewards import accuracy_reward\n", "Python", "open_r1.rewards:accuracy_reward"),
+        ("from mine import exact as accuracy_reward\n", "Python", "mine:exact"),
+        ("from mine import *\n", "Python", "mine:accuracy_reward"),
+        ("from trl.rewards import accuracy_reward\ndef accuracy_reward(x): ...\n", "Python", "train:accuracy_reward"),
+        ("def accuracy_reward(x): ...\nfrom trl.rewards import accuracy_reward\n", "Maths", None),
+        ("from trl.rewards.accuracy_rewards import accuracy_reward\n", "Maths", None),
+        ("from trl.rewards import *\n", "Maths", None),
+    ],
+)
+def test_only_trls_own_accuracy_reward_is_kind_maths(write: Write, before: str, kind: str, path: str | None) -> None:
+    assert functions(converted(write(before + _TRAINER))) == [(kind, path)]
+
+
+def test_rewards_of_modules_are_found_through_their_names(write: Write) -> None:
+    script = write(
+        "import trl, my_pkg.rewards\nimport other.lib as lib\nfrom trl import rewards\n"
+        "def main():\n    from local import fmt\n"
+        "    GRPOTrainer(model='a/b', reward_funcs=[trl.rewards.accuracy_reward, rewards.think_format_reward,\n"
+        "                my_pkg.rewards.form, lib.f, fmt])\n"
+    )
+    assert functions(converted(script)) == [
+        ("Maths", None), ("Python", "trl_rewards:think_format_reward"), ("Python", "my_pkg.rewards:form"),
+        ("Python", "other.lib:f"), ("Python", "local:fmt"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["get_soft_overlong_punishment", "think_format_reward"])
+def test_a_function_of_the_script_is_not_trls_whatever_its_name(write: Write, name: str) -> None:
+    script = write(f"def {name}(completions, **kwargs): ...\nGRPOTrainer(model='a/b', reward_funcs={name})\n")
+    assert functions(converted(script)) == [("Python", f"train:{name}")]
+
+
+def test_a_reward_function_that_may_be_one_of_several_is_named(write: Write) -> None:
+    script = write(
+        "try:\n    from trl.rewards import accuracy_reward\nexcept ImportError:\n    from mine import accuracy_reward\n"
+        "def main(given):\n    def inner(): ...\n"
+        "    GRPOTrainer(reward_funcs=[accuracy_reward, inner, given])\n"
+    )
+    read = sources.read([str(script), "seed=1"])
+    assert "reward_funcs" not in read.given
+    assert read.computed == tuple(f"reward_funcs: {name}" for name in ("accuracy_reward", "inner", "given"))
+
+
+def test_the_report_says_where_a_function_was_taken_for_trls(write: Write) -> None:
+    imported = converted(write("from trl.rewards import accuracy_reward\n" + _TRAINER)).to_do
+    assert any("kind Maths takes the place of accuracy_reward of trl.rewards" in one for one in imported)
+    assert not any("was taken for" in one for one in imported)
+    guessed = convert(TRL, TRL_RUN, FIXED).to_do
+    assert any("accuracy_reward was taken for that of trl.rewards: if it is not" in one for one in guessed)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "advice"),
+    [
+        ("mine.fmt", "mine:fmt", "Submit the job with `--with mine.py`"),
+        ("my_pkg.rewards.fmt", "my_pkg.rewards:fmt", "Set spec.image to an image that has the package my_pkg"),
+        ("runs/train.py:fmt", "train:fmt", "Submit the job with `--with runs/train.py`"),
+        ("train-grpo.py:fmt", "train_grpo:fmt", "Copy fmt and what it needs from train-grpo.py into train_grpo.py"),
+        ("7b.py:fmt", "rewards_7b:fmt", "Copy fmt and what it needs from 7b.py into rewards_7b.py"),
+    ],
+)
+def test_what_provides_a_reward_function_is_said(name: str, path: str, advice: str) -> None:
+    found = convert(TRL, TRL_RUN | {"reward_funcs": [name]}, FIXED)
+    assert functions(found) == [("Python", path)]
+    assert any(one.startswith(advice) for one in found.to_do)
+
+
+def test_a_reward_model_is_refused() -> None:
+    found: dict[str, Any] = dict(convert(TRL, TRL_RUN | {"reward_funcs": ["org/model"]}, FIXED).prevented)
+    assert "org/model is a reward model" in found["reward_funcs"]

@@ -8,6 +8,8 @@ from typing import Final
 
 _COMPOUND: Final = (ast.If, ast.Try, ast.For, ast.While, ast.With, ast.Match)
 """Statements whose bodies may not run, or not once."""
+_CHANGES: Final = {"update", "setdefault", "pop", "popitem", "clear", "append", "extend", "insert", "remove"}
+"""Methods that change what they belong to."""
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -18,7 +20,7 @@ class Unclear(Exception):
 @dataclass(frozen=True)
 class _Binding:
     origin: str | None
-    """Where what the name stands for can be imported from; None: it is inside a function."""
+    """Where a function or module can be imported from; None: it is made by the program, or inside a function."""
     is_certain: bool
     """Whether it always happens, so that a later one takes its place."""
     value: ast.expr | None = None
@@ -33,6 +35,7 @@ class Bindings:
         self._bindings: dict[str, list[_Binding]] = defaultdict(list)
         self._whole: list[str] = []
         """Modules of which everything is imported."""
+        self._changed = {name for node in ast.walk(tree) if (name := _changed(node)) is not None}
         for statement in tree.body:
             self._statement(statement, is_certain=not isinstance(statement, _COMPOUND), is_local=False)
 
@@ -40,7 +43,7 @@ class Bindings:
         """Return where something is imported from: `module.name`, `FILE.py:name`, or its name where nothing binds it.
 
         Raises:
-            Unclear: it is bound in several ways, inside a function, or is no name.
+            Unclear: it is bound in several ways, inside a function, to what the program makes, or is no name.
         """
         if isinstance(expression, ast.Attribute):
             base = self.origin(expression.value)
@@ -56,6 +59,17 @@ class Bindings:
             raise Unclear
         return next((one for one in origins if one), expression.id)
 
+    def constant(self, name: str) -> ast.expr:
+        """Return what a name stands for that the script assigns once, at its top level; raises Unclear."""
+        bound = self._bindings[name]
+        if len(bound) != 1 or not bound[0].is_certain or bound[0].value is None or name in self._changed:
+            raise Unclear
+        return bound[0].value
+
+    def is_built_in(self, function: ast.expr, name: str) -> bool:
+        """Return whether a function is the one that Python has by this name."""
+        return isinstance(function, ast.Name) and function.id == name and not self._bindings[name]
+
     def _that_count(self, name: str) -> list[_Binding]:
         """Of those that always happen, the last one; and all others."""
         certain = [one for one in self._bindings[name] if one.is_certain]
@@ -66,9 +80,10 @@ class Bindings:
             if name == "*":
                 self._whole.append(origin)
                 continue
-            is_own = origin.startswith(f"{self._script}:")
+            is_function = isinstance(node, _Scope) or isinstance(_assigned(node), ast.Lambda)
+            is_known = not origin.startswith(f"{self._script}:") or (is_function and not is_local)
             self._bindings[name].append(
-                _Binding(None if is_own and is_local else origin, is_certain and not is_local, _assigned(node))
+                _Binding(origin if is_known else None, is_certain and not is_local, _assigned(node))
             )
         if isinstance(node, ast.Assign | ast.AnnAssign) and _assigned(node) is not None:
             inner: Iterable[ast.AST] = [node.value] if node.value else []
@@ -107,3 +122,11 @@ def _target(node: ast.AST) -> str | None:
 
 def _assigned(node: ast.AST) -> ast.expr | None:
     return node.value if isinstance(node, ast.Assign | ast.AnnAssign) and _target(node) is not None else None
+
+
+def _changed(node: ast.AST) -> str | None:
+    """Return the name of what a node may change in place."""
+    if not isinstance(node, ast.Subscript | ast.Attribute) or not isinstance(node.value, ast.Name):
+        return None
+    is_change = node.attr in _CHANGES if isinstance(node, ast.Attribute) else not isinstance(node.ctx, ast.Load)
+    return node.value.id if is_change else None

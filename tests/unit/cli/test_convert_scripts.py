@@ -9,6 +9,7 @@ import pytest
 from longshore_cli.convert import sources
 from longshore_cli.convert.conversion import Conversion, convert
 from longshore_cli.convert.trl import TRL
+from longshore_cli.simulate.errors import BadInput
 from tests.unit.cli.test_convert import FIXED, TRL_RUN, spec
 
 Write = Callable[[str], Path]
@@ -112,3 +113,63 @@ def test_what_provides_a_reward_function_is_said(name: str, path: str, advice: s
 def test_a_reward_model_is_refused() -> None:
     found: dict[str, Any] = dict(convert(TRL, TRL_RUN | {"reward_funcs": ["org/model"]}, FIXED).prevented)
     assert "org/model is a reward model" in found["reward_funcs"]
+
+
+def test_several_configurations_are_refused_with_their_lines_unless_they_are_equal(write: Write) -> None:
+    several = "def smoke():\n    return GRPOConfig(max_steps=5)\ndef full():\n    return GRPOConfig(max_steps={})\n"
+    with pytest.raises(BadInput, match=r"several calls of GRPOConfig\(...\), in lines 2 and 4.*keep one of them, or"):
+        sources.read([str(write(several.format(500)))])
+    assert sources.read([str(write(several.format(5)))]).given == {"max_steps": 5}
+
+
+def test_mappings_with_two_stars_are_read_where_the_script_assigns_them_once(write: Write) -> None:
+    script = write(
+        "LR = 1e-6\nbase = {'beta': 0.1, 'seed': 7}\ncommon = dict(learning_rate=LR, max_steps=10 * 2, **base)\n"
+        "GRPOConfig(**common, **{'run_name': f'run-{LR}'}, temperature=make())\n"
+    )
+    read = sources.read([str(script)])
+    assert read.given == {"learning_rate": 1e-6, "max_steps": 20, "beta": 0.1, "seed": 7, "run_name": "run-1e-06"}
+    assert read.computed == ("temperature",)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["common['seed'] = 2", "common.update(seed=2)", "common |= {'seed': 2}", "if x:\n    common = {}",
+     "def f():\n    global common\n    common = {}", "for common in y: pass"],
+)  # fmt: skip
+def test_a_mapping_that_the_script_may_change_is_named_and_not_read(write: Write, change: str) -> None:
+    read = sources.read([str(write(f"common = {{'seed': 1}}\n{change}\nGRPOConfig(beta=0.0, **common)\n"))])
+    assert read.given == {"beta": 0.0}
+    assert read.computed == ("**common in GRPOConfig(...), which may set any key",)
+
+
+def test_arguments_are_read_by_position(write: Write) -> None:
+    script = write(
+        "from trl import GRPOConfig as Config, GRPOTrainer\nfrom mine import f\nfuncs = [f]\n"
+        "GRPOTrainer('a/b', funcs, Config('out', max_steps=3), data, *rest)\n"
+    )
+    read = sources.read([str(script)])
+    assert read.given == {"model": "a/b", "reward_funcs": ["mine.f"], "output_dir": "out", "max_steps": 3}
+    assert read.computed == ("*rest in GRPOTrainer(...)",)
+
+
+def test_reward_functions_that_the_program_collects_are_its_own(write: Write) -> None:
+    for made in ("funcs = [f]\nfuncs.append(g)\n", "funcs = get_reward_funcs()\n"):
+        read = sources.read([str(write(f"from mine import f\n{made}GRPOTrainer('a/b', funcs)\n"))])
+        assert (read.given, read.computed) == ({"model": "a/b"}, ("reward_funcs: funcs",))
+
+
+def test_a_script_whose_configuration_comes_from_elsewhere_says_so(write: Write) -> None:
+    read = sources.read([str(write("GRPOTrainer(model='a/b', args=parsed)\n"))])
+    assert read.computed == ("args = parsed, since the script does not call GRPOConfig",)
+    with pytest.raises(BadInput, match=r"has no call of GRPOConfig\(...\), .* which are read") as refused:
+        sources.read([str(write("TrlParser((ScriptArguments, GRPOConfig))\n")), "num_processes=8"])
+    assert refused.value.fix is not None and "YAML file" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "expression", ["A", "B + 1", "1 // 0", "{1: 2}", "dict(x=y)", "dict([1])", "'a' * 9", "len([])"]
+)
+def test_a_value_that_the_text_does_not_say_is_the_programs(write: Write, expression: str) -> None:
+    read = sources.read([str(write(f"A = B\nB = A\nGRPOConfig(beta=0.0, seed={expression})\n"))])
+    assert (read.given, read.computed) == ({"beta": 0.0}, ("seed",))

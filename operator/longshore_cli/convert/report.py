@@ -26,11 +26,29 @@ def lines(found: Conversion, system: System, given: Mapping[str, Any], computed:
         yield f"Not known as keys of {system.name} {system.version}, and left out:"
         yield from (f"  {key} = {given[key]}{f': {guess}' if guess else ''}" for key, guess in found.unknown.items())
     if computed:
-        yield "Left out, since only the program knows their values (add them as key=value):"
-        yield f"  {', '.join(computed)}"
+        yield "Not read, since only the program knows the values (add them as key=value):"
+        yield from (f"  {one}{_instead(one, found, system)}." for one in computed)
     if found.prevented:
         yield "No RLJob can do this:"
         yield from (f"  {key}: {reason}." for key, reason in found.prevented.items())
     elif found.to_do:
         yield "Still to do:"
         yield from (f"  {one}" for one in found.to_do)
+
+
+def _instead(key: str, found: Conversion, system: System) -> str:
+    """Return what an RLJob has in place of a value that cannot be read."""
+    defaults = system.defaults()
+    if key in defaults:
+        return f": {system.name}'s default {defaults[key]} was used"
+    entries = [one for one in system.entries if one.matches(key)]
+    written = {path: value for one in entries for path in one.fields if (value := _field(found.job, path)) is not None}
+    if written:
+        return f": it was taken as unset, and {', '.join(f'{path} is {value}' for path, value in written.items())}"
+    return ": it was left out" if key.isidentifier() else ""
+
+
+def _field(job: Any, path: str) -> Any:
+    for name in path.split("."):
+        job = job.get(name) if isinstance(job, dict) else None
+    return job

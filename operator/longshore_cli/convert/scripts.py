@@ -26,6 +26,7 @@ _PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class"
 """Arguments of GRPOTrainer that are objects of the program."""
 _ARGUMENTS: Final = "args"
 _REWARDS: Final = "reward_funcs"
+_ADAPTER: Final = "peft_config"
 
 
 @dataclass
@@ -105,7 +106,10 @@ def _constant(key: str, value: ast.expr, bindings: Bindings, found: Script) -> N
     try:
         found.given[key] = constants.value(value, bindings)
     except Unclear:
-        found.computed.append(key)
+        if key == _ADAPTER:  # Whatever it is, there is no adapter.
+            found.given[key] = ast.unparse(value)
+        else:
+            found.computed.append(key)
 
 
 def _reward_functions(value: ast.expr, bindings: Bindings, found: Script) -> None:

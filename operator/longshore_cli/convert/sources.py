@@ -33,6 +33,8 @@ class ForeignSource:
 class _Found:
     given: dict[str, Any] = field(default_factory=dict)
     computed: list[str] = field(default_factory=list)
+    settings: set[str] = field(default_factory=set)
+    """Keys that settings decide, whatever a file says."""
 
 
 def read(arguments: Sequence[str]) -> ForeignSource:
@@ -49,12 +51,14 @@ def read(arguments: Sequence[str]) -> ForeignSource:
         _read_file(file, found)
     for setting in settings:
         if isinstance(setting, _Option):
+            found.settings.add(setting.key)
             _replace(setting.key, _of_option(setting), found)
         elif _is_override(setting):
             _override(setting, found)
     if not found.given:
         raise BadInput("There is nothing to convert.", "Name a file, or give settings as key=value.")
-    return ForeignSource(found.given, tuple(found.computed))
+    computed = (one for one in found.computed if one.partition(":")[0] not in found.settings)
+    return ForeignSource(found.given, tuple(computed))
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ def _override(text: str, found: _Found) -> None:
         content = _setting(value)
     except hydra.Unreadable as error:
         raise BadInput(f"{text!r}: the value cannot be read: {error}.") from error
+    found.settings.add(key)
     if isinstance(content, dict):
         found.given |= _flat({key: content})  # Hydra adds it to the mapping that was there.
     else:

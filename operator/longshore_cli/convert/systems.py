@@ -23,6 +23,7 @@ def system_of(given: Mapping[str, Any], origin: str | None = None) -> System:
 
 def job_name(given: Mapping[str, Any]) -> str:
     """Return a name that Kubernetes takes, made of that of the experiment."""
-    wanted = next((str(given[key]) for key in _NAMED if given.get(key)), "converted")
+    texts = [str(given[key]) for key in _NAMED if given.get(key)]
+    wanted = next((text for text in texts if "${" not in text), "converted")
     name = re.sub(r"[^a-z0-9]+", "-", wanted.rstrip("/").rpartition("/")[2].lower()).lstrip("-0123456789")
     return name[: names.MAX_JOB_NAME_LENGTH].strip("-") or "converted"

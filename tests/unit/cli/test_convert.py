@@ -549,6 +549,21 @@ def test_values_that_refer_to_other_keys_are_followed() -> None:
     assert "is no number" in circular.prevented["data.train_batch_size"]
 
 
+@pytest.mark.parametrize(
+    "value", ["${oc.env:HOME}/data/x.parquet", "${data.unknown}", "${.val_files}", "${oc.select:.x,y}/z", ["${a.b}/x"]]
+)
+def test_a_reference_that_cannot_be_followed_is_refused_with_its_key(value: Any) -> None:
+    assert "until ${…} is replaced" in verl(data__train_files=value).prevented["data.train_files"]
+    assert "data.val_files" in verl(data__val_files=value).left_out, "a value that is not used does not matter"
+
+
+def test_references_inside_texts_and_lists_are_followed() -> None:
+    files = ["${data.root}/gsm8k/a.parquet", "${oc.select:data.none,/tmp}/b.parquet"]
+    found = spec(verl(data__root="/mnt", data__train_files=files))
+    assert [one["path"] for one in found["data"]["sources"]] == ["data/gsm8k/a.parquet", "data/tmp/b.parquet"]
+    assert job_name({"trainer.experiment_name": "${oc.env:RUN}"}) == "converted"
+
+
 def test_the_system_and_the_name_follow_from_the_keys() -> None:
     assert system_of(VERL_RUN) is VERL
     assert system_of(TRL_RUN) is TRL

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from longshore_cli.convert import sources
 from longshore_cli.convert.conversion import Conversion, convert
 from longshore_cli.convert.trl import TRL
+from longshore_cli.main import app
 from longshore_cli.simulate.errors import BadInput
 from tests.unit.cli.test_convert import FIXED, TRL_RUN, spec
 
@@ -173,3 +176,32 @@ def test_a_script_whose_configuration_comes_from_elsewhere_says_so(write: Write)
 def test_a_value_that_the_text_does_not_say_is_the_programs(write: Write, expression: str) -> None:
     read = sources.read([str(write(f"A = B\nB = A\nGRPOConfig(beta=0.0, seed={expression})\n"))])
     assert (read.given, read.computed) == ({"beta": 0.0}, ("seed",))
+
+
+def test_the_value_that_was_used_in_place_of_one_that_cannot_be_read_is_named(write: Write) -> None:
+    script = write(
+        "MAX_LEN = 8192\nGRPOConfig(max_completion_length=make(), warmup_ratio=x, seed=s, log_level=y, beta=b,"
+        "           vllm_max_model_length=MAX_LEN, model_init_kwargs={'dtype': torch.bfloat16})\n"
+    )
+    settings = [f"{key}={value}" for key, value in TRL_RUN.items() if key != "reward_funcs"]
+    done = CliRunner().invoke(app, ["convert", str(script), "reward_funcs=m.f", "seed=3", *settings])
+    assert done.exit_code == 0, done.output
+    lines = done.stderr.partition("only the program knows the values (add them as key=value):\n")[2].splitlines()
+    assert lines[:5] == [
+        "  max_completion_length: TRL's default 512 was used.",
+        "  warmup_ratio: it was taken as unset, and spec.algorithm.warmupSteps is 0.",
+        "  log_level: it was left out.",
+        "  beta: TRL's default 0.0 was used.",
+        "  model_init_kwargs: it was left out.",
+    ], "the seed is set, and the constant is read"
+    manifest = yaml.safe_load(done.stdout)["spec"]
+    assert (manifest["model"]["maxContextTokens"], manifest["algorithm"]["seed"]) == (8192, 3)
+
+
+@pytest.mark.parametrize("value", ["LoraConfig(r=16)", "get_peft_config(args)", "config"])
+def test_an_adapter_is_reported_in_whatever_form_it_is_given(write: Write, value: str) -> None:
+    found = converted(write(f"GRPOTrainer('a/b', 'm.f', peft_config={value})\n"), "reward_funcs=m.f")
+    assert found.left_out["peft_config"] == "every weight is trained, and no adapter"
+    assert "peft_config" in converted(write("GRPOTrainer('a/b', 'm.f', peft_config=None)\n")).same
+    nested = converted(write("GRPOTrainer('a/b', 'm.f')\n"), "peft_config={r:16}")
+    assert nested.left_out["peft_config.r"] == "every weight is trained, and no adapter"

@@ -62,6 +62,9 @@ def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversi
         except Refused as refused:
             found.prevented[refused.key] = refused.reason
             continue
+        except OverflowError:
+            found.prevented[one.keys[0]] = f"{', '.join(keys)} hold a number that is too large"
+            continue
         _take(found, outcome, keys, one.keys)
     _sort_the_rest(system, given, found)
     found.fields |= fixed

@@ -1,5 +1,6 @@
 """How keys of another system become fields of an RLJob. The conversion and the tables of the pages follow from it."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,13 +36,15 @@ class ForeignSettings:
         """Return the value of a key, with what it refers to; None where it is neither given nor has a default.
 
         Raises:
-            Refused: what it refers to is not known.
+            Refused: what it refers to is not known, or it is infinite.
         """
         return self._resolved(key, self._stored(key), (key,))
 
     def _resolved(self, key: str, value: Any, seen: tuple[str, ...]) -> Any:
         if isinstance(value, list):
             return [self._resolved(key, one, seen) for one in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Refused(key, f"{value} is no finite number: write one")
         if not isinstance(value, str) or _BEGIN not in value:
             return value
         if whole := _REFERENCE.fullmatch(value):

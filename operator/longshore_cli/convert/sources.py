@@ -106,19 +106,33 @@ def _is_file(argument: str) -> bool:
 
 
 def _read_file(file: Path, found: _Found) -> None:
+    if file.is_dir():
+        raise BadInput(f"{file} is a directory: name a file in it.")
     if not file.is_file():
         raise BadInput(f"There is no file {file}.")
     try:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".py":
             return _read_script(file, text, found)
-        content = yaml.safe_load(text)
-    except (UnicodeDecodeError, OSError, yaml.YAMLError, SyntaxError) as error:
+        content = yaml.load(text, _Loader)
+        if isinstance(content, dict):
+            found.given |= _flat(_plain(content))
+            return None
+    except (ValueError, OSError, yaml.YAMLError, SyntaxError) as error:
         raise BadInput(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise BadInput(f"{file} holds no mapping of settings.")
-    found.given |= _flat(_plain(content))
-    return None
+    except RecursionError as error:
+        raise BadInput(f"{file} cannot be read: it is nested too deeply.") from error
+    raise BadInput(f"{file} holds no mapping of settings.")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as both systems read it: dates are texts."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _read_script(file: Path, text: str, found: _Found) -> None:

@@ -537,6 +537,53 @@ def test_what_cannot_be_read_is_one_sentence(arguments: list[str], message: str)
         sources.read(arguments)
 
 
+def test_files_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    for name, content, message in (
+        ("nul.py", "x\0", "cannot be read: source code string cannot contain null bytes"),
+        ("bad.py", "def x(:", "cannot be read: invalid syntax"),
+        ("deep.yaml", "[" * 5000, "nested too deeply"),
+        ("self.yaml", "a: &a {b: *a}", "nested too deeply"),
+        ("list.json", "[1]", "holds no mapping of settings"),
+    ):
+        (file := tmp_path / name).write_text(content)
+        with pytest.raises(BadInput, match=message):
+            sources.read([str(file)])
+    with pytest.raises(BadInput, match="is a directory: name a file in it"):
+        sources.read([str(tmp_path)])
+
+
+def test_dates_in_files_are_texts(tmp_path: Path) -> None:
+    (file := tmp_path / "verl.yaml").write_text("trainer: {experiment_name: 2025-02-30, project_name: 2025-02-03}")
+    read = sources.read([str(file)]).given
+    assert read == {"trainer.experiment_name": "2025-02-30", "trainer.project_name": "2025-02-03"}
+
+
+@pytest.mark.parametrize(
+    "key", ["trainer.save_freq", "actor_rollout_ref.rollout.temperature", "data.max_prompt_length"]
+)
+def test_a_number_that_is_not_finite_is_refused(key: str) -> None:
+    for value in (float("inf"), float("-inf"), float("nan")):
+        assert "is no finite number" in convert(VERL, VERL_RUN | {key: value}, FIXED).prevented[key]
+
+
+def test_numbers_that_are_too_large_to_multiply_are_refused() -> None:
+    found = trl(max_steps=None, num_train_epochs=1e308, num_rows=10**300)
+    assert "too large" in found.prevented["max_steps"]
+
+
+def test_options_that_cannot_be_used_are_one_sentence(tmp_path: Path) -> None:
+    (file := tmp_path / "verl.yaml").write_text(yaml.safe_dump(VERL_RUN))
+    for options, message in (
+        (["-o", str(tmp_path)], f"--out: {tmp_path} cannot be written: Is a directory."),
+        (["-o", str(tmp_path / "none" / "job.yaml")], "cannot be written: No such file or directory."),
+        (["--name", "My_Job"], "--name My_Job: the name must begin with a letter"),
+        (["--name", "a" * 60], "the name must have at most 45 characters"),
+    ):
+        done = CliRunner().invoke(app, ["convert", str(file), *options])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert message in done.stderr
+
+
 def test_values_that_refer_to_other_keys_are_followed() -> None:
     for reference in (
         "${data.train_batch_size}",

@@ -79,4 +79,6 @@ def _write(out: Path, manifest: str) -> None:
     try:
         out.write_text(manifest, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"--out: {out} cannot be written: {error.strerror}.", "Name a file in a directory.") from error
+        raise BadInput(
+            f"--out: {out} cannot be written: {error.strerror}.", "Name a file in a directory that exists."
+        ) from error

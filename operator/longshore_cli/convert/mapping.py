@@ -201,6 +201,10 @@ class System:
         """Of the keys that decide fields."""
         return {key: value for one in self.entries for key, value in one.defaults.items()}
 
+    def knows(self, key: str) -> bool:
+        """Return whether it has a key."""
+        return any(one.matches(key) for one in (*self.entries, *self.ignored))
+
     def known_keys(self) -> Iterator[str]:
         """Yield all keys and patterns."""
         yield from (key for one in self.entries for key in one.keys)

@@ -17,6 +17,9 @@ _FLOAT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", re.ASCII)
 """Numbers as `1e-6`, which YAML 1.1 takes for a text and both systems for a number."""
 _COMMAND: Final = ("trl", "grpo")
 _FILE: Final = "--config"
+_INSTEAD: Final = (
+    "Replace `python3 -m verl.trainer.main_ppo` or `trl grpo` in it with `longshore convert`, and run the script."
+)
 _HYDRA: Final = ("--config-name", "--config-path", "--config-dir")
 _CONTAINERS: Final = ("{", "[")
 
@@ -114,6 +117,8 @@ def _read_file(file: Path, found: _Found) -> None:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".py":
             return _read_script(file, text, found)
+        if file.suffix == ".sh" or text.startswith("#!"):
+            raise BadInput(f"{file} is a shell script, which is not run here.", _INSTEAD)
         content = yaml.load(text, _Loader)
         if isinstance(content, dict):
             found.given |= _flat(_plain(content))

@@ -552,6 +552,14 @@ def test_files_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
         sources.read([str(tmp_path)])
 
 
+def test_a_launch_script_is_to_be_run_with_convert_in_place_of_its_program(tmp_path: Path) -> None:
+    for name, content in (("run.sh", "python3 -m verl.trainer.main_ppo a=1"), ("run", "#!/bin/bash\ntrl grpo")):
+        (file := tmp_path / name).write_text(content)
+        with pytest.raises(BadInput, match="is a shell script, which is not run here") as refused:
+            sources.read([str(file)])
+        assert "with `longshore convert`, and run the script" in str(refused.value.fix)
+
+
 def test_dates_in_files_are_texts(tmp_path: Path) -> None:
     (file := tmp_path / "verl.yaml").write_text("trainer: {experiment_name: 2025-02-30, project_name: 2025-02-03}")
     read = sources.read([str(file)]).given
@@ -614,6 +622,17 @@ def test_references_inside_texts_and_lists_are_followed() -> None:
 def test_the_system_and_the_name_follow_from_the_keys() -> None:
     assert system_of(VERL_RUN) is VERL
     assert system_of(TRL_RUN) is TRL
+    other = {
+        "grpo.num_prompts_per_step": 32,
+        "policy.model_name": "a/b",
+        "cluster.num_nodes": 4,
+        "grpo.max_num_steps": 9,
+    }
+    with pytest.raises(
+        BadInput, match="neither verl's nor TRL's: verl does not know grpo.num_prompts_per_step, policy"
+    ):
+        system_of(other | {"data.shuffle": True})
+    assert system_of(other, "verl") is VERL
     assert job_name({"trainer.experiment_name": "Qwen2_7b@function/RM_"}) == "rm"
     assert job_name({"output_dir": "out/7B-run"}) == "b-run"
     assert job_name({}) == "converted"

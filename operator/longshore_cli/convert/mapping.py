@@ -179,6 +179,8 @@ class Ignored:
     """Values besides null with which Longshore does the same."""
     default: Any = None
     """Of the other system, where it is worth a word although nobody set it."""
+    matters: bool = True
+    """Whether it may change what is learned, and not only how that is computed and recorded."""
 
     def matches(self, key: str) -> bool:
         """Return whether it is about a key."""
@@ -203,7 +205,7 @@ class System:
 
     def knows(self, key: str) -> bool:
         """Return whether it has a key."""
-        return any(one.matches(key) for one in (*self.entries, *self.ignored))
+        return any(one.matches(key) for one in self.entries) or any(one.matches(key) for one in self.ignored)
 
     def known_keys(self) -> Iterator[str]:
         """Yield all keys and patterns."""

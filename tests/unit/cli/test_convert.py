@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from longshore.api.crd import rljob_crd
 from longshore.api.rljob import RLJob
-from longshore_cli.convert import sources
+from longshore_cli.convert import report, sources
 from longshore_cli.convert.conversion import Conversion, convert
 from longshore_cli.convert.mapping import ForeignSettings, System
 from longshore_cli.convert.systems import SYSTEMS, job_name, system_of
@@ -629,7 +629,7 @@ def test_the_system_and_the_name_follow_from_the_keys() -> None:
         "grpo.max_num_steps": 9,
     }
     with pytest.raises(
-        BadInput, match="neither verl's nor TRL's: verl does not know grpo.num_prompts_per_step, policy"
+        BadInput, match=r"neither verl's nor TRL's: verl does not know grpo\.num_prompts_per_step, policy"
     ):
         system_of(other | {"data.shuffle": True})
     assert system_of(other, "verl") is VERL
@@ -660,3 +660,27 @@ def test_the_whole_configuration_of_verl_is_only_what_its_pages_say(tmp_path: Pa
     found = convert(VERL, VERL_RUN | dict.fromkeys(sections, 1), FIXED)
     assert set(sections) <= set(found.left_out)
     assert not found.unknown
+
+
+def test_the_report_says_first_what_changes_the_result_and_is_short_about_all_else() -> None:
+    others = {f"critic.optim.x{number}": number for number in range(1, 21)}
+    section = "actor_rollout_ref.rollout.multi_turn"
+    off = {f"{section}.enable": False, f"{section}.max_user_turns": 3, f"{section}.format": "hermes"}
+    changes = {"actor_rollout_ref.rollout.top_p": 0.9, "actor_rollout_ref.rollout.top_k": 5}
+    given_keys = VERL_RUN | others | {"trainer.val_only": True} | off | changes
+    lines = list(report.lines(convert(VERL, given_keys, FIXED), VERL, given_keys, ()))
+    first, beside = (next(n for n, line in enumerate(lines) if text in line) for text in ("may change", "no part in"))
+    assert first == 1
+    whole = "tokens are sampled from the whole distribution, or importance ratios would be wrong."
+    for key, value in changes.items():
+        assert f"  {key} = {value}: {whole}" in lines[first:beside]
+    assert "  trainer.val_only = True: a job trains." in lines[first:beside]
+    shown = "critic.optim.x1 = 1, critic.optim.x2 = 2, critic.optim.x3 = 3 and 17 more"
+    assert lines[beside + 1 : beside + 3] == [f"  {shown}: there is no critic.", f"  switched off: {section} (2 keys)."]
+
+
+def test_what_is_switched_on_is_reported_in_full() -> None:
+    given_keys = VERL_RUN | {"distillation.enabled": True, "distillation.topk": 32}
+    text = "\n".join(report.lines(convert(VERL, given_keys, FIXED), VERL, given_keys, ()))
+    assert "  distillation.enabled = True: there is no teacher." in text
+    assert "switched off" not in text

@@ -73,6 +73,13 @@ class ForeignSettings:
                 _put(inner, path.removeprefix(f"{key}.").split("."), self[path])
         return inner
 
+    def mapping(self, key: str) -> dict[str, Any]:
+        """Return the value of a key that is a mapping or unset."""
+        inner, single = self.below(key), self[key]
+        if not inner and single is not None:
+            raise Refused(key, f"{single!r} is no mapping: put quotes around {{…}}, or a shell splits it at its commas")
+        return inner
+
     def number(self, key: str) -> float | None:
         """Return the value of a key that is a number or unset."""
         value = self[key]

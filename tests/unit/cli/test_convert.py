@@ -455,6 +455,13 @@ def test_a_mapping_is_added_to_the_one_that_is_there() -> None:
     assert sources.read(["--k", '{"a": 1}', "--k", '{"b": 2}']).given == {"k.b": 2}, "TRL's options replace it"
 
 
+def test_a_mapping_that_the_shell_has_split_is_refused_with_its_key() -> None:
+    for key in ("data.apply_chat_template_kwargs", _VLLM):
+        found = converted(f"+{key}=enable_thinking:False", f"+{key}=b:1")
+        assert found.prevented[key].startswith("'b:1' is no mapping: put quotes around {…}")
+    assert "no mapping" in trl(chat_template_kwargs="b:1").prevented["chat_template_kwargs"]
+
+
 def test_a_text_of_an_option_stays_one_whatever_it_begins_with() -> None:
     template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     typed = ["--chat_template", template, "--system_prompt", "Note: be brief, please", "--kwargs", "{a:1}"]

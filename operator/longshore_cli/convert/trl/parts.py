@@ -93,9 +93,8 @@ _TEMPLATE: Final = "chat_template_kwargs"
 
 @entry([_TEMPLATE, f"{_TEMPLATE}.*"], ["spec.data.chat"], "`templateArguments`")
 def chat(settings: ForeignSettings) -> EntryOutcome:
-    found = settings.below(_TEMPLATE)
-    lost = {} if settings[_TEMPLATE] is None else {_TEMPLATE: "it is no mapping"}
-    return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {}, lost)
+    found = settings.mapping(_TEMPLATE)
+    return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {})
 
 
 @entry(["save_strategy", "save_steps", "save_total_limit"], ["spec.checkpoint.everySteps", "spec.checkpoint.keep"],

@@ -41,6 +41,8 @@ def convert(
     from longshore_cli.convert.systems import job_name, system_of
     from longshore_client.plain import plain
 
+    if name:
+        _check_name(name)
     source = sources.read(settings)
     system = system_of(source.given, origin)
     fixed = {"metadata.name": name or job_name(source.given), "spec.storage.claimName": claim}
@@ -54,4 +56,29 @@ def convert(
     if out is None:
         typer.echo(manifest, nl=False)
     else:
+        _write(out, manifest)
+
+
+def _check_name(name: str) -> None:
+    import re
+
+    from longshore.api import names
+    from longshore_cli.simulate.errors import BadInput
+
+    for is_kept, rule in (
+        (re.fullmatch(names.JOB_NAME_PATTERN, name), names.JOB_NAME_FORM_RULE),
+        (len(name) <= names.MAX_JOB_NAME_LENGTH, names.JOB_NAME_LENGTH_RULE),
+    ):
+        if not is_kept:
+            raise BadInput(f"--name {name}: the {rule}.")
+
+
+def _write(out: Path, manifest: str) -> None:
+    from longshore_cli.simulate.errors import BadInput
+
+    try:
         out.write_text(manifest, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(
+            f"--out: {out} cannot be written: {error.strerror}.", "Name a file in a directory that exists."
+        ) from error

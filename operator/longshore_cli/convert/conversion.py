@@ -36,6 +36,8 @@ class Conversion:
     """Keys that no RLJob can follow, and why."""
     to_do: tuple[str, ...] = ()
     """What is left for a person."""
+    beside_learning: frozenset[str] = frozenset()
+    """Keys among those left out that have no part in what is learned."""
 
 
 @dataclass
@@ -49,6 +51,7 @@ class _Findings:
     unknown: dict[str, str] = field(default_factory=dict)
     prevented: dict[str, str] = field(default_factory=dict)
     to_do: list[str] = field(default_factory=list)
+    beside_learning: set[str] = field(default_factory=set)
 
 
 def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversion:
@@ -62,6 +65,9 @@ def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversi
         except Refused as refused:
             found.prevented[refused.key] = refused.reason
             continue
+        except OverflowError:
+            found.prevented[one.keys[0]] = f"{', '.join(keys)} hold a number that is too large"
+            continue
         _take(found, outcome, keys, one.keys)
     _sort_the_rest(system, given, found)
     found.fields |= fixed
@@ -74,6 +80,7 @@ def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversi
         found.unknown,
         found.prevented,
         tuple(dict.fromkeys(found.to_do)),
+        frozenset(found.beside_learning),
     )
 
 
@@ -99,6 +106,8 @@ def _sort_the_rest(system: System, given: Mapping[str, Any], found: _Findings) -
             found.same.append(key)
         else:
             found.left_out[key] = about.reason
+            if not about.matters:
+                found.beside_learning.add(key)
     for one in system.ignored:
         if one.default is not None and not any(one.matches(key) for key in given):
             found.left_out[f"{one.keys[0]} = {one.default} (by default)"] = one.reason

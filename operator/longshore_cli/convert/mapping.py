@@ -1,17 +1,19 @@
 """How keys of another system become fields of an RLJob. The conversion and the tables of the pages follow from it."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-import yaml
+from longshore_cli.convert import hydra
 
 Fields = dict[str, Any]
 """Paths in an RLJob, as `spec.algorithm.steps`, and their values."""
-_REFERENCE: Final = re.compile(r"\$\{(oc\.select:\s*)?(?P<key>[\w.]+)(,\s*(?P<default>[^{}]*))?\}")
+_REFERENCE: Final = re.compile(r"\$\{(?P<select>oc\.select:\s*)?(?P<key>[\w.]+)(,\s*(?P<default>[^{}]*))?\}")
 """A value of OmegaConf that is that of another key."""
+_BEGIN: Final = "${"
 
 
 class Refused(Exception):
@@ -31,13 +33,34 @@ class ForeignSettings:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> Any:
-        """Return the value of a key; None where it is neither given nor has a default."""
-        value, seen = self._stored(key), {key}
-        while isinstance(value, str) and (reference := _REFERENCE.fullmatch(value)) and reference["key"] not in seen:
-            seen.add(reference["key"])
-            referred = self._stored(reference["key"])
-            value = _literal(reference["default"] or "null") if referred is None else referred
-        return value
+        """Return the value of a key, with what it refers to; None where it is neither given nor has a default.
+
+        Raises:
+            Refused: what it refers to is not known, or it is infinite.
+        """
+        return self._resolved(key, self._stored(key), (key,))
+
+    def _resolved(self, key: str, value: Any, seen: tuple[str, ...]) -> Any:
+        if isinstance(value, list):
+            return [self._resolved(key, one, seen) for one in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Refused(key, f"{value} is no finite number: write one")
+        if not isinstance(value, str) or _BEGIN not in value:
+            return value
+        if whole := _REFERENCE.fullmatch(value):
+            return self._referred(key, whole, seen)
+        text = _REFERENCE.sub(lambda one: str(self._referred(key, one, seen)), value)
+        if _BEGIN in text:
+            raise Refused(key, _unresolved(value))
+        return text
+
+    def _referred(self, key: str, reference: re.Match[str], seen: tuple[str, ...]) -> Any:
+        name, default = reference["key"], reference["default"]
+        is_known = name not in seen and (name in self.given or name in self.defaults)
+        if not is_known and (not reference["select"] or name.startswith(".")):
+            raise Refused(key, _unresolved(reference[0]))
+        value = self._resolved(key, self._stored(name), (*seen, name)) if is_known else None
+        return _literal(default) if value is None and default else value
 
     def _stored(self, key: str) -> Any:
         return self.given.get(key, self.defaults.get(key))
@@ -48,6 +71,13 @@ class ForeignSettings:
         for path in self.given:
             if path.startswith(f"{key}."):
                 _put(inner, path.removeprefix(f"{key}.").split("."), self[path])
+        return inner
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """Return the value of a key that is a mapping or unset."""
+        inner, single = self.below(key), self[key]
+        if not inner and single is not None:
+            raise Refused(key, f"{single!r} is no mapping: put quotes around {{…}}, or a shell splits it at its commas")
         return inner
 
     def number(self, key: str) -> float | None:
@@ -109,9 +139,13 @@ def _put(mapping: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 def _literal(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return hydra.read(text)
+    except hydra.Unreadable:
         return text
+
+
+def _unresolved(reference: str) -> str:
+    return f"{reference!r} is no number or text until ${{…}} is replaced, which is not done here: write the value"
 
 
 @dataclass(frozen=True)
@@ -152,6 +186,8 @@ class Ignored:
     """Values besides null with which Longshore does the same."""
     default: Any = None
     """Of the other system, where it is worth a word although nobody set it."""
+    matters: bool = True
+    """Whether it may change what is learned, and not only how that is computed and recorded."""
 
     def matches(self, key: str) -> bool:
         """Return whether it is about a key."""
@@ -173,6 +209,10 @@ class System:
     def defaults(self) -> dict[str, Any]:
         """Of the keys that decide fields."""
         return {key: value for one in self.entries for key, value in one.defaults.items()}
+
+    def knows(self, key: str) -> bool:
+        """Return whether it has a key."""
+        return any(one.matches(key) for one in self.entries) or any(one.matches(key) for one in self.ignored)
 
     def known_keys(self) -> Iterator[str]:
         """Yield all keys and patterns."""

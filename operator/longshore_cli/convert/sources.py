@@ -1,6 +1,5 @@
 """Reads a configuration: YAML, JSON, keyword arguments in Python, and overrides `key=value`, all as dotted keys."""
 
-import ast
 import contextlib
 import json
 import re
@@ -11,16 +10,18 @@ from typing import Any, Final
 
 import yaml
 
+from longshore_cli.convert import hydra, scripts
 from longshore_cli.simulate.errors import BadInput
 
 _FLOAT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", re.ASCII)
 """Numbers as `1e-6`, which YAML 1.1 takes for a text and both systems for a number."""
-_CALLS: Final = ("GRPOConfig", "GRPOTrainer", "ModelConfig", "ScriptArguments", "GRPOScriptArguments")
-_PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class", "callbacks", "optimizers"}
-"""Arguments of GRPOTrainer that are objects of the program."""
 _COMMAND: Final = ("trl", "grpo")
 _FILE: Final = "--config"
+_INSTEAD: Final = (
+    "Replace `python3 -m verl.trainer.main_ppo` or `trl grpo` in it with `longshore convert`, and run the script."
+)
 _HYDRA: Final = ("--config-name", "--config-path", "--config-dir")
+_CONTAINERS: Final = ("{", "[")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class ForeignSource:
 class _Found:
     given: dict[str, Any] = field(default_factory=dict)
     computed: list[str] = field(default_factory=list)
+    settings: set[str] = field(default_factory=set)
+    """Keys that settings decide, whatever a file says."""
 
 
 def read(arguments: Sequence[str]) -> ForeignSource:
@@ -43,24 +46,34 @@ def read(arguments: Sequence[str]) -> ForeignSource:
     Raises:
         BadInput: something cannot be read.
     """
-    found, arguments = _Found(), list(_settings(arguments))
-    files = [Path(one) for one in arguments if not _is_override(one)]
+    found, settings = _Found(), list(_settings(arguments))
+    files = [Path(one) for one in settings if isinstance(one, str) and not _is_override(one)]
     if len(files) > 1:
         raise BadInput(f"{files[1]} is one file too many, or no setting key=value.")
     for file in files:
         _read_file(file, found)
-    for override in filter(_is_override, arguments):
-        _override(override, found)
+    for setting in settings:
+        if isinstance(setting, _Option):
+            found.settings.add(setting.key)
+            _replace(setting.key, _of_option(setting), found)
+        elif _is_override(setting):
+            _override(setting, found)
     if not found.given:
         raise BadInput("There is nothing to convert.", "Name a file, or give settings as key=value.")
-    return ForeignSource(found.given, tuple(found.computed))
+    computed = (one for one in found.computed if one.partition(":")[0] not in found.settings)
+    return ForeignSource(found.given, tuple(computed))
 
 
-def _settings(arguments: Sequence[str]) -> Iterator[str]:
-    """Options of TRL's command line, `--key value` and `--key=value`, as `key=value`.
+@dataclass(frozen=True)
+class _Option:
+    """An option of TRL's command line, `--key value` or `--key=value`, or one of Hydra, whose key keeps its dashes."""
 
-    `--config FILE` is the file; options of Hydra keep their dashes; the name of the command is left out.
-    """
+    key: str
+    values: tuple[str, ...]
+
+
+def _settings(arguments: Sequence[str]) -> Iterator[str | _Option]:
+    """Files, settings `key=value`, and options; `--config FILE` is a file, and the name of the command is left out."""
     rest = list(arguments[len(_COMMAND) :] if tuple(arguments[: len(_COMMAND)]) == _COMMAND else arguments)
     while rest:
         key, sign, value = rest.pop(0).partition("=")
@@ -74,8 +87,7 @@ def _settings(arguments: Sequence[str]) -> Iterator[str]:
             yield from values or rest[:1]
             rest = rest if values else rest[1:]
             continue
-        text = f"[{', '.join(values)}]" if len(values) > 1 else values[0] if values else "true"
-        yield f"{key if key.startswith(_HYDRA) else key.removeprefix('--')}={text}"
+        yield _Option(key if key.startswith(_HYDRA) else key.removeprefix("--"), tuple(values))
 
 
 def _is_value(argument: str, *, is_first: bool) -> bool:
@@ -97,58 +109,41 @@ def _is_file(argument: str) -> bool:
 
 
 def _read_file(file: Path, found: _Found) -> None:
+    if file.is_dir():
+        raise BadInput(f"{file} is a directory: name a file in it.")
     if not file.is_file():
         raise BadInput(f"There is no file {file}.")
     try:
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".py":
-            return _read_python(text, found)
-        content = yaml.safe_load(text)
-    except (UnicodeDecodeError, OSError, yaml.YAMLError, SyntaxError) as error:
+            return _read_script(file, text, found)
+        if file.suffix == ".sh" or text.startswith("#!"):
+            raise BadInput(f"{file} is a shell script, which is not run here.", _INSTEAD)
+        content = yaml.load(text, _Loader)
+        if isinstance(content, dict):
+            found.given |= _flat(_plain(content))
+            return None
+    except (ValueError, OSError, yaml.YAMLError, SyntaxError) as error:
         raise BadInput(f"{file} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise BadInput(f"{file} holds no mapping of settings.")
-    found.given |= _flat(content)
-    return None
+    except RecursionError as error:
+        raise BadInput(f"{file} cannot be read: it is nested too deeply.") from error
+    raise BadInput(f"{file} holds no mapping of settings.")
 
 
-def _read_python(text: str, found: _Found) -> None:
-    """Keyword arguments of the calls that configure a training. Nothing is run."""
-    for call in ast.walk(ast.parse(text)):
-        if not isinstance(call, ast.Call) or _name(call.func) not in _CALLS:
-            continue
-        for argument in call.keywords:
-            if argument.arg is None:
-                found.computed.append("**")
-            elif argument.arg == "reward_funcs":
-                _reward_functions(argument.value, found)
-            elif argument.arg not in _PASSED_ON:
-                _literal(argument.arg, argument.value, found)
+class _Loader(yaml.SafeLoader):
+    """YAML as both systems read it: dates are texts."""
 
 
-def _literal(key: str, value: ast.expr, found: _Found) -> None:
-    try:
-        found.given |= _flat({key: ast.literal_eval(value)})
-    except ValueError:
-        found.computed.append(key)
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
-def _reward_functions(value: ast.expr, found: _Found) -> None:
-    """Names of reward functions, which are objects in Python; those that a call makes only the program knows."""
-    names = []
-    for item in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
-        if isinstance(item, ast.Constant) and isinstance(item.value, str):
-            names.append(item.value)
-        elif isinstance(item, ast.Name | ast.Attribute):
-            names.append(ast.unparse(item))
-        else:
-            found.computed.append(f"reward_funcs: {ast.unparse(item)}")
-    if names:
-        found.given["reward_funcs"] = names
-
-
-def _name(function: ast.expr) -> str:
-    return ast.unparse(function).rpartition(".")[2]
+def _read_script(file: Path, text: str, found: _Found) -> None:
+    script = scripts.read(text, str(file))
+    found.given |= _flat(_plain(script.given))
+    found.computed += script.computed
 
 
 def _override(text: str, found: _Found) -> None:
@@ -162,37 +157,61 @@ def _override(text: str, found: _Found) -> None:
     if not sign:
         raise BadInput(f"{text!r} is neither a file nor a setting key=value.")
     try:
-        content = yaml.safe_load(value) if value else None
-    except yaml.YAMLError as error:
-        raise BadInput(f"{text!r}: the value cannot be read: {' '.join(str(error).split())}") from error
-    if isinstance(content, dict) and not content:
-        found.given[key] = None
-        return
+        content = _setting(value)
+    except hydra.Unreadable as error:
+        raise BadInput(f"{text!r}: the value cannot be read: {error}.") from error
+    found.settings.add(key)
+    if isinstance(content, dict):
+        found.given |= _flat({key: content})  # Hydra adds it to the mapping that was there.
+    else:
+        _replace(key, content, found)
+
+
+def _setting(text: str) -> Any:
+    """Return what Hydra or, as a mapping in JSON, TRL reads."""
+    if text.startswith("{"):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return hydra.read(text) if text.strip() else None
+
+
+def _of_option(option: _Option) -> Any:
+    """Return the value of an option; a text that begins like a mapping or a list and is none stays a text."""
+    if len(option.values) != 1:
+        return [hydra.primitive(one) for one in option.values] or True
+    (text,) = option.values
+    if not text.startswith(_CONTAINERS):
+        return hydra.primitive(text)
+    try:
+        return _setting(text)
+    except hydra.Unreadable:
+        return text
+
+
+def _replace(key: str, value: Any, found: _Found) -> None:
     found.given = {known: old for known, old in found.given.items() if not known.startswith(f"{key}.")}
-    found.given |= _flat({key: content})
+    found.given |= _flat({key: value})
 
 
 def _flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted keys; an empty mapping is unset."""
     flat: dict[str, Any] = {}
     for name, value in content.items():
-        key, inner = f"{prefix}{name}", _mapping(value)
-        if isinstance(inner, dict) and inner:
-            flat |= _flat(inner, f"{key}.")
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{key}.")
         else:
-            flat[key] = None if inner == {} else _number(inner)
+            flat[key] = None if value == {} else value
     return flat
 
 
-def _mapping(value: Any) -> Any:
-    """Return the mapping where it is written as JSON in a text, as TRL takes it; anything else as it is."""
+def _plain(value: Any) -> Any:
+    """Return what both systems read where YAML and Python have a text: a mapping in JSON, a number as `1e-6`."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
     if isinstance(value, str) and value.startswith("{"):
         with contextlib.suppress(ValueError):
-            return json.loads(value)
-    return value
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_number(one) for one in value]
+            return _plain(json.loads(value))
     return float(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value

@@ -166,7 +166,7 @@ def test_memory_is_checked_against_a_gpu_that_is_known(files: Files) -> None:
     assert "an engine needs about" in detail and "name the GPU with --gpu-type" in detail
     engine, trainer = files.found(gpu_bytes=GIB)[Check.GPU_MEMORY][1]
     assert engine.startswith("rollout.engine.gpuMemoryUtilization: 0.5 of a GPU's 1.0 GiB are 0.5 GiB")
-    assert trainer.startswith("trainer.fsdpSize: ")
+    assert trainer.startswith("trainer: a GPU has 0.0 GiB for it")
 
 
 @pytest.mark.parametrize("workers", [{"gpusPerPod": 0}, {"gpuResourceName": "longshore.dev/pretend"}])

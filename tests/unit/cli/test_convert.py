@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from longshore.api.crd import rljob_crd
 from longshore.api.rljob import RLJob
-from longshore_cli.convert import sources
+from longshore_cli.convert import report, sources
 from longshore_cli.convert.conversion import Conversion, convert
-from longshore_cli.convert.mapping import System
+from longshore_cli.convert.mapping import ForeignSettings, System
 from longshore_cli.convert.systems import SYSTEMS, job_name, system_of
 from longshore_cli.convert.trl import TRL
 from longshore_cli.convert.verl import VERL
@@ -423,6 +423,73 @@ def test_files_are_yaml_json_or_python_and_settings_go_before_them(tmp_path: Pat
     }
 
 
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("{enable_thinking:False}", {"enable_thinking": False}),
+        ("{a: {b:[1,2.5,null],c:TRUE}, d:x y}", {"a": {"b": [1, 2.5, None], "c": True}, "d": "x y"}),
+        ("{url:http://h:80/p,'quoted key':1}", {"url": "http://h:80/p", "quoted key": 1}),
+        ('{"a": {"b": "c, d\\n"}}', {"a": {"b": "c, d\n"}}),
+        ("['a, b',\"it's\",'don\\'t','1','true']", ["a, b", "it's", "don't", "1", "true"]),
+        ("[{a:1},[]]", [{"a": 1}, []]),
+        ("[1_000,-2,+3,1e-6,.5,1.,-inf,007,1:30]", [1000, -2, 3, 1e-6, 0.5, 1.0, float("-inf"), "007", "1:30"]),
+        ("2025-02-30", "2025-02-30"),
+        ("yes", "yes"),
+        ("no", "no"),
+        ("a\\, b", "a, b"),
+        (r"C:\dir", r"C:\dir"),
+        ("a=b#c", "a=b#c"),
+        ("${oc.select:a.b,7}/x", "${oc.select:a.b,7}/x"),
+        ("", None),
+    ],
+)
+def test_values_of_settings_are_read_as_hydra_reads_them(typed: str, value: Any) -> None:
+    given_value = sources.read([f"+key={typed}"]).given
+    nested: dict[str, Any] = ForeignSettings(given_value).below("key")
+    assert (nested or given_value["key"]) == value
+
+
+def test_a_mapping_is_added_to_the_one_that_is_there() -> None:
+    assert sources.read(["k={a:1,b:2}", "k={b:3}"]).given == {"k.a": 1, "k.b": 3}
+    assert sources.read(["k={a:1,b:2}", "k=3"]).given == {"k": 3}
+    assert sources.read(["--k", '{"a": 1}', "--k", '{"b": 2}']).given == {"k.b": 2}, "TRL's options replace it"
+
+
+def test_a_mapping_that_the_shell_has_split_is_refused_with_its_key() -> None:
+    for key in ("data.apply_chat_template_kwargs", _VLLM):
+        found = converted(f"+{key}=enable_thinking:False", f"+{key}=b:1")
+        assert found.prevented[key].startswith("'b:1' is no mapping: put quotes around {…}")
+    assert "no mapping" in trl(chat_template_kwargs="b:1").prevented["chat_template_kwargs"]
+
+
+def test_a_text_of_an_option_stays_one_whatever_it_begins_with() -> None:
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    typed = ["--chat_template", template, "--system_prompt", "Note: be brief, please", "--kwargs", "{a:1}"]
+    assert sources.read(typed).given == {
+        "chat_template": template, "system_prompt": "Note: be brief, please", "kwargs.a": 1
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("a.parquet,b.parquet", "sweep of Hydra; put quotes around a text, or write a list [a.parquet,b.parquet]"),
+        ("{a}", "a mapping is {key:value"),
+        ("{a:1", "a mapping needs ',' or '}' where nothing follows"),
+        ("[1,,2]", "a value is missing"),
+        ("'a", "the text that ' begins has no end"),
+        ("'a'b", "follows where it should end"),
+        ("don't", "' stands inside a text"),
+        ("choice(1,2)", "choice(…) is a function of Hydra"),
+        ("[" * 500, "nested too deeply"),
+    ],
+)
+def test_a_value_that_cannot_be_read_for_certain_is_refused_with_its_key(typed: str, message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        sources.read([f"+some.key={typed}"])
+    assert "+some.key=" in refused.value.message and message in refused.value.message
+
+
 def test_trls_own_command_line_is_taken_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "trl.yaml"
     file.write_text("learning_rate: 1e-6\nchat_template_kwargs: '{\"enable_thinking\": false}'\n")
@@ -477,6 +544,61 @@ def test_what_cannot_be_read_is_one_sentence(arguments: list[str], message: str)
         sources.read(arguments)
 
 
+def test_files_that_cannot_be_read_are_one_sentence(tmp_path: Path) -> None:
+    for name, content, message in (
+        ("nul.py", "x\0", "cannot be read: source code string cannot contain null bytes"),
+        ("bad.py", "def x(:", "cannot be read: invalid syntax"),
+        ("deep.yaml", "[" * 5000, "nested too deeply"),
+        ("self.yaml", "a: &a {b: *a}", "nested too deeply"),
+        ("list.json", "[1]", "holds no mapping of settings"),
+    ):
+        (file := tmp_path / name).write_text(content)
+        with pytest.raises(BadInput, match=message):
+            sources.read([str(file)])
+    with pytest.raises(BadInput, match="is a directory: name a file in it"):
+        sources.read([str(tmp_path)])
+
+
+def test_a_launch_script_is_to_be_run_with_convert_in_place_of_its_program(tmp_path: Path) -> None:
+    for name, content in (("run.sh", "python3 -m verl.trainer.main_ppo a=1"), ("run", "#!/bin/bash\ntrl grpo")):
+        (file := tmp_path / name).write_text(content)
+        with pytest.raises(BadInput, match="is a shell script, which is not run here") as refused:
+            sources.read([str(file)])
+        assert "with `longshore convert`, and run the script" in str(refused.value.fix)
+
+
+def test_dates_in_files_are_texts(tmp_path: Path) -> None:
+    (file := tmp_path / "verl.yaml").write_text("trainer: {experiment_name: 2025-02-30, project_name: 2025-02-03}")
+    read = sources.read([str(file)]).given
+    assert read == {"trainer.experiment_name": "2025-02-30", "trainer.project_name": "2025-02-03"}
+
+
+@pytest.mark.parametrize(
+    "key", ["trainer.save_freq", "actor_rollout_ref.rollout.temperature", "data.max_prompt_length"]
+)
+def test_a_number_that_is_not_finite_is_refused(key: str) -> None:
+    for value in (float("inf"), float("-inf"), float("nan")):
+        assert "is no finite number" in convert(VERL, VERL_RUN | {key: value}, FIXED).prevented[key]
+
+
+def test_numbers_that_are_too_large_to_multiply_are_refused() -> None:
+    found = trl(max_steps=None, num_train_epochs=1e308, num_rows=10**300)
+    assert "too large" in found.prevented["max_steps"]
+
+
+def test_options_that_cannot_be_used_are_one_sentence(tmp_path: Path) -> None:
+    (file := tmp_path / "verl.yaml").write_text(yaml.safe_dump(VERL_RUN))
+    for options, message in (
+        (["-o", str(tmp_path)], f"--out: {tmp_path} cannot be written: Is a directory."),
+        (["-o", str(tmp_path / "none" / "job.yaml")], "cannot be written: No such file or directory."),
+        (["--name", "My_Job"], "--name My_Job: the name must begin with a letter"),
+        (["--name", "a" * 60], "the name must have at most 45 characters"),
+    ):
+        done = CliRunner().invoke(app, ["convert", str(file), *options])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert message in done.stderr
+
+
 def test_values_that_refer_to_other_keys_are_followed() -> None:
     for reference in (
         "${data.train_batch_size}",
@@ -489,9 +611,35 @@ def test_values_that_refer_to_other_keys_are_followed() -> None:
     assert "is no number" in circular.prevented["data.train_batch_size"]
 
 
+@pytest.mark.parametrize(
+    "value", ["${oc.env:HOME}/data/x.parquet", "${data.unknown}", "${.val_files}", "${oc.select:.x,y}/z", ["${a.b}/x"]]
+)
+def test_a_reference_that_cannot_be_followed_is_refused_with_its_key(value: Any) -> None:
+    assert "until ${…} is replaced" in verl(data__train_files=value).prevented["data.train_files"]
+    assert "data.val_files" in verl(data__val_files=value).left_out, "a value that is not used does not matter"
+
+
+def test_references_inside_texts_and_lists_are_followed() -> None:
+    files = ["${data.root}/gsm8k/a.parquet", "${oc.select:data.none,/tmp}/b.parquet"]
+    found = spec(verl(data__root="/mnt", data__train_files=files))
+    assert [one["path"] for one in found["data"]["sources"]] == ["data/gsm8k/a.parquet", "data/tmp/b.parquet"]
+    assert job_name({"trainer.experiment_name": "${oc.env:RUN}"}) == "converted"
+
+
 def test_the_system_and_the_name_follow_from_the_keys() -> None:
     assert system_of(VERL_RUN) is VERL
     assert system_of(TRL_RUN) is TRL
+    other = {
+        "grpo.num_prompts_per_step": 32,
+        "policy.model_name": "a/b",
+        "cluster.num_nodes": 4,
+        "grpo.max_num_steps": 9,
+    }
+    with pytest.raises(
+        BadInput, match=r"neither verl's nor TRL's: verl does not know grpo\.num_prompts_per_step, policy"
+    ):
+        system_of(other | {"data.shuffle": True})
+    assert system_of(other, "verl") is VERL
     assert job_name({"trainer.experiment_name": "Qwen2_7b@function/RM_"}) == "rm"
     assert job_name({"output_dir": "out/7B-run"}) == "b-run"
     assert job_name({}) == "converted"
@@ -519,3 +667,27 @@ def test_the_whole_configuration_of_verl_is_only_what_its_pages_say(tmp_path: Pa
     found = convert(VERL, VERL_RUN | dict.fromkeys(sections, 1), FIXED)
     assert set(sections) <= set(found.left_out)
     assert not found.unknown
+
+
+def test_the_report_says_first_what_changes_the_result_and_is_short_about_all_else() -> None:
+    others = {f"critic.optim.x{number}": number for number in range(1, 21)}
+    section = "actor_rollout_ref.rollout.multi_turn"
+    off = {f"{section}.enable": False, f"{section}.max_user_turns": 3, f"{section}.format": "hermes"}
+    changes = {"actor_rollout_ref.rollout.top_p": 0.9, "actor_rollout_ref.rollout.top_k": 5}
+    given_keys = VERL_RUN | others | {"trainer.val_only": True} | off | changes
+    lines = list(report.lines(convert(VERL, given_keys, FIXED), VERL, given_keys, ()))
+    first, beside = (next(n for n, line in enumerate(lines) if text in line) for text in ("may change", "no part in"))
+    assert first == 1
+    whole = "tokens are sampled from the whole distribution, or importance ratios would be wrong."
+    for key, value in changes.items():
+        assert f"  {key} = {value}: {whole}" in lines[first:beside]
+    assert "  trainer.val_only = True: a job trains." in lines[first:beside]
+    shown = "critic.optim.x1 = 1, critic.optim.x2 = 2, critic.optim.x3 = 3 and 17 more"
+    assert lines[beside + 1 : beside + 3] == [f"  {shown}: there is no critic.", f"  switched off: {section} (2 keys)."]
+
+
+def test_what_is_switched_on_is_reported_in_full() -> None:
+    given_keys = VERL_RUN | {"distillation.enabled": True, "distillation.topk": 32}
+    text = "\n".join(report.lines(convert(VERL, given_keys, FIXED), VERL, given_keys, ()))
+    assert "  distillation.enabled = True: there is no teacher." in text
+    assert "switched off" not in text

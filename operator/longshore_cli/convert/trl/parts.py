@@ -1,10 +1,11 @@
-"""TRL's model, data, rewards, engines and GPUs."""
+"""TRL's model, data, engines and GPUs."""
 
 from typing import Any, Final
 
 from longshore_cli.convert import places
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 from longshore_cli.convert.trl.algorithm import num_processes, num_updates, updates_per_step
+from longshore_cli.convert.trl.rewards import rewards
 
 _ENGINE: Final = "spec.rollout.engine"
 _MAIN: Final = "main"
@@ -63,63 +64,6 @@ def lengths(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome(fields, to_do=to_do)
 
 
-_REWARD_MODEL: Final = "reward_model_name_or_path"
-_OF_TRL: Final = "trl.rewards"
-_MATHS: Final = "accuracy_reward"
-_OVERLONG: Final = "get_soft_overlong_punishment"
-_OWN: Final = {_MATHS, _OVERLONG, "reasoning_accuracy_reward", "think_format_reward"}
-"""Reward functions that TRL's script knows by these names."""
-
-
-@entry(["reward_funcs", "reward_weights", _REWARD_MODEL], ["spec.reward.functions", "spec.data.answerField"],
-       "`accuracy_reward` is kind Maths with column `solution`; others kind Python with `signature: TRL`, those of "
-       "`trl.rewards` too, which are to be copied")  # fmt: skip
-def rewards(settings: ForeignSettings) -> EntryOutcome:
-    if settings[_REWARD_MODEL]:
-        raise Refused(_REWARD_MODEL, "reward models that give a number are not available; a judge reads and grades")
-    names, weights = settings.texts("reward_funcs"), settings["reward_weights"] or []
-    if not names:
-        raise Refused("reward_funcs", "it is unset, and a job needs rewards: name functions as module.function")
-    if weights and (
-        not isinstance(weights, list | tuple)
-        or len(weights) != len(names)
-        or not all(isinstance(one, int | float) for one in weights)
-    ):
-        raise Refused("reward_weights", f"{weights!r} is not a number for each of reward_funcs")
-    functions, to_do, fields = [], [], {}
-    for number, name in enumerate(names):
-        module, function = _module(name)
-        weight = {"weight": float(weights[number])} if weights else {}
-        if (module, function) == (_OF_TRL, _OVERLONG):
-            to_do.append(f"Set spec.algorithm.overlongBufferTokens, which takes the place of {_OVERLONG}.")
-            continue
-        if (module, function) == (_OF_TRL, _MATHS):
-            fields["spec.data.answerField"] = "solution"
-            functions.append({"name": "accuracy", "kind": "Maths"} | weight)
-            continue
-        if module == _OF_TRL:
-            module = "trl_rewards"
-            to_do.append(f"Copy {function} and what it needs from {_OF_TRL} into {module}.py.")
-        path = f"{module}:{function}"
-        functions.append({"name": _label(function), "kind": "Python", "importPath": path, "signature": "TRL"} | weight)
-        to_do.append(f"Submit the job with `--with {module.split('.')[0]}.py`, which has {function}.")
-    if not functions:
-        raise Refused("reward_funcs", f"{_OVERLONG} alone rewards nothing")
-    return EntryOutcome(fields | {"spec.reward.functions": functions}, to_do=tuple(to_do))
-
-
-def _module(name: str) -> tuple[str, str]:
-    """Return where a reward function is, and its name."""
-    module, _, function = name.replace(":", ".").rpartition(".")
-    if function in _OWN and (not module or module.startswith(_OF_TRL)):
-        return _OF_TRL, function
-    return module or "rewards", function
-
-
-def _label(function: str) -> str:
-    return function.lower().replace("_", "-").strip("-")[:63]
-
-
 @entry(["num_processes", "vllm_tensor_parallel_size", "vllm_mode"],
        ["spec.workers.replicas", "spec.workers.gpusPerPod", f"{_ENGINE}.tensorParallelSize"],
        "`num_processes` of accelerate: pods of up to 8 GPUs", vllm_tensor_parallel_size=1)  # fmt: skip
@@ -149,9 +93,8 @@ _TEMPLATE: Final = "chat_template_kwargs"
 
 @entry([_TEMPLATE, f"{_TEMPLATE}.*"], ["spec.data.chat"], "`templateArguments`")
 def chat(settings: ForeignSettings) -> EntryOutcome:
-    found = settings.below(_TEMPLATE)
-    lost = {} if settings[_TEMPLATE] is None else {_TEMPLATE: "it is no mapping"}
-    return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {}, lost)
+    found = settings.mapping(_TEMPLATE)
+    return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {})
 
 
 @entry(["save_strategy", "save_steps", "save_total_limit"], ["spec.checkpoint.everySteps", "spec.checkpoint.keep"],

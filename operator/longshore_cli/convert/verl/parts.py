@@ -60,7 +60,7 @@ def data(settings: ForeignSettings) -> EntryOutcome:
     "`template` and `templateArguments`",
 )
 def chat(settings: ForeignSettings) -> EntryOutcome:
-    arguments = settings.below("data.apply_chat_template_kwargs")
+    arguments = settings.mapping("data.apply_chat_template_kwargs")
     template = settings.text(f"{_MODEL}.custom_chat_template")
     fields: dict[str, Any] = {"spec.data.chat.template": template} if template else {}
     return EntryOutcome(fields | ({"spec.data.chat.templateArguments": arguments} if arguments else {}))
@@ -177,7 +177,7 @@ def micro_batch(settings: ForeignSettings) -> EntryOutcome:
 def engine_arguments(settings: ForeignSettings) -> EntryOutcome:
     named = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")
     arguments = {name: settings[f"{ROLLOUT}.{name}"] for name in named if settings[f"{ROLLOUT}.{name}"] is not None}
-    given = settings.below(_VLLM)
+    given = settings.mapping(_VLLM)
     refused = {name: why for name in given if (why := refusal(name, has_accelerator=True)) is not None}
     arguments |= {name: value for name, value in given.items() if name not in refused}
     paths = [key for key in settings.given if key.startswith(f"{_VLLM}.")]

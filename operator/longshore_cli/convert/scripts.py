@@ -1,0 +1,146 @@
+"""Reads the calls of a Python script that configure a training of TRL. Nothing is run."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from longshore_cli.convert import constants
+from longshore_cli.convert.bindings import Bindings, Unclear
+from longshore_cli.simulate.errors import BadInput
+
+_CONFIG: Final = "GRPOConfig"
+_TRAINER: Final = "GRPOTrainer"
+_SCRIPT: Final = ("dataset_name",)
+_CALLS: Final[Mapping[str, tuple[str, ...]]] = {
+    _CONFIG: ("output_dir",),
+    _TRAINER: ("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class",
+               "reward_processing_classes", "callbacks", "optimizers", "peft_config"),
+    "ModelConfig": ("model_name_or_path",),
+    "ScriptArguments": _SCRIPT,
+    "GRPOScriptArguments": _SCRIPT,
+}  # fmt: skip
+"""Calls that are read, and the names of their arguments by position."""
+_PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class", "callbacks", "optimizers"}
+"""Arguments of GRPOTrainer that are objects of the program."""
+_ARGUMENTS: Final = "args"
+_REWARDS: Final = "reward_funcs"
+_ADAPTER: Final = "peft_config"
+
+
+@dataclass
+class Script:
+    """Arguments and their values, and those whose values only the program knows."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+    computed: list[str] = field(default_factory=list)
+
+
+def read(text: str, file: str) -> Script:
+    """Return what a script configures.
+
+    Raises:
+        SyntaxError, ValueError: it is no Python.
+        BadInput: it configures nothing, or several trainings.
+    """
+    tree, found = ast.parse(text), Script()
+    bindings = Bindings(tree, file)
+    calls = _calls(tree, bindings, file)
+    for name, call in calls.items():
+        for key, value in _arguments(name, call, bindings, found):
+            if key == _REWARDS:
+                _reward_functions(value, bindings, found)
+            elif key == _ARGUMENTS and _CONFIG not in calls:
+                found.computed.append(f"{key} = {ast.unparse(value)}, since the script does not call {_CONFIG}")
+            elif key not in _PASSED_ON:
+                _constant(key, value, bindings, found)
+    return found
+
+
+def _calls(tree: ast.Module, bindings: Bindings, file: str) -> dict[str, ast.Call]:
+    """Return one call for each name; equal calls are one."""
+    found: dict[str, list[ast.Call]] = defaultdict(list)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (name := _name(node.func, bindings)) in _CALLS:
+            found[name].append(node)
+    if not found:
+        *names, last = (f"{name}(...)" for name in _CALLS)
+        raise BadInput(
+            f"{file} has no call of {', '.join(names)} or {last}, which are read.",
+            "Convert the YAML file or the options that the script takes, or give settings as key=value.",
+        )
+    for name, calls in found.items():
+        if len({ast.dump(call) for call in calls}) > 1:
+            raise BadInput(
+                f"{file} has several calls of {name}(...), in lines {_joined(calls)}, with different arguments: keep "
+                "one of them, or give the settings as key=value in place of the script."
+            )
+    return {name: calls[0] for name, calls in found.items()}
+
+
+def _joined(calls: Sequence[ast.Call]) -> str:
+    *first, last = (str(line) for line in sorted(call.lineno for call in calls))
+    return f"{', '.join(first)} and {last}"
+
+
+def _arguments(name: str, call: ast.Call, bindings: Bindings, found: Script) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the arguments of a call; what cannot be read of them is noted."""
+    positions = _CALLS[name]
+    for number, argument in enumerate(call.args):
+        if isinstance(argument, ast.Starred) or number >= len(positions):
+            found.computed += [f"{ast.unparse(one)} in {name}(...)" for one in call.args[number:]]
+            break
+        yield positions[number], argument
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            yield keyword.arg, keyword.value
+            continue
+        try:
+            yield from list(constants.items(keyword.value, bindings))
+        except Unclear:
+            found.computed.append(f"**{ast.unparse(keyword.value)} in {name}(...), which may set any key")
+
+
+def _constant(key: str, value: ast.expr, bindings: Bindings, found: Script) -> None:
+    try:
+        found.given[key] = constants.value(value, bindings)
+    except Unclear:
+        if key == _ADAPTER:  # Whatever it is, there is no adapter.
+            found.given[key] = ast.unparse(value)
+        else:
+            found.computed.append(key)
+
+
+def _reward_functions(value: ast.expr, bindings: Bindings, found: Script) -> None:
+    """Where reward functions are, which are objects in Python; those that a call makes only the program knows."""
+    names = []
+    for item in _elements(value, bindings):
+        if isinstance(item, ast.Constant) and isinstance(item.value, str):
+            names.append(item.value)
+            continue
+        try:
+            names.append(bindings.origin(item))
+        except Unclear:
+            found.computed.append(f"{_REWARDS}: {ast.unparse(item)}")
+    if names:
+        found.given[_REWARDS] = names
+
+
+def _elements(value: ast.expr, bindings: Bindings) -> list[ast.expr]:
+    """Return the elements of a list, also of one that a name stands for; of anything else itself."""
+    listed = value
+    if isinstance(value, ast.Name):
+        try:
+            listed = bindings.constant(value.id)
+        except Unclear:
+            return [value]
+    return listed.elts if isinstance(listed, ast.List | ast.Tuple) else [value]
+
+
+def _name(function: ast.expr, bindings: Bindings) -> str:
+    """Return the name of a function where it comes from."""
+    try:
+        return bindings.origin(function).rpartition(".")[2]
+    except Unclear:
+        return ast.unparse(function).rpartition(".")[2]

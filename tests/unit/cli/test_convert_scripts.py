@@ -1,0 +1,207 @@
+"""`longshore convert` of Python scripts with TRL: what the text says for certain is read, and all else is named."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from longshore_cli.convert import sources
+from longshore_cli.convert.conversion import Conversion, convert
+from longshore_cli.convert.trl import TRL
+from longshore_cli.main import app
+from longshore_cli.simulate.errors import BadInput
+from tests.unit.cli.test_convert import FIXED, TRL_RUN, spec
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(text: str, name: str = "train.py") -> Path:
+        script = tmp_path / name
+        script.write_text(text)
+        return script
+
+    return written
+
+
+def converted(script: Path, *settings: str) -> Conversion:
+    """The conversion of a script that sets what `TRL_RUN` sets, but rewards as it does."""
+    others = {key: value for key, value in TRL_RUN.items() if key != "reward_funcs"}
+    return convert(TRL, {**others, **sources.read([str(script), *settings]).given}, FIXED)
+
+
+def functions(found: Conversion) -> list[tuple[str, str | None]]:
+    """Kinds and import paths."""
+    return [(one["kind"], one.get("importPath")) for one in spec(found)["reward"]["functions"]]
+
+
+_TRAINER: Final = "GRPOTrainer(model='Qwen/Qwen3-8B', reward_funcs=accuracy_reward)\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "path"),
+    [
+        ("def accuracy_reward(completions, **kwargs): ...\n", "Python", "train:accuracy_reward"),
+        ("from open_r1.rewards import accuracy_reward\n", "Python", "open_r1.rewards:accuracy_reward"),
+        ("from mine import exact as accuracy_reward\n", "Python", "mine:exact"),
+        ("from mine import *\n", "Python", "mine:accuracy_reward"),
+        ("from trl.rewards import accuracy_reward\ndef accuracy_reward(x): ...\n", "Python", "train:accuracy_reward"),
+        ("def accuracy_reward(x): ...\nfrom trl.rewards import accuracy_reward\n", "Maths", None),
+        ("from trl.rewards.accuracy_rewards import accuracy_reward\n", "Maths", None),
+        ("from trl.rewards import *\n", "Maths", None),
+    ],
+)
+def test_only_trls_own_accuracy_reward_is_kind_maths(write: Write, before: str, kind: str, path: str | None) -> None:
+    assert functions(converted(write(before + _TRAINER))) == [(kind, path)]
+
+
+def test_rewards_of_modules_are_found_through_their_names(write: Write) -> None:
+    script = write(
+        "import trl, my_pkg.rewards\nimport other.lib as lib\nfrom trl import rewards\n"
+        "def main():\n    from local import fmt\n"
+        "    GRPOTrainer(model='a/b', reward_funcs=[trl.rewards.accuracy_reward, rewards.think_format_reward,\n"
+        "                my_pkg.rewards.form, lib.f, fmt])\n"
+    )
+    assert functions(converted(script)) == [
+        ("Maths", None), ("Python", "trl_rewards:think_format_reward"), ("Python", "my_pkg.rewards:form"),
+        ("Python", "other.lib:f"), ("Python", "local:fmt"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["get_soft_overlong_punishment", "think_format_reward"])
+def test_a_function_of_the_script_is_not_trls_whatever_its_name(write: Write, name: str) -> None:
+    script = write(f"def {name}(completions, **kwargs): ...\nGRPOTrainer(model='a/b', reward_funcs={name})\n")
+    assert functions(converted(script)) == [("Python", f"train:{name}")]
+
+
+def test_a_reward_function_that_may_be_one_of_several_is_named(write: Write) -> None:
+    script = write(
+        "try:\n    from trl.rewards import accuracy_reward\nexcept ImportError:\n    from mine import accuracy_reward\n"
+        "def main(given):\n    def inner(): ...\n"
+        "    GRPOTrainer(reward_funcs=[accuracy_reward, inner, given])\n"
+    )
+    read = sources.read([str(script), "seed=1"])
+    assert "reward_funcs" not in read.given
+    assert read.computed == tuple(f"reward_funcs: {name}" for name in ("accuracy_reward", "inner", "given"))
+
+
+def test_the_report_says_where_a_function_was_taken_for_trls(write: Write) -> None:
+    imported = converted(write("from trl.rewards import accuracy_reward\n" + _TRAINER)).to_do
+    assert any("kind Maths takes the place of accuracy_reward of trl.rewards" in one for one in imported)
+    assert not any("was taken for" in one for one in imported)
+    guessed = convert(TRL, TRL_RUN, FIXED).to_do
+    assert any("accuracy_reward was taken for that of trl.rewards: if it is not" in one for one in guessed)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "advice"),
+    [
+        ("mine.fmt", "mine:fmt", "Submit the job with `--with mine.py`"),
+        ("my_pkg.rewards.fmt", "my_pkg.rewards:fmt", "Set spec.image to an image that has the package my_pkg"),
+        ("runs/train.py:fmt", "train:fmt", "Submit the job with `--with runs/train.py`"),
+        ("train-grpo.py:fmt", "train_grpo:fmt", "Copy fmt and what it needs from train-grpo.py into train_grpo.py"),
+        ("7b.py:fmt", "rewards_7b:fmt", "Copy fmt and what it needs from 7b.py into rewards_7b.py"),
+    ],
+)
+def test_what_provides_a_reward_function_is_said(name: str, path: str, advice: str) -> None:
+    found = convert(TRL, TRL_RUN | {"reward_funcs": [name]}, FIXED)
+    assert functions(found) == [("Python", path)]
+    assert any(one.startswith(advice) for one in found.to_do)
+
+
+def test_a_reward_model_is_refused() -> None:
+    found: dict[str, Any] = dict(convert(TRL, TRL_RUN | {"reward_funcs": ["org/model"]}, FIXED).prevented)
+    assert "org/model is a reward model" in found["reward_funcs"]
+
+
+def test_several_configurations_are_refused_with_their_lines_unless_they_are_equal(write: Write) -> None:
+    several = "def smoke():\n    return GRPOConfig(max_steps=5)\ndef full():\n    return GRPOConfig(max_steps={})\n"
+    with pytest.raises(BadInput, match=r"several calls of GRPOConfig\(...\), in lines 2 and 4.*keep one of them, or"):
+        sources.read([str(write(several.format(500)))])
+    assert sources.read([str(write(several.format(5)))]).given == {"max_steps": 5}
+
+
+def test_mappings_with_two_stars_are_read_where_the_script_assigns_them_once(write: Write) -> None:
+    script = write(
+        "LR = 1e-6\nbase = {'beta': 0.1, 'seed': 7}\ncommon = dict(learning_rate=LR, max_steps=10 * 2, **base)\n"
+        "GRPOConfig(**common, **{'run_name': f'run-{LR}'}, temperature=make())\n"
+    )
+    read = sources.read([str(script)])
+    assert read.given == {"learning_rate": 1e-6, "max_steps": 20, "beta": 0.1, "seed": 7, "run_name": "run-1e-06"}
+    assert read.computed == ("temperature",)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["common['seed'] = 2", "common.update(seed=2)", "common |= {'seed': 2}", "if x:\n    common = {}",
+     "def f():\n    global common\n    common = {}", "for common in y: pass"],
+)  # fmt: skip
+def test_a_mapping_that_the_script_may_change_is_named_and_not_read(write: Write, change: str) -> None:
+    read = sources.read([str(write(f"common = {{'seed': 1}}\n{change}\nGRPOConfig(beta=0.0, **common)\n"))])
+    assert read.given == {"beta": 0.0}
+    assert read.computed == ("**common in GRPOConfig(...), which may set any key",)
+
+
+def test_arguments_are_read_by_position(write: Write) -> None:
+    script = write(
+        "from trl import GRPOConfig as Config, GRPOTrainer\nfrom mine import f\nfuncs = [f]\n"
+        "GRPOTrainer('a/b', funcs, Config('out', max_steps=3), data, *rest)\n"
+    )
+    read = sources.read([str(script)])
+    assert read.given == {"model": "a/b", "reward_funcs": ["mine.f"], "output_dir": "out", "max_steps": 3}
+    assert read.computed == ("*rest in GRPOTrainer(...)",)
+
+
+def test_reward_functions_that_the_program_collects_are_its_own(write: Write) -> None:
+    for made in ("funcs = [f]\nfuncs.append(g)\n", "funcs = get_reward_funcs()\n"):
+        read = sources.read([str(write(f"from mine import f\n{made}GRPOTrainer('a/b', funcs)\n"))])
+        assert (read.given, read.computed) == ({"model": "a/b"}, ("reward_funcs: funcs",))
+
+
+def test_a_script_whose_configuration_comes_from_elsewhere_says_so(write: Write) -> None:
+    read = sources.read([str(write("GRPOTrainer(model='a/b', args=parsed)\n"))])
+    assert read.computed == ("args = parsed, since the script does not call GRPOConfig",)
+    with pytest.raises(BadInput, match=r"has no call of GRPOConfig\(...\), .* which are read") as refused:
+        sources.read([str(write("TrlParser((ScriptArguments, GRPOConfig))\n")), "num_processes=8"])
+    assert refused.value.fix is not None and "YAML file" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "expression", ["A", "B + 1", "1 // 0", "{1: 2}", "dict(x=y)", "dict([1])", "'a' * 9", "len([])"]
+)
+def test_a_value_that_the_text_does_not_say_is_the_programs(write: Write, expression: str) -> None:
+    read = sources.read([str(write(f"A = B\nB = A\nGRPOConfig(beta=0.0, seed={expression})\n"))])
+    assert (read.given, read.computed) == ({"beta": 0.0}, ("seed",))
+
+
+def test_the_value_that_was_used_in_place_of_one_that_cannot_be_read_is_named(write: Write) -> None:
+    script = write(
+        "MAX_LEN = 8192\nGRPOConfig(max_completion_length=make(), warmup_ratio=x, seed=s, log_level=y, beta=b,"
+        "           vllm_max_model_length=MAX_LEN, model_init_kwargs={'dtype': torch.bfloat16})\n"
+    )
+    settings = [f"{key}={value}" for key, value in TRL_RUN.items() if key != "reward_funcs"]
+    done = CliRunner().invoke(app, ["convert", str(script), "reward_funcs=m.f", "seed=3", *settings])
+    assert done.exit_code == 0, done.output
+    lines = done.stderr.partition("only the program knows the values (add them as key=value):\n")[2].splitlines()
+    assert lines[:5] == [
+        "  max_completion_length: TRL's default 512 was used.",
+        "  warmup_ratio: it was taken as unset, and spec.algorithm.warmupSteps is 0.",
+        "  log_level: it was left out.",
+        "  beta: TRL's default 0.0 was used.",
+        "  model_init_kwargs: it was left out.",
+    ], "the seed is set, and the constant is read"
+    manifest = yaml.safe_load(done.stdout)["spec"]
+    assert (manifest["model"]["maxContextTokens"], manifest["algorithm"]["seed"]) == (8192, 3)
+
+
+@pytest.mark.parametrize("value", ["LoraConfig(r=16)", "get_peft_config(args)", "config"])
+def test_an_adapter_is_reported_in_whatever_form_it_is_given(write: Write, value: str) -> None:
+    found = converted(write(f"GRPOTrainer('a/b', 'm.f', peft_config={value})\n"), "reward_funcs=m.f")
+    assert found.left_out["peft_config"] == "every weight is trained, and no adapter"
+    assert "peft_config" in converted(write("GRPOTrainer('a/b', 'm.f', peft_config=None)\n")).same
+    nested = converted(write("GRPOTrainer('a/b', 'm.f')\n"), "peft_config={r:16}")
+    assert nested.left_out["peft_config.r"] == "every weight is trained, and no adapter"

@@ -26,24 +26,35 @@ def test_an_attack_is_contained_and_the_next_sample_runs_as_ever(
     assert after.outcome is CaseOutcome.PASSED
 
 
+BEGUN = "import time; print(flush=True); time.sleep(60)"
+
+
+def wait_begun(process: subprocess.Popen[bytes]) -> None:
+    """Popen returns while the kernel still prepares the new program, which has no arguments and environment by then."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment"), [([MARK], {}), ([], worker.ENVIRONMENT)], ids=["mark", "environment"]
 )
 def test_what_an_attack_leaves_behind_is_found_whatever_its_program(
     arguments: list[str], environment: dict[str, str]
 ) -> None:
-    source = "import time; time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-S", "-c", source, *arguments], env=environment) as daemon:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", BEGUN, *arguments], env=environment, stdout=subprocess.PIPE
+    ) as daemon:
         try:
+            wait_begun(daemon)
             assert [process.pid for process in survivors(timeout_s=0.5)] == [daemon.pid]
         finally:
             daemon.kill()
 
 
 def test_what_another_process_leaves_behind_is_not_taken_for_this_ones(targets: World) -> None:
-    source = "import time; time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-S", "-c", source, MARK]) as daemon:
+    with subprocess.Popen([sys.executable, "-S", "-c", BEGUN, MARK], stdout=subprocess.PIPE) as daemon:
         try:
+            wait_begun(daemon)
             child = os.fork()
             if child == 0:
                 os._exit(len(survivors(timeout_s=0.0)))
@@ -53,7 +64,10 @@ def test_what_another_process_leaves_behind_is_not_taken_for_this_ones(targets: 
 
 
 def test_what_outlives_its_parents_is_found(targets: World) -> None:
-    source = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'input()', sys.argv[1]])"
+    source = (
+        "import subprocess, sys; command = [sys.executable, '-S', '-c', 'print(flush=True); input()', sys.argv[1]]; "
+        "subprocess.Popen(command, stdout=subprocess.PIPE).stdout.readline()"
+    )
     ready, kept = os.pipe()
     subprocess.run([sys.executable, "-S", "-c", source, MARK], stdin=ready, check=True)
     os.close(ready)

@@ -29,11 +29,14 @@ def sentence(error: ValidationError, root: str = "", model: type[BaseModel] | No
 
 
 def mistakes(error: ValidationError, root: str = "", model: type[BaseModel] | None = None) -> list[tuple[str, str]]:
-    """Return the field and sentence of every mistake; first names that do not exist, as others are missing for them."""
+    """Return the field and sentence of every mistake.
+
+    With `model`, names that do not exist come first: others are missing for them.
+    """
     errors = error.errors(include_url=False)
     if model is not None:
         errors = [one | {"loc": written_path(model, one["loc"])} for one in _once(errors, model)]
-    errors.sort(key=lambda one: one["type"] not in _NO_SUCH_FIELD)
+        errors.sort(key=lambda one: one["type"] not in _NO_SUCH_FIELD)
     return [_path_and_text(one, root, model) for one in errors]
 
 

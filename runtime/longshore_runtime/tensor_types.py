@@ -73,7 +73,10 @@ class TensorTypes:
                 _copy(read, tensors[name], written, tensor.dtype)
 
     def _converted(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-        """Return what the converted file has, in its order: large values first, so that all are aligned."""
+        """Return what the converted file has, in its order: large values first, so that all are aligned.
+
+        Their positions count from the end of the header, whose length depends on them.
+        """
         types = {name: self._type(name, tensor) for name, tensor in tensors.items()}
         converted, end = {}, 0
         for name in sorted(tensors, key=lambda name: (types[name] in _ROUND, tensors[name].begin)):

@@ -15,7 +15,7 @@ from longshore_client.kube import Kube
 from longshore_client.transfer.copy import StorageClaim
 from longshore_client.transfer.pod import IDS, HelperOptions, trouble
 from longshore_client.view import job_view
-from longshore_client.yaml_values import ManifestLoader
+from longshore_client.yaml_values import ManifestLoader, RepeatedKey
 from longshore_kube.resources import CLAIMS, PODS, Json
 
 DELETE_TIMEOUT_S: Final = 180.0
@@ -33,6 +33,8 @@ def read_manifest(path: Path) -> list[Json]:
     try:
         text = path.read_text(encoding="utf-8")
         documents = [one for one in yaml.load_all(text, ManifestLoader) if one is not None]
+    except RepeatedKey as error:
+        raise ClientError(f"{path}: {error}.", "Remove one of them: the first would be lost.") from error
     except yaml.YAMLError as error:
         raise ClientError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -185,7 +185,7 @@ def _import(name: Check, function: RewardFunction) -> CheckResult:
     try:
         ChildScorer(function).close()
     except RewardSetupError as error:
-        fix = f"put its directory on PYTHONPATH, or add --skip {name} if only the image has it"
+        fix = f"correct it, put its directory on PYTHONPATH, or add --skip {name} if only the image has it"
         return CheckResult(name, (f"{error}; {fix}",))
     return CheckResult(name, detail=f"{function.import_path} is a function")
 

@@ -14,6 +14,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.checks.job import file_checks
 from longshore.checks.result import Check, CheckOutcome, CheckResult, not_checked
 from longshore.sim.hardware import GPUS, gpu_described, gpu_named
+from longshore_cli.check.labels import label_mistakes
 from longshore_cli.check.operator_rules import refused
 from longshore_cli.simulate.errors import BadInput, BadSpec
 from longshore_cli.simulate.inputs import read_job
@@ -66,7 +67,7 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
             raise BadInput(f"{option}: {path} does not exist on this machine; name the copy that is to be checked")
     memory = gpu_bytes(spec.training_pods, options.gpu_type, options.gpu_memory)
     results = [
-        CheckResult(Check.SPEC, detail="fields and rules are right"),
+        CheckResult(Check.SPEC, tuple(label_mistakes(job)), "fields and rules are right"),
         CheckResult(Check.OPERATOR_RULES, tuple(refused(job)), "nothing that the chart's defaults refuse"),
     ]
     results += file_checks(spec, options.model, options.data, memory)

@@ -1,6 +1,11 @@
 """Arguments that a job may not give to vLLM's engine (`rollout.engine.extraArgs`), each with the reason."""
 
-from collections.abc import Iterator, Mapping
+import ast
+import importlib.util
+import re
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Final
 
 from longshore.api.rollout import EngineBackend, EngineSettings
@@ -60,7 +65,8 @@ def refusal(name: str, *, has_accelerator: bool) -> str | None:
 
 
 def argument_mistakes(engine: EngineSettings, *, has_accelerator: bool) -> Iterator[str]:
-    """Yield a sentence for each extra argument that is refused. Only vLLM knows which others it has."""
+    """Yield a sentence for each extra argument that is refused. vLLM has others, and `unknown_arguments` those it has
+    not."""
     if engine.backend is not EngineBackend.VLLM:
         return
     for name in engine.extra_args:
@@ -78,3 +84,37 @@ def _has_draft_model(arguments: Mapping[str, object]) -> bool:
     names = (config.get("method"), arguments.get("spec_method"), config.get("model"), arguments.get("spec_model"))
     method = next((str(name) for name in names if name), "")  # vLLM takes the model's name for that of the method.
     return speculates and method.strip("[]") not in _WITHOUT_DRAFT_MODEL
+
+
+def unknown_arguments(engine: EngineSettings, known: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each extra argument that vLLM does not have; `known`: the names of those it has."""
+    if engine.backend is not EngineBackend.VLLM:
+        return
+    for name in engine.extra_args:
+        if name not in known:
+            near = get_close_matches(_as_in_python(name), known, 1)
+            fix = f"did you mean {near[0]}?" if near else "remove it"
+            yield f"rollout.engine.extraArgs: vLLM has no argument {name}; {fix}"
+
+
+def _as_in_python(name: str) -> str:
+    """Return `--max-model-len` and `maxModelLen` as max_model_len."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip("-")).replace("-", "_").lower()
+
+
+def installed_arguments() -> frozenset[str] | None:
+    """Return the names that vLLM has here, from its source: importing it takes seconds. None: it is not installed."""
+    vllm = importlib.util.find_spec("vllm")
+    for place in (vllm.submodule_search_locations or ()) if vllm is not None else ():
+        source = Path(place, "engine", "arg_utils.py")
+        if source.is_file():
+            return frozenset(_fields_of(ast.parse(source.read_text(encoding="utf-8")), "EngineArgs")) or None
+    return None
+
+
+def _fields_of(module: ast.Module, name: str) -> Iterator[str]:
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            for line in node.body:
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                    yield line.target.id

@@ -8,7 +8,7 @@ from longshore.api.model import Data, DataFormat, Source
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.api.tracking import Tracking
-from longshore.checks.engine_arguments import argument_mistakes
+from longshore.checks.engine_arguments import argument_mistakes, installed_arguments, unknown_arguments
 from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
@@ -37,8 +37,15 @@ def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_byte
 
 
 def _arguments_check(spec: RLJobSpec) -> CheckResult:
-    mistakes = argument_mistakes(spec.rollout.engine, has_accelerator=spec.workers.has_accelerator)
-    return CheckResult(Check.ENGINE_ARGUMENTS, tuple(mistakes), "nothing contradicts what follows from other fields")
+    name, engine = Check.ENGINE_ARGUMENTS, spec.rollout.engine
+    mistakes = list(argument_mistakes(engine, has_accelerator=spec.workers.has_accelerator))
+    found = "nothing contradicts what follows from other fields"
+    if (known := installed_arguments()) is None:
+        found += "; names are not checked, because vLLM is not installed here"
+    else:
+        other = f"; add --skip {name} if the image has another version of vLLM that knows it"
+        mistakes += [f"{mistake}{other}" for mistake in unknown_arguments(engine, known)]
+    return CheckResult(name, tuple(mistakes), found)
 
 
 def _model_checks(spec: RLJobSpec, directory: Path, gpu_bytes: float | None) -> list[CheckResult]:

@@ -110,6 +110,8 @@ _NUM_KV_HEADS: Final = 8
 """Of grouped-query attention, in most models from 8B to 70B."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _SIZE_END: Final = re.compile(r"\d[bB]$", re.ASCII)
+_MIXTURE: Final = re.compile(r"(?:^|[-_])(?:a\d+(?:\.\d+)?b|\d+x\d+(?:\.\d+)?b)(?:[-_]|$)", re.ASCII | re.IGNORECASE)
+"""Active parameters as in `30B-A3B`, or experts as in `8x7B`."""
 
 
 def model_of(num_parameters: float) -> ModelShape:
@@ -135,28 +137,33 @@ def gpu_described(name: str) -> GpuModel:
 
 
 def gpu_named(name: str) -> GpuModel:
-    """The GPU of that name; ValueError lists the known ones."""
-    if name not in GPUS:
+    """The GPU of that name, in capitals or not; ValueError lists the known ones."""
+    if name.upper() not in GPUS:
         raise ValueError(f"GPU {name} is not known; choose one of {', '.join(sorted(GPUS))}")
-    return GPUS[name]
+    return GPUS[name.upper()]
 
 
 def model_named(name: str) -> ModelShape:
     """The model of that name, or the fallback for a size such as `13B`, which may be part of the name; ValueError lists
-    the known ones."""
+    the known ones, or names what can be done for a mixture of experts."""
     if (known := known_model(name)) is not None:
         return known
     num_parameters = 1e9 * (_billions(name) or 0.0)
     if 0 < num_parameters < math.inf:
         return model_of(num_parameters)
+    if _MIXTURE.search(_last_part(name)):
+        raise ValueError(
+            f"model {name} is a mixture of experts by its name, and costs of dense models only are known; "
+            "give a measured profile instead"
+        )
     names = ", ".join(sorted(MODELS))
     raise ValueError(f"model {name} is not known; choose one of {names}, or a size such as 13B")
 
 
 def known_model(name: str) -> ModelShape | None:
     """The known model of a repository or directory that is called after it, as `Qwen/Qwen2.5-7B-Instruct`."""
-    last = _last_part(name)
-    return next((shape for known, shape in MODELS.items() if f"{last}-".startswith(f"{known}-")), None)
+    last = _last_part(name).lower()
+    return next((shape for known, shape in MODELS.items() if f"{last}-".startswith(f"{known.lower()}-")), None)
 
 
 def _billions(name: str) -> float | None:

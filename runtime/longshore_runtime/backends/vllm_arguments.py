@@ -1,6 +1,7 @@
 """Arguments of vLLM's engine: those that follow from the job, and those that a job may add (`extraArgs`)."""
 
 import dataclasses
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from vllm.platforms import current_platform
 from vllm.utils.flashinfer import has_flashinfer
 
 from longshore.api.quantity import parse_bytes
-from longshore.checks.engine_arguments import argument_mistakes
+from longshore.checks.engine_arguments import argument_mistakes, unknown_arguments
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import RANK_EXTENSION
 
@@ -44,12 +45,10 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
 
 
 def _require_possible(spec: EngineSpec) -> None:
-    for mistake in argument_mistakes(spec.options, has_accelerator=spec.accelerator):
+    known = [field.name for field in dataclasses.fields(EngineArgs)]
+    refused = argument_mistakes(spec.options, has_accelerator=spec.accelerator)
+    for mistake in chain(refused, unknown_arguments(spec.options, known)):
         raise EngineStartError(mistake)
-    known = {field.name for field in dataclasses.fields(EngineArgs)}
-    for name in spec.options.extra_args:
-        if name not in known:
-            raise EngineStartError(f"rollout.engine.extraArgs: vLLM has no engine argument {name!r}; remove it")
 
 
 def _accelerator_arguments(spec: EngineSpec) -> dict[str, Any]:

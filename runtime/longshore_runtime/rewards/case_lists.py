@@ -21,7 +21,9 @@ def case_list(row: Mapping[str, Any], field: str, source: str) -> list[Any]:
             raw = None
     if isinstance(raw, Mapping) and {"inputs", "outputs"} <= raw.keys():
         raw = _paired(raw, f"{source}, {field}")
-    if not isinstance(raw, list) or not raw:
+    if raw == []:
+        raise ValueError(f"{source}: {field!r} has no test case; add one, or remove the row")
+    if not isinstance(raw, list):
         raise ValueError(f"{source}: {field!r} must be a list of test cases; set code.testsField to where they are")
     return raw
 

@@ -2,6 +2,8 @@
 
 import importlib
 from collections.abc import Callable
+from difflib import get_close_matches
+from types import ModuleType
 
 from longshore.api.reward_kind import RewardKind
 
@@ -24,7 +26,16 @@ def reward_function(kind: RewardKind, import_path: str | None) -> RewardFunction
         case RewardKind.PYTHON:
             assert import_path is not None, "validation asks for one"
             module, name = import_path.split(":")
-            function: RewardFunction = getattr(importlib.import_module(module), name)
-            return function
+            return _named(importlib.import_module(module), name)
         case _:
             raise AssertionError(f"kind {kind} is not scored in a process of its own")
+
+
+def _named(module: ModuleType, name: str) -> RewardFunction:
+    try:
+        function: RewardFunction = getattr(module, name)
+    except AttributeError as error:
+        near = get_close_matches(name, [known for known, value in vars(module).items() if callable(value)], 1)
+        fix = f"; did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"module {module.__name__!r} has no {name!r}{fix}") from error
+    return function

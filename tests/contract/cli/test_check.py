@@ -135,6 +135,51 @@ def test_what_the_operator_refuses_is_found_before_it_is_submitted(
     assert mistake in reported
 
 
+@pytest.mark.parametrize(
+    ("metadata", "changes", "mistake"),
+    [
+        (
+            {"labels": {"team": "My Team"}},
+            {},
+            "metadata.labels[team]: 'My Team' is no value of a label: use at most 63",
+        ),
+        ({"labels": {"team": "x" * 64}}, {}, "is no value of a label"),
+        ({"labels": {"run": 7}}, {}, "metadata.labels[run]: it must be a text; put it in quotes"),
+        ({"labels": ["a"]}, {}, "metadata.labels: it must be an object of texts"),
+        ({"labels": {"Team.org/a/b": ""}}, {}, "metadata.labels: 'Team.org/a/b' is no key"),
+        ({"annotations": {"-a": "any text"}}, {}, "metadata.annotations: '-a' is no key"),
+        ({}, {"workers": {"nodeSelector": {"gpu": "H100 80GB"}}}, "spec.workers.nodeSelector[gpu]: 'H100 80GB' is no"),
+        (
+            {},
+            {"reward": {"template": {"metadata": {"labels": {"a b": "c"}}}, **MINE["reward"]}},
+            "spec.reward.template.metadata.labels: 'a b' is no key",
+        ),
+        (
+            {},
+            {"coordinator": {"template": {"spec": {"nodeSelector": {"a": "b_"}}}}},
+            "spec.coordinator.template.spec.nodeSelector[a]: 'b_' is no value of a label",
+        ),
+    ],
+)
+def test_labels_that_the_api_server_refuses_are_mistakes(
+    tmp_path: Path, metadata: dict[str, Any], changes: dict[str, Any], mistake: str
+) -> None:
+    job = yaml.safe_load(manifest(tmp_path / "job.yaml", **changes).read_text())
+    job["metadata"] |= metadata
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    code, reported = command(tmp_path / "job.yaml", "--skip", "reward-imports")
+    assert (code, "✗ spec" in reported, mistake in reported) == (1, True, True)
+
+
+def test_labels_and_annotations_of_every_allowed_form_pass(tmp_path: Path) -> None:
+    job = yaml.safe_load(
+        manifest(tmp_path / "job.yaml", workers={"nodeSelector": {"a.b-c.io/D_e": "x.Y-z_0"}}).read_text()
+    )
+    job["metadata"] |= {"labels": {"empty": "", "k" * 63: "v" * 63}, "annotations": {"Example.ORG/a": "any: text\n"}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    assert command(tmp_path / "job.yaml")[0] == 0
+
+
 PARQUET = {"path": "data/train", "format": "Parquet", "heldOutPrompts": 1}
 """A directory of files."""
 
@@ -232,7 +277,8 @@ def test_a_mistake_in_the_data_does_nothing_to_the_terminal(tmp_path: Path) -> N
     ("source", "reported"),
     [
         (None, "'rewards_of_mine:score' cannot be imported (No module named 'rewards_of_mine')"),
-        ("def other(): ...", "(module 'rewards_of_mine' has no attribute 'score')"),
+        ("def other(): ...", "(module 'rewards_of_mine' has no 'score')"),
+        ("def scores(): ...", "(module 'rewards_of_mine' has no 'score'; did you mean 'scores'?)"),
         ("raise SystemExit(3)", "cannot be imported (SystemExit: 3)"),
         ("score = 3", "'rewards_of_mine:score' is no function"),
         ("print('hello')\ndef score(prompt, response, answer): ...", None),

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig
 
 from longshore.api.rollout import EngineDtype, EngineSettings
+from longshore.checks.engine_arguments import installed_arguments
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
@@ -201,6 +202,12 @@ def test_attention_that_could_not_be_compiled_is_not_chosen(
     assert vllm_arguments.engine_arguments(model, spec)["attention_backend"] == "TRITON_ATTN"
 
 
+def test_the_names_of_arguments_are_found_without_importing_vllm() -> None:
+    from vllm import EngineArgs
+
+    assert installed_arguments() == {field.name for field in dataclasses.fields(EngineArgs)}
+
+
 def assert_ranks_are_forks_of_one_process(engine: Any) -> None:
     """A rank that is a new interpreter imports vLLM once more."""
     assert {rank.ppid() for rank in ranks_of(engine)} == {forks_parent()}
@@ -303,7 +310,7 @@ def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (EngineSettings(extra_args={"no_such": 1}), "vLLM has no engine argument 'no_such'; remove it"),
+        (EngineSettings(extra_args={"no_such": 1}), "vLLM has no argument no_such; remove it"),
         (EngineSettings(extra_args={"seed": 1}), "seed follows from other fields; remove it"),
         (EngineSettings(extra_args={"worker_extension_cls": "a.B"}), "worker_extension_cls follows from other fields"),
         (EngineSettings(extra_args={"pipeline_parallel_size": 2}), "would give an engine other GPUs than those of"),

@@ -189,7 +189,7 @@ def rehearsed(name: str, responses: list[str], prompt: str = "0", **options: Any
         ("misbehaving", ["raise", "nan"], r"\.importPath: it scores none of the 2 rows .* line 0: raised KeyError"),
         ("two_arguments", ["1"], r"\.importPath: it scores none of the 1 rows that were tried: .* takes 2 positional"),
         ("not_callable", ["1"], r"\.importPath: '.*:not_callable' is no function"),
-        ("absent", ["1"], r"\.importPath: '.*:absent' cannot be imported \(module .* has no attribute 'absent'\)"),
+        ("absent", ["1"], r"\.importPath: '.*:absent' cannot be imported \(module .* has no 'absent'\)"),
     ],
 )
 def test_a_function_that_scores_nothing_is_refused_before_it_is_used(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from longshore.api.spec import RLJobSpec
+from longshore.checks import engine_arguments
 from longshore.checks.job import few_prompts, file_checks
 from longshore.checks.result import Check, CheckOutcome
 
@@ -158,6 +160,37 @@ def test_a_draft_model_does_not_survive_deep_sleep(
     files.spec(rollout={"engine": {"extraArgs": arguments, "sleepLevel": level}}, workers={"gpusPerPod": 1})
     sentence = "rollout.engine.sleepLevel: at level 2 the draft model would lose its weights; set it to 1"
     assert list(files.mistakes(Check.ENGINE_ARGUMENTS)) == ([sentence] if is_refused else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("max_num_batched_token", "did you mean max_num_batched_tokens?"),
+        ("--block-size", "did you mean block_size?"),
+        ("enablePrefixCaching", "did you mean enable_prefix_caching?"),
+        ("xyzzy", "remove it"),
+    ],
+)
+def test_an_argument_that_vllm_does_not_have_is_a_mistake_with_the_one_that_was_meant(
+    files: Files, name: str, fix: str
+) -> None:
+    files.spec(rollout={"engine": {"extraArgs": {name: 1, "block_size": 32}}}, workers={"gpusPerPod": 1})
+    assert files.mistakes(Check.ENGINE_ARGUMENTS) == (
+        f"rollout.engine.extraArgs: vLLM has no argument {name}; {fix}; add --skip engine-arguments if the image has "
+        "another version of vLLM that knows it",
+    )
+
+
+@pytest.mark.parametrize("places", [None, (), ("/nowhere",)])
+def test_names_of_arguments_are_not_checked_where_vllm_is_not_installed(
+    files: Files, places: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = None if places is None else SimpleNamespace(submodule_search_locations=places)
+    monkeypatch.setattr(engine_arguments.importlib.util, "find_spec", lambda name: spec)
+    files.spec(rollout={"engine": {"extraArgs": {"xyzzy": 1}}}, workers={"gpusPerPod": 1})
+    outcome, mistakes, detail = files.found()[Check.ENGINE_ARGUMENTS]
+    assert (outcome, mistakes) == (CheckOutcome.PASSED, ())
+    assert detail.endswith("names are not checked, because vLLM is not installed here")
 
 
 def test_memory_is_checked_against_a_gpu_that_is_known(files: Files) -> None:

@@ -121,6 +121,16 @@ def test_dates_in_a_manifest_are_text_as_for_kubectl(tmp_path: Path) -> None:
     assert document["data"] == {"day": "2026-11-26", "at": "2026-11-26T10:00:00Z"}
 
 
+def test_merged_keys_of_a_manifest_may_be_given_again(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n"
+        "base: &base {k: 1, l: 1}\nouter: {inner: &inner {<<: *base, k: 2}}\ndata: {<<: *inner, l: 3}\n"
+    )
+    [document] = jobs.read_manifest(path)
+    assert document["data"] == {"k": 2, "l": 3}
+
+
 @pytest.mark.parametrize(
     ("written", "value"),
     [
@@ -178,6 +188,8 @@ def test_numbers_in_a_manifest_are_what_they_are_for_kubectl(written: str, value
         ("# Größe\n".encode("latin-1"), "cannot be read", "text in UTF-8"),
         (b"apiVersion: v1\nkind: A\nmetadata: []\n", "no Kubernetes object", "metadata.name"),
         (b"a: [\n", "is no YAML", ""),
+        (b"kind: A\nspec:\n  steps: 1\n  name: x\n  'steps': 2\n", "line 5 has the key steps again, after line 3.", ""),
+        (b"kind: A\nspec: {steps: 1, steps: 1}\n", "line 2 has the key steps again.", "Remove one"),
         (b"", "is empty", ""),
     ],
 )

@@ -117,6 +117,7 @@ def test_a_size_stands_for_a_model_without_a_name() -> None:
         ("meta-llama/Llama-3.1-8B-Instruct", model_of(8e9)),
         ("Qwen2.5-Math-1.5B", model_of(1.5e9)),
         ("13b", model_of(13e9)),
+        ("qwen2.5-7b-instruct", MODELS["Qwen2.5-7B"]),
         ("0.5", model_of(0.5e9)),
     ],
 )
@@ -126,12 +127,25 @@ def test_a_name_says_what_the_model_is_where_it_has_one_size(name: str, shape: M
 
 @pytest.mark.parametrize(
     "name",
-    ["inf", "nan", "1e400", "-5B", "0", "0B", "0.0B", f"{'9' * 400}B", "", "B", "/", "Qwen3-30B-A3B", "Mixtral-8x7B",
-     "gemma-3n-E4B", "fits-4bit", "own-7B-of-13B"],
+    ["inf", "nan", "1e400", "-5B", "0", "0B", "0.0B", f"{'9' * 400}B", "", "B", "/", "gemma-3n-E4B",
+     "fits-4bit", "own-7B-of-13B"],
 )  # fmt: skip
 def test_a_name_without_a_usable_size_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"is not known; choose one of .*, or a size such as 13B"):
         model_named(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B-Instruct-2507", "Mixtral-8x7B-v0.1", "qwen1.5-moe-a2.7b"]
+)
+def test_the_name_of_a_mixture_of_experts_is_refused_with_what_helps(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is a mixture of experts by its name, .*; give a measured profile instead"):
+        model_named(name)
+
+
+@pytest.mark.parametrize("name", ["h100", "H100", "mi300x", "A100-80"])
+def test_a_gpu_is_named_in_capitals_or_not(name: str) -> None:
+    assert gpu_named(name).name == name.upper()
 
 
 def test_unknown_names_are_refused_with_the_known_ones() -> None:

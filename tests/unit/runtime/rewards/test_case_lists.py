@@ -34,8 +34,8 @@ def test_cases_become_a_list(raw: Any, cases: list[Any]) -> None:
     [
         (None, "^row 1: 'tests' must be a list of test cases; set code.testsField"),
         ("{", "^row 1: 'tests' must be a list of test cases"),
-        ([], "^row 1: 'tests' must be a list of test cases"),
-        ("[]", "^row 1: 'tests' must be a list of test cases"),
+        ([], "^row 1: 'tests' has no test case; add one"),
+        ("[]", "^row 1: 'tests' has no test case"),
         ([{"stdin": "", "stdout": ""}, 7], r"^row 1, tests\[1\]: a test case must be an object, not int$"),
         ({"inputs": []}, "^row 1: 'tests' must be a list of test cases"),
         ({"inputs": ["1"], "outputs": []}, "^row 1, tests: inputs and outputs must be lists of the same length"),

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from docs.bench_figures import bench_figures
 from docs.paper_figures import paper_figures
+from docs.selection_figures import selection_table
 from docs.sharing_figures import sharing_table
 from longshore.api.rollout import Rollout, Strategy
 from longshore.api.round_status import RoundKind
@@ -101,6 +102,7 @@ def main() -> None:
     tail_batching()
     bench_figures()
     paper_figures()
+    selection_table()
     sharing_table()
 
 

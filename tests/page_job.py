@@ -279,6 +279,7 @@ def _metrics(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, f
         "response_length/max": tokens[-1],
         "response_length/clip_ratio": 0.02,
         "response/aborted_ratio": 0.18,
+        "response/dropped_token_ratio": 0.27,
         "timing_s/step": record.duration_s,
         "timing_s/gen": record.duration_s - 2.6,
         "timing_s/update_actor": 2.0,

@@ -21,7 +21,11 @@ STEP_PANELS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Tokens per second and GPU", "none", ("perf/throughput",)),
     ("Idle engines and trainers", "percentunit", ("perf/bubble_share", "trainer/waiting_ratio")),
     ("Tokens of a response", "none", ("response_length/mean", "response_length/p75", "response_length/max")),
-    ("Cut and dropped responses", "percentunit", ("response_length/clip_ratio", "response/aborted_ratio")),
+    (
+        "Cut and dropped responses",
+        "percentunit",
+        ("response_length/clip_ratio", "response/aborted_ratio", "response/dropped_token_ratio"),
+    ),
     ("Update", "none", ("actor/grad_norm", "actor/entropy", "actor/ppo_kl", "actor/pg_clipfrac")),
     ("Mismatch of engines and trainers", "none",
      ("rollout_corr/log_prob_mismatch_mean", "rollout_corr/log_prob_mismatch_max")),

@@ -42,6 +42,8 @@ class TrainedRound:
     """Waits for GPUs that other jobs had."""
     pace: RolloutPace | None
     """How fast the engines were, where somebody learns from it."""
+    shorter_again: float | None
+    """Share of responses that are shorter than they were when an earlier round cut them off."""
 
 
 class RoundTraining:
@@ -120,6 +122,7 @@ class RoundTraining:
             rollout_wait_s=rolled_out_wait_s - started_wait_s,
             training_wait_s=parts.gpus.waited_s - rolled_out_wait_s,
             pace=pace,
+            shorter_again=state.shorter_again(result),
         )
 
     def _begin(self, state: RunState, *, draining: bool) -> RunningStep:

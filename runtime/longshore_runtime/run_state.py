@@ -5,7 +5,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from longshore.api.round_status import RoundKind
+from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore.policy.selection_bias import UNIT_RANGE, RewardRange, share_shorter_again
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
@@ -14,7 +16,10 @@ from longshore_runtime.trainer_protocol import Sample
 
 @dataclass(frozen=True)
 class HeldOutScore:
-    """Mean reward on held-out prompts, and on the quartile of them with the longest answers; None: none has one."""
+    """Mean reward on held-out prompts, and on the quartile of them with the longest reference answers, in characters.
+
+    None: no prompt has a reward; or, of the quartile, all answers are equally long, so that none is longest.
+    """
 
     overall: float | None
     longest_quartile: float | None
@@ -25,7 +30,8 @@ class HeldOutScore:
     def of(cls, groups: Sequence[ScoredGroup], prompts: Sequence[PromptRecord]) -> "HeldOutScore":
         """Score of an evaluation. Groups that replaced others are of a later epoch: draws of prompts that it has."""
         by_length = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place].answer), place))
-        longest = by_length[: max(1, len(prompts) // 4)]
+        differ = len({len(prompt.answer) for prompt in prompts}) > 1
+        longest = by_length[: max(1, len(prompts) // 4)] if differ else []
         first = {group.draw.index: group for group in groups if group.draw.epoch == 0}
         rewards = [
             _mean([one.reward for one in first[place].responses]) if place in first else None
@@ -61,6 +67,9 @@ class RunState:
     """Exported state of the round policy: data cursor and long-prompt queue."""
     kept: Mapping[ResponseId, Completion] = field(default_factory=dict)
     """Tokens of partial responses."""
+    cut_tokens: Mapping[ResponseId, int] = field(default_factory=dict)
+    """Tokens that responses of waiting draws had when they were cut off."""
+    reward_range: RewardRange = UNIT_RANGE
     rewards: Mapping[str, Any] = field(default_factory=dict)
     """Exported state of the reward pool: what it has learned of time limits."""
     trained: int = 0
@@ -86,6 +95,8 @@ class RunState:
         """Return the state after a round whose training led to weights of this version."""
         kind = result.end.kind
         old = self.kinds.get(kind, KindTotals())
+        done = {group.draw for group in (*result.groups, *result.dropped)} | set(result.rejected)
+        cut = {response: num_tokens for response, num_tokens in self.cut_tokens.items() if response.draw not in done}
         totals = KindTotals(
             rounds=old.rounds + 1,
             rollout_s=old.rollout_s + result.rollout_s,
@@ -98,11 +109,18 @@ class RunState:
             policy_version=policy_version,
             policy=policy,
             kept=result.kept,
+            cut_tokens={**cut, **result.cut_tokens},
+            reward_range=self.reward_range.with_rewards(_rewards(result)),
             trained=self.trained + len(result.groups),
             zero_variance=self.zero_variance + sum(map(has_zero_variance, result.groups)) + len(result.dropped),
             rejected=self.rejected + len(result.rejected),
             kinds={**self.kinds, kind: totals},
         )
+
+    def shorter_again(self, result: RoundResult) -> float | None:
+        """Return the share of responses of the next round that are shorter than they were when they were cut off."""
+        now = {one.response: one.completion.num_tokens for group in result.groups for one in group.responses}
+        return share_shorter_again(self.cut_tokens, now)
 
     def after_evaluation(self, score: HeldOutScore) -> "RunState":
         """Return the state after an evaluation."""
@@ -112,9 +130,12 @@ class RunState:
 
     def export(self) -> dict[str, Any]:
         """Return JSON values; partial responses and the state of the reward pool are stored separately."""
-        exported = asdict(replace(self, kept={}, kinds={}, rewards={}))
+        exported = asdict(replace(self, kept={}, kinds={}, rewards={}, cut_tokens={}))
         del exported["rewards"]
-        return exported | {"kinds": {kind.value: asdict(totals) for kind, totals in self.kinds.items()}}
+        return exported | {
+            "kinds": {kind.value: asdict(totals) for kind, totals in self.kinds.items()},
+            "cut_tokens": [[*one.draw, one.index, num_tokens] for one, num_tokens in self.cut_tokens.items()],
+        }
 
     @classmethod
     def load(cls, exported: Mapping[str, Any], kept: Mapping[ResponseId, Completion]) -> "RunState":
@@ -125,6 +146,9 @@ class RunState:
             policy_version=exported["policy_version"],
             policy=exported["policy"],
             kept=kept,
+            # Older versions had neither.
+            cut_tokens={ResponseId(Draw(*draw), index): num for *draw, index, num in exported.get("cut_tokens", ())},
+            reward_range=RewardRange(**exported.get("reward_range", {})),
             trained=exported["trained"],
             zero_variance=exported["zero_variance"],
             rejected=exported["rejected"],
@@ -141,6 +165,10 @@ def has_zero_variance(group: ScoredGroup) -> bool:
     Its advantages are then exactly 0, unless long responses are punished; it still counts in the denominator.
     """
     return len({one.reward for one in group.responses}) == 1
+
+
+def _rewards(result: RoundResult) -> list[float]:
+    return [one.reward for group in (*result.groups, *result.dropped) for one in group.responses]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -37,7 +37,7 @@ def report_step(
         repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
     if parts.auto is not None and done.pace is not None:
         parts.auto.step_ended(step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length))
-    step = StepDone(state.step, marks, result, trained, queue_length, repurposed)
+    step = StepDone(state.step, marks, result, trained, queue_length, repurposed, done.shorter_again)
     parts.gpus.step_done()
     parts.recorder.step(state, step)
     parts.records.keep(step)

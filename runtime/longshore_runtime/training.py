@@ -193,6 +193,10 @@ class TrainingLoop:
         recorder.factors(auto.chosen)
 
     def _training_requests(self) -> RequestOf:
-        """Return the requests of the next round; a benchmark overrides this to set lengths."""
+        """Return the requests of the next round; a benchmark overrides this to set lengths.
+
+        A draw that was put off asks with the seeds that it had, so that its long responses come back, as far as the
+        policy is still the same; with others, rounds would go on putting off what turns out long (selection-bias.md).
+        """
         algorithm = self._options.algorithm
-        return round_requests(self._parts.prompts.train, algorithm, f"train/{self._state.step}", algorithm.temperature)
+        return round_requests(self._parts.prompts.train, algorithm, "train", algorithm.temperature)

@@ -7,10 +7,11 @@ from typing import Final
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import AcceptedGroup, ResponseId
-from longshore.policy.selection_bias import SelectionBias, StartedGroup, selection_bias
+from longshore.policy.round_policy import RoundEnd
+from longshore.policy.selection_bias import StartedGroup
 from longshore.record.history import TimedMessage
 from longshore.rounds.protocol import RoundTotals
-from longshore_runtime.engine_protocol import Completion, EngineStats
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason
 from longshore_runtime.rollout.events import GroupScored
 
 _COUNTERS: Final = attrgetter("num_steps", "num_tokens", "num_preemptions", "busy_s")
@@ -90,8 +91,12 @@ class RoundResult(RoundTotals):
     """Tokens that later rounds continue from."""
     dropped: tuple[ScoredGroup, ...]
     """Groups that dynamic sampling left out because all their rewards are equal."""
-    selection: SelectionBias
-    """How what was accepted differs from what was sampled."""
+    started: tuple[StartedGroup, ...]
+    """The accepted groups with all that was started for them."""
+    cut_tokens: Mapping[ResponseId, int]
+    """Tokens of responses that were cut off and begin again when their draws are sampled again."""
+    num_used_tokens: int
+    """Tokens of this round that were accepted or kept."""
     rewards: RewardStats
     rollout_s: float
     busy_share: float
@@ -103,6 +108,13 @@ class RoundResult(RoundTotals):
     """All tokens that engines sampled in this round, those that were dropped included."""
     messages: Sequence[TimedMessage] = ()
     """Between the round and its driver, in their order."""
+
+    @property
+    def dropped_token_share(self) -> float:
+        """Share of the sampled tokens that nothing is trained on, now or later."""
+        if not self.num_sampled_tokens:
+            return 0.0
+        return max(0.0, 1.0 - self.num_used_tokens / self.num_sampled_tokens)  # Counts of a lost engine are lost.
 
 
 def scored_group(
@@ -124,21 +136,27 @@ def round_result(
     totals: RoundTotals,
     rollout_s: float,
     completions: Mapping[ResponseId, Completion],
+    kept_before: Mapping[ResponseId, Completion],
     scored: Mapping[Draw, ScoredGroup],
     rewards: RewardStats,
     use: EngineUse,
     messages: Sequence[TimedMessage] = (),
 ) -> RoundResult:
-    """Return what a round has led to."""
+    """Return what a round has led to; `kept_before`: tokens from which it continued."""
     end = totals.end
     groups = tuple(scored[group.draw] for group in sorted(end.accepted, key=lambda group: group.draw))
+    kept = {response: completions[response] for response in end.kept if response in completions}
     deltas = use.deltas({**use.last, **use.after})
+    used = {one.response: one.completion for group in groups for one in group.responses} | kept
     return RoundResult(
         **vars(totals),
         groups=groups,
-        kept={response: completions[response] for response in end.kept if response in completions},
+        kept=kept,
         dropped=tuple(scored[draw] for draw in end.zero_variance),
-        selection=_selection(groups, completions),
+        started=_started(groups, completions),
+        cut_tokens=_cut_tokens(end, completions, kept),
+        num_used_tokens=sum(one.num_tokens for one in used.values())
+        - sum(kept_before[response].num_tokens for response in used if response in kept_before),
         rewards=rewards,
         rollout_s=rollout_s,
         busy_share=use.busy_share(rollout_s),
@@ -149,8 +167,7 @@ def round_result(
     )
 
 
-def _selection(groups: Sequence[ScoredGroup], completions: Mapping[ResponseId, Completion]) -> SelectionBias:
-    """Return the lengths of accepted responses against those of all that were started for the same prompts."""
+def _started(groups: Sequence[ScoredGroup], completions: Mapping[ResponseId, Completion]) -> tuple[StartedGroup, ...]:
     started: dict[Draw, dict[ResponseId, int]] = {group.draw: {} for group in groups}
     for response, completion in completions.items():
         if response.draw in started:
@@ -160,4 +177,16 @@ def _selection(groups: Sequence[ScoredGroup], completions: Mapping[ResponseId, C
         lengths = started[group.draw]
         accepted = [lengths.pop(one.response) for one in group.responses]
         compared.append(StartedGroup([one.reward for one in group.responses], accepted, list(lengths.values())))
-    return selection_bias(compared)
+    return tuple(compared)
+
+
+def _cut_tokens(
+    end: RoundEnd, completions: Mapping[ResponseId, Completion], kept: Mapping[ResponseId, Completion]
+) -> dict[ResponseId, int]:
+    waiting = set(end.deferred)
+    cut = {
+        response: completion.num_tokens
+        for response, completion in completions.items()
+        if completion.finish_reason is FinishReason.ABORT and response.draw in waiting and response not in kept
+    }
+    return {response: num_tokens for response, num_tokens in cut.items() if num_tokens}

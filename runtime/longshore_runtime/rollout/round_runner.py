@@ -133,6 +133,7 @@ class RoundRunner:
         self._clock = clock
         self._observer = observer
         self._protocol = RoundProtocol(policy, milestones, pace)
+        self._kept = kept
         self._completions = dict(kept)
         """All tokens of each response so far."""
         self._responses: dict[str, ResponseId] = {}
@@ -173,6 +174,7 @@ class RoundRunner:
             totals,
             totals.batch_complete_s - started_s,
             self._completions,
+            self._kept,
             self._scored,
             self._scorer.stats,
             EngineUse(before, self._idle_stats or self._engines.stats(), self._stats),

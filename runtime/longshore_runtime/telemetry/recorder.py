@@ -220,7 +220,9 @@ class Recorder:
     def step(self, state: RunState, done: StepDone) -> None:
         """Report a finished step, after which every pod samples again."""
         result, trained, times, queue_length = done.result, done.trained, done.times, done.queue_length
-        values = step_metrics(result, trained, times, queue_length, self._num_gpus)
+        values = step_metrics(
+            result, trained, times, queue_length, self._num_gpus, state.reward_range, done.shorter_again
+        )
         values |= repurposing_metrics(done.repurposed) | self._turn_metrics
         self._metrics.write(state.step, values)
         self._ledger.append(ledger_row(state.step, result, trained))

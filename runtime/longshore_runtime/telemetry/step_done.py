@@ -24,6 +24,8 @@ class StepDone:
     trained: StepTraining
     queue_length: int
     repurposed: RepurposingTimes | None = None
+    shorter_again: float | None = None
+    """Share of responses that are shorter than they were when an earlier round cut them off; None: there is none."""
 
     @property
     def times(self) -> StepTimes:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.api.round_status import RoundKind
+from longshore.policy.selection_bias import UNIT_RANGE, RewardRange, SelectionBias, selection_bias
 from longshore.record.facts import StepMarks
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.engine_protocol import FinishReason
@@ -62,7 +63,13 @@ def lengths(samples: Sequence[Sample]) -> LengthSummary:
 
 
 def step_metrics(
-    result: RoundResult, trained: StepTraining, times: StepTimes, queue_length: int, num_gpus: int
+    result: RoundResult,
+    trained: StepTraining,
+    times: StepTimes,
+    queue_length: int,
+    num_gpus: int,
+    reward_range: RewardRange = UNIT_RANGE,
+    shorter_again: float | None = None,
 ) -> dict[str, float]:
     """Return all metrics of a step, by name; `num_gpus` divides the throughput."""
     samples = trained.samples
@@ -94,6 +101,7 @@ def step_metrics(
         "response_length/min": response.min,
         "response_length/clip_ratio": clipped / len(responses),
         "response/aborted_ratio": result.num_aborted / result.num_launched if result.num_launched else 0.0,
+        "response/dropped_token_ratio": result.dropped_token_share,
         "response/sampled_tokens": result.num_sampled_tokens,
         "prompt_length/mean": _mean(prompts),
         "prompt_length/max": max(prompts),
@@ -115,8 +123,8 @@ def step_metrics(
         "rollout_corr/log_prob_mismatch_max": trained.updates[0].sums.mismatch_max,
         "rollout_corr/off_policy_token_share": off_policy_token_share(samples),
         **correction_metrics(sums.correction),
-        "selection/length_ratio": result.selection.overall.length_ratio,
-        **_selection(result),
+        **_selection(selection_bias(result.started, reward_range)),
+        **_optional("selection/shorter_again", shorter_again),
         "trainer/compute_s": trained.compute_s,
         "trainer/waiting_ratio": max(0.0, 1.0 - trained.compute_s / (times.step_s - times.publish_s - times.wait_s)),
         "trainer/first_dispatch_s": trained.first_dispatch_s,
@@ -193,11 +201,11 @@ def _rewards(result: RoundResult) -> dict[str, float]:
     }
 
 
-def _selection(result: RoundResult) -> dict[str, float]:
-    """Return the selection bias by difficulty: the quarters of the reward scale, from 0 (hardest) to 3 (easiest)."""
-    return {
+def _selection(bias: SelectionBias) -> dict[str, float]:
+    """Return the selection bias, also by difficulty: quarters of the range of rewards, from 0 (hardest) to 3."""
+    return {"selection/length_ratio": bias.overall.length_ratio} | {
         f"selection/{name}/difficulty_{place}": value
-        for place, selected in enumerate(result.selection.by_difficulty)
+        for place, selected in enumerate(bias.by_difficulty)
         if selected.num_groups
         for name, value in (("length_ratio", selected.length_ratio), ("reward", selected.mean_reward))
     }

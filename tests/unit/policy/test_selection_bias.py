@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.policy.selection_bias import NUM_DIFFICULTIES, Selected, StartedGroup, selection_bias
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore.policy.selection_bias import (
+    NUM_DIFFICULTIES,
+    RewardRange,
+    Selected,
+    StartedGroup,
+    selection_bias,
+    share_shorter_again,
+)
 
 groups = st.builds(
     StartedGroup,
@@ -39,9 +48,29 @@ def test_prompts_are_distinguished_by_the_reward_of_their_accepted_responses() -
     assert bias.by_difficulty[0].mean_reward == pytest.approx(0.1)
 
 
-def test_rewards_on_another_scale_are_divided_by_its_end() -> None:
-    bias = selection_bias([StartedGroup([5.0], [1], [])], max_reward=10.0)
-    assert [selected.num_groups for selected in bias.by_difficulty] == [0, 0, 1, 0]
+@pytest.mark.parametrize(
+    ("seen", "rewards", "num_groups"),
+    [
+        ([10.0], [5.0], [0, 0, 1, 0]),
+        ([-1.0, 1.0], [1.0, -1.0], [0, 0, 1, 0]),
+        ([-1.0], [-1.0], [1, 0, 0, 0]),
+        ([-1.0], [1.0, 1.0, 1.0, -1.0], [0, 0, 0, 1]),
+        ([0.5], [0.4], [0, 1, 0, 0]),
+    ],
+)
+def test_difficulties_are_quarters_of_the_range_of_all_rewards_so_far(
+    seen: list[float], rewards: list[float], num_groups: list[int]
+) -> None:
+    bias = selection_bias([StartedGroup(rewards, [1], [])], RewardRange().with_rewards(seen))
+    assert [selected.num_groups for selected in bias.by_difficulty] == num_groups
+
+
+def test_responses_that_are_shorter_than_where_they_were_cut_off_before_are_counted() -> None:
+    draw, other = Draw(0, 3), Draw(0, 4)
+    cut = {ResponseId(draw, 0): 10, ResponseId(draw, 1): 10, ResponseId(draw, 2): 7, ResponseId(other, 0): 99}
+    now = {ResponseId(draw, 0): 9, ResponseId(draw, 1): 10, ResponseId(draw, 2): 30, ResponseId(draw, 3): 1}
+    assert share_shorter_again(cut, now) == pytest.approx(1 / 3)
+    assert share_shorter_again(cut, {ResponseId(draw, 3): 1}) is None
 
 
 @pytest.mark.parametrize(("reward", "difficulty"), [(-3.0, 0), (0.0, 0), (0.25, 1), (0.999, 3), (1.0, 3), (7.0, 3)])

@@ -9,6 +9,7 @@ from longshore.api.rollout import AdmissionSettings, Strategy
 from longshore.policy.draws import DrawCursor
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.policy.selection_bias import selection_bias
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.errors import UserError
@@ -171,6 +172,36 @@ def test_accepted_lengths_are_compared_with_all_that_was_started() -> None:
     engines = ScriptedEngines()
     result = runner(engines, build(Strategy.TAIL_BATCHING)).run(draining=False)
     accepted = [len(one.completion.tokens) for group in result.groups for one in group.responses]
-    assert result.selection.overall.num_groups == 4
-    assert result.selection.overall.accepted_tokens == sum(accepted) / len(accepted)
-    assert result.selection.overall.length_ratio < 1.0
+    bias = selection_bias(result.started)
+    assert bias.overall.num_groups == 4
+    assert bias.overall.accepted_tokens == sum(accepted) / len(accepted)
+    assert bias.overall.length_ratio < 1.0
+
+
+def test_tokens_that_nothing_is_trained_on_are_a_share_of_those_that_were_sampled() -> None:
+    """Of a draw that waits without its tokens also those of responses that had finished; kept ones are not dropped."""
+
+    class CountingEngines(ScriptedEngines):
+        def stats(self) -> dict[int, EngineStats]:
+            return dict.fromkeys(self.running, self._stats)
+
+        @property
+        def _stats(self) -> EngineStats:
+            return EngineStats(num_steps=self.steps, num_tokens=self.num_tokens)
+
+        num_tokens = 0
+
+        def _step(self) -> None:
+            self.num_tokens += len(self.running[0])
+            super()._step()
+
+    def dropped(strategy: Strategy) -> float:
+        engines = CountingEngines(num_engines=1)
+        result = runner(engines, build(strategy)).run(draining=False)
+        tokens = sum(len(one.completion.tokens) for group in result.groups for one in group.responses)
+        tokens += sum(len(one.tokens) for one in result.kept.values())
+        assert result.dropped_token_share == pytest.approx(1 - tokens / engines.num_tokens)
+        return result.dropped_token_share
+
+    assert dropped(Strategy.SYNCHRONOUS) == 0.0
+    assert dropped(Strategy.TAIL_BATCHING) > dropped(Strategy.PARTIAL_ROLLOUT) >= 0.0

@@ -3,15 +3,18 @@
 import orjson
 import pytest
 
+from longshore.api.rollout import Strategy
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import HeldOutReward
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore.policy.selection_bias import RewardRange
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.run_state import HeldOutScore, KindTotals, RunState
 from longshore_runtime.telemetry.status_fields import held_out_reward
+from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 
 
 def test_exported_state_is_json_and_loads_equal() -> None:
@@ -24,6 +27,8 @@ def test_exported_state_is_json_and_loads_equal() -> None:
         held_out_before=HeldOutScore(0.2, None, (0.1, 0.3, None)),
         held_out_latest=HeldOutScore(0.4, 0.3),
         evaluated_step=2,
+        cut_tokens={ResponseId(Draw(1, 7), 3): 250},
+        reward_range=RewardRange(-1.0, 2.0),
     )
     assert RunState.load(orjson.loads(orjson.dumps(state.export())), {}) == state
 
@@ -38,6 +43,28 @@ def test_a_checkpoint_of_a_version_that_kept_no_step_of_its_evaluation_is_evalua
     exported = RunState(step=6, held_out_latest=HeldOutScore(0.2, 0.1)).export()
     del exported["evaluated_step"]
     assert RunState.load(exported, {}).evaluated_step is None
+
+
+def test_a_checkpoint_of_a_version_that_knew_nothing_of_cut_responses_loads() -> None:
+    exported = RunState(step=6).export()
+    del exported["cut_tokens"], exported["reward_range"]
+    assert RunState.load(exported, {}) == RunState(step=6)
+
+
+def test_cut_responses_are_remembered_until_their_draws_are_done() -> None:
+    """A second round puts one draw off once more, and a third accepts it."""
+    state, engines, policy = RunState(), ScriptedEngines(), build(Strategy.TAIL_BATCHING)
+    waiting: list[int] = []
+    while len(waiting) < 5:
+        result = runner(engines, policy).run(draining=False)
+        now = {one.response for group in result.groups for one in group.responses}
+        is_again = bool(now & set(state.cut_tokens))
+        assert state.shorter_again(result) == (0.0 if is_again else None)
+        state = state.after_step(result, [], {}, state.policy_version + 1)
+        assert not {one.draw for one in state.cut_tokens} & {group.draw for group in result.groups}
+        assert all(0 < num_tokens <= 17 for num_tokens in state.cut_tokens.values())
+        waiting.append(len({one.draw for one in state.cut_tokens}))
+    assert waiting == [1, 2, 3, 4, 0], "the fifth round is long"
 
 
 def held_out_group(epoch: int, index: int, *rewards: float) -> ScoredGroup:
@@ -60,6 +87,12 @@ def test_of_a_held_out_prompt_that_was_replaced_there_is_no_score_and_none_twice
     score = HeldOutScore.of([*groups, held_out_group(1, 0, 0.9)], PROMPTS)
     assert score == HeldOutScore(pytest.approx(0.4), None, (0.2, 0.4, 0.6, None))
     assert held_out_reward(RunState(held_out_before=score)) == HeldOutReward(before=0.4)
+
+
+def test_without_longer_and_shorter_answers_no_quartile_is_the_longest() -> None:
+    prompts = [PromptRecord(index, "", (index,), "42") for index in range(4)]
+    score = HeldOutScore.of([held_out_group(0, index, 0.5) for index in range(4)], prompts)
+    assert (score.overall, score.longest_quartile) == (0.5, None)
 
 
 def test_the_longest_quartile_is_the_mean_of_those_that_have_a_score() -> None:

@@ -57,6 +57,14 @@ def test_a_long_round_makes_several_updates_and_the_next_round_samples_from_the_
     assert [row["policy_versions"] for row in ledger] == [[0], [1], [2], [3], [4], [8], [9]]
 
 
+def test_draws_that_were_put_off_are_as_long_as_they_were_while_the_policy_is_the_same(tmp_path: Path) -> None:
+    """Lengths of these engines follow from the seeds alone: others would let long responses end sooner."""
+    ledger = run(algorithm=ALGORITHM.model_copy(update={"steps": 6}), root=tmp_path).ledger
+    rows = [json.loads(line) for line in (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()]
+    again = {row["step"]: row["selection/shorter_again"] for row in rows if "selection/shorter_again" in row}
+    assert again == {row["step"]: 0.0 for row in ledger if row["kind"] == "Long"}
+
+
 def test_evaluations_and_checkpoints_are_activities_of_their_own_that_say_how_far_they_are() -> None:
     outcome = run(held_out=PROMPTS.train[:20], every=2)
     reports = outcome.reports

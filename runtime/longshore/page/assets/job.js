@@ -181,7 +181,8 @@ class Page {
     charts.gradient.show(steps, metrics(["gradient norm", "actor/grad_norm"]));
     charts.groups.show(steps, metrics(["all rewards equal", "draws/zero_variance"], ["reward failed", "draws/rejected"]));
     charts.lengths.show(steps, metrics(["mean", "response_length/mean"], ["third quartile", "response_length/p75"], ["longest", "response_length/max"]));
-    charts.cut.show(steps, metrics(["cut at the limit", "response_length/clip_ratio"], ["aborted", "response/aborted_ratio"]));
+    charts.cut.show(steps, metrics(["cut at the limit", "response_length/clip_ratio"], ["aborted", "response/aborted_ratio"],
+      ["tokens dropped", "response/dropped_token_ratio"]));
     charts.time.show(steps, metrics(["step", "timing_s/step"], ["rollout", "timing_s/gen"], ["rewards", "timing_s/reward"],
       ["training", "timing_s/update_actor"], ["weights", "timing_s/update_weights"], ["regroup", "timing_s/regroup"],
       ["other jobs", "sharing/wait_s"]));

@@ -36,7 +36,7 @@ OURS: Final = (
     names("timing_s", "regroup")
     | names("perf", "bubble_share")
     | names("response_length", "p75")
-    | names("response", "sampled_tokens")
+    | names("response", "sampled_tokens", "dropped_token_ratio")
     | names("actor", "num_updates")
     | names("rollout_corr", "log_prob_mismatch_mean", "log_prob_mismatch_max", "off_policy_token_share")
 )

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,33 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def is_no_room(error: BaseException, directory: Path) -> bool:
     """Whether a write failed because the disk is full, no matter who wraps the error; `directory` is where it went."""
+    return any(
+        _says_no_room(one)
+        or (any(sign in str(one) for sign in _WRITER_FAILED) and free_bytes(directory) < _NEARLY_NOTHING_BYTES)
+        for one in _causes(error)
+    )
+
+
+def is_volume_full(error: BaseException, volume: Path) -> bool:
+    """Whether an error of unknown origin says that this volume is full: another disk, or the kernel, may be meant."""
+    causes = list(_causes(error))
+    if not is_no_room(error, volume):
+        return False
+    if any(isinstance(one, OSError) and one.errno == errno.EDQUOT for one in causes):
+        return True
+    names = [one.filename for one in causes if isinstance(one, OSError) and one.filename is not None]
+    if names:
+        return any(Path(os.fsdecode(name)).is_relative_to(volume) for name in names if not isinstance(name, int))
+    return any(str(volume) in str(one) for one in causes) or free_bytes(volume) < _NEARLY_NOTHING_BYTES
+
+
+def _says_no_room(error: BaseException) -> bool:
+    has_number = isinstance(error, OSError) and error.errno in _NO_ROOM
+    return has_number or any(sign in str(error) for sign in _SIGNS)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and those that it was raised from, by Python or by Ray."""
     seen: set[int] = set()
     causes: list[BaseException] = [error]
     while causes:
@@ -49,14 +77,9 @@ def is_no_room(error: BaseException, directory: Path) -> bool:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        text = str(one)
-        if (isinstance(one, OSError) and one.errno in _NO_ROOM) or any(sign in text for sign in _SIGNS):
-            return True
-        if any(sign in text for sign in _WRITER_FAILED) and free_bytes(directory) < _NEARLY_NOTHING_BYTES:
-            return True
+        yield one
         further = (one.__cause__, one.__context__, getattr(one, "cause", None))
         causes += [cause for cause in further if isinstance(cause, BaseException)]
-    return False
 
 
 def free_bytes(directory: Path) -> int:

@@ -10,7 +10,7 @@ from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Profiling, RLJobSpec
 from longshore.sim.gate_prior import gate_prior
 from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.durable import is_no_room, no_room
+from longshore_runtime.durable import is_volume_full, no_room
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.ending import Ending
 from longshore_runtime.errors import UserError
@@ -38,7 +38,7 @@ def mistake_of(error: BaseException, storage: Path) -> str | None:
     """Return the sentence about a mistake that a retry cannot fix, or about a full volume; otherwise None."""
     if isinstance(error, UserError):
         return str(error)
-    if is_no_room(error, storage):
+    if is_volume_full(error, storage):
         return no_room(Path(str(getattr(error, "filename", None) or storage)))
     return None
 

@@ -82,7 +82,7 @@ class Settings:
     @property
     def ray_address(self) -> str:
         """Where the Ray head listens."""
-        return f"{self.coordinator_ip}:{self.ray_port}"
+        return host_port(self.coordinator_ip, self.ray_port)
 
     def report_reason(self, sentence: str) -> None:
         """Leave the reason of the end where Kubernetes finds it; on a full disk the log alone has it."""
@@ -90,6 +90,11 @@ class Settings:
             self.termination_log.write_text(redacted(sentence))
         except OSError as error:
             sys.stderr.write(f"{self.termination_log} cannot be written: {error}\n")
+
+
+def host_port(ip: str, port: int) -> str:
+    """Return both as part of an address: one of IPv6 is in brackets."""
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 def _text(environment: Mapping[str, str], name: str, default: str = "") -> str:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from longshore_runtime.backends.gloo_device import share_device
 from longshore_runtime.backends.world import World
+from longshore_runtime.settings import host_port
 
 TIMEOUT: Final = timedelta(minutes=30)
 """A replica may wait so long for one that still computes; a lost one breaks the connection at once."""
@@ -20,7 +21,7 @@ def join(world: World, device: torch.device) -> None:
     share_device()
     dist.init_process_group(
         backend="nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://{world.host}:{world.port}",
+        init_method=f"tcp://{host_port(world.host, world.port)}",
         rank=world.rank,
         world_size=world.size,
         timeout=TIMEOUT,

@@ -51,10 +51,11 @@ class _TrainerActor:
         torch listens at every address, so the port is free at every one. It stays reserved: who listens there later
         may share it with a socket that does not listen, as long as both set SO_REUSEADDR.
         """
-        self._reserved = socket.socket()
+        ip = os.environ[contract.ENV_POD_IP]
+        self._reserved = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("", 0))
-        return os.environ[contract.ENV_POD_IP], self._reserved.getsockname()[1]
+        return ip, self._reserved.getsockname()[1]
 
     def start(
         self, spec: TrainerSpec, model: str, output: str, rendezvous: tuple[str, int], world_size: int, *, rank: int

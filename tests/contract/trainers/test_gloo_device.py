@@ -2,6 +2,8 @@
 
 import gc
 import os
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,17 @@ from longshore_runtime.backends import torch_world
 from longshore_runtime.backends.gloo_device import share_device
 from longshore_runtime.backends.world import World
 from tests.contract.trainers.ranks import Ranks, kept_ranks
+
+
+def has_ipv6() -> bool:
+    """Whether something can listen at ::1."""
+    try:
+        with socket.socket(socket.AF_INET6) as listener:
+            listener.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
 
 NUM_GROUPS = 10
 WORKERS_PER_GROUP = 2
@@ -47,6 +60,20 @@ def test_groups_share_the_thread_that_waits_for_the_others() -> None:
         assert sums == [3.0] * (NUM_GROUPS + NUM_GROUPS // 2)
         assert added == WORKERS_PER_GROUP * NUM_GROUPS
         assert left == added / 2, "groups go alone"
+
+
+def sum_over(world: World, host: str) -> float:
+    torch_world.join(replace(world, host=host), torch.device("cpu"))
+    return add_up(world, None)
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 at its loopback interface")
+def test_ranks_meet_at_an_address_of_ipv6() -> None:
+    ranks = Ranks(2)
+    try:
+        assert ranks.run(sum_over, "::1") == [3.0, 3.0]
+    finally:
+        ranks.stop()
 
 
 def mistake_of_a_group_by(world: World, interface: str) -> str:

@@ -9,10 +9,11 @@ import pytest
 
 from longshore_runtime import durable
 from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.durable import is_no_room, no_room
+from longshore_runtime.durable import is_no_room, is_volume_full, no_room
 from longshore_runtime.errors import UserError
 from longshore_runtime.logs import _Lines
 from longshore_runtime.model_export import ModelExport
+from longshore_runtime.session import mistake_of
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -60,6 +61,34 @@ def test_a_writer_that_does_not_say_why_is_believed_by_the_disk(
 ) -> None:
     monkeypatch.setattr(durable, "free_bytes", lambda _: 0)
     assert is_no_room(RuntimeError(text), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "num_free_bytes", "expected"),
+    [
+        (OSError(errno.ENOSPC, "full", "{volume}/rljobs/a/metrics.jsonl"), 1 << 40, True),
+        (OSError(errno.ENOSPC, "full", "/tmp/scratch/ray/spilled"), 0, False),
+        (raised_from(Wrapped(OSError(errno.ENOSPC, "full", "/dev/shm/weights"))), 0, False),
+        (Wrapped(None, "OSError: [Errno 28] No space left on device: '{volume}/rljobs/a'"), 1 << 40, True),
+        (OSError(errno.ENOSPC, "inotify watch limit reached"), 1 << 40, False),
+        (FULL, 0, True),
+        (OSError(errno.EDQUOT, "quota"), 1 << 40, True),
+        (RuntimeError(TORCH[0]), 0, True),
+        (OSError(errno.EACCES, "denied", "{volume}/a"), 0, False),
+    ],
+)
+def test_a_full_disk_is_the_users_if_it_is_the_volume_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, num_free_bytes: int, expected: bool
+) -> None:
+    """Scratch space and shared memory are the node's, where other tenants write."""
+    monkeypatch.setattr(durable, "free_bytes", lambda _: num_free_bytes)
+    if isinstance(error, OSError) and error.filename is not None:
+        error = OSError(error.errno, error.strerror, error.filename.format(volume=tmp_path))
+    if isinstance(error, Wrapped):
+        error = Wrapped(error.cause, str(error).format(volume=tmp_path)) if error.cause is None else error
+    assert is_volume_full(error, tmp_path) is expected
+    if not isinstance(error, Wrapped):
+        assert (mistake_of(error, tmp_path) is not None) is expected
 
 
 def test_the_sentence_names_path_needed_and_free_bytes_and_what_to_do(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def test_the_coordinator_is_its_own_head_and_has_no_number() -> None:
     assert settings.index == 0
 
 
+def test_an_address_of_ipv6_is_in_brackets() -> None:
+    settings = Settings.from_env({**WORKER, contract.ENV_COORDINATOR_ADDRESS: "fd00::5"})
+    assert settings.ray_address == f"[fd00::5]:{contract.RAY_PORT}"
+
+
 def test_the_coordinator_knows_how_long_it_may_take_to_stop() -> None:
     assert Settings.from_env({**WORKER, contract.ENV_GRACE: "600"}).grace_s == 600
     assert Settings.from_env(WORKER).grace_s == contract.COORDINATOR_GRACE_S

@@ -17,6 +17,11 @@ KUBERNETES_GRACE_S = 30
 """Of a pod that says nothing."""
 NODE_LOSS_TOLERATION_S = 60
 """Seconds after which a pod on an unreachable node is given up (Kubernetes' default is 300 s)."""
+_STAYS_ON_ITS_NODE = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Annotations that keep autoscalers from removing nodes with pods of jobs."""
 _NO_EXECUTE = TaintEffect.NO_EXECUTE.value
 COORDINATOR_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
 """Default requests of a pod. Without a CPU request, a pod starves on a busy node."""
@@ -163,7 +168,7 @@ def _pod(
     metadata = identity.metadata(name, component)
     metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index)}
     metadata["annotations"] = {
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        **_STAYS_ON_ITS_NODE,
         "kubectl.kubernetes.io/default-container": contract.CONTAINER,
     }
     return {

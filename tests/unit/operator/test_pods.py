@@ -119,9 +119,10 @@ class TestEveryPod:
         assert env[contract.ENV_TERMINATION_LOG] == pod["spec"]["containers"][0]["terminationMessagePath"]
         assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
 
-    def test_a_pod_runs_once_and_is_not_evicted_for_packing(self, pod: Pod) -> None:
+    def test_a_pod_runs_once_and_autoscalers_leave_its_node_alone(self, pod: Pod) -> None:
         assert pod["spec"]["restartPolicy"] == "Never"
         assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+        assert pod["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
 
     def test_shared_memory_lies_in_memory(self, pod: Pod) -> None:
         assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["spec"]["volumes"]
@@ -302,6 +303,14 @@ class TestLostNode:
     def test_one_who_lets_pods_start_there_does_not(self) -> None:
         named = {"key": self.UNREACHABLE, "operator": "Exists", "effect": "NoSchedule"}
         assert seconds_on_a_lost_node(named) == [60, 60]
+
+
+def test_a_template_lets_autoscalers_remove_the_node_of_a_pod() -> None:
+    chosen = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "karpenter.sh/do-not-disrupt": None}
+    *_, reward = all_pods(reward={"template": {"metadata": {"annotations": chosen}}})
+    annotations = reward["metadata"]["annotations"]
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
+    assert "karpenter.sh/do-not-disrupt" not in annotations
 
 
 def test_a_container_that_a_template_adds_is_restricted_too() -> None:

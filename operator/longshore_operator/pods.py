@@ -10,7 +10,7 @@ from longshore.api.rljob import RLJob
 from longshore_operator import mounts, topology
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_security import pod_security, with_template
+from longshore_operator.pod_security import MESH_ANNOTATIONS, MESH_LABELS, pod_security, with_template
 
 NODE_GRACE_S = 30
 KUBERNETES_GRACE_S = 30
@@ -166,9 +166,10 @@ def _pod(
     identity = Identity.of(job)
     secrets = [{"name": secret} for secret in config.image_pull_secrets]
     metadata = identity.metadata(name, component)
-    metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index)}
+    metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index), **MESH_LABELS}
     metadata["annotations"] = {
         **_STAYS_ON_ITS_NODE,
+        **MESH_ANNOTATIONS,
         "kubectl.kubernetes.io/default-container": contract.CONTAINER,
     }
     return {

@@ -124,6 +124,11 @@ class TestEveryPod:
         assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
         assert pod["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
 
+    def test_service_meshes_leave_a_pod_alone(self, pod: Pod) -> None:
+        labels = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
+        assert labels.items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["annotations"]["linkerd.io/inject"] == "disabled"
+
     def test_shared_memory_lies_in_memory(self, pod: Pod) -> None:
         assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["spec"]["volumes"]
         assert mount_paths(pod)["shm"] == "/dev/shm"
@@ -311,6 +316,16 @@ def test_a_template_lets_autoscalers_remove_the_node_of_a_pod() -> None:
     annotations = reward["metadata"]["annotations"]
     assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
     assert "karpenter.sh/do-not-disrupt" not in annotations
+
+
+def test_a_template_adds_a_pod_to_a_service_mesh_and_changes_no_label_of_the_job() -> None:
+    labels = {"sidecar.istio.io/inject": "true", "istio.io/dataplane-mode": None, "longshore.dev/job": "other"}
+    template = {"metadata": {"labels": labels, "annotations": {"linkerd.io/inject": "enabled"}}}
+    coordinator = all_pods(coordinator={"template": template})[0]["metadata"]
+    assert coordinator["labels"]["sidecar.istio.io/inject"] == "true"
+    assert "istio.io/dataplane-mode" not in coordinator["labels"]
+    assert coordinator["annotations"]["linkerd.io/inject"] == "enabled"
+    assert coordinator["labels"]["longshore.dev/job"] == "demo"
 
 
 def test_a_container_that_a_template_adds_is_restricted_too() -> None:

@@ -24,6 +24,13 @@ _NODE_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessN
 """Fields of pods that share more with their node or preempt other pods; the operator's own pods have none of them."""
 _POWERS = ("privileged", "procMount", "capabilities")
 """Fields of a container's security context that give it power over its node."""
+MESH_LABELS = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
+MESH_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
+"""Labels and annotations that keep a pod out of service meshes, unless its template says otherwise.
+
+With the NetworkPolicies of the job, the proxy of a mesh does not reach its control plane; and a pod that runs once does
+not end while its proxy runs.
+"""
 
 
 def pod_security(user: int | None) -> dict[str, Any]:
@@ -43,7 +50,9 @@ def with_template(
     own, limits = pod["metadata"], pod["spec"]["containers"][0]["resources"].get("limits", {})
     merged: dict[str, Any] = template.merge(pod, options.template)
     metadata = merged["metadata"] | {field: own[field] for field in ("name", "namespace", "ownerReferences")}
-    metadata["labels"] = metadata["labels"] | own["labels"]
+    metadata["labels"] = metadata["labels"] | {
+        name: value for name, value in own["labels"].items() if name not in MESH_LABELS
+    }
     spec = dict(merged["spec"])
     privileged = config.allow_privileged_templates
     if not privileged:

@@ -4,19 +4,25 @@ from typing import Any
 
 from longshore.api import contract, names
 from longshore.api.names import Component, Role
-from longshore.api.pods import PodOptions, Workers
+from longshore.api.pods import PodOptions, TaintEffect, Workers
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
 from longshore_operator import mounts, topology
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_security import pod_security, with_template
+from longshore_operator.pod_security import MESH_ANNOTATIONS, MESH_LABELS, pod_security, with_template
 
 NODE_GRACE_S = 30
 KUBERNETES_GRACE_S = 30
 """Of a pod that says nothing."""
 NODE_LOSS_TOLERATION_S = 60
 """Seconds after which a pod on an unreachable node is given up (Kubernetes' default is 300 s)."""
+_STAYS_ON_ITS_NODE = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Annotations that keep autoscalers from removing nodes with pods of jobs."""
+_NO_EXECUTE = TaintEffect.NO_EXECUTE.value
 COORDINATOR_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
 """Default requests of a pod. Without a CPU request, a pod starves on a busy node."""
 GPU_POD_REQUESTS = {"cpu": "1", "memory": "4Gi"}
@@ -160,9 +166,10 @@ def _pod(
     identity = Identity.of(job)
     secrets = [{"name": secret} for secret in config.image_pull_secrets]
     metadata = identity.metadata(name, component)
-    metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index)}
+    metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index), **MESH_LABELS}
     metadata["annotations"] = {
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        **_STAYS_ON_ITS_NODE,
+        **MESH_ANNOTATIONS,
         "kubectl.kubernetes.io/default-container": contract.CONTAINER,
     }
     return {
@@ -243,18 +250,22 @@ def _resources(options: PodOptions) -> dict[str, Any]:
 
 
 def _tolerations(options: PodOptions) -> list[dict[str, Any]]:
+    """Return what the user asks for, after the limits for lost nodes: of a taint, the first toleration counts.
+
+    So a toleration of every taint does not keep pods on lost nodes for ever. Only one that names such a taint does.
+    """
     requested = [toleration.model_dump(mode="json", exclude_none=True) for toleration in options.tolerations]
-    taken = {toleration.get("key") for toleration in requested}
+    chosen = {one.get("key") for one in requested if one.get("effect", _NO_EXECUTE) == _NO_EXECUTE}
     node_loss = [
         {
             "key": f"node.kubernetes.io/{condition}",
             "operator": "Exists",
-            "effect": "NoExecute",
+            "effect": _NO_EXECUTE,
             "tolerationSeconds": NODE_LOSS_TOLERATION_S,
         }
         for condition in ("not-ready", "unreachable")
     ]
-    return requested + [toleration for toleration in node_loss if toleration["key"] not in taken]
+    return [toleration for toleration in node_loss if toleration["key"] not in chosen] + requested
 
 
 def _volumes(job: RLJob) -> list[dict[str, Any]]:

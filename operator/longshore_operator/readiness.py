@@ -5,13 +5,16 @@ from collections.abc import Iterator, Sequence
 from longshore.api.names import Component
 from longshore.api.reasons import ReadyReason, ScheduledReason
 from longshore.api.runtime_status import ENDING_ACTIVITIES
+from longshore.api.spec import RLJobSpec
 from longshore.api.status import ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_operator.context import Context
 from longshore_operator.converge import num_required
 from longshore_operator.observed import NORMAL_WAITS, ClaimView, PodView
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
+from longshore_operator.refused_pods import with_advice
 from longshore_operator.size import num_needed
+from longshore_operator.template_rules import pod_options
 
 _MAX_NAMES = 5
 
@@ -66,7 +69,7 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
     if progress.queued:
         yield Fact(False, ReadyReason.QUEUED, "the job waits to be admitted")
     if observed.apply_error is not None:
-        yield Fact(False, ReadyReason.APPLY_FAILED, observed.apply_error)
+        yield Fact(False, ReadyReason.APPLY_FAILED, with_advice(observed.apply_error, _components(context.job.spec)))
     if progress.phase is Phase.RESTARTING:
         yield _restarting(context)
     for pod in pods:
@@ -86,6 +89,11 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
     if num_ready < num_pods:
         yield from _storage(observed.claim)
         yield Fact(False, ReadyReason.PODS_NOT_READY, f"{num_ready} of {num_pods} pods are ready")
+
+
+def _components(spec: RLJobSpec) -> list[str]:
+    """Return the fields of the spec that describe pods, without rewards if the job has no such pods."""
+    return [f"spec.{field}" for field in pod_options(spec) if field != "reward" or spec.reward.most_pods]
 
 
 def _restarting(context: Context) -> Fact:

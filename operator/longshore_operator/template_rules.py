@@ -57,14 +57,18 @@ class Allowed:
     runtime_classes: frozenset[str] = frozenset()
 
 
+def pod_options(spec: RLJobSpec) -> dict[str, PodOptions]:
+    """Return the options of every component that a job describes, by the field of the spec."""
+    options: dict[str, PodOptions] = {"workers": spec.workers, "coordinator": spec.coordinator, "reward": spec.reward}
+    if spec.trainer_workers is not None:
+        options["trainerWorkers"] = spec.trainer_workers
+    pools = {one.name: one.pool for one in spec.reward.functions if one.pool is not None}
+    return options | {f"reward.functions[{name}].judge.pool": pool for name, pool in pools.items()}
+
+
 def refusal(spec: RLJobSpec, allowed: Allowed) -> str | None:
     """Return a sentence about the first forbidden field in a template of the job; None if there is none."""
-    templates: dict[str, PodOptions] = {"workers": spec.workers, "coordinator": spec.coordinator, "reward": spec.reward}
-    if spec.trainer_workers is not None:
-        templates["trainerWorkers"] = spec.trainer_workers
-    pools = {one.name: one.pool for one in spec.reward.functions if one.pool is not None}
-    templates |= {f"reward.functions[{name}].judge.pool": pool for name, pool in pools.items()}
-    for field, options in templates.items():
+    for field, options in pod_options(spec).items():
         found = refusals(options.template, allowed)
         if found:
             return f"spec.{field}.template.{found[0]}; remove it"

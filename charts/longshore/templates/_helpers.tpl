@@ -161,3 +161,20 @@ Ports on which the API server answers: those of the values, and those that this 
   verbs: [get, create, patch]
 {{- end }}
 {{- end -}}
+
+{{/*
+A text with expressions for Prometheus, in which every metric of operators is that of this one. Where the chart's monitor reads
+the metrics, they name its service: other operators have others, and what a pod of a job exports has none.
+*/}}
+{{- define "longshore.ownMetrics" -}}
+{{- if .root.Values.monitoring.serviceMonitor.enabled -}}
+{{- $own := printf "namespace=%q,service=\"%s-metrics\"" .root.Release.Namespace (include "longshore.fullname" .root) -}}
+{{- if .isJson -}}
+{{- $own = $own | replace "\"" "\\\"" -}}
+{{- end -}}
+{{- $some := regexReplaceAll `(longshore_operator_\w+)\{` .text (printf `${1}{%s,` $own) -}}
+{{- regexReplaceAll `(longshore_operator_\w+)([^\w{]|$)` $some (printf `${1}{%s}${2}` $own) -}}
+{{- else -}}
+{{- .text -}}
+{{- end -}}
+{{- end -}}

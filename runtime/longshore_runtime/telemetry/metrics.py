@@ -4,12 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from longshore_runtime.telemetry.journal import Journal
+from longshore_runtime.telemetry.step_gauges import StepGauges
 from longshore_runtime.telemetry.trackers import TrackerThread
 
 
@@ -24,11 +25,10 @@ class MetricsWriter:
         *,
         tensor_board: bool = True,
     ) -> None:
-        self._registry = registry
         self._trackers = trackers
         self._writer = EventFileWriter(str(output / "tensorboard")) if tensor_board else None
         self.journal = Journal(output / "metrics.jsonl")
-        self._gauge = Gauge("longshore_step_metric", "Metric of the last training step", ["name"], registry=registry)
+        self._gauges = StepGauges(registry)
 
     def rewind(self, step: int, position: int) -> None:
         """Resume after `step`: values of later steps are replaced. `position`: size of the journal then, in bytes."""
@@ -39,6 +39,15 @@ class MetricsWriter:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write the values of one step."""
+        self._record(step, values)
+        self._gauges.show_step(values)
+
+    def write_evaluation(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the values of the evaluation after a step."""
+        self._record(step, values)
+        self._gauges.show_evaluation(values)
+
+    def _record(self, step: int, values: Mapping[str, float]) -> None:
         if self._writer is not None:
             summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
             self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
@@ -46,11 +55,9 @@ class MetricsWriter:
         for tracker in self._trackers:
             tracker.log(step, values)
         self.journal.append({"step": step, **values})
-        for name, value in values.items():
-            self._gauge.labels(name=name).set(value)
 
     def close(self) -> None:
         """Flush and close the files, and leave the registry to the next session."""
         if self._writer is not None:
             self._writer.close()
-        self._registry.unregister(self._gauge)
+        self._gauges.close()

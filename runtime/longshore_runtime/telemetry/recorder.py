@@ -264,7 +264,7 @@ class Recorder:
             "val/reward/longest_quartile": score.longest_quartile,
         }
         values = {name: value for name, value in found.items() if value is not None}
-        self._metrics.write(state.step, values)
+        self._metrics.write_evaluation(state.step, values)
         log.info("held-out reward", step=state.step, **{name: round(value, 3) for name, value in values.items()})
         self._update(held_out=held_out_reward(state))
 

@@ -22,12 +22,15 @@ pytestmark = needs_prometheus
 
 JOB = ("team", "demo")
 OF_JOB = {"job_namespace": "team", "job_name": "demo"}
+SERVICE = "longshore-operator-metrics"
+Json = dict[str, Any]
 
 
 class Fleet:
     """Two operators of one job, and what Prometheus scrapes from them every minute."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: dict[str, str]) -> None:
+        self._target = target
         self.operators = {"operator-0": OperatorMetrics(), "operator-1": OperatorMetrics()}
         self.first.leader.set(1)
         self._series: dict[str, list[str]] = {}
@@ -47,7 +50,7 @@ class Fleet:
     def scrape(self) -> None:
         """Add a value to every series, and a marker to those that have just ended, as Prometheus does."""
         values = {
-            f"{sample.name}{{{selector({**sample.labels, 'pod': pod})}}}": f"{sample.value:g}"
+            f"{sample.name}{{{selector({**sample.labels, **self._target, 'pod': pod})}}}": f"{sample.value:g}"
             for pod, operator in self.operators.items()
             for family in operator.registry.collect()
             for sample in family.samples
@@ -138,13 +141,17 @@ STORIES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(folder: Path, **monitors: Json) -> Path:
     """What the Prometheus operator makes of the chart's PrometheusRule."""
-    rule = rendered(monitoring={"rules": {"enabled": True}})["PrometheusRule", "longshore-operator"]
-    path = tmp_path_factory.mktemp("rules") / "rules.yaml"
+    rule = rendered("here", monitoring={"rules": {"enabled": True}, **monitors})["PrometheusRule", "longshore-operator"]
+    path = folder / "rules.yaml"
     path.write_text(yaml.safe_dump(rule["spec"]))
     return path
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("rules"))
 
 
 def promtool(*arguments: str) -> str:
@@ -157,9 +164,12 @@ def selector(labels: dict[str, str]) -> str:
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(labels.items()))
 
 
-def check(story: Story, rules: Path) -> None:
-    """See with promtool that the alert fires from its minute to the end, and no other one with it."""
-    fleet = Fleet()
+def check(story: Story, rules: Path, **target: str) -> None:
+    """See with promtool that the alert fires from its minute to the end, and no other one with it.
+
+    `target`: labels of what is scraped.
+    """
+    fleet = Fleet(target)
     for minute in range(story.num_minutes):
         story.happens(fleet, minute)
         fleet.scrape()
@@ -199,6 +209,20 @@ def test_every_training_alarm_fires_one_alert_if_it_lasts(reason: AlarmReason, r
     labels = (*OF_JOB.items(), ("reason", reason.value))
     check(Story(alert, alarm(reason, 50), 50, lasts, labels), rules)
     check(Story(alert, alarm(reason, lasts), 50, None, labels), rules)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "fires"), [("here", 30), ("team", None)], ids=["of the operator", "of a tenant's service"]
+)
+def test_an_alert_is_about_metrics_of_the_operators_own_service(
+    namespace: str, fires: int | None, tmp_path: Path
+) -> None:
+    """Where the chart's monitor reads them; that there is no operator is then said of the tenant's."""
+    scoped = written(tmp_path, serviceMonitor={"enabled": True})
+    story = STORIES["a job stays pending"]
+    if fires is None:
+        story = Story("LongshoreOperatorDown", story.happens, story.num_minutes, 5, ())
+    check(story, scoped, namespace=namespace, service=SERVICE)
 
 
 def test_every_alert_has_stories_in_which_it_fires_and_in_which_it_does_not(rules: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
 from longshore.api import names
 from longshore.api.scheduling import PodGroupKind
@@ -14,9 +15,12 @@ from longshore_operator import template_rules
 from longshore_operator.admission.config import AdmissionConfig
 from longshore_operator.admission.demand import Limits
 from longshore_operator.main import parse
+from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_group.api import APIS
 from longshore_operator.pods import coordinator_pod
+from longshore_runtime.telemetry.step_gauges import MAX_DOMAINS, MAX_NAME_BYTES, StepGauges
+from tests.unit.chart.test_alerts_and_dashboards import Selectors
 from tests.unit.operator.model import CONFIG, make_job
 
 helm = pytest.importorskip("helm_python", reason="the chart is rendered with helm-python-sdk")
@@ -25,12 +29,19 @@ CHART = Path(__file__).parents[3] / "charts" / "longshore"
 GPU = "nvidia.com/gpu"
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 Json = dict[str, Any]
+MAX_OTHER_STEP_METRICS = 250
+"""More than those of `docs/reference/metrics.md` and two of each of 32 reward functions."""
 
 # Facts of the definitions of the Prometheus operator (monitoring.coreos.com/v1), whose API server prunes other fields.
 DURATION = re.compile(r"^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$")
 SERVICE_MONITOR = {"endpoints", "selector", "namespaceSelector", "jobLabel", "targetLabels", "podTargetLabels"}
-POD_MONITOR = {"podMetricsEndpoints", "selector", "namespaceSelector", "jobLabel", "podTargetLabels"}
-ENDPOINT = {"port", "path", "scheme", "params", "interval", "scrapeTimeout", "honorLabels", "relabelings"}
+POD_MONITOR = {
+    "podMetricsEndpoints", "selector", "namespaceSelector", "jobLabel", "podTargetLabels", "sampleLimit", "labelLimit",
+    "labelNameLengthLimit", "labelValueLengthLimit",
+}  # fmt: skip
+ENDPOINT = {
+    "port", "path", "scheme", "params", "interval", "scrapeTimeout", "honorLabels", "relabelings", "metricRelabelings",
+}  # fmt: skip
 RULE = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
 
 
@@ -316,14 +327,45 @@ class TestMonitoring:
         written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
         assert rules == written
 
-    def test_an_operator_that_leads_elsewhere_is_not_taken_for_this_one(self) -> None:
-        monitoring = {"rules": {"enabled": True}, "serviceMonitor": {"enabled": True}}
+    def test_of_a_coordinator_nothing_is_kept_but_its_steps_and_no_more_than_it_has(self) -> None:
+        objects = rendered(monitoring={"podMonitor": {"enabled": True}})
+        spec = objects["PodMonitor", "longshore-operator-coordinators"]["spec"]
+        [endpoint] = spec["podMetricsEndpoints"]
+        assert "honorLabels" not in endpoint, "a pod does not choose its namespace"
+        registry = CollectorRegistry()
+        most = {f"{number}{'x' * 300}"[:MAX_NAME_BYTES]: 0.0 for number in range(MAX_OTHER_STEP_METRICS)}
+        StepGauges(registry).show_step(most | {f"reward/domain/{one}/mean": 0.0 for one in range(2 * MAX_DOMAINS)})
+        samples = [sample for family in registry.collect() for sample in family.samples]
+        [keep] = endpoint["metricRelabelings"]
+        assert (keep["action"], keep["sourceLabels"]) == ("keep", ["__name__"])
+        assert all(re.fullmatch(keep["regex"], sample.name) for sample in samples)
+        assert not any(re.fullmatch(keep["regex"], family.name) for family in OperatorMetrics().registry.collect())
+        assert len(samples) == MAX_OTHER_STEP_METRICS + MAX_DOMAINS <= spec["sampleLimit"]
+        longest = max(len(value) for sample in samples for value in sample.labels.values())
+        assert longest == MAX_NAME_BYTES <= spec["labelValueLengthLimit"]
+
+    def test_metrics_of_other_operators_are_not_taken_for_those_of_this_one(self) -> None:
+        on = {"enabled": True}
+        monitoring = {"rules": on, "serviceMonitor": on, "dashboards": on}
         objects = rendered("here", monitoring=monitoring)
-        rule = objects["PrometheusRule", "longshore-operator"]
-        [down] = [one for one in rule["spec"]["groups"][0]["rules"] if one["alert"] == "LongshoreOperatorDown"]
         assert ("Service", "longshore-operator-metrics") in objects
-        own = '{namespace="here",service="longshore-operator-metrics"}'
-        assert down["expr"] == f"absent(longshore_operator_leader{own} == 1)"
+        rules = objects["PrometheusRule", "longshore-operator"]["spec"]["groups"][0]["rules"]
+        boards = [
+            json.loads(content)
+            for (kind, name), one in objects.items()
+            if kind == "ConfigMap" and name.endswith("-dashboard")
+            for content in one["data"].values()
+        ]
+        targets = [target["expr"] for board in boards for panel in board["panels"] for target in panel["targets"]]
+        queries = [one["query"]["query"] for board in boards for one in board["templating"]["list"] if "refresh" in one]
+        asked = [re.sub(r"label_values\((.+), \w+\)", r"\1", query) for query in queries]
+        for expression in (*(rule["expr"] for rule in rules), *targets, *asked):
+            for selector in Selectors(expression):
+                found = {one.name: one.value for one in selector.matchers.matchers}
+                if selector.name.startswith("longshore_operator_"):
+                    assert (found["namespace"], found["service"]) == ("here", "longshore-operator-metrics"), expression
+                else:
+                    assert "service" not in found, expression
 
     def test_dashboards_are_config_maps_that_the_sidecar_finds(self) -> None:
         objects = rendered(monitoring={"dashboards": {"enabled": True, "annotations": {"folder": "RL"}}})

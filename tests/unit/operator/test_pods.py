@@ -119,9 +119,15 @@ class TestEveryPod:
         assert env[contract.ENV_TERMINATION_LOG] == pod["spec"]["containers"][0]["terminationMessagePath"]
         assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
 
-    def test_a_pod_runs_once_and_is_not_evicted_for_packing(self, pod: Pod) -> None:
+    def test_a_pod_runs_once_and_autoscalers_leave_its_node_alone(self, pod: Pod) -> None:
         assert pod["spec"]["restartPolicy"] == "Never"
         assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+        assert pod["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
+
+    def test_service_meshes_leave_a_pod_alone(self, pod: Pod) -> None:
+        labels = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
+        assert labels.items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["annotations"]["linkerd.io/inject"] == "disabled"
 
     def test_shared_memory_lies_in_memory(self, pod: Pod) -> None:
         assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["spec"]["volumes"]
@@ -242,7 +248,7 @@ def test_reward_pods_are_placed_and_patched_as_the_job_says() -> None:
         }
     )
     assert pod["spec"]["nodeSelector"] == {"pool": "cpu"}
-    assert tolerations[0].items() <= pod["spec"]["tolerations"][0].items()
+    assert tolerations[0] in pod["spec"]["tolerations"]
     assert pod["metadata"]["labels"]["team"] == "rl"
     assert (pod["spec"]["priorityClassName"], pod["spec"]["runtimeClassName"]) == ("low", "gvisor")
 
@@ -266,11 +272,60 @@ def test_labels_say_what_a_worker_is_and_does() -> None:
     assert {name: labels[f"longshore.dev/{name}"] for name in expected} == expected
 
 
-def test_a_lost_node_is_given_up_after_a_minute_unless_the_user_says_otherwise() -> None:
-    own = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 600}
-    tolerations = all_pods(coordinator={"tolerations": [own]})[0]["spec"]["tolerations"]
-    seconds = {entry["key"]: entry["tolerationSeconds"] for entry in tolerations}
-    assert seconds == {"node.kubernetes.io/unreachable": 600, "node.kubernetes.io/not-ready": 60}
+def seconds_on_a_lost_node(*tolerations: dict[str, Any]) -> list[int | None]:
+    """How long a pod stays on a node that is not ready, and on one that is unreachable: the first toleration counts."""
+
+    def seconds(key: str) -> int | None:
+        for entry in pod["spec"]["tolerations"]:
+            if entry.get("key", key) == key and entry.get("effect", "NoExecute") == "NoExecute":
+                found: int | None = entry.get("tolerationSeconds")
+                return found
+        raise AssertionError(f"{key} is not tolerated")
+
+    pod = all_pods(coordinator={"tolerations": list(tolerations)})[0]
+    return [seconds(f"node.kubernetes.io/{condition}") for condition in ("not-ready", "unreachable")]
+
+
+class TestLostNode:
+    UNREACHABLE = "node.kubernetes.io/unreachable"
+
+    def test_its_pods_are_given_up_after_a_minute(self) -> None:
+        assert seconds_on_a_lost_node() == [60, 60]
+        assert seconds_on_a_lost_node({"key": "spot", "operator": "Exists"}) == [60, 60]
+
+    @pytest.mark.parametrize("effect", [{}, {"effect": "NoExecute"}], ids=["every effect", "NoExecute"])
+    def test_they_are_also_if_pods_tolerate_every_taint(self, effect: dict[str, Any]) -> None:
+        assert seconds_on_a_lost_node({"operator": "Exists", **effect}) == [60, 60]
+
+    def test_a_user_who_names_the_taint_decides_how_long(self) -> None:
+        named = {"key": self.UNREACHABLE, "operator": "Exists"}
+        assert seconds_on_a_lost_node({**named, "effect": "NoExecute", "tolerationSeconds": 600}) == [60, 600]
+        assert seconds_on_a_lost_node(named) == [60, None], "without an effect: every effect"
+        assert seconds_on_a_lost_node(
+            {"operator": "Exists"}, {**named, "effect": "NoExecute", "tolerationSeconds": 600}
+        ) == [60, None], "the first one counts"
+
+    def test_one_who_lets_pods_start_there_does_not(self) -> None:
+        named = {"key": self.UNREACHABLE, "operator": "Exists", "effect": "NoSchedule"}
+        assert seconds_on_a_lost_node(named) == [60, 60]
+
+
+def test_a_template_lets_autoscalers_remove_the_node_of_a_pod() -> None:
+    chosen = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true", "karpenter.sh/do-not-disrupt": None}
+    *_, reward = all_pods(reward={"template": {"metadata": {"annotations": chosen}}})
+    annotations = reward["metadata"]["annotations"]
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
+    assert "karpenter.sh/do-not-disrupt" not in annotations
+
+
+def test_a_template_adds_a_pod_to_a_service_mesh_and_changes_no_label_of_the_job() -> None:
+    labels = {"sidecar.istio.io/inject": "true", "istio.io/dataplane-mode": None, "longshore.dev/job": "other"}
+    template = {"metadata": {"labels": labels, "annotations": {"linkerd.io/inject": "enabled"}}}
+    coordinator = all_pods(coordinator={"template": template})[0]["metadata"]
+    assert coordinator["labels"]["sidecar.istio.io/inject"] == "true"
+    assert "istio.io/dataplane-mode" not in coordinator["labels"]
+    assert coordinator["annotations"]["linkerd.io/inject"] == "enabled"
+    assert coordinator["labels"]["longshore.dev/job"] == "demo"
 
 
 def test_a_container_that_a_template_adds_is_restricted_too() -> None:

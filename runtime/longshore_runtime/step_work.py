@@ -7,6 +7,7 @@ from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import Handover
 from longshore.policy.handover import HandoverQueue
 from longshore.policy.long_round_updates import update_sizes
+from longshore.policy.old_log_probs import compares_with_trainer, computes_old_log_probs
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
@@ -45,24 +46,31 @@ def step_work(
     if handover is Handover.STREAMED:
         awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
         return StreamedUpdate(trainers, samples_of, events, clock, awake=awake, verify=verify, max_mismatch=limit)
-    is_pipelined = handover is Handover.PIPELINED
+    is_pipelined, objective = handover is Handover.PIPELINED, OBJECTIVES[algorithm.name]
     budget = max_tokens_per_batch(
-        OBJECTIVES[algorithm.name],
+        objective,
         trainers.num_replicas,
         is_pipelined=is_pipelined,
         max_tokens_per_dispatch=options.max_tokens_per_dispatch,
     )
     sizes = update_sizes(algorithm, handover, num_updates)
-    makes_one_update = algorithm.makes_one_update and len(sizes) == 1
+    begins_during_rollout = is_pipelined and options.trains_during_rollout
+    is_relative = compares_with_trainer(objective, algorithm.rollout_correction)
+    computes = computes_old_log_probs(
+        is_relative=is_relative,
+        makes_one_update=algorithm.makes_one_update and len(sizes) == 1,
+        begins_during_round=begins_during_rollout,
+    )
     return StepUpdates(
         trainers,
         HandoverQueue(sizes, budget),
         samples_of,
         prompts,
         clock,
-        begins_during_rollout=is_pipelined and options.trains_during_rollout,
+        begins_during_rollout=begins_during_rollout,
         num_epochs=algorithm.epochs_per_step,
-        computes_old_log_probs=algorithm.rollout_correction is not None and not makes_one_update,
+        computes_old_log_probs=computes,
+        has_own_at_first=is_relative and not computes,
         verify=verify,
         max_mismatch=limit,
     )

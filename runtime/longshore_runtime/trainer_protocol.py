@@ -38,7 +38,8 @@ class Sample:
     num_stale_tokens: int = 0
     """Response tokens that older weights than the round's sampled, in the loss or not: the first ones."""
     old_log_probs: tuple[float, ...] | None = None
-    """Log-probabilities under the trainer's weights at the start of the step; None: under its present weights."""
+    """Log-probabilities under the trainer's weights at the start of the step, or the engine's where these are gone
+    (`policy.old_log_probs`); None: under the trainer's present weights."""
 
     @property
     def response(self) -> ResponseId:

@@ -92,9 +92,10 @@ class Algorithm(ApiModel, rules=_RULES):
 
     name: AlgorithmName = AlgorithmName.GRPO
     """GRPO: advantages normalised within the group of a prompt, mean over all tokens of the step. DAPO: the same, for
-    use with clipHigh 0.28, overlongBufferTokens and dynamicSampling. GSPO: ratio and clipping per response (the paper
-    clips at 0.0003 and 0.0004). DrGRPO: no division by standard deviation or response length. RLOO: advantages relative
-    to the mean of the other responses. ReinforcePlusPlus: centred in the group, whitened over the whole batch."""
+    use with clipHigh 0.28, overlongBufferTokens and dynamicSampling. GSPO: ratio and clipping per response, relative
+    to the trainer at the start of the step (the paper clips at 0.0003 and 0.0004). DrGRPO: no division by standard
+    deviation or response length. RLOO: advantages relative to the mean of the other responses. ReinforcePlusPlus:
+    centred in the group, whitened over the whole batch."""
     steps: int = Field(ge=1, le=10_000_000)
     """Steps to train. A step is a round with its optimizer update, or updates (promptsPerUpdate, epochsPerStep)."""
     prompts_per_step: int = Field(ge=1, le=65_536)
@@ -110,7 +111,8 @@ class Algorithm(ApiModel, rules=_RULES):
     for each of these rounds, and its own: five with the defaults of TailBatching. Each takes its part of the prompts,
     so prompts with long responses are trained on in about as many updates as with Synchronous
     (`docs/explanation/tail-batching.md`, What is learned). One: a single update, which is also what long rounds make if
-    handover is Streamed, with ReinforcePlusPlus, and if promptsPerUpdate is set to promptsPerStep."""
+    handover is Streamed, or Pipelined with GSPO or rolloutCorrection, with ReinforcePlusPlus, and if promptsPerUpdate
+    is set to promptsPerStep."""
     epochs_per_step: int = Field(default=1, ge=1, le=64)
     """How many times a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
     max_response_tokens: int = Field(ge=1, le=10_000_000)
@@ -144,14 +146,16 @@ class Algorithm(ApiModel, rules=_RULES):
     clip_high: float = Field(default=0.2, gt=0, le=10)
     """Upper clip of the importance ratio: 1 + clipHigh (0.28 is DAPO's clip-higher)."""
     importance_sampling: ImportanceSampling = ImportanceSampling.CLIPPED
-    """Clipped: the loss uses the clipped ratio to the distribution that sampled a token. Truncated: tokens are weighted
-    by that ratio, cut at importanceCap, without clipping; suited to tokens of much older weights. The ratio also
-    contains what the updates of the step have learned; `rolloutCorrection` separates the two."""
+    """Clipped: the loss uses the clipped ratio to the distribution that sampled a token, or a response with GSPO.
+    Truncated: tokens are weighted by that ratio, cut at importanceCap, without clipping; suited to tokens of much older
+    weights. The ratio also contains what the updates of the step have learned; `rolloutCorrection` separates the
+    two."""
     importance_cap: float = Field(default=2.0, ge=1, le=1_000)
     """Largest weight of a token with importanceSampling Truncated."""
     rollout_correction: RolloutCorrection | None = None
-    """Correction for engines whose log-probabilities differ from the trainer's; unset: the clipped ratio is relative to
-    the engine's. Costs one more forward pass if a step makes several updates, and nothing otherwise."""
+    """Correction for engines whose log-probabilities differ from the trainer's; unset: the clipped ratio of a token is
+    relative to the engine's, that of a response (GSPO) to the trainer's own. The correction, and GSPO without one, cost
+    one more forward pass if a step makes several updates, and nothing otherwise."""
     mask_stale_tokens: bool = False
     """Leave out of the loss tokens that older weights than the round's sampled (kept tokens of partial responses)."""
     dynamic_sampling: bool = False
@@ -181,11 +185,6 @@ class Algorithm(ApiModel, rules=_RULES):
     def makes_one_update(self) -> bool:
         """Whether a step has one optimizer update."""
         return self.is_undivided and self.epochs_per_step == 1
-
-    @property
-    def computes_old_log_probs(self) -> bool:
-        """Whether a step begins with a separate forward pass, which computes the old log-probabilities."""
-        return self.rollout_correction is not None and not self.makes_one_update
 
     @property
     def updates_per_step(self) -> int:

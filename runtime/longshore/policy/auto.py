@@ -54,7 +54,8 @@ class RoundChoice:
 def free_handovers(spec: RLJobSpec) -> tuple[Handover, ...]:
     """Return the handovers that may take turns from round to round without a restart; none where the job names its own.
 
-    They make as many updates from the same tokens, at other times. Trainers that share the GPUs of the engines can
+    They make as many updates from the same tokens, at other times; where they would not, the search keeps to the one
+    that is better for learning (`sim.choices.handovers`). Trainers that share the GPUs of the engines can
     work during a round only where the operator repurposes pods, which the spec has to ask for (`Streamed`).
     """
     rollout = spec.rollout

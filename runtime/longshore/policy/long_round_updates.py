@@ -9,6 +9,7 @@ from longshore.api.algorithm import Algorithm, LongRoundUpdates
 from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import Handover, Rollout
 from longshore.api.round_status import RoundKind
+from longshore.policy.old_log_probs import compares_with_trainer
 from longshore.policy.shapes import usual_period
 
 
@@ -45,13 +46,14 @@ def expected_updates(algorithm: Algorithm, rollout: Rollout) -> int:
 def divides_long_rounds(algorithm: Algorithm, handover: Handover) -> bool:
     """Return whether long rounds make several updates.
 
-    The old log-probabilities of a correction are computed before the first update, so these wait for the whole round.
+    Old log-probabilities of the trainer are computed before the first update, so updates wait for the whole round.
     """
-    waits = algorithm.rollout_correction is None or handover is Handover.AFTER_ROUND
+    objective = OBJECTIVES[algorithm.name]
+    waits = not compares_with_trainer(objective, algorithm.rollout_correction) or handover is Handover.AFTER_ROUND
     return (
         algorithm.long_round_updates is LongRoundUpdates.PER_ROUND
         and algorithm.prompts_per_update is None
         and handover is not Handover.STREAMED
-        and not OBJECTIVES[algorithm.name].needs_whole_batch
+        and not objective.needs_whole_batch
         and waits
     )

@@ -216,11 +216,15 @@ def engine_sizes(choice: Choice, bounds: SearchBounds) -> Iterator[Choice]:
 
 
 def handovers(choice: Choice, job: SimJob, bounds: SearchBounds) -> Iterator[Choice]:
-    """The same with other handovers, except for a streamed one where that takes updates from long rounds."""
-    has_long_rounds = RoundKind.LONG in ROUND_KINDS[choice.strategy]
-    takes_updates = has_long_rounds and job.trainer.divides_long_rounds
+    """The same with other handovers, except for those that take updates from long rounds, or the trainer's own
+    log-probabilities from the ratios of updates."""
+    trainer, has_long_rounds = job.trainer, RoundKind.LONG in ROUND_KINDS[choice.strategy]
     for handover in bounds.handovers:
-        if handover is Handover.STREAMED and (takes_updates or choice.strategy is Strategy.GROUP_PIPELINE):
+        training = TRAININGS[handover]
+        takes_updates = has_long_rounds and trainer.divides_long_rounds and training not in trainer.divided_in
+        if takes_updates or (job.loses_old_log_probs(training) and not job.loses_old_log_probs(trainer.training)):
+            continue
+        if handover is Handover.STREAMED and choice.strategy is Strategy.GROUP_PIPELINE:
             continue
         keeps_width = handover is Handover.PIPELINED or not bounds.is_frontier_open
         yield replace(choice, handover=handover, frontier_width=choice.frontier_width if keeps_width else None)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward import Reward
@@ -14,6 +15,7 @@ from longshore.checks.model_limits import possible_tp_sizes
 from longshore.policy import tail_batching
 from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.long_round_updates import divided, divides_long_rounds
+from longshore.policy.old_log_probs import compares_with_trainer
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.costs import Costs
 from longshore.sim.hardware import GpuModel, ModelShape
@@ -86,9 +88,11 @@ class TrainerLayout:
     gpus_per_replica: int = 1
     """Tensor times pipeline times context parallel."""
     num_extra_forwards: int = 0
-    """See `TrainerShape`, as the next two."""
-    computes_old_log_probs: bool = False
+    """See `TrainerShape`."""
+    compares_with_trainer: bool = False
+    """Whether steps of several updates need old log-probabilities of the trainer (`policy.old_log_probs`)."""
     num_epochs: int = 1
+    """See `TrainerShape`."""
     groups_per_update: int | None = None
     """U; None: all of the batch."""
     divided_in: frozenset[Training] = frozenset()
@@ -198,6 +202,11 @@ class SimJob:
         """U."""
         return self.trainer.groups_per_update or self.shape.num_prompts
 
+    def loses_old_log_probs(self, training: Training) -> bool:
+        """Whether updates that need those of the trainer follow others while the round runs."""
+        several = self.groups_per_update < self.shape.num_prompts
+        return self.trainer.compares_with_trainer and several and training is Training.PIPELINED
+
     def update_sizes(self, num_updates: int) -> tuple[int, ...]:
         """U of each update of a round that makes so many if it is divided."""
         is_divided = num_updates > 1 and self.trainer.divides_long_rounds
@@ -260,7 +269,7 @@ def job_of(
             pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
             gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
             num_extra_forwards=int(algorithm.kl_coefficient > 0),
-            computes_old_log_probs=algorithm.computes_old_log_probs,
+            compares_with_trainer=compares_with_trainer(OBJECTIVES[algorithm.name], algorithm.rollout_correction),
             num_epochs=algorithm.epochs_per_step,
             groups_per_update=algorithm.groups_per_update,
             divided_in=_divided_in(spec),

@@ -7,6 +7,7 @@ from typing import Final
 
 from longshore.policy.draws import Draw
 from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
+from longshore.policy.old_log_probs import computes_old_log_probs
 from longshore.sim.events import EventQueue
 from longshore.sim.job import SimJob, Training
 from longshore.sim.result import SpanRecorder, Work
@@ -33,8 +34,7 @@ class TrainingPhase(ABC):
             job.trainer_costs,
             replicas,
             layout.num_extra_forwards,
-            layout.computes_old_log_probs,
-            layout.num_epochs,
+            num_epochs=layout.num_epochs,
         )
 
     @abstractmethod
@@ -81,7 +81,13 @@ class BatchedTraining(TrainingPhase):
         self._batches: list[Batch] = []
 
     def begin_round(self, update_sizes: Sequence[int]) -> None:
-        self._trainer.begin_round()
+        layout, is_undivided = self._job.trainer, update_sizes[0] >= self._job.shape.num_prompts
+        computes = computes_old_log_probs(
+            is_relative=layout.compares_with_trainer,
+            makes_one_update=is_undivided and layout.num_epochs == 1,
+            begins_during_round=self._is_pipelined,
+        )
+        self._trainer.begin_round(computes_old_log_probs=computes)
         self._handover = HandoverQueue(update_sizes, self._budget)
         self._samples = {}
 

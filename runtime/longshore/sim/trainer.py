@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from longshore.policy.balancing import balance
@@ -79,8 +79,9 @@ class SimTrainer:
         self.compute_s = 0.0
         self.first_start_s: float | None = None
 
-    def begin_round(self) -> None:
-        """Count again."""
+    def begin_round(self, *, computes_old_log_probs: bool = False) -> None:
+        """Count again; the step may begin with a pass for old log-probabilities."""
+        self._shape = replace(self._shape, computes_old_log_probs=computes_old_log_probs)
         self.compute_s, self.first_start_s = 0.0, None
 
     def train(self, samples: Samples, not_before_s: float, *, ends_update: bool) -> float:

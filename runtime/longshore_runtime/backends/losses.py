@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from longshore.api.algorithm import ImportanceSampling
 from longshore.api.objective import RatioLevel
 from longshore.policy.aggregation import token_weight
+from longshore.policy.old_log_probs import compares_with_trainer
 from longshore_runtime.backends.rollout_correction import correct
 from longshore_runtime.sums import CorrectionSums, GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
@@ -63,10 +64,11 @@ def sample_losses(
     trained = log_probs[kept]
     has_old = any(sample.old_log_probs is not None for sample in samples)
     old = flat(_old_log_probs(samples))[kept] if has_old else None
-    losses = token_losses(trained, rollout, advantages, reference, lengths, options, old)
+    is_fresh = _sampled_by_round(samples, log_probs.device)[kept]
+    losses = token_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh)
     loss = losses.total.sum()
     difference = trained.detach() - rollout
-    distances = difference[_sampled_by_round(samples, log_probs.device)[kept]].abs()
+    distances = difference[is_fresh].abs()
     return loss, GradientSums(
         num_tokens=len(log_probs),
         num_loss_tokens=len(trained),
@@ -112,19 +114,25 @@ def token_losses(
     lengths: Sequence[int],
     options: TrainerOptions,
     old_log_probs: Tensor | None = None,
+    is_fresh: Tensor | None = None,
 ) -> TokenLosses:
     """Compute policy-gradient loss and KL penalty of the loss-mask tokens of responses with these `lengths`.
 
     The ratio is against the distribution that sampled the tokens: clipped (DeepSeekMath, equations 3 and 4; DAPO's
     separate upper clip; GSPO, equations 5 to 7, where it is the response's), or a truncated weight without gradient.
-    With rollout correction it is against the trainer's weights at the start of the step (`old_log_probs`; None: they
-    are the ones being trained), and what these are to the distribution that sampled is a weight without gradient.
+    That distribution is the engine's; for the ratio of a response it is the trainer's at the start of the step
+    (`old_log_probs`; None: the weights are the ones being trained) at tokens that the round's own weights sampled
+    (`is_fresh`; None: all), since its clips are as tight as rounding. With rollout correction every ratio is against
+    the trainer's, and what these are to the engine's is a weight without gradient.
     """
     correction = None
     old = rollout_log_probs
-    if options.rollout_correction is not None:
+    if compares_with_trainer(options.objective, options.rollout_correction):
         old = log_probs.detach() if old_log_probs is None else old_log_probs
+    if options.rollout_correction is not None:
         correction = correct(old - rollout_log_probs, lengths, options.rollout_correction)
+    elif is_fresh is not None:
+        old = torch.where(is_fresh, old, rollout_log_probs)
     log_ratio = log_probs - old
     if options.objective.ratio is RatioLevel.SEQUENCE:
         log_ratio = _mean_per_response(log_ratio, lengths)

@@ -166,6 +166,12 @@ def with_masks(samples: Sequence[Sample]) -> list[Sample]:
     return masked
 
 
+def with_old(samples: Sequence[Sample]) -> list[Sample]:
+    """As in a later update, where the trainer gave every token at the start of the step what the engine gave it: so all
+    ratios are relative to the same."""
+    return [replace(sample, old_log_probs=sample.rollout_log_probs) for sample in samples]
+
+
 def options_of(name: AlgorithmName, options: TrainerOptions = OPTIONS) -> TrainerOptions:
     """Options of one algorithm."""
     return replace(options, objective=OBJECTIVES[name])

@@ -19,7 +19,7 @@ from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
-from tests.contract.trainers.replicas import options_of, without_kl
+from tests.contract.trainers.replicas import options_of, with_old, without_kl
 from tests.properties import examples
 
 TRUNCATED = replace(without_kl(), importance_sampling=ImportanceSampling.TRUNCATED, importance_cap=2.0)
@@ -124,7 +124,7 @@ def ours(batch: Batch, options: TrainerOptions) -> tuple[float, list[float]]:
 
 def sums_of(batch: Batch, options: TrainerOptions, log_probs: Tensor) -> tuple[Tensor, GradientSums]:
     reference = flat(batch.initial) if options.kl_coefficient else None
-    return sample_losses(batch.samples, log_probs, torch.ones_like(log_probs), reference, options)
+    return sample_losses(with_old(batch.samples), log_probs, torch.ones_like(log_probs), reference, options)
 
 
 def expected(name: AlgorithmName, batch: Batch, options: TrainerOptions) -> tuple[float, list[float]]:
@@ -248,6 +248,86 @@ def test_the_ratio_of_a_response_is_clipped_as_a_whole(factor: float) -> None:
     assert ours(inside, options)[1] == pytest.approx([-sample.advantage / 2] * 2)
     assert ours(outside, options)[1] == [0.0, 0.0]
     assert sums_of(outside, options, flat(outside.new))[1].clipped == 2.0
+
+
+OF_THE_PAPER = replace(options_of(AlgorithmName.GSPO, without_kl()), clip_low=3e-4, clip_high=4e-4)
+"""GSPO, section 5.1."""
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Responses whose log-probabilities by the trainer are the engine's and a Gaussian difference, of a mean size of
+    0.01 as with bfloat16. The engine sampled them, so the mean difference is -KL."""
+
+    lengths: tuple[int, ...]
+    trainer: Tensor
+    engine: Tensor
+
+    @classmethod
+    def of(cls, seed: int, mean_size: float = 0.01) -> "Rounded":
+        generator, lengths = torch.Generator().manual_seed(seed), (500, 1_000, 2_000) * 50
+        deviation = mean_size * math.sqrt(math.pi / 2)
+        noise = torch.randn(sum(lengths), generator=generator, dtype=torch.float64)
+        trainer = torch.full_like(noise, -1.0)
+        return cls(lengths, trainer, trainer - deviation * noise + deviation**2 / 2)
+
+    def num_without_gradient(
+        self, advantage: float, options: TrainerOptions, old: Tensor | None = None, is_fresh: Tensor | None = None
+    ) -> int:
+        """Responses in which clipping left no token a gradient."""
+        log_probs = self.trainer.clone().requires_grad_()
+        advantages = torch.full_like(log_probs, advantage)
+        found = token_losses(log_probs, self.engine, advantages, None, self.lengths, options, old, is_fresh)
+        (gradient,) = torch.autograd.grad(found.total.sum(), log_probs)
+        return sum(not part.any() for part in torch.split(gradient, self.lengths))
+
+
+def test_rounding_takes_the_gradient_of_no_response_in_the_first_update() -> None:
+    """The clips of GSPO are as tight as what engine and trainer differ by: relative to the engine, many would lose it,
+    and more of those whose probability is to fall."""
+    rounded = Rounded.of(seed=0)
+
+    def lost(advantage: float, old: Tensor | None = None, is_fresh: Tensor | None = None) -> int:
+        return rounded.num_without_gradient(advantage, OF_THE_PAPER, old, is_fresh)
+
+    for advantage in (1.0, -1.0):
+        assert lost(advantage) == 0
+        assert lost(advantage, old=rounded.trainer) == 0, "as a pass has computed them"
+        assert lost(advantage, is_fresh=torch.ones_like(rounded.trainer, dtype=torch.bool)) == 0
+    assert 0 < 1.5 * lost(1.0, old=rounded.engine) < lost(-1.0, old=rounded.engine)
+
+
+@pytest.mark.parametrize("name", TOKEN_LEVEL)
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_rounding_is_far_from_the_clips_of_tokens(name: AlgorithmName, advantage: float) -> None:
+    rounded = Rounded.of(seed=1, mean_size=0.03)
+    assert rounded.num_without_gradient(advantage, options_of(name, without_kl())) == 0
+
+
+def test_in_the_first_update_every_response_weighs_as_much_as_with_equal_engines() -> None:
+    rounded, gradients = Rounded.of(seed=2), []
+    for engine in (rounded.engine, rounded.trainer):
+        log_probs = rounded.trainer.clone().requires_grad_()
+        found = token_losses(log_probs, engine, torch.ones_like(log_probs), None, rounded.lengths, OF_THE_PAPER)
+        gradients.append(torch.autograd.grad(found.total.sum(), log_probs)[0])
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("moved", [0.1, -0.1])
+@pytest.mark.parametrize("has_old", [True, False])
+def test_the_ratio_of_a_response_holds_what_was_learned_since_its_first_tokens(moved: float, has_old: bool) -> None:
+    """Older weights sampled the first two of four tokens, and of them nothing is known but the log-probabilities by the
+    engine. Where the round's own weights sampled, engine and trainer differ by rounding only."""
+    new, engine = (-1.0,) * 4, (-1.0 - moved, -1.0 - moved, -1.02, -0.97)
+    sample = Sample(Draw(0, 0), 0, (1,), (2,) * 4, engine, 1.0, 1.0, num_stale_tokens=2, old_log_probs=new)
+    wide = options_of(AlgorithmName.GSPO, without_kl())
+    given = sample if has_old else replace(sample, old_log_probs=None)
+    log_probs = torch.tensor(new, dtype=torch.float64, requires_grad=True)
+    loss, _ = sample_losses([given], log_probs, torch.zeros(4), None, wide)
+    assert -loss.item() == pytest.approx(math.exp(2 * moved / 4))
+    assert torch.autograd.grad(loss, log_probs)[0].tolist() == pytest.approx([loss.item() / 4] * 4)
+    clipped = sample_losses([given], log_probs, torch.zeros(4), None, OF_THE_PAPER)[1].clipped
+    assert clipped == (4 if moved > 0 else 0), "a gain that was made already"
 
 
 @pytest.mark.parametrize(

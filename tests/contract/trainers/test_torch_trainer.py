@@ -13,7 +13,16 @@ from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
-from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, options_of, step, with_masks, without_kl
+from tests.contract.trainers.replicas import (
+    OPTIONS,
+    Kind,
+    make_samples,
+    options_of,
+    step,
+    with_masks,
+    with_old,
+    without_kl,
+)
 
 BATCHES = [make_samples(seed=seed) for seed in range(3)]
 TRUNCATED = replace(OPTIONS, importance_sampling=ImportanceSampling.TRUNCATED, importance_cap=1.5)
@@ -76,7 +85,7 @@ def test_three_steps_agree_with_a_plain_implementation(
 ) -> None:
     trainer, plain = TorchTrainer(model, options), PlainTrainer(model, options, name)
     before = dict(trainer.weights())
-    for batch in map(with_masks, BATCHES):
+    for batch in map(with_old, map(with_masks, BATCHES)):
         expected_norm = plain.step(batch)
         trainer.accumulate(batch)
         norm = trainer.update(step_denominator(batch, options)).grad_norm

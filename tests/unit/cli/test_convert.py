@@ -145,6 +145,27 @@ def test_what_rejects_responses_is_reported_where_bypass_mode_leaves_the_correct
     assert "nothing is rejected" in found.left_out[f"{prefix}rollout_rs"]
 
 
+_VERL_GSPO: Final = {f"{_ACTOR}policy_loss__loss_mode": "gspo", f"{_ACTOR}loss_agg_mode": "seq-mean-token-mean"}
+
+
+def test_gspo_clips_to_the_trainers_own_log_probabilities_without_a_correction() -> None:
+    plain, bypassed = verl(**_VERL_GSPO), verl(**_VERL_GSPO, algorithm__rollout_correction__bypass_mode=True)
+    of_trl = trl(loss_type="grpo", importance_sampling_level="sequence", vllm_importance_sampling_correction=False)
+    for found in (plain, bypassed, of_trl):
+        assert spec(found)["algorithm"]["name"] == "GSPO"
+        assert "rolloutCorrection" not in spec(found)["algorithm"]
+    key = "algorithm.rollout_correction.bypass_mode"
+    assert "the trainer's own" in bypassed.left_out[key]
+    assert key not in plain.left_out
+
+
+def test_a_correction_of_gspo_is_kept() -> None:
+    found = spec(verl(**_VERL_GSPO, algorithm__rollout_correction__rollout_is="token"))
+    assert found["algorithm"]["rolloutCorrection"]["rolloutIs"] == "Token"
+    by_sequence = trl(loss_type="grpo", importance_sampling_level="sequence")
+    assert spec(by_sequence)["algorithm"]["rolloutCorrection"]["rolloutIs"] == "Sequence"
+
+
 @pytest.mark.parametrize(
     ("given", "norm"),
     [

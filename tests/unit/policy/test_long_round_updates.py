@@ -97,6 +97,7 @@ def test_a_job_that_goes_on_from_a_checkpoint_makes_the_same_updates() -> None:
         ({"prompts_per_update": NUM_PROMPTS}, Handover.AFTER_ROUND),
         ({"name": AlgorithmName.REINFORCE_PLUS_PLUS}, Handover.AFTER_ROUND),
         ({"rollout_correction": RolloutCorrection()}, Handover.PIPELINED),
+        ({"name": AlgorithmName.GSPO}, Handover.PIPELINED),
         ({}, Handover.STREAMED),
     ],
 )
@@ -105,7 +106,10 @@ def test_a_long_round_is_not_divided(fields: dict[str, Any], handover: Handover)
     assert update_sizes(algorithm(**fields), handover, 5) == (NUM_PROMPTS,)
 
 
-@pytest.mark.parametrize("fields", [{}, {"rollout_correction": RolloutCorrection()}, {"epochs_per_step": 2}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"rollout_correction": RolloutCorrection()}, {"epochs_per_step": 2}, {"name": AlgorithmName.GSPO}],
+)
 def test_a_long_round_is_divided(fields: dict[str, Any]) -> None:
     assert update_sizes(algorithm(**fields), Handover.AFTER_ROUND, 5) == (1, 2, 1, 2, 2)
     assert update_sizes(algorithm(**fields), Handover.AFTER_ROUND, 1) == (NUM_PROMPTS,)

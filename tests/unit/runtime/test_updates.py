@@ -1,22 +1,29 @@
 """The updates of a step: pipelined or after the round, the trainers do the same optimizer steps on the same groups."""
 
+import queue
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.api.algorithm import Algorithm, AlgorithmName
+from longshore.api.correction import RolloutCorrection
+from longshore.api.model import Evaluation
 from longshore.api.objective import OBJECTIVES
+from longshore.api.rollout import Handover, OnFinish
 from longshore.policy.draws import Draw
 from longshore.policy.handover import HandoverQueue
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
+from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
+from longshore_runtime.step_work import step_work
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
@@ -67,6 +74,7 @@ class OneReplica:
     calls: list[tuple[object, ...]] = field(default_factory=list)
     limits: list[float | None] = field(default_factory=list)
     num_given: int = 0
+    num_replicas: int = 1
 
     def num_computed(self) -> float:
         return self.num_given
@@ -110,6 +118,7 @@ class Step:
     max_mismatch: float | None = None
     num_epochs: int = 1
     computes_old_log_probs: bool = False
+    has_own_at_first: bool = False
 
     def __post_init__(self) -> None:
         self.trainers = OneReplica(FakeTrainer(Path(), OPTIONS))
@@ -122,6 +131,7 @@ class Step:
             begins_during_rollout=self.pipelined,
             num_epochs=self.num_epochs,
             computes_old_log_probs=self.computes_old_log_probs,
+            has_own_at_first=self.has_own_at_first,
             max_mismatch=self.max_mismatch,
         )
 
@@ -264,6 +274,86 @@ def test_trainers_that_came_back_compute_old_log_probs_again() -> None:
     step.updates.restart()
     step.updates.finish()
     assert step.trainers.calls == calls
+
+
+def test_updates_while_the_round_runs_compare_with_the_engine_once_the_weights_that_sampled_are_gone() -> None:
+    step = Step(pipelined=True, max_tokens=20, has_own_at_first=True)
+    trained = step.train()
+    step.updates.restart()
+    for one in (trained, step.updates.finish()):
+        first, *later = one.batches
+        assert len(later) == 2
+        assert {sample.old_log_probs for sample in first} == {None}, "of the weights that are trained"
+        assert all(sample.old_log_probs == sample.rollout_log_probs for batch in later for sample in batch)
+        assert one.old_log_probs_s is None
+
+
+def step_of(
+    algorithm: Algorithm, handover: Handover, *, on_own_gpus: bool = True, num_updates: int = 1
+) -> StepTraining:
+    """The step of a job with this algorithm."""
+    work = step_work(
+        LoopOptions(algorithm, Evaluation(), OnFinish.DRAIN, 1, trains_during_rollout=on_own_gpus),
+        OneReplica(FakeTrainer(Path(), OPTIONS)),  # type: ignore[arg-type]
+        PROMPTS,
+        queue.SimpleQueue(),
+        TickingClock(),
+        step=1,
+        policy_version=0,
+        handover=handover,
+        num_updates=num_updates,
+    )
+    for row in ARRIVAL:
+        work.train_on(group(row))
+    return work.finish()
+
+
+OWN, FROM_A_PASS, FROM_THE_ENGINE = None, (0.0,) * 4, (-1.0,) * 4
+"""Old log-probabilities of a sample."""
+GSPO, CORRECTED = {"name": AlgorithmName.GSPO}, {"rollout_correction": RolloutCorrection()}
+
+
+@pytest.mark.parametrize("relative", [GSPO, CORRECTED])
+@pytest.mark.parametrize(
+    ("fields", "handover", "num_updates", "found"),
+    [
+        ({}, Handover.AFTER_ROUND, 1, [OWN]),
+        ({}, Handover.PIPELINED, 1, [OWN]),
+        ({"prompts_per_update": 3}, Handover.AFTER_ROUND, 1, [FROM_A_PASS] * 2),
+        ({"epochs_per_step": 2}, Handover.AFTER_ROUND, 1, [FROM_A_PASS] * 2),
+        ({}, Handover.AFTER_ROUND, 3, [FROM_A_PASS] * 3),
+        ({}, Handover.PIPELINED, 3, [OWN]),
+    ],
+)
+def test_only_several_updates_ask_for_a_pass_before_they_compare_with_the_trainer_at_the_start_of_the_step(
+    relative: dict[str, Any],
+    fields: dict[str, Any],
+    handover: Handover,
+    num_updates: int,
+    found: list[tuple[float, ...] | None],
+) -> None:
+    trained = step_of(ALGORITHM.model_copy(update=fields | relative), handover, num_updates=num_updates)
+    assert [{sample.old_log_probs for sample in batch} for batch in trained.batches] == [{one} for one in found]
+    assert (trained.old_log_probs_s is not None) is (FROM_A_PASS in found)
+
+
+@pytest.mark.parametrize(
+    ("on_own_gpus", "found"), [(True, [OWN, FROM_THE_ENGINE]), (False, [FROM_A_PASS, FROM_A_PASS])]
+)
+def test_several_pipelined_updates_compare_responses_with_the_trainer_as_long_as_its_weights_are_there(
+    on_own_gpus: bool, found: list[tuple[float, ...] | None]
+) -> None:
+    """On shared GPUs they begin after the round."""
+    algorithm = ALGORITHM.model_copy(update=GSPO | {"prompts_per_update": 3})
+    trained = step_of(algorithm, Handover.PIPELINED, on_own_gpus=on_own_gpus)
+    assert [{sample.old_log_probs for sample in batch} for batch in trained.batches] == [{one} for one in found]
+
+
+@pytest.mark.parametrize("handover", [Handover.AFTER_ROUND, Handover.PIPELINED])
+def test_ratios_of_tokens_ask_for_no_pass(handover: Handover) -> None:
+    trained = step_of(ALGORITHM.model_copy(update={"prompts_per_update": 3}), handover)
+    assert trained.old_log_probs_s is None
+    assert {sample.old_log_probs for sample in trained.samples} == {None}
 
 
 def test_a_step_of_one_update_asks_for_no_pass_of_its_own() -> None:

@@ -52,14 +52,38 @@ def test_a_manifest_becomes_a_job_of_the_same_shape() -> None:
         ({"prompts_per_update": 8}, 0, False),
         ({"rollout_correction": {}, "prompts_per_update": 8}, 0, True),
         ({"rollout_correction": {}, "epochs_per_step": 2}, 0, True),
+        ({"name": "GSPO"}, 0, False),
+        ({"name": "GSPO", "prompts_per_update": 8}, 0, True),
     ],
 )
 def test_a_pass_for_log_probs_is_charged_where_the_job_makes_one(
     algorithm: dict[str, Any], extra: int, computes: bool
 ) -> None:
-    trainer = elastic(algorithm_changes=algorithm).trainer
-    assert (trainer.num_extra_forwards, trainer.computes_old_log_probs) == (extra, computes)
-    assert trainer.num_epochs == algorithm.get("epochs_per_step", 1)
+    given = elastic(algorithm_changes=algorithm, rollout=Rollout(strategy=Strategy.SYNCHRONOUS))
+    assert (given.trainer.num_extra_forwards, given.trainer.num_epochs) == (extra, algorithm.get("epochs_per_step", 1))
+    assert passes_for_old_log_probs(given, 1) == [computes]
+
+
+def test_a_long_round_of_several_updates_makes_a_pass_for_old_log_probs_and_others_none() -> None:
+    given = elastic(algorithm_changes={"name": "GSPO"}, rollout=Rollout(strategy=Strategy.TAIL_BATCHING))
+    assert passes_for_old_log_probs(given, 5) == [False] * 4 + [True]
+
+
+def test_updates_while_the_round_runs_make_no_pass_for_old_log_probs() -> None:
+    given = elastic(
+        algorithm_changes={"name": "GSPO", "prompts_per_update": 8},
+        rollout=Rollout(strategy=Strategy.SYNCHRONOUS, handover=Handover.PIPELINED),
+        placement=Placement.DISAGGREGATED,
+        trainer_workers=Workers(replicas=1, gpus_per_pod=2),
+    )
+    assert passes_for_old_log_probs(given, 1) == [False]
+
+
+def passes_for_old_log_probs(job: SimJob, num_steps: int) -> list[bool]:
+    """Whether each step trains longer than that of a job whose ratios are relative to the engine."""
+    others = replace(job, trainer=replace(job.trainer, compares_with_trainer=False))
+    pairs = zip(simulate(job, num_steps).steps, simulate(others, num_steps).steps, strict=True)
+    return [one.train_s > 1.01 * other.train_s for one, other in pairs]
 
 
 def elastic(algorithm_changes: dict[str, Any] | None = None, profile: Profile | None = None, **changes: Any) -> SimJob:

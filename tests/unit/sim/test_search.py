@@ -1,6 +1,7 @@
 """The search for the choices that suit a job: what it may choose, what it promises, and what bounds it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,34 @@ def test_a_streamed_handover_takes_no_updates_from_long_rounds(
     bounds = SearchBounds(handovers=(Handover.AFTER_ROUND, Handover.STREAMED))
     tried = {one.handover for one in choices.handovers(Choice.of(given), given, bounds)}
     assert tried == {Handover.AFTER_ROUND, *([Handover.STREAMED] if is_tried else [])}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "trainer", "is_tried"),
+    [
+        (Strategy.SYNCHRONOUS, {}, True),
+        (Strategy.TAIL_BATCHING, {}, True),
+        (Strategy.TAIL_BATCHING, {"divided_in": frozenset({Training.AFTER_ROUND})}, False),
+        (Strategy.TAIL_BATCHING, {"divided_in": frozenset({Training.AFTER_ROUND, Training.PIPELINED})}, True),
+        (Strategy.SYNCHRONOUS, {"groups_per_update": 4}, True),
+        (Strategy.SYNCHRONOUS, {"compares_with_trainer": True}, True),
+        (Strategy.SYNCHRONOUS, {"compares_with_trainer": True, "groups_per_update": 4}, False),
+        (
+            Strategy.SYNCHRONOUS,
+            {"compares_with_trainer": True, "groups_per_update": 4, "training": Training.PIPELINED},
+            True,
+        ),
+    ],
+)
+def test_a_pipelined_handover_takes_neither_updates_nor_the_trainers_own_log_probs(
+    strategy: Strategy, trainer: dict[str, Any], is_tried: bool
+) -> None:
+    """Unless the job has one."""
+    usual = {"training": Training.AFTER_ROUND, "groups_per_update": None}
+    given = tailed(strategy, trainer=replace(APART, **usual | trainer))
+    bounds = SearchBounds(handovers=(Handover.AFTER_ROUND, Handover.PIPELINED))
+    tried = {one.handover for one in choices.handovers(Choice.of(given), given, bounds)}
+    assert tried == {Handover.AFTER_ROUND, *([Handover.PIPELINED] if is_tried else [])}
 
 
 def test_auto_is_searched_from_what_it_begins_with() -> None:

@@ -86,7 +86,7 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     if loss not in _LOSSES:
         raise Refused("loss_type", f"{loss} is not available; choose one of {', '.join(_LOSSES)}")
     by_sequence = settings.text("importance_sampling_level") == "sequence"
-    name = "GSPO" if by_sequence and loss == "grpo" else _LOSSES[loss]
+    name = "GSPO" if _is_gspo(settings) else _LOSSES[loss]
     lost = {}
     if loss in ("grpo", "bnpo") and name == "GRPO":
         lost["loss_type"] = _TOKENS
@@ -95,6 +95,10 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     if scaling != (expected := "none" if name == "DrGRPO" else "group"):
         lost["scale_rewards"] = f"{name} scales rewards as {expected!r} does"
     return EntryOutcome({f"{_TO}.name": name}, lost)
+
+
+def _is_gspo(settings: ForeignSettings) -> bool:
+    return (settings.text("loss_type"), settings.text("importance_sampling_level")) == ("grpo", "sequence")
 
 
 @entry(["epsilon", "epsilon_high"], [f"{_TO}.clipLow", f"{_TO}.clipHigh"], "", epsilon=0.2)
@@ -147,13 +151,14 @@ _MODES: Final = {
         f"{_CORRECTION}_clip_min"],
        [f"{_TO}.rolloutCorrection"],
        "without the correction `{rolloutIs: None, rolloutRs: None}`: the clip compares with the trainer's own old "
-       "log-probabilities, as in TRL",
+       "log-probabilities, as in TRL; GSPO does so without the field",
        vllm_importance_sampling_correction=True, vllm_importance_sampling_mode="sequence_mask",
        vllm_importance_sampling_clip_max=3.0)  # fmt: skip
 def correction(settings: ForeignSettings) -> EntryOutcome:
     key, low = f"{_CORRECTION}_mode", settings.number(f"{_CORRECTION}_clip_min")
     if not settings.flag(f"{_CORRECTION}_correction"):
-        return EntryOutcome({f"{_TO}.rolloutCorrection": {"rolloutIs": "None", "rolloutRs": "None"}})
+        fields = {f"{_TO}.rolloutCorrection": {"rolloutIs": "None", "rolloutRs": "None"}}
+        return EntryOutcome({} if _is_gspo(settings) else fields)
     if settings.text(key) not in _MODES:
         raise Refused(key, f"{settings[key]} is not available; choose one of {', '.join(_MODES)}")
     weights, rejection = _MODES[str(settings[key])]

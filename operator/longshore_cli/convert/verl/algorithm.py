@@ -226,20 +226,26 @@ _REJECTIONS: Final = {
         "bypass_mode", "rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold",
         "rollout_rs_threshold_lower")],
     [f"{_TO}.rolloutCorrection"],
-    "verl clips the ratio to the trainer's own old log-probabilities, which is `{rolloutIs: None, rolloutRs: None}`; "
-    "`bypass_mode: true` leaves the field out. Bounds of `*_k1` are those of the reciprocal ratio",
+    "verl clips the ratio to the trainer's own old log-probabilities, which is `{rolloutIs: None, rolloutRs: None}`, "
+    "and what GSPO does without the field; `bypass_mode: true` leaves the field out, which with GSPO makes no "
+    "difference. Bounds of `*_k1` are those of the reciprocal ratio",
     algorithm__rollout_correction__rollout_is_threshold=2.0,
 )  # fmt: skip
 def correction(settings: ForeignSettings) -> EntryOutcome:
     level, rejection = settings.text(f"{_CORRECTION}.rollout_is"), settings.text(f"{_CORRECTION}.rollout_rs")
-    if settings.flag(f"{_CORRECTION}.bypass_mode"):
+    is_gspo = settings.text(f"{ACTOR}.policy_loss.loss_mode") == "gspo"
+    if settings.flag(bypass := f"{_CORRECTION}.bypass_mode"):
         rejecting = [key for key in settings.given if key.startswith(f"{_CORRECTION}.rollout_rs")]
         why = "nothing is rejected without rolloutCorrection, which bypass_mode leaves out"
-        return EntryOutcome({}, dict.fromkeys(rejecting, why) if rejection else {})
+        lost = dict.fromkeys(rejecting, why) if rejection else {}
+        own = {bypass: "the ratio of GSPO is relative to the trainer's own log-probabilities, as without bypass_mode"}
+        return EntryOutcome({}, lost | (own if is_gspo else {}))
     if level not in _LEVELS:
         raise Refused(f"{_CORRECTION}.rollout_is", f"{level} is not available; choose token or sequence")
     if rejection not in _REJECTIONS:
         raise Refused(f"{_CORRECTION}.rollout_rs", f"{rejection} is not available; choose one *_k1 criterion")
+    if is_gspo and level is None and rejection is None:
+        return EntryOutcome({})
     fields: dict[str, Any] = {"rolloutIs": _LEVELS[level], "rolloutRs": _REJECTIONS[rejection]}
     if level is not None:
         fields["rolloutIsThreshold"] = settings.number(f"{_CORRECTION}.rollout_is_threshold")

@@ -1,0 +1,39 @@
+"""What the clipped ratio is relative to, and where that costs a forward pass."""
+
+import pytest
+
+from longshore.api.algorithm import AlgorithmName
+from longshore.api.correction import RolloutCorrection
+from longshore.api.objective import OBJECTIVES
+from longshore.policy.old_log_probs import compares_with_trainer, computes_old_log_probs
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+def test_the_ratio_of_a_response_is_relative_to_the_trainer_and_that_of_a_token_to_the_engine(
+    name: AlgorithmName,
+) -> None:
+    assert compares_with_trainer(OBJECTIVES[name], None) is (name is AlgorithmName.GSPO)
+
+
+@pytest.mark.parametrize("name", AlgorithmName)
+def test_with_rollout_correction_every_ratio_is_relative_to_the_trainer(name: AlgorithmName) -> None:
+    assert compares_with_trainer(OBJECTIVES[name], RolloutCorrection())
+
+
+@pytest.mark.parametrize(
+    ("is_relative", "makes_one_update", "begins_during_round", "computes"),
+    [
+        (True, False, False, True),
+        (True, True, False, False),
+        (True, True, True, False),
+        (True, False, True, False),
+        (False, False, False, False),
+    ],
+)
+def test_a_pass_is_made_where_several_updates_compare_with_weights_that_the_first_of_them_changes(
+    is_relative: bool, makes_one_update: bool, begins_during_round: bool, computes: bool
+) -> None:
+    found = computes_old_log_probs(
+        is_relative=is_relative, makes_one_update=makes_one_update, begins_during_round=begins_during_round
+    )
+    assert found is computes

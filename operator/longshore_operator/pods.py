@@ -7,7 +7,7 @@ from longshore.api.names import Component, Role
 from longshore.api.pods import PodOptions, TaintEffect, Workers
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
-from longshore_operator import mounts, topology
+from longshore_operator import mounts, one_node, topology
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_security import MESH_ANNOTATIONS, MESH_LABELS, pod_security, with_template
@@ -69,6 +69,7 @@ def worker_pod(
     mounts.ray_token(pod, job)
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
+    one_node.follow_coordinator(pod, job)
     return with_template(pod, config, workers, GPU_POD_REQUESTS)
 
 
@@ -82,6 +83,7 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     mounts.ray_token(pod, job)
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
+    one_node.follow_coordinator(pod, job)
     return with_template(pod, config, workers, GPU_POD_REQUESTS)
 
 
@@ -100,6 +102,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.REWARD_PORT}
     if reward.runtime_class_name is not None:
         pod["spec"]["runtimeClassName"] = reward.runtime_class_name
+    one_node.follow_coordinator(pod, job)
     return with_template(pod, config, reward, {"cpu": _reward_cpu(reward), "memory": REWARD_MEMORY_REQUEST})
 
 
@@ -116,6 +119,7 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     container["ports"] = [{"name": "judge", "containerPort": contract.JUDGE_PORT}]
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
     _hold_gpus(pod, function.pool)
+    one_node.follow_coordinator(pod, job)
     return with_template(pod, config, function.pool, GPU_POD_REQUESTS)
 
 
@@ -164,6 +168,7 @@ def _pod(
     options: PodOptions,
 ) -> dict[str, Any]:
     identity = Identity.of(job)
+    options = one_node.placed(options, component, job.spec.workers, job.spec.storage)
     secrets = [{"name": secret} for secret in config.image_pull_secrets]
     metadata = identity.metadata(name, component)
     metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index), **MESH_LABELS}

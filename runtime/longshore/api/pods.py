@@ -114,7 +114,8 @@ class ClaimTemplate(ApiModel):
     storage_class_name: str | None = Field(default=None, max_length=253)
     """Storage class; unset: the cluster's default."""
     access_mode: AccessMode = AccessMode.READ_WRITE_MANY
-    """ReadWriteOnce is enough for jobs whose pods share one node."""
+    """ReadWriteOnce is enough for jobs whose pods share one node: all of them are put on that of the coordinator, which
+    gets the node selector and tolerations of the workers if it has none of its own."""
 
 
 _STORAGE_RULES: "tuple[Rule[Storage], ...]" = (

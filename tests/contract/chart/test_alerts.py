@@ -90,8 +90,15 @@ def leader_dies(successor: int) -> Callable[[Fleet, int], None]:
     return happens
 
 
-def errors(number: Callable[[int], int]) -> Callable[[Fleet, int], None]:
-    return lambda fleet, minute: fleet.first.reconcile_errors.inc(number(minute))
+def errors(number: Callable[[int], int], num_others: int = 400) -> Callable[[Fleet, int], None]:
+    """Reconciliations that fail in a minute, and others in every minute."""
+
+    def happens(fleet: Fleet, minute: int) -> None:
+        fleet.first.reconcile_errors.inc(number(minute))
+        for _ in range(number(minute) + num_others):
+            fleet.first.reconcile_seconds.observe(0.1)
+
+    return happens
 
 
 def waits(late: int, until: int) -> Callable[[Fleet, int], None]:
@@ -112,6 +119,20 @@ def phases(
     return lambda fleet, minute: fleet.show(every[minute % len(every)], step(minute))
 
 
+def created_again(minute_of: int, num_minutes: int) -> Callable[[Fleet, int], None]:
+    """Another job takes the name of one that had done more steps than it does, a step in every `num_minutes`."""
+
+    def happens(fleet: Fleet, minute: int) -> None:
+        if minute == minute_of:
+            fleet.first.forget(JOB)
+            fleet.show(Phase.PENDING)
+        else:
+            before, after = 500 + minute, (minute - minute_of) // num_minutes
+            fleet.show(Phase.RUNNING, before if minute < minute_of else after)
+
+    return happens
+
+
 def alarm(reason: AlarmReason, until: int) -> Callable[[Fleet, int], None]:
     """A step in every minute, some of them with an alarm."""
     return lambda fleet, minute: fleet.show(Phase.RUNNING, minute, (reason,) if minute < until else ())
@@ -123,11 +144,16 @@ STORIES = {
     "the leader dies and another follows": Story("LongshoreOperatorDown", leader_dies(14), 30),
     "12 failures a minute":
         Story("LongshoreReconcileErrors", errors(lambda _: 12), 40, 20, (("pod", "operator-0"),), "120"),
+    "one job of few fails":
+        Story("LongshoreReconcileErrors", errors(lambda _: 1, 4), 40, 16, (("pod", "operator-0"),), "10"),
+    "one job of many fails": Story("LongshoreReconcileErrors", errors(lambda _: 1, 20), 40),
+    "a failure now and then where little happens":
+        Story("LongshoreReconcileErrors", errors(lambda minute: minute in (5, 30), 1), 60),
     "200 failures in one minute": Story("LongshoreReconcileErrors", errors(lambda minute: 200 * (minute == 5)), 40),
     "2 % wait": Story("LongshoreReconcileLag", waits(20, 40), 40, 16, ()),
     "0.5 % wait": Story("LongshoreReconcileLag", waits(5, 40), 40),
     "2 % wait until the fleet is at rest": Story("LongshoreReconcileLag", waits(20, 5), 40),
-    "a job stays pending": Story("LongshoreJobStuck", phases((P.PENDING, 50)), 50, 30),
+    "a job stays pending": Story("LongshoreJobStuck", phases((P.PENDING, 150)), 150, 30),
     "a job starts again and again": Story("LongshoreJobStuck", phases((P.STARTING, 5), (P.RESTARTING, 5)), 50, 30),
     "a job starts slowly": Story("LongshoreJobStuck", phases((P.PENDING, 10), (P.STARTING, 19), (P.RUNNING, 21)), 50),
     "a job waits in the queue": Story("LongshoreJobStuck", phases((P.QUEUED, 50)), 50),
@@ -135,6 +161,18 @@ STORIES = {
     "a job never reports": Story("LongshoreJobMakesNoProgress", phases((P.RUNNING, 1)), 140, 120),
     "steps take 100 minutes":
         Story("LongshoreJobMakesNoProgress", phases((P.RUNNING, 1), step=lambda minute: minute // 100), 400),
+    "a job repeats the same steps after restarts":
+        Story("LongshoreJobMakesNoProgress",
+              phases((P.RUNNING, 20), (P.RESTARTING, 5), step=lambda minute: 10 + minute % 25 // 10), 200, 150),
+    "a job restarts before its first step":
+        Story("LongshoreJobMakesNoProgress",
+              phases((P.RUNNING, 15), (P.RESTARTING, 5), (P.STARTING, 5), step=lambda _: 0), 160, 120),
+    "a job gets further between restarts":
+        Story("LongshoreJobMakesNoProgress",
+              phases((P.RUNNING, 40), (P.RESTARTING, 5), step=lambda now: now // 45 * 2 + now % 45 // 20), 400),
+    "a job takes the name of another": Story("LongshoreJobMakesNoProgress", created_again(100, 15), 350),
+    "a job fails": Story("LongshoreJobFailed", phases((P.RUNNING, 10), (P.FAILED, 90)), 100, 10),
+    "a job succeeds": Story("LongshoreJobFailed", phases((P.RUNNING, 10), (P.SUCCEEDED, 90)), 100),
     "a job has ended": Story("LongshoreJobMakesNoProgress", phases((P.SUCCEEDED, 1), step=lambda _: 3), 140),
     "a job waits for quota": Story("LongshoreJobWaitsForQuota", phases((P.QUEUED, 1)), 730, 720),
     "a job gets its quota": Story("LongshoreJobWaitsForQuota", phases((P.QUEUED, 719), (P.PENDING, 20)), 739),

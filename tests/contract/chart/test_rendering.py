@@ -207,6 +207,18 @@ class TestOperator:
         assert bindings("a") & bindings("b"), "of one name, and the second release does not own it"
         assert not bindings("a") & bindings("b", watchNamespace="team")
 
+    def test_operators_for_one_namespace_each_have_no_object_in_common_but_the_definition(self) -> None:
+        def common(**values: Any) -> set[str]:
+            first = rendered("a", release="a", watchNamespace="team-a", **values)
+            return {kind for kind, _ in first.keys() & rendered("b", release="b", watchNamespace="team-b", **values)}
+
+        assert common() == {"CustomResourceDefinition"}
+        assert common(crd={"install": False}) == set()
+
+    def test_one_that_is_not_healthy_keeps_nobody_from_draining_its_node(self) -> None:
+        budget = rendered(podDisruptionBudget={"enabled": True})["PodDisruptionBudget", "longshore-operator"]
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
     def test_a_namespace_whose_name_looks_like_a_number_is_a_text(self) -> None:
         objects = rendered(watchNamespace="2024", monitoring={"podMonitor": {"enabled": True}})
         assert objects["Role", "longshore-operator"]["metadata"]["namespace"] == "2024"

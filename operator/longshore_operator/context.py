@@ -22,6 +22,12 @@ class LifecycleProgress:
     start_time: str | None
     restart_time: str | None
     completion_time: str | None
+    interruptions: int = 0
+    """In a row, by the cluster."""
+    counted_at_step: int = 0
+    """Newest checkpoint when a failure or interruption was last counted."""
+    checkpoint_step: int = 0
+    """Of the newest checkpoint; 0: there is none."""
     reason: str = ""
     """Reason and message of the last transition, for the condition that goes with it."""
     message: str = ""

@@ -1,5 +1,6 @@
 """How a pod ended, and whose fault that was. Pure."""
 
+import re
 from enum import Enum, auto
 
 from longshore.api.contract import ExitCode
@@ -7,8 +8,10 @@ from longshore_operator.observed import PodView
 
 _INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
 """`status.reason` of pods that the cluster ended, which is never the fault of the job."""
-_REJECTED_REASONS = frozenset({"NodeAffinity", "TopologyAffinityError", "UnexpectedAdmissionError"})
+_REJECTED_REASONS = frozenset({"NodeAffinity", "TaintToleration", "TopologyAffinityError", "UnexpectedAdmissionError"})
 """The same of pods that a kubelet refuses, as after a reboot of its node, before GPUs are registered again."""
+_OWN_LIMIT = re.compile(r"exceed(?:s|ed) (?:its|the) (?:\w+ )*limit")
+"""In the message of an eviction: the pod has used more of the disk than it may. It would do so on every node."""
 _OUT_OF = "OutOf"
 """Begins the reason of a kubelet that lacks a resource."""
 
@@ -28,6 +31,8 @@ def ending(pod: PodView) -> Ending | None:
         return Ending.SUCCEEDED
     if pod.terminal and pod.exit_code == ExitCode.USER_ERROR:
         return Ending.USER_ERROR
+    if pod.terminal and _is_over_its_limit(pod):
+        return Ending.CRASHED
     if pod.deleting or pod.disruption or pod.reason in _INTERRUPTED_REASONS or is_rejected(pod):
         return Ending.INTERRUPTED
     if pod.terminal:
@@ -37,13 +42,24 @@ def ending(pod: PodView) -> Ending | None:
 
 def is_rejected(pod: PodView) -> bool:
     """Whether a kubelet refused it. The scheduler may choose the same node again, so its successor waits."""
-    is_refusal = pod.reason in _REJECTED_REASONS or (pod.reason or "").startswith(_OUT_OF)
+    is_refusal = pod.reason in _REJECTED_REASONS or pod.reason.startswith(_OUT_OF) or _is_turned_away(pod)
     return pod.terminal and pod.exit_code is None and is_refusal
+
+
+def _is_turned_away(pod: PodView) -> bool:
+    """Whether a node under pressure did not even start it."""
+    return pod.reason == "Evicted" and pod.termination_message.startswith("The node had condition")
+
+
+def _is_over_its_limit(pod: PodView) -> bool:
+    return pod.reason == "Evicted" and _OWN_LIMIT.search(pod.termination_message) is not None
 
 
 def describe_end(pod: PodView) -> str:
     """Describe in one sentence how a pod ended."""
-    if pod.disruption:
+    if _is_over_its_limit(pod):
+        what = "was evicted"
+    elif pod.disruption:
         what = f"was disrupted ({pod.disruption})"
     elif pod.reason in _INTERRUPTED_REASONS:
         what = f"was ended by the cluster ({pod.reason})"

@@ -33,6 +33,8 @@ from longshore_operator.plan import (
 _PARALLEL_REQUESTS = 8
 """Concurrent requests of one pass; all passes share the API server."""
 _MAX_ROLE_TRIES = 6
+_MAX_MESSAGE_BYTES = 1024
+"""Of an event."""
 
 log = structlog.get_logger(__name__)
 
@@ -114,6 +116,8 @@ class Executor:
     async def run(self, key: Key, uid: str, actions: Iterable[Action], now: datetime) -> None:
         """Execute all actions, also after one has failed; but then no pod is created, since it may need what failed.
 
+        No pod needs the labels of others.
+
         Raises:
             ApplyFailed: with the first failure, after everything was tried.
         """
@@ -127,13 +131,13 @@ class Executor:
         failures += await _all(self._child(binding) for binding in bindings)
         failures += await _all(self._delete_pod(key, pod) for pod in deletions)
         failures += await _all(self._object(key, one) for one in actions if isinstance(one, ObjectAction))
+        if not failures:
+            failures += await _all(self._create_pod(pod) for pod in creations)
         failures += await _all(
             self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
             for pod in actions
             if isinstance(pod, LabelPod)
         )
-        if not failures:
-            failures += await _all(self._create_pod(pod) for pod in creations)
         for number, event in enumerate(action for action in actions if isinstance(action, Event)):
             # Events of one pass keep their order where times are compared.
             await self._post(key, uid, event, now + timedelta(microseconds=number))
@@ -249,7 +253,8 @@ def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str,
         },
         "type": event.type,
         "reason": event.reason,
-        "message": event.message[:1024],
+        # The API server counts bytes.
+        "message": event.message.encode()[:_MAX_MESSAGE_BYTES].decode(errors="ignore"),
         "source": {"component": names.OPERATOR_FIELD_MANAGER},
         "reportingComponent": names.OPERATOR_FIELD_MANAGER,
         "reportingInstance": names.OPERATOR_FIELD_MANAGER,

@@ -82,6 +82,9 @@ def recorded_progress(status: RLJobStatus, now: datetime) -> LifecycleProgress:
     return LifecycleProgress(
         attempt=status.attempt,
         failures=status.failures,
+        interruptions=status.interruptions,
+        counted_at_step=status.counted_at_step,
+        checkpoint_step=(status.runtime.checkpoint_step or 0) if status.runtime is not None else 0,
         phase=status.phase if is_finished else None,
         start_time=status.start_time,
         restart_time=status.restart_time,
@@ -98,6 +101,8 @@ def reconcile_lifecycle(context: Context) -> Outcome:
         status=RLJobStatus(
             attempt=progress.attempt,
             failures=progress.failures,
+            interruptions=progress.interruptions,
+            counted_at_step=progress.counted_at_step,
             start_time=progress.start_time,
             restart_time=progress.restart_time,
             completion_time=progress.completion_time,
@@ -193,6 +198,7 @@ def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) 
         current,
         phase=Phase.QUEUED,
         failures=0 if was_suspended else current.failures,
+        interruptions=0 if was_suspended else current.interruptions,
         start_time=None,
         restart_time=None,
         reason=standing.reason,
@@ -213,6 +219,7 @@ def _begin(current: LifecycleProgress, status: RLJobStatus, now: datetime) -> Li
         current,
         attempt=attempt,
         failures=current.failures if status.phase is Phase.QUEUED else 0,
+        interruptions=current.interruptions if status.phase is Phase.QUEUED else 0,
         start_time=rfc3339(now),
         restart_time=rfc3339(now),
         reason=reason,
@@ -234,8 +241,7 @@ def _advance_attempt(
         return _restart(current, RestartReason.COORDINATOR_LOST, "the coordinator pod is gone", now)
     end = ending(coordinator)
     if end is Ending.INTERRUPTED:
-        starts_at = now + (QUIET_RESTART_DELAY if is_rejected(coordinator) else timedelta())
-        return _restart(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), starts_at)
+        return _interrupted(current, coordinator, now)
     if end is Ending.CRASHED:
         return _count_failure(spec, current, coordinator, now, new_attempt=True)
     if settings_changed:
@@ -269,6 +275,25 @@ def _advance_peers(
     return current
 
 
+def _interrupted(current: LifecycleProgress, coordinator: PodView, now: datetime) -> LifecycleProgress:
+    """Start a new attempt: at once, unless the cluster has ended the coordinator before and the job got no further."""
+    delay = QUIET_RESTART_DELAY if is_rejected(coordinator) else timedelta()
+    if ended_by_cluster(coordinator) or is_rejected(coordinator):
+        current = _counted_from(current, current.checkpoint_step)
+        if current.interruptions > 0:
+            delay = max(delay, backoff(current.interruptions))
+        current = replace(current, interruptions=current.interruptions + 1)
+    what = describe_end(coordinator)
+    return _restart(current, RestartReason.COORDINATOR_INTERRUPTED, what, now + delay)
+
+
+def _counted_from(current: LifecycleProgress, checkpoint_step: int) -> LifecycleProgress:
+    """Count again from zero if there is a newer checkpoint than when failures and interruptions were last counted."""
+    if checkpoint_step <= current.counted_at_step:
+        return current
+    return replace(current, failures=0, interruptions=0, counted_at_step=checkpoint_step)
+
+
 def _restart(current: LifecycleProgress, reason: RestartReason, message: str, starts_at: datetime) -> LifecycleProgress:
     """Start a new attempt without counting a failure."""
     attempt = current.attempt + 1
@@ -286,11 +311,15 @@ def _restart(current: LifecycleProgress, reason: RestartReason, message: str, st
 def _count_failure(
     spec: RLJobSpec, current: LifecycleProgress, pod: PodView, now: datetime, *, new_attempt: bool
 ) -> LifecycleProgress:
+    current = _counted_from(current, current.checkpoint_step)
     failures = current.failures + 1
     what = describe_end(pod)
     if failures > spec.backoff_limit:
         failed = replace(current, failures=failures)
-        message = f"{failures} failures are more than backoffLimit ({spec.backoff_limit}) allows; the last: {what}"
+        since = f" since the checkpoint of step {current.counted_at_step}" if current.counted_at_step else ""
+        message = (
+            f"{failures} failures{since} are more than backoffLimit ({spec.backoff_limit}) allows; the last: {what}"
+        )
         return finish(failed, Phase.FAILED, FailedReason.BACKOFF_LIMIT_EXCEEDED, message, now)
     delay = backoff(failures)
     attempt = current.attempt + 1 if new_attempt else current.attempt

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from longshore.api import contract, names
 from longshore.api.names import Component
@@ -185,6 +185,22 @@ def comes_up(before: PodView, after: PodView) -> bool:
     return not is_worse and replace(before, **stages, unschedulable=None) == after
 
 
+def _end_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> str | None:
+    """Return what the container says of its end; of an evicted pod, what the node says, which knows why."""
+    messages = [terminated.get("message"), status.get("message")]
+    if status.get("reason") == "Evicted":
+        messages.reverse()
+    return next(filter(None, messages), None)
+
+
+_KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
+_KUEUE_HOLDS_IT: Final = (
+    "Kueue holds the pod back by itself, although the job has its GPUs: add RLJob.v1alpha1.longshore.dev to "
+    "integrations.externalFrameworks in Kueue's configuration"
+)
+"""Of a pod that has the gate of Kueue's integration of pods: the operator gives it to none."""
+
+
 def pod_view(pod: Mapping[str, Any]) -> PodView:
     """The slim view of a pod made by this operator.
 
@@ -216,8 +232,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         scheduled=bool(spec.get("nodeName")),
         node=spec.get("nodeName"),
         exit_code=terminated.get("exitCode"),
-        termination_message=_shortened(terminated.get("message") or status.get("message")),
-        unschedulable=_unschedulable(scheduled),
+        termination_message=_shortened(_end_message(status, terminated)),
+        unschedulable=_unschedulable(scheduled, spec),
         disruption=disruption.get("reason") if disruption.get("status") == "True" else None,
         waiting_reason=waiting.get("reason"),
         waiting_message=_shortened(waiting.get("message")),
@@ -266,7 +282,9 @@ def _phase(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     return phase
 
 
-def _unschedulable(condition: Mapping[str, Any]) -> str | None:
+def _unschedulable(condition: Mapping[str, Any], spec: Mapping[str, Any]) -> str | None:
+    if any(gate.get("name") == _KUEUE_GATE for gate in spec.get("schedulingGates") or ()):
+        return _KUEUE_HOLDS_IT
     if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
         return _shortened(condition.get("message", "no node fits"))
     return None

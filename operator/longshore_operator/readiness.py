@@ -23,9 +23,7 @@ def reconcile_readiness(context: Context) -> Outcome:
     """Decide Ready, Scheduled (while the job should have pods) and the phase."""
     pods = tuple(pod for pod in context.pods if not _is_extra(context, pod))
     num_pods = sum(num_required(context).values())
-    ready = next(_obstacles(context, pods, num_pods), None) or Fact(
-        True, ReadyReason.PODS_READY, f"all {num_pods} pods are ready"
-    )
+    ready = next(_obstacles(context, pods, num_pods), None) or _all_ready(context, num_pods)
     facts = {ConditionType.READY: ready}
     if context.progress.active:
         facts[ConditionType.SCHEDULED] = _scheduled(pods, num_pods)
@@ -68,8 +66,9 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
         yield Fact(False, ReadyReason.SUSPENDED, "the job is suspended")
     if progress.queued:
         yield Fact(False, ReadyReason.QUEUED, "the job waits to be admitted")
-    if observed.apply_error is not None:
-        yield Fact(False, ReadyReason.APPLY_FAILED, with_advice(observed.apply_error, _components(context.job.spec)))
+    num_ready = sum(pod.ready for pod in pods)
+    if num_ready < num_pods and (refusal := _refusal(context)) is not None:
+        yield Fact(False, ReadyReason.APPLY_FAILED, refusal)
     if progress.phase is Phase.RESTARTING:
         yield _restarting(context)
     for pod in pods:
@@ -85,10 +84,22 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
         yield Fact(False, ReadyReason.WAITING_FOR_PODS_TO_END, f"still ending: {_some(leaving)}")
     if len(pods) < num_pods and observed.pod_group is not None and observed.pod_group.mistake:
         yield Fact(False, ReadyReason.POD_GROUP_UNAVAILABLE, observed.pod_group.mistake)
-    num_ready = sum(pod.ready for pod in pods)
     if num_ready < num_pods:
         yield from _storage(observed.claim)
         yield Fact(False, ReadyReason.PODS_NOT_READY, f"{num_ready} of {num_pods} pods are ready")
+
+
+def _all_ready(context: Context, num_pods: int) -> Fact:
+    """Return that the job runs. What the API server refuses then concerns pods or objects that it can do without."""
+    refusal = _refusal(context)
+    more = "" if refusal is None else f"; the API server refuses a change that it can do without: {refusal}"
+    return Fact(True, ReadyReason.PODS_READY, f"all {num_pods} pods are ready{more}")
+
+
+def _refusal(context: Context) -> str | None:
+    """Return what the API server refuses, with the fix."""
+    error = context.observed.apply_error
+    return None if error is None else with_advice(error, _components(context.job.spec))
 
 
 def _components(spec: RLJobSpec) -> list[str]:

@@ -111,7 +111,8 @@ def _timely(condition: Condition, now: datetime) -> Condition:
 
 def _with_counts(status: RLJobStatus) -> tuple[RLJobStatus, list[str]]:
     """Restart counters that were set beyond the largest plausible value."""
-    odd = [name for name in ("attempt", "failures") if getattr(status, name) > _MAX_COUNTED]
+    counts = ("attempt", "failures", "interruptions", "counted_at_step")
+    odd = [name for name in counts if getattr(status, name) > _MAX_COUNTED]
     changes: dict[str, Any] = dict.fromkeys(odd, 0)
     size = status.assignment.size
     if status.assignment.epoch > _MAX_COUNTED or (size is not None and max(size.workers, size.held) > MAX_PODS):
@@ -119,7 +120,9 @@ def _with_counts(status: RLJobStatus) -> tuple[RLJobStatus, list[str]]:
         changes["assignment"] = Assignment()
     if not changes:
         return status, []
-    return status.model_copy(update=changes), [f"status.{name}: is more than was ever counted" for name in odd]
+    return status.model_copy(update=changes), [
+        f"status.{_path(RLJobStatus, name)}: is more than was ever counted" for name in odd
+    ]
 
 
 def _path(model: type[RLJobStatus] | type[RewardPodCounts], name: str) -> str:

@@ -199,7 +199,10 @@ class FailedReason(Reason):
         "UserError",
         "a mistake in the job, its data, model or rewards that a retry cannot fix; or a full volume",
     )
-    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded", "more failures than `backoffLimit`; the message has the last one"
+    BACKOFF_LIMIT_EXCEEDED = (
+        "BackoffLimitExceeded",
+        "more failures than `backoffLimit` without a newer checkpoint; the message has the last",
+    )
     DEADLINE_EXCEEDED = "DeadlineExceeded", "active for longer than `activeDeadlineSeconds`"
     TEMPLATE_REFUSED = "TemplateRefused", "a pod template asks for more than templates may, or is not shaped like a pod"
     INVALID_SPEC = "InvalidSpec", "this version of the operator cannot read the stored spec"

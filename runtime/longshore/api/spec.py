@@ -312,7 +312,8 @@ class RLJobSpec(ApiModel, rules=_RULES):
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Seconds of activity after which the job fails; unset: no limit."""
     backoff_limit: int = Field(default=6, ge=0, le=1_000)
-    """Failed attempts after which the job fails; lost nodes and evictions are not counted."""
+    """Failures without a newer checkpoint in between after which the job fails; lost nodes and evictions are not
+    counted, unless a pod is evicted because it exceeds its own limit."""
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
     """Running: finished pods stay for their logs; All: every pod is deleted."""
 

@@ -18,6 +18,13 @@ def test_fields_without_a_value_are_left_out_so_that_they_are_removed() -> None:
     assert "restartTime" not in status_fields(RLJobStatus())
 
 
+def test_a_long_message_of_an_event_is_cut_by_bytes_and_between_characters() -> None:
+    message = event_manifest(("team", "demo"), "u", Event("Warning", "Failed", "ü" * 2000, "k"), NOW)["message"]
+    assert message == "ü" * 512
+    odd = event_manifest(("team", "demo"), "u", Event("Warning", "Failed", "x" + "ü" * 2000, "k"), NOW)["message"]
+    assert odd == "x" + "ü" * 511
+
+
 def test_the_same_event_has_the_same_name_and_another_has_another() -> None:
     def name(key: str) -> str:
         manifest = event_manifest(("team", "demo"), "u", Event("Normal", "Started", "now", key), NOW)

@@ -77,6 +77,22 @@ def test_the_exit_of_our_container_counts_and_not_that_of_a_sidecar() -> None:
     assert (view.exit_code, view.termination_message) == (0, "done")
 
 
+def test_a_pod_that_kueue_holds_back_by_itself_says_how_to_stop_that() -> None:
+    """With its integration of pods on, and RLJob unknown to it."""
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}
+    held = pod({"phase": "Pending", "conditions": [waiting]})
+    assert pod_view(held).unschedulable is None
+    held["spec"] = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    assert "add RLJob.v1alpha1.longshore.dev to integrations.externalFrameworks" in (pod_view(held).unschedulable or "")
+
+
+def test_of_an_evicted_pod_the_node_says_why_and_not_its_last_words() -> None:
+    ended = container({"terminated": {"exitCode": 137, "message": "the pod was asked to stop"}})
+    status = {"phase": "Failed", "message": "The node was low on resource: memory.", "containerStatuses": [ended]}
+    assert pod_view(pod(status | {"reason": "Evicted"})).termination_message == "The node was low on resource: memory."
+    assert pod_view(pod(status)).termination_message == "the pod was asked to stop"
+
+
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (64, "Failed")])
 def test_a_pod_has_ended_when_our_container_has_also_if_a_sidecar_still_runs(code: int, phase: str) -> None:
     statuses = [container({"running": {}}, "sidecar"), container({"terminated": {"exitCode": code}})]

@@ -63,6 +63,18 @@ class TestObstacles:
         cluster.apply(cluster.plan(apply_error="pods is forbidden: exceeded quota: gpus"))
         assert cluster.condition("Ready") == ("False", "ApplyFailed", "pods is forbidden: exceeded quota: gpus")
 
+    def test_a_job_whose_pods_are_ready_runs_on_whatever_is_refused(self, running: Cluster) -> None:
+        """A quota that leaves no room for one more reward pod, a label that a webhook refuses."""
+        error = "pods is forbidden: exceeded quota: pods"
+        running.apply(running.plan(apply_error=error))
+        assert running.status.phase is Phase.RUNNING
+        status, reason, message = running.condition("Ready")
+        assert (status, reason) == ("True", "PodsReady")
+        assert message.endswith(f"pods are ready; the API server refuses a change that it can do without: {error}")
+        running.change("demo-worker-0", ready=False)
+        running.apply(running.plan(apply_error=error))
+        assert running.condition("Ready")[:2] == ("False", "ApplyFailed")
+
     def test_pods_that_are_slow_to_end_are_named(self, running: Cluster) -> None:
         running.exit("demo-coordinator", ExitCode.INTERRUPTED)
         running.step()

@@ -55,6 +55,14 @@ class TestStart:
         assert running.status.gpus.rollout == 2
         assert running.status.restart_time is None
 
+    def test_secrets_of_a_running_attempt_are_not_asked_for_again(self, running: Cluster) -> None:
+        """A new operator remembers no child; a quota of Secrets that is used up refuses also what is there already."""
+        running.children.clear()
+        again = {action.key[0] for action in running.plan().actions if isinstance(action, Apply | CreateOnce)}
+        assert "Service" in again and "Secret" not in again
+        running.pods.clear()
+        assert any(isinstance(action, CreateOnce) for action in running.plan().actions)
+
     def test_the_assignment_is_written_when_the_job_starts_and_then_stays(self, running: Cluster) -> None:
         assert running.status.assignment.epoch == 1
         assert running.status.assignment.baseline.tp_size == 1

@@ -7,6 +7,7 @@ import pytest
 from longshore.api.contract import ExitCode
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.status import Phase
+from longshore_kube.times import parse_time
 from longshore_operator.lifecycle import backoff
 from longshore_operator.plan import Event
 from tests.unit.operator.model import ALL_PODS, START, Cluster
@@ -134,7 +135,79 @@ class TestCoordinatorEnds:
         assert (running.status.attempt, running.status.failures) == (2, 0)
         assert running.status.phase is Phase.RUNNING
 
-    @pytest.mark.parametrize("reason", ["UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "NodeAffinity"])
+    def test_a_coordinator_that_the_cluster_ends_again_without_progress_comes_back_later_each_time(
+        self, running: Cluster
+    ) -> None:
+        """On a disk that it fills itself, a coordinator would drive other pods away from node after node."""
+        waits = []
+        for _ in range(8):
+            running.change("demo-coordinator", ready=False, phase="Failed", reason="Evicted", exit_code=137)
+            running.step()
+            assert running.status.restart_time is not None
+            waits.append((parse_time(running.status.restart_time) - running.now).total_seconds())
+            running.reconcile_until_stable()
+            running.pass_time(361)
+            running.reconcile_until_stable()
+            assert running.status.phase is Phase.RUNNING
+        assert waits == pytest.approx([0, 10, 20, 40, 80, 160, 320, 360], abs=1)
+        assert (running.status.failures, running.status.interruptions) == (0, 8)
+        running.report(RuntimeStatus(checkpoint_step=3))
+        running.change("demo-coordinator", ready=False, phase="Failed", reason="Evicted", exit_code=137)
+        running.reconcile_until_stable()
+        assert (running.status.phase, running.status.interruptions) == (Phase.RUNNING, 1), "it has got further"
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+            'Container longshore exceeded its local ephemeral storage limit "1Gi". ',
+            'Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". ',
+        ],
+    )
+    def test_a_pod_that_is_evicted_because_it_exceeds_its_own_limit_has_failed(
+        self, running: Cluster, message: str
+    ) -> None:
+        """The words are those of kubelets."""
+        evicted = {"reason": "Evicted", "disruption": "TerminationByKubelet", "termination_message": message}
+        running.change("demo-coordinator", ready=False, phase="Failed", exit_code=137, **evicted)
+        running.step()
+        assert (running.status.failures, running.status.interruptions) == (1, 0)
+        assert running.condition("Ready")[2].startswith(f"demo-coordinator was evicted: {message}")
+
+    def test_a_coordinator_that_a_node_under_pressure_turns_away_waits_a_little(self, running: Cluster) -> None:
+        message = "The node had condition: [DiskPressure]. "
+        running.change(
+            "demo-coordinator",
+            ready=False,
+            phase="Failed",
+            reason="Evicted",
+            exit_code=None,
+            termination_message=message,
+        )
+        running.step()
+        assert running.status.restart_time is not None
+        assert (parse_time(running.status.restart_time) - running.now).total_seconds() == pytest.approx(10, abs=1)
+
+    def test_failures_count_from_zero_once_a_newer_checkpoint_was_written(self) -> None:
+        """A job of a month may fail more often than a job that does not get further."""
+        cluster = Cluster(spec={"backoffLimit": 1})
+        cluster.reconcile_until_stable()
+        for step in range(4):
+            cluster.report(RuntimeStatus(checkpoint_step=step))
+            cluster.exit("demo-coordinator", 139, "segmentation fault")
+            cluster.step()
+            assert (cluster.status.phase, cluster.status.failures) == (Phase.RESTARTING, 1)
+            cluster.pass_time(3600)
+            cluster.reconcile_until_stable()
+        cluster.exit("demo-coordinator", 139, "segmentation fault")
+        cluster.step()
+        assert cluster.condition("Failed")[2].startswith(
+            "2 failures since the checkpoint of step 3 are more than backoffLimit (1) allows; the last: "
+        )
+
+    @pytest.mark.parametrize(
+        "reason", ["UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "NodeAffinity", "TaintToleration"]
+    )
     def test_pods_that_a_node_rejects_after_its_reboot_are_not_counted_and_come_back_a_little_later(
         self, running: Cluster, reason: str
     ) -> None:

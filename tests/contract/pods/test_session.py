@@ -199,7 +199,8 @@ def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_a
     ("error", "reported"),
     [
         (UserError("data.path: no such file"), ["Failing"]),
-        (OSError(errno.ENOSPC, "No space left on device"), ["Failing"]),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), ["Failing"]),
+        (OSError(errno.ENOSPC, "No space left on device", "/scratch/of/the/node"), []),
         (Interrupted("the pod was asked to stop"), []),
         (RuntimeError("a bug"), []),
     ],

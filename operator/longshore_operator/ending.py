@@ -48,7 +48,7 @@ def is_rejected(pod: PodView) -> bool:
 
 def _is_turned_away(pod: PodView) -> bool:
     """Whether a node under pressure did not even start it."""
-    return pod.reason == "Evicted" and pod.termination_message.startswith("The node had condition")
+    return pod.reason == "Evicted" and "The node had condition" in pod.termination_message
 
 
 def _is_over_its_limit(pod: PodView) -> bool:

@@ -175,7 +175,7 @@ class TestCoordinatorEnds:
         assert running.condition("Ready")[2].startswith(f"demo-coordinator was evicted: {message}")
 
     def test_a_coordinator_that_a_node_under_pressure_turns_away_waits_a_little(self, running: Cluster) -> None:
-        message = "The node had condition: [DiskPressure]. "
+        message = "Pod was rejected: The node had condition: [DiskPressure]. "
         running.change(
             "demo-coordinator",
             ready=False,

@@ -21,8 +21,8 @@ def reconcile_children(context: Context) -> Outcome:
     """Apply children whose fingerprint has changed; Secrets are created once and never changed.
 
     The ConfigMap of an attempt that has begun is kept, so that all pods of the attempt read the same settings.
-    It is only written again if somebody has deleted it. Its Secrets are there, too, since no pod is created before; to
-    create them again would only show that they exist, and fails in a namespace whose quota of Secrets is used up.
+    It is only written again if somebody has deleted it. Its Secrets are there, too, once its coordinator runs, which
+    has mounted them; to create them again would only show that, and fails in a namespace whose quota is used up.
     """
     job, observed = context.job, context.observed
     generation = Identity.of(job).generation
@@ -32,7 +32,7 @@ def reconcile_children(context: Context) -> Outcome:
     wanted = children(job, context.config, keeps_settings=context.has_coordinator)
     is_new = job.status.attempt == 0
     changed = [replace(apply, is_new=is_new) for apply in wanted if _is_due(apply, applied.get(apply.key))]
-    if context.has_coordinator:
+    if any(pod.component is Component.COORDINATOR and pod.phase == "Running" for pod in context.pods):
         return Outcome(actions=tuple(changed))
     missing = [secret for secret in _secrets(job, observed) if secret.key not in applied]
     return Outcome(actions=(*changed, *missing))

@@ -61,10 +61,10 @@ def describe_end(pod: PodView) -> str:
         what = "was evicted"
     elif pod.disruption:
         what = f"was disrupted ({pod.disruption})"
-    elif pod.reason in _INTERRUPTED_REASONS:
-        what = f"was ended by the cluster ({pod.reason})"
     elif is_rejected(pod):
         what = f"was rejected by its node ({pod.reason})"
+    elif pod.reason in _INTERRUPTED_REASONS:
+        what = f"was ended by the cluster ({pod.reason})"
     elif pod.exit_code is not None:
         what = f"exited with code {pod.exit_code}"
     elif pod.deleting:
@@ -76,4 +76,4 @@ def describe_end(pod: PodView) -> str:
 
 def ended_by_cluster(pod: PodView) -> bool:
     """Return whether the cluster ended it, which then finds it another place."""
-    return bool(pod.disruption) or pod.reason in _INTERRUPTED_REASONS
+    return bool(pod.disruption) or (pod.reason in _INTERRUPTED_REASONS and not is_rejected(pod))

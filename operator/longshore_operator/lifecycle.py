@@ -279,7 +279,7 @@ def _interrupted(current: LifecycleProgress, coordinator: PodView, now: datetime
     """Start a new attempt: at once, unless the cluster has ended the coordinator before and the job got no further."""
     delay = QUIET_RESTART_DELAY if is_rejected(coordinator) else timedelta()
     if ended_by_cluster(coordinator) or is_rejected(coordinator):
-        current = _counted_from(current, current.checkpoint_step)
+        current = _counted_since_checkpoint(current)
         if current.interruptions > 0:
             delay = max(delay, backoff(current.interruptions))
         current = replace(current, interruptions=current.interruptions + 1)
@@ -287,11 +287,11 @@ def _interrupted(current: LifecycleProgress, coordinator: PodView, now: datetime
     return _restart(current, RestartReason.COORDINATOR_INTERRUPTED, what, now + delay)
 
 
-def _counted_from(current: LifecycleProgress, checkpoint_step: int) -> LifecycleProgress:
+def _counted_since_checkpoint(current: LifecycleProgress) -> LifecycleProgress:
     """Count again from zero if there is a newer checkpoint than when failures and interruptions were last counted."""
-    if checkpoint_step <= current.counted_at_step:
+    if current.checkpoint_step <= current.counted_at_step:
         return current
-    return replace(current, failures=0, interruptions=0, counted_at_step=checkpoint_step)
+    return replace(current, failures=0, interruptions=0, counted_at_step=current.checkpoint_step)
 
 
 def _restart(current: LifecycleProgress, reason: RestartReason, message: str, starts_at: datetime) -> LifecycleProgress:
@@ -311,7 +311,7 @@ def _restart(current: LifecycleProgress, reason: RestartReason, message: str, st
 def _count_failure(
     spec: RLJobSpec, current: LifecycleProgress, pod: PodView, now: datetime, *, new_attempt: bool
 ) -> LifecycleProgress:
-    current = _counted_from(current, current.checkpoint_step)
+    current = _counted_since_checkpoint(current)
     failures = current.failures + 1
     what = describe_end(pod)
     if failures > spec.backoff_limit:

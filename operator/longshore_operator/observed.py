@@ -13,6 +13,12 @@ from longshore_operator.kueue.view import KueueView
 from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.sharing.view import SharingView
 
+_KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
+_KUEUE_HOLDS_IT: Final = (
+    "Kueue holds the pod back by itself, although the job has its GPUs: add RLJob.v1alpha1.longshore.dev to "
+    "integrations.externalFrameworks in Kueue's configuration; then suspend and resume the job"
+)
+"""Of a pod that has the gate of Kueue's integration of pods: the operator gives it to none."""
 _MAX_MESSAGE_LENGTH = 4096
 """Longest termination message, in characters."""
 _NUM_INDICES = 65_536
@@ -191,14 +197,6 @@ def _end_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> st
     if status.get("reason") == "Evicted":
         messages.reverse()
     return next(filter(None, messages), None)
-
-
-_KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
-_KUEUE_HOLDS_IT: Final = (
-    "Kueue holds the pod back by itself, although the job has its GPUs: add RLJob.v1alpha1.longshore.dev to "
-    "integrations.externalFrameworks in Kueue's configuration"
-)
-"""Of a pod that has the gate of Kueue's integration of pods: the operator gives it to none."""
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:

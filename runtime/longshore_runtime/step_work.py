@@ -70,7 +70,7 @@ def step_work(
         begins_during_rollout=begins_during_rollout,
         num_epochs=algorithm.epochs_per_step,
         computes_old_log_probs=computes,
-        has_own_at_first=is_relative and not computes,
+        compares_later_with_engine=is_relative and not computes,
         verify=verify,
         max_mismatch=limit,
     )

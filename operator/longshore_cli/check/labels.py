@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from longshore.api.pods import PodOptions
 from longshore.api.rljob import RLJob
+from longshore_operator.template_rules import pod_options
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """What stands behind the slash of a key, and a value of a label that is not empty."""
@@ -21,18 +22,8 @@ def label_mistakes(job: RLJob) -> Iterator[str]:
     for kind in ("labels", "annotations"):
         yield from _not_texts(f"metadata.{kind}", job.metadata.get(kind))
     yield from _of_metadata("metadata", job.metadata)
-    spec = job.spec
-    options: dict[str, PodOptions | None] = {
-        "spec.workers": spec.workers,
-        "spec.trainerWorkers": spec.trainer_workers,
-        "spec.coordinator": spec.coordinator,
-        "spec.reward": spec.reward,
-    }
-    for function in spec.reward.functions:
-        options[f"spec.reward.functions[{function.name}].judge.pool"] = function.pool
-    for field, pods in options.items():
-        if pods is not None:
-            yield from _of_pods(field, pods)
+    for field, pods in pod_options(job.spec).items():
+        yield from _of_pods(f"spec.{field}", pods)
 
 
 def _not_texts(field: str, entries: object) -> Iterator[str]:

@@ -28,7 +28,7 @@ from longshore_runtime.backends.judge_server import (
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, UserError
 from longshore_runtime.judge import addresses
 from longshore_runtime.judge.addresses import Address
-from longshore_runtime.settings import Settings
+from longshore_runtime.settings import Settings, host_port
 from longshore_runtime.storage import job_storage
 
 log = structlog.get_logger()
@@ -119,11 +119,7 @@ def _options(settings: Settings, function: RewardFunction, model: Path, reason_f
 def _address(options: ServerOptions, model: Path, attempt: int) -> Address:
     """Asked as a chat if the model knows chats, as a colocated judge is."""
     path = "/v1" if has_chat_template(model) else "/v1/completions"
-    return Address(f"http://{_host(options.host)}:{options.port}{path}", attempt)
-
-
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
+    return Address(f"http://{host_port(options.host, options.port)}{path}", attempt)
 
 
 @contextlib.contextmanager
@@ -145,7 +141,7 @@ def _started(options: ServerOptions) -> "Iterator[subprocess.Popen[bytes]]":
 
 def _wait_until_ready(server: "subprocess.Popen[bytes]", options: ServerOptions, stop: "_Interrupter") -> None:
     """Raises _NotServed."""
-    url = f"http://{_host(options.host)}:{options.port}/health"
+    url = f"http://{host_port(options.host, options.port)}/health"
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while not _is_healthy(url):
         code = server.poll()

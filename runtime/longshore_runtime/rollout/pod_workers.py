@@ -22,6 +22,7 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import RewardError, ScoreItem, ScoreOutcome
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
+from longshore_runtime.settings import host_port
 
 log = structlog.get_logger()
 
@@ -112,11 +113,10 @@ class PodWorkers:
 
     async def _connect(self, address: str) -> aiohttp.ClientWebSocketResponse:
         session = self._session = self._session or _session()
-        host = f"[{address}]" if ":" in address else address
         token = self._token.read_text(encoding="utf-8").strip()
         async with asyncio.timeout(_CONNECT_LIMIT_S):
             return await session.ws_connect(
-                f"http://{host}:{self._port}{protocol.PATH}",
+                f"http://{host_port(address, self._port)}{protocol.PATH}",
                 headers={"Authorization": f"Bearer {token}"},
                 heartbeat=protocol.HEARTBEAT_S,
                 max_msg_size=protocol.MAX_ANSWER_BYTES,

@@ -143,14 +143,15 @@ class StepUpdates:
         begins_during_rollout: bool,
         num_epochs: int = 1,
         computes_old_log_probs: bool = False,
-        has_own_at_first: bool = False,
+        compares_later_with_engine: bool = False,
         verify: bool = False,
         max_mismatch: float | None = None,
     ) -> None:
         """`max_mismatch`: see `TrainerGroup.end`. The first update alone is held to it: only then do the trainers have
         the weights that sampled the round. For the same reason old log-probabilities are computed before it, of the
-        whole batch, which several epochs need, too: so both are for updates after the round. `has_own_at_first`: the
-        first update needs no pass, because it trains those weights, and later ones compare with the engine's."""
+        whole batch, which several epochs need, too: so both are for updates after the round.
+        `compares_later_with_engine`: the first update needs no pass, because it trains those weights, and later ones
+        compare with the engine's."""
         needs_batch = num_epochs > 1 or computes_old_log_probs
         assert not (needs_batch and begins_during_rollout), "the whole batch is not there before the first update"
         self._trainers = trainers
@@ -161,7 +162,7 @@ class StepUpdates:
         self._begins_during_rollout = begins_during_rollout
         self._num_epochs = num_epochs
         self._computes_old_log_probs = computes_old_log_probs
-        self._has_own_at_first = has_own_at_first
+        self._compares_later_with_engine = compares_later_with_engine
         self._old: OldLogProbs | None = None
         self._verify = verify
         self._max_mismatch = max_mismatch
@@ -248,7 +249,7 @@ class StepUpdates:
 
     def _samples(self, batch: Batch) -> list[Sample]:
         samples = self._samples_of(self._in_draw_order(batch))
-        if self._has_own_at_first and self._updates:
+        if self._compares_later_with_engine and self._updates:
             return [replace(sample, old_log_probs=sample.rollout_log_probs) for sample in samples]
         if self._old is None:
             return samples

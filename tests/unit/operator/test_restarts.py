@@ -187,6 +187,15 @@ class TestCoordinatorEnds:
         running.step()
         assert running.status.restart_time is not None
         assert (parse_time(running.status.restart_time) - running.now).total_seconds() == pytest.approx(10, abs=1)
+        assert "was rejected by its node (Evicted)" in running.condition("Ready")[2]
+
+    def test_so_does_a_worker(self, running: Cluster) -> None:
+        message = "Pod was rejected: The node had condition: [DiskPressure]. "
+        evicted = {"reason": "Evicted", "termination_message": message}
+        running.change("demo-worker-0", ready=False, phase="Failed", exit_code=None, **evicted)
+        running.step()
+        assert running.status.restart_time is not None
+        assert running.status.failures == 0
 
     def test_failures_count_from_zero_once_a_newer_checkpoint_was_written(self) -> None:
         """A job of a month may fail more often than a job that does not get further."""

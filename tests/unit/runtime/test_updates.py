@@ -118,7 +118,7 @@ class Step:
     max_mismatch: float | None = None
     num_epochs: int = 1
     computes_old_log_probs: bool = False
-    has_own_at_first: bool = False
+    compares_later_with_engine: bool = False
 
     def __post_init__(self) -> None:
         self.trainers = OneReplica(FakeTrainer(Path(), OPTIONS))
@@ -131,7 +131,7 @@ class Step:
             begins_during_rollout=self.pipelined,
             num_epochs=self.num_epochs,
             computes_old_log_probs=self.computes_old_log_probs,
-            has_own_at_first=self.has_own_at_first,
+            compares_later_with_engine=self.compares_later_with_engine,
             max_mismatch=self.max_mismatch,
         )
 
@@ -277,7 +277,7 @@ def test_trainers_that_came_back_compute_old_log_probs_again() -> None:
 
 
 def test_updates_while_the_round_runs_compare_with_the_engine_once_the_weights_that_sampled_are_gone() -> None:
-    step = Step(pipelined=True, max_tokens=20, has_own_at_first=True)
+    step = Step(pipelined=True, max_tokens=20, compares_later_with_engine=True)
     trained = step.train()
     step.updates.restart()
     for one in (trained, step.updates.finish()):

@@ -18,7 +18,7 @@ from longshore_runtime.trainer_protocol import Sample
 class HeldOutScore:
     """Mean reward on held-out prompts, and on the quartile of them with the longest reference answers, in characters.
 
-    None: no prompt has a reward; or, of the quartile, all answers are equally long, so that none is longest.
+    None: no prompt has a reward; or, for the quartile, all answers are equally long, so that none is longest.
     """
 
     overall: float | None

@@ -69,7 +69,7 @@ def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversi
             found.prevented[one.keys[0]] = f"{', '.join(keys)} hold a number that is too large"
             continue
         _take(found, outcome, keys, one.keys)
-    _sort_the_rest(system, given, found)
+    _sort_the_rest(system, settings, found)
     found.fields |= fixed
     job = None if found.prevented else _checked(found, system)
     return Conversion(
@@ -89,17 +89,24 @@ def _take(found: _Findings, outcome: EntryOutcome, keys: tuple[str, ...], all_ke
     found.sources |= dict.fromkeys(outcome.fields, keys or all_keys)
     found.to_do += outcome.to_do
     found.left_out |= outcome.lost
+    found.beside_learning |= outcome.beside_learning
     for key in keys:
         if key not in outcome.lost:
             found.converted[key] = (*found.converted.get(key, ()), *outcome.fields)
 
 
-def _sort_the_rest(system: System, given: Mapping[str, Any], found: _Findings) -> None:
-    """Keys that no entry takes, and defaults of the other system that have no field."""
-    for key, value in given.items():
-        if key in found.converted or key in found.left_out or any(one.matches(key) for one in system.entries):
+def _sort_the_rest(system: System, settings: ForeignSettings, found: _Findings) -> None:
+    """Keys that no entry takes or that decide nothing, and defaults of the other system that have no field."""
+    given = settings.given
+    for key in given:
+        if key in found.converted:
+            if not found.converted[key]:
+                del found.converted[key]
+                found.same += [] if key in found.left_out else [key]
             continue
-        about = next((one for one in system.ignored if one.matches(key)), None)
+        if key in found.left_out or any(one.matches(key) for one in system.entries):
+            continue
+        about, value = next((one for one in system.ignored if one.matches(key)), None), settings.plain(key)
         if about is None:
             found.unknown[key] = _guess(key, system)
         elif value is None or any(value is one or (value == one and type(value) is type(one)) for one in about.neutral):
@@ -114,8 +121,17 @@ def _sort_the_rest(system: System, given: Mapping[str, Any], found: _Findings) -
 
 
 def _guess(key: str, system: System) -> str:
-    close = difflib.get_close_matches(key, [one for one in system.known_keys() if "*" not in one], 1, _SIMILAR)
-    return f"did you mean {close[0]}?" if close else ""
+    likeness = {one: _likeness(key, one) for one in system.known_keys() if "*" not in one}
+    close = max(likeness, key=likeness.__getitem__)
+    return f"did you mean {close}?" if likeness[close] >= _SIMILAR else ""
+
+
+def _likeness(key: str, known: str) -> float:
+    """Return how alike two keys are, from 0 to 1: what is least alike of section and name, so that neither alone
+    makes keys alike."""
+    (section, _, name), (other_section, _, other_name) = key.rpartition("."), known.rpartition(".")
+    pairs = ((section, other_section), (name, other_name))
+    return min(difflib.SequenceMatcher(None, mine, other).ratio() for mine, other in pairs)
 
 
 def _checked(found: _Findings, system: System) -> dict[str, Any] | None:

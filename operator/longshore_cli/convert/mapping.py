@@ -1,5 +1,6 @@
 """How keys of another system become fields of an RLJob. The conversion and the tables of the pages follow from it."""
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,10 +50,10 @@ class ForeignSettings:
             return value
         if whole := _REFERENCE.fullmatch(value):
             return self._referred(key, whole, seen)
-        text = _REFERENCE.sub(lambda one: str(self._referred(key, one, seen)), value)
-        if _BEGIN in text:
+        text = _REFERENCE.sub(lambda one: _written(self._referred(key, one, seen)), value)
+        if text == value:
             raise Refused(key, _unresolved(value))
-        return text
+        return self._resolved(key, text, seen)  # A reference may stand in the default of another.
 
     def _referred(self, key: str, reference: re.Match[str], seen: tuple[str, ...]) -> Any:
         name, default = reference["key"], reference["default"]
@@ -64,6 +65,13 @@ class ForeignSettings:
 
     def _stored(self, key: str) -> Any:
         return self.given.get(key, self.defaults.get(key))
+
+    def plain(self, key: str) -> Any:
+        """Return the value of a key, with what it refers to as far as that is known."""
+        try:
+            return self[key]
+        except Refused:
+            return self._stored(key)
 
     def below(self, key: str) -> dict[str, Any]:
         """Return the mapping that was given under a key, nested as it was."""
@@ -137,6 +145,11 @@ def _put(mapping: dict[str, Any], path: Sequence[str], value: Any) -> None:
     _put(mapping[first], rest, value)
 
 
+def _written(value: Any) -> str:
+    """Return a value as it stands in a text, which may be the default of a reference."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
 def _literal(text: str) -> Any:
     try:
         return hydra.read(text)
@@ -157,6 +170,8 @@ class EntryOutcome:
     """Keys that the fields do not express, and why."""
     to_do: tuple[str, ...] = ()
     """What is left for a person."""
+    beside_learning: frozenset[str] = frozenset()
+    """Keys among those lost that have no part in what is learned."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +220,8 @@ class System:
     ignored: Sequence[Ignored]
     always: Mapping[str, Any] = field(default_factory=dict)
     """Fields that follow from the system and not from a key."""
+    half_switched: frozenset[str] = frozenset()
+    """Sections that hold more than their `enable` switches off."""
 
     def defaults(self) -> dict[str, Any]:
         """Of the keys that decide fields."""

@@ -19,7 +19,7 @@ def lines(found: Conversion, system: System, given: Mapping[str, Any], computed:
         f"{fmt.count(len(found.converted), 'key')} of {system.name} converted; "
         f"{fmt.count(len(found.same), 'key')} need no field, since Longshore does the same."
     )
-    yield from _left_out(found, given)
+    yield from _left_out(found, given, _switched_off(given) - system.half_switched)
     if found.unknown:
         yield f"Not known as keys of {system.name} {system.version}, and left out:"
         yield from (f"  {key} = {given[key]}{f': {guess}' if guess else ''}" for key, guess in found.unknown.items())
@@ -34,9 +34,8 @@ def lines(found: Conversion, system: System, given: Mapping[str, Any], computed:
         yield from (f"  {one}" for one in found.to_do)
 
 
-def _left_out(found: Conversion, given: Mapping[str, Any]) -> Iterator[str]:
+def _left_out(found: Conversion, given: Mapping[str, Any], sections: set[str]) -> Iterator[str]:
     """First what may change what is learned, one key a line; then what is switched off, and all else by its reason."""
-    sections = _switched_off(given)
     off = {key: section for key in found.left_out if (section := _section_of(key, sections)) is not None}
     matters = [key for key in found.left_out if key not in off and key not in found.beside_learning]
     if matters:

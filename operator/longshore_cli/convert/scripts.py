@@ -16,17 +16,24 @@ _SCRIPT: Final = ("dataset_name",)
 _CALLS: Final[Mapping[str, tuple[str, ...]]] = {
     _CONFIG: ("output_dir",),
     _TRAINER: ("model", "reward_funcs", "args", "train_dataset", "eval_dataset", "processing_class",
-               "reward_processing_classes", "callbacks", "optimizers", "peft_config"),
+               "reward_processing_classes", "callbacks", "optimizers", "quantization_config", "peft_config", "tools",
+               "rollout_func", "environment_factory"),
     "ModelConfig": ("model_name_or_path",),
     "ScriptArguments": _SCRIPT,
     "GRPOScriptArguments": _SCRIPT,
 }  # fmt: skip
 """Calls that are read, and the names of their arguments by position."""
-_PASSED_ON: Final = {"args", "train_dataset", "eval_dataset", "processing_class", "callbacks", "optimizers"}
+_PASSED_ON: Final = {"args", "train_dataset", "eval_dataset"}
 """Arguments of GRPOTrainer that are objects of the program."""
+_WHATEVER: Final = {
+    "processing_class", "callbacks", "optimizers", "quantization_config", "peft_config", "tools", "rollout_func",
+    "environment_factory",
+}  # fmt: skip
+"""Arguments for which it is enough to know that they are set."""
+_OF_OPTIONS: Final = {"get_peft_config", "get_quantization_config"}
+"""Functions of TRL that return None unless options of its command line ask for more."""
 _ARGUMENTS: Final = "args"
 _REWARDS: Final = "reward_funcs"
-_ADAPTER: Final = "peft_config"
 
 
 @dataclass
@@ -106,10 +113,12 @@ def _constant(key: str, value: ast.expr, bindings: Bindings, found: Script) -> N
     try:
         found.given[key] = constants.value(value, bindings)
     except Unclear:
-        if key == _ADAPTER:  # Whatever it is, there is no adapter.
-            found.given[key] = ast.unparse(value)
-        else:
+        if key not in _WHATEVER:
             found.computed.append(key)
+        elif isinstance(value, ast.Call) and _name(value.func, bindings) in _OF_OPTIONS:
+            found.computed.append(f"{key} = {ast.unparse(value)}, which options of the script decide")
+        else:
+            found.given[key] = ast.unparse(value)
 
 
 def _reward_functions(value: ast.expr, bindings: Bindings, found: Script) -> None:

@@ -13,7 +13,7 @@ from longshore_cli.convert.conversion import Conversion, convert
 from longshore_cli.convert.trl import TRL
 from longshore_cli.main import app
 from longshore_cli.simulate.errors import BadInput
-from tests.unit.cli.test_convert import FIXED, TRL_RUN, spec
+from tests.unit.cli.conversions import FIXED, TRL_RUN, spec
 
 Write = Callable[[str], Path]
 
@@ -198,10 +198,40 @@ def test_the_value_that_was_used_in_place_of_one_that_cannot_be_read_is_named(wr
     assert (manifest["model"]["maxContextTokens"], manifest["algorithm"]["seed"]) == (8192, 3)
 
 
-@pytest.mark.parametrize("value", ["LoraConfig(r=16)", "get_peft_config(args)", "config"])
+@pytest.mark.parametrize("value", ["LoraConfig(r=16)", "config"])
 def test_an_adapter_is_reported_in_whatever_form_it_is_given(write: Write, value: str) -> None:
     found = converted(write(f"GRPOTrainer('a/b', 'm.f', peft_config={value})\n"), "reward_funcs=m.f")
     assert found.left_out["peft_config"] == "every weight is trained, and no adapter"
     assert "peft_config" in converted(write("GRPOTrainer('a/b', 'm.f', peft_config=None)\n")).same
     nested = converted(write("GRPOTrainer('a/b', 'm.f')\n"), "peft_config={r:16}")
     assert nested.left_out["peft_config.r"] == "every weight is trained, and no adapter"
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("tools", "[search]"), ("rollout_func", "play"), ("environment_factory", "Env"),
+     ("quantization_config", "BitsAndBytesConfig(load_in_4bit=True)")],
+)  # fmt: skip
+def test_objects_that_make_another_training_prevent_a_job(write: Write, argument: str, value: str) -> None:
+    found = converted(write(f"GRPOTrainer('a/b', 'm.f', {argument}={value})\n"))
+    assert argument in found.prevented
+    assert converted(write(f"GRPOTrainer('a/b', 'm.f', {argument}=None)\n")).job is not None
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("optimizers", "(adam, None)"), ("processing_class", "tokenizer"), ("callbacks", "[Stop()]")],
+)
+def test_objects_that_change_a_training_are_reported(write: Write, argument: str, value: str) -> None:
+    found = converted(write(f"GRPOTrainer('a/b', 'm.f', {argument}={value})\n"))
+    assert argument in found.left_out and argument not in found.beside_learning
+    assert "optimizers" in converted(write("GRPOTrainer('a/b', 'm.f', optimizers=(None, None))\n")).same
+
+
+@pytest.mark.parametrize("argument", ["peft_config", "quantization_config"])
+def test_an_object_that_options_of_the_script_decide_is_named(write: Write, argument: str) -> None:
+    call = f"get_{argument}(model_args)"
+    script = write(f"from trl import get_{argument}\nGRPOTrainer('a/b', 'm.f', {argument}={call})\n")
+    read = sources.read([str(script)])
+    assert read.computed == (f"{argument} = {call}, which options of the script decide",)
+    assert converted(script).job is not None

@@ -14,7 +14,7 @@ from longshore_cli.convert.systems import job_name
 from longshore_cli.convert.verl import VERL
 from longshore_cli.main import app
 from longshore_cli.simulate.errors import BadInput
-from tests.unit.cli.test_convert import FIXED, VERL_RUN, VLLM, converted, spec, trl, verl
+from tests.unit.cli.conversions import FIXED, VERL_RUN, VLLM, converted, spec, trl, verl
 
 
 def test_files_are_yaml_json_or_python_and_settings_go_before_them(tmp_path: Path) -> None:

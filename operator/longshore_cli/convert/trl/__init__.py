@@ -3,9 +3,9 @@
 from typing import Final
 
 from longshore_cli.convert.mapping import System
-from longshore_cli.convert.trl.algorithm import ENTRIES as ALGORITHM
+from longshore_cli.convert.trl import correction, engines, objective, optimizer, progress, refused, task
 from longshore_cli.convert.trl.ignored import IGNORED
-from longshore_cli.convert.trl.parts import ENTRIES as PARTS
 
 _ALWAYS: Final = {"spec.algorithm.advantageEpsilon": 1e-4, "spec.rollout.strategy": "Synchronous"}
-TRL: Final = System("TRL", "1.16.0", (*PARTS, *ALGORITHM), IGNORED, _ALWAYS)
+_PARTS: Final = (task, engines, progress, objective, optimizer, correction, refused)
+TRL: Final = System("TRL", "1.16.0", [entry for part in _PARTS for entry in part.ENTRIES], IGNORED, _ALWAYS)

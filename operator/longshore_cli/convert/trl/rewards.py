@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, Refused, entry
+from longshore_cli.convert.mapping import EntryOutcome, Fields, ForeignSettings, Refused, entry
+from longshore_cli.convert.trl.objective import ALGORITHM, response_tokens
 
 _FUNCTIONS: Final = "spec.reward.functions"
 _REWARD_MODEL: Final = "reward_model_name_or_path"
@@ -16,6 +17,9 @@ _COPY: Final = "trl_rewards"
 """The module that takes copies of TRL's functions."""
 _MATHS: Final = "accuracy_reward"
 _OVERLONG: Final = "get_soft_overlong_punishment"
+_OVERLONG_LIMIT: Final = 1280
+_OVERLONG_BUFFER: Final = 256
+"""What TRL's script calls it with, in tokens."""
 _OWN: Final = {_MATHS, _OVERLONG, "reasoning_accuracy_reward", "think_format_reward"}
 """Reward functions that TRL's script knows by these names."""
 
@@ -34,10 +38,11 @@ class _Function:
         return f"{self.module}.".startswith(f"{_OF_TRL}.")
 
 
-@entry(["reward_funcs", "reward_weights", _REWARD_MODEL], [_FUNCTIONS, "spec.data.answerField"],
+@entry(["reward_funcs", "reward_weights", _REWARD_MODEL],
+       [_FUNCTIONS, "spec.data.answerField", f"{ALGORITHM}.overlongBufferTokens", f"{ALGORITHM}.overlongPenalty"],
        "`accuracy_reward` of `trl.rewards` is kind Maths with column `solution`; others kind Python with "
        "`signature: TRL`, those of `trl.rewards` too, which are to be copied. A bare name is TRL's where TRL has "
-       "it")  # fmt: skip
+       "it. `get_soft_overlong_punishment` is the penalty of long responses")  # fmt: skip
 def rewards(settings: ForeignSettings) -> EntryOutcome:
     if settings[_REWARD_MODEL]:
         raise Refused(_REWARD_MODEL, _NO_NUMBERS)
@@ -50,9 +55,12 @@ def rewards(settings: ForeignSettings) -> EntryOutcome:
     fields: dict[str, Any] = {}
     for number, name in enumerate(names):
         found = _function(name)
-        to_do += _to_do(found)
         if found.is_of_trl and found.name == _OVERLONG:
+            penalty = _penalty(settings, weights[number] if weights else 1.0)
+            fields |= penalty
+            to_do += _guessed(found) + ([] if penalty else _without_penalty(settings))
             continue
+        to_do += _to_do(found)
         if found.is_of_trl and found.name == _MATHS:
             fields["spec.data.answerField"] = "solution"
             function = {"name": "accuracy", "kind": "Maths"}
@@ -63,6 +71,25 @@ def rewards(settings: ForeignSettings) -> EntryOutcome:
     if not functions:
         raise Refused("reward_funcs", f"{_OVERLONG} alone rewards nothing")
     return EntryOutcome(fields | {_FUNCTIONS: functions}, to_do=tuple(to_do))
+
+
+def _penalty(settings: ForeignSettings, weight: float) -> Fields:
+    """Return the fields of the penalty for long responses, where it ends with the longest response."""
+    tokens = response_tokens.convert(settings).fields[f"{ALGORITHM}.maxResponseTokens"]
+    if tokens != _OVERLONG_LIMIT:
+        return {}
+    return {f"{ALGORITHM}.overlongBufferTokens": _OVERLONG_BUFFER, f"{ALGORITHM}.overlongPenalty": weight}
+
+
+def _without_penalty(settings: ForeignSettings) -> list[str]:
+    """Return what is left to do where the penalty of TRL's script ends elsewhere; it may begin beyond all responses."""
+    tokens = response_tokens.convert(settings).fields[f"{ALGORITHM}.maxResponseTokens"]
+    least = _OVERLONG_LIMIT - _OVERLONG_BUFFER
+    if tokens <= least:
+        return []
+    return [f"Set {ALGORITHM}.overlongBufferTokens and overlongPenalty, which take the place of {_OVERLONG}: in TRL's "
+            f"script, rewards fall from {least} to {_OVERLONG_LIMIT} tokens, and in a job over the last tokens of "
+            f"maxResponseTokens, {tokens}."]  # fmt: skip
 
 
 def _weights(settings: ForeignSettings, num_functions: int) -> list[float]:
@@ -102,8 +129,7 @@ def _import_path(found: _Function) -> str:
 def _to_do(found: _Function) -> list[str]:
     """What is left to do before the job has a function."""
     if found.is_of_trl:
-        guessed = f"{found.name} was taken for that of {_OF_TRL}: if it is not, write module.{found.name}."
-        return ([guessed] if found.is_guessed else []) + _to_do_for_trls(found.name)
+        return _guessed(found) + _to_do_for_trls(found.name)
     if found.file:
         submitted = f"{found.module}.py"
         if PurePosixPath(found.file).name != submitted:
@@ -118,11 +144,14 @@ def _to_do(found: _Function) -> list[str]:
     return [f"Submit the job with `--with {found.module}.py`, which has {found.name}."]
 
 
+def _guessed(found: _Function) -> list[str]:
+    guessed = f"{found.name} was taken for that of {_OF_TRL}: if it is not, write module.{found.name}."
+    return [guessed] if found.is_guessed else []
+
+
 def _to_do_for_trls(name: str) -> list[str]:
     if name == _MATHS:
         return [f"Look at {_FUNCTIONS}: kind Maths takes the place of {name} of {_OF_TRL}."]
-    if name == _OVERLONG:
-        return [f"Set spec.algorithm.overlongBufferTokens, which takes the place of {_OVERLONG}."]
     return [f"Copy {name} and what it needs from {_OF_TRL} into {_COPY}.py.",
             f"Submit the job with `--with {_COPY}.py`, which has {name}."]  # fmt: skip
 

@@ -3,9 +3,13 @@
 from typing import Final
 
 from longshore_cli.convert.mapping import System
-from longshore_cli.convert.verl.algorithm import ENTRIES as ALGORITHM
+from longshore_cli.convert.verl import correction, engines, objective, optimizer, progress, task, trainer
 from longshore_cli.convert.verl.ignored import IGNORED
-from longshore_cli.convert.verl.parts import ENTRIES as PARTS
 
 _ALWAYS: Final = {"spec.data.answerField": "reward_model.ground_truth", "spec.rollout.strategy": "Synchronous"}
-VERL: Final = System("verl", "0.9.1", (*PARTS, *ALGORITHM), IGNORED, _ALWAYS)
+_PARTS: Final = (task, engines, trainer, progress, objective, optimizer, correction)
+_HALF_SWITCHED: Final = frozenset({"reward_model"})
+"""Older versions have the reward manager in the section of the reward model."""
+VERL: Final = System(
+    "verl", "0.9.1", [entry for part in _PARTS for entry in part.ENTRIES], IGNORED, _ALWAYS, _HALF_SWITCHED
+)

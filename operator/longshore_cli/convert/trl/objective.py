@@ -1,0 +1,155 @@
+"""TRL's objective and batch."""
+
+import math
+from typing import Final
+
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
+
+ALGORITHM: Final = "spec.algorithm"
+
+
+def num_processes(settings: ForeignSettings) -> int:
+    """Return the number of processes, which have a GPU each."""
+    why = "the batch of TRL is per process: add num_processes=N, the number that `accelerate launch` starts"
+    return settings.wanted("num_processes", why)
+
+
+@entry(["per_device_train_batch_size", "gradient_accumulation_steps", "generation_batch_size", "steps_per_generation",
+        "num_generations"],
+       [f"{ALGORITHM}.promptsPerStep", f"{ALGORITHM}.promptsPerUpdate", f"{ALGORITHM}.responsesPerPrompt"],
+       "a step is one generation batch, an update one accumulated batch, both in prompts; several generations for one "
+       "update are one step",
+       per_device_train_batch_size=8, gradient_accumulation_steps=1, num_generations=8)  # fmt: skip
+def batch(settings: ForeignSettings) -> EntryOutcome:
+    responses = settings.wanted("num_generations", "a prompt needs responses")
+    update, generation = _batches(settings)
+    for key, samples in (("gradient_accumulation_steps", update), ("generation_batch_size", generation)):
+        if samples % responses:
+            raise Refused(key, f"it gives {samples} responses, which are no whole groups of {responses}")
+    fields = {f"{ALGORITHM}.promptsPerStep": generation // responses, f"{ALGORITHM}.responsesPerPrompt": responses}
+    return EntryOutcome(
+        fields if update == generation else fields | {f"{ALGORITHM}.promptsPerUpdate": update // responses}
+    )
+
+
+def _batches(settings: ForeignSettings) -> tuple[int, int]:
+    """Return the responses of an update, and of a generation."""
+    per_device = settings.wanted("per_device_train_batch_size", "a process needs a batch") * num_processes(settings)
+    accumulated = settings.wanted("gradient_accumulation_steps", "an update needs a batch")
+    whole, num_steps = settings.count("generation_batch_size"), settings.count("steps_per_generation")
+    generation = whole or per_device * (num_steps or accumulated)
+    update = per_device * accumulated
+    is_used_once = settings.count("num_iterations") in (None, 1) and settings["scale_rewards"] != "batch"
+    if is_used_once and update % generation == 0:
+        return update, update  # All of them sample with the same weights.
+    if generation % update:
+        key = "generation_batch_size" if whole else "steps_per_generation"
+        raise Refused(key, f"a generation of {generation} responses is no multiple of an update of {update}")
+    return update, generation
+
+
+def updates_per_step(settings: ForeignSettings) -> int:
+    """Return the optimizer updates that one generation is used for."""
+    update, generation = _batches(settings)
+    return generation // update * (settings.count("num_iterations") or 1)
+
+
+@entry(["max_steps", "num_train_epochs", "num_rows"], [f"{ALGORITHM}.steps"],
+       "TRL counts optimizer updates, Longshore generations. Without `max_steps`, epochs of whole batches need "
+       "`num_rows=N`, the size of the data", num_train_epochs=3)  # fmt: skip
+def steps(settings: ForeignSettings) -> EntryOutcome:
+    updates, rows = settings.count("max_steps"), settings.count("num_rows")
+    if updates is not None:
+        return EntryOutcome({f"{ALGORITHM}.steps": math.ceil(updates / updates_per_step(settings))})
+    epochs = settings.number("num_train_epochs") or 0
+    if rows is None:
+        why = f"it is unset, and {epochs:g} epochs are a number of steps only with the size of the data: add num_rows=N"
+        raise Refused("max_steps", why)
+    prompts = batch.convert(settings).fields[f"{ALGORITHM}.promptsPerStep"]
+    return EntryOutcome({f"{ALGORITHM}.steps": math.ceil(epochs * (rows // prompts))})
+
+
+def num_updates(settings: ForeignSettings, number: float) -> int:
+    """Return a number of updates, which below 1 is given as a share of all of them."""
+    if number >= 1:
+        return int(number)
+    num_steps: int = steps.convert(settings).fields[f"{ALGORITHM}.steps"]
+    return math.ceil(number * num_steps * updates_per_step(settings))
+
+
+_LOSSES: Final = {"dapo": "GRPO", "grpo": "GRPO", "bnpo": "GRPO", "dr_grpo": "DrGRPO"}
+_TOKENS: Final = "token losses are averaged over all tokens of the update, as loss_type dapo does"
+
+
+@entry(["loss_type", "importance_sampling_level", "scale_rewards"], [f"{ALGORITHM}.name"],
+       "`dapo` is GRPO, `dr_grpo` with `scale_rewards: none` DrGRPO, `grpo` with `importance_sampling_level: sequence` "
+       "GSPO", loss_type="dapo", importance_sampling_level="token", scale_rewards="group")  # fmt: skip
+def objective(settings: ForeignSettings) -> EntryOutcome:
+    loss, scaling = settings.text("loss_type"), settings["scale_rewards"]
+    if isinstance(scaling, bool):
+        scaling = "group" if scaling else "none"
+    if loss not in _LOSSES:
+        raise Refused("loss_type", f"{loss} is not available; choose one of {', '.join(_LOSSES)}")
+    by_sequence = settings.text("importance_sampling_level") == "sequence"
+    name = "GSPO" if is_gspo(settings) else _LOSSES[loss]
+    lost = {}
+    if loss in ("grpo", "bnpo") and name == "GRPO":
+        lost["loss_type"] = _TOKENS
+    if by_sequence and name != "GSPO":
+        lost["importance_sampling_level"] = f"GSPO is loss_type grpo with this level; with {loss} ratios are of tokens"
+    if scaling != (expected := "none" if name == "DrGRPO" else "group"):
+        lost["scale_rewards"] = f"{name} scales rewards as {expected!r} does"
+    return EntryOutcome({f"{ALGORITHM}.name": name}, lost)
+
+
+def is_gspo(settings: ForeignSettings) -> bool:
+    return (settings.text("loss_type"), settings.text("importance_sampling_level")) == ("grpo", "sequence")
+
+
+@entry(["epsilon", "epsilon_high"], [f"{ALGORITHM}.clipLow", f"{ALGORITHM}.clipHigh"], "", epsilon=0.2)
+def clipping(settings: ForeignSettings) -> EntryOutcome:
+    low, high = settings.number("epsilon"), settings.number("epsilon_high")
+    return EntryOutcome({f"{ALGORITHM}.clipLow": low, f"{ALGORITHM}.clipHigh": low if high is None else high})
+
+
+@entry(["beta", "use_bias_correction_kl"], [f"{ALGORITHM}.klCoefficient"], "estimated with k3", beta=0.0,
+       use_bias_correction_kl=True)  # fmt: skip
+def kl_penalty(settings: ForeignSettings) -> EntryOutcome:
+    weight, key = settings.number("beta") or 0.0, "use_bias_correction_kl"
+    lost = {key: "the KL penalty is not multiplied by the ratio"} if weight and settings.flag(key) else {}
+    return EntryOutcome({f"{ALGORITHM}.klCoefficient": weight}, lost)
+
+
+_TEMPERATURE: Final = "generation_kwargs.temperature"
+
+
+@entry(["temperature", _TEMPERATURE], [f"{ALGORITHM}.temperature"], "`generation_kwargs.temperature` if it is set",
+       temperature=1.0)  # fmt: skip
+def temperature(settings: ForeignSettings) -> EntryOutcome:
+    inner, outer = settings.number(_TEMPERATURE), settings.number("temperature")
+    return EntryOutcome({f"{ALGORITHM}.temperature": outer if inner is None else inner})
+
+
+_TOKENS_BY_DEFAULT: Final = 512
+
+
+@entry(["max_completion_length"], [f"{ALGORITHM}.maxResponseTokens"], "", max_completion_length=_TOKENS_BY_DEFAULT)
+def response_tokens(settings: ForeignSettings) -> EntryOutcome:
+    tokens = settings.wanted("max_completion_length", "responses need a limit")
+    look = (f"Look at {ALGORITHM}.maxResponseTokens: max_completion_length is unset, which is {tokens} in TRL, and 256 "
+            "in older versions.")  # fmt: skip
+    is_default = settings.given.get("max_completion_length") is None
+    return EntryOutcome({f"{ALGORITHM}.maxResponseTokens": tokens}, to_do=(look,) if is_default else ())
+
+
+ENTRIES: Final[tuple[MappingEntry, ...]] = (
+    objective,
+    steps,
+    batch,
+    direct("num_iterations", f"{ALGORITHM}.epochsPerStep", default=1),
+    response_tokens,
+    temperature,
+    clipping,
+    kl_penalty,
+    direct("seed", f"{ALGORITHM}.seed", default=42),
+)

@@ -1,0 +1,110 @@
+"""verl's optimizer and its schedule."""
+
+from typing import Final
+
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
+from longshore_cli.convert.verl.objective import steps
+from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, MODEL, OPTIM
+
+_RATE: Final = f"{OPTIM}.lr"
+
+
+@entry(
+    [f"{OPTIM}.lr_warmup_steps", f"{OPTIM}.lr_warmup_steps_ratio"],
+    [f"{ALGORITHM}.warmupSteps"],
+    "Longshore counts optimizer updates: verl's steps, times the updates of a step",
+)
+def warmup(settings: ForeignSettings) -> EntryOutcome:
+    num = settings.count(f"{OPTIM}.lr_warmup_steps")
+    ratio = settings.number(f"{OPTIM}.lr_warmup_steps_ratio") or 0.0
+    if num is None:
+        num = int(ratio * steps.convert(settings).fields[f"{ALGORITHM}.steps"]) if ratio else 0
+    return EntryOutcome({f"{ALGORITHM}.warmupSteps": num * _updates_per_step(settings)})
+
+
+def _updates_per_step(settings: ForeignSettings) -> int:
+    prompts = settings.wanted("data.train_batch_size", "a step needs prompts")
+    per_update = settings.wanted(f"{ACTOR}.ppo_mini_batch_size", "an update needs prompts")
+    return max(1, prompts // per_update) * (settings.count(f"{ACTOR}.ppo_epochs") or 1)
+
+
+_SCHEDULES: Final = {"constant": "Constant", "cosine": "Cosine", "linear": "Linear"}
+
+
+@entry(
+    [f"{OPTIM}.lr_scheduler_type", f"{OPTIM}.warmup_style", f"{OPTIM}.lr_decay_style", f"{OPTIM}.min_lr_ratio",
+     f"{OPTIM}.min_lr"],
+    [f"{ALGORITHM}.learningRateSchedule", f"{ALGORITHM}.minLearningRateRatio"],
+    "`warmup_style` is an older name; `lr_decay_style` and `min_lr`, which becomes a share of `lr`, are those of "
+    "Megatron",
+    actor_rollout_ref__actor__optim__lr_scheduler_type="constant",
+)  # fmt: skip
+def schedule(settings: ForeignSettings) -> EntryOutcome:
+    keys = [f"{OPTIM}.{name}" for name in ("lr_decay_style", "warmup_style", "lr_scheduler_type")]
+    key = next((key for key in keys if settings[key]), keys[-1])
+    if settings.text(key) not in _SCHEDULES:
+        raise Refused(key, f"{settings[key]} is not available; choose one of {', '.join(_SCHEDULES)}")
+    name = _SCHEDULES[str(settings[key])]
+    ratio = _least_share(settings) if name != "Constant" else 0.0
+    fields = {f"{ALGORITHM}.learningRateSchedule": name}
+    return EntryOutcome(fields | ({f"{ALGORITHM}.minLearningRateRatio": ratio} if ratio else {}))
+
+
+def _least_share(settings: ForeignSettings) -> float:
+    """Return the least learning rate as a share of the largest."""
+    ratio, least = settings.number(f"{OPTIM}.min_lr_ratio"), settings.number(f"{OPTIM}.min_lr")
+    rate = settings.number(_RATE)
+    return ratio or (least / rate if least and rate else 0.0)
+
+
+@entry(
+    [f"{OPTIM}.betas"],
+    [f"{ALGORITHM}.adamBeta1", f"{ALGORITHM}.adamBeta2"],
+    "",
+    actor_rollout_ref__actor__optim__betas=[0.9, 0.999],
+)
+def betas(settings: ForeignSettings) -> EntryOutcome:
+    pair = settings[f"{OPTIM}.betas"]
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise Refused(f"{OPTIM}.betas", f"{pair!r} are not two numbers")
+    return EntryOutcome({f"{ALGORITHM}.adamBeta1": pair[0], f"{ALGORITHM}.adamBeta2": pair[1]})
+
+
+_NORMS: Final = (f"{OPTIM}.grad_clip", f"{OPTIM}.clip_grad", f"{ACTOR}.grad_clip")
+
+
+@entry(
+    _NORMS,
+    [f"{ALGORITHM}.maxGradNorm"],
+    "the first of them that is set; `grad_clip` is the older name",
+)
+def clipped_norm(settings: ForeignSettings) -> EntryOutcome:
+    norms = {key: norm for key in _NORMS if (norm := settings.number(key)) is not None}
+    if not norms:
+        return EntryOutcome({f"{ALGORITHM}.maxGradNorm": 1.0})
+    first, norm = next(iter(norms.items()))
+    lost = {key: f"verl clips by {first}, which is set, too" for key, other in norms.items() if other != norm}
+    return EntryOutcome({f"{ALGORITHM}.maxGradNorm": norm}, lost)
+
+
+_RANKS: Final = (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
+
+
+@entry(_RANKS, [], "0: every weight is trained, and no adapter")
+def adapter(settings: ForeignSettings) -> EntryOutcome:
+    lost = {key: "every weight is trained, and no adapter" for key in _RANKS if settings.count(key)}
+    look = (f"Look at {ALGORITHM}.learningRate: {settings[_RATE]} was chosen for an adapter, and training of every "
+            "weight usually needs about a tenth of it.")  # fmt: skip
+    return EntryOutcome(lost=lost, to_do=(look,) if lost else ())
+
+
+ENTRIES: Final[tuple[MappingEntry, ...]] = (
+    direct(_RATE, f"{ALGORITHM}.learningRate", default=1e-6),
+    schedule,
+    warmup,
+    betas,
+    direct(f"{OPTIM}.eps", f"{ALGORITHM}.adamEpsilon"),
+    direct(f"{OPTIM}.weight_decay", f"{ALGORITHM}.weightDecay", default=0.01),
+    clipped_norm,
+    adapter,
+)

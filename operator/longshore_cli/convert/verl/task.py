@@ -1,0 +1,120 @@
+"""verl's model, data and rewards."""
+
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from longshore_cli.convert import places
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
+from longshore_cli.convert.verl.objective import response_tokens
+from longshore_cli.convert.verl.sections import ALGORITHM, MODEL, ROLLOUT
+
+
+@entry(
+    [f"{MODEL}.path"],
+    ["spec.model.hub", "spec.model.path"],
+    "`hub` for a name of the Hub, else `path` below `models/` of the storage",
+)
+def model(settings: ForeignSettings) -> EntryOutcome:
+    name = settings.text(f"{MODEL}.path")
+    if name is None:
+        raise Refused(f"{MODEL}.path", "it is unset, and a job needs a model")
+    return places.model(name)
+
+
+_PADDED: Final = f"{ROLLOUT}.prompt_length"
+
+
+@entry(
+    ["data.max_prompt_length", _PADDED, f"{ROLLOUT}.max_model_len"],
+    ["spec.data.maxPromptTokens", "spec.model.maxContextTokens"],
+    "the context is `max_model_len`, or else holds the longest prompt and the longest response",
+    data__max_prompt_length=512,
+)
+def lengths(settings: ForeignSettings) -> EntryOutcome:
+    prompt = settings.wanted("data.max_prompt_length", "prompts need a limit")
+    response = response_tokens.convert(settings).fields[f"{ALGORITHM}.maxResponseTokens"]
+    context = settings.count(f"{ROLLOUT}.max_model_len") or prompt + response
+    other = settings[_PADDED] not in (None, prompt)
+    return EntryOutcome(
+        {"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context},
+        {_PADDED: "prompts of more than data.max_prompt_length tokens are left out, and none is cut"} if other else {},
+    )
+
+
+@entry(
+    ["data.train_files"],
+    ["spec.data.path", "spec.data.format", "spec.data.sources"],
+    "one file, or `sources` for several, below `data/` of the storage",
+)
+def data(settings: ForeignSettings) -> EntryOutcome:
+    files = settings.texts("data.train_files")
+    if not files:
+        raise Refused("data.train_files", "it is unset, and a job needs data")
+    return places.data(files)
+
+
+@entry(
+    [f"{MODEL}.custom_chat_template", "data.apply_chat_template_kwargs", "data.apply_chat_template_kwargs.*"],
+    ["spec.data.chat"],
+    "`template` and `templateArguments`",
+)
+def chat(settings: ForeignSettings) -> EntryOutcome:
+    arguments = settings.mapping("data.apply_chat_template_kwargs")
+    template = settings.text(f"{MODEL}.custom_chat_template")
+    fields: dict[str, Any] = {"spec.data.chat.template": template} if template else {}
+    return EntryOutcome(fields | ({"spec.data.chat.templateArguments": arguments} if arguments else {}))
+
+
+_REWARDS: Final = ("reward.custom_reward_function", "custom_reward_function")
+_REWARD_MODELS: Final = ("reward.reward_model.enable", "reward_model.enable")
+_TURNS: Final = f"{ROLLOUT}.multi_turn.enable"
+_AGENT: Final = f"{ROLLOUT}.agent.default_agent_loop"
+_AGENTS: Final = f"{ROLLOUT}.agent.agent_loop_config_path"
+_ONE_TURN: Final = "a response is one turn"
+
+
+@entry([_TURNS, _AGENT, _AGENTS], [], "false, `single_turn_agent` and null: a response is one turn")
+def turns(settings: ForeignSettings) -> EntryOutcome:
+    if settings.flag(_TURNS):
+        raise Refused(_TURNS, _ONE_TURN)
+    for key, single in ((_AGENT, "single_turn_agent"), (_AGENTS, None)):
+        if settings[key] not in (None, single):
+            raise Refused(key, f"{settings[key]}: {_ONE_TURN}, and there are no agents")
+    return EntryOutcome()
+
+
+@entry(
+    [*(f"{group}.{name}" for group in _REWARDS for name in ("path", "name")), *_REWARD_MODELS],
+    ["spec.reward.functions"],
+    "a function of kind Python with `signature: Verl`, whose file `longshore submit --with` submits; "
+    "without one, kind Maths",
+)
+def rewards(settings: ForeignSettings) -> EntryOutcome:
+    for key in _REWARD_MODELS:
+        if settings.flag(key):
+            raise Refused(
+                key, "reward models that give a number are not available; a judge (kind Judge) reads and grades"
+            )
+    for group in _REWARDS:
+        if path := settings.text(f"{group}.path"):
+            module = PurePosixPath(path).stem
+            function = {"name": "reward", "kind": "Python", "signature": "Verl",
+                        "importPath": f"{module}:{settings.text(f'{group}.name') or 'compute_score'}"}  # fmt: skip
+            return EntryOutcome({"spec.reward.functions": [function]}, to_do=(f"Submit the job with `--with {path}`.",))
+    message = (
+        "Look at spec.reward.functions: kind Maths takes the place of verl's own functions, which it chooses by "
+        "data_source. Test cases need kind Code."
+    )
+    return EntryOutcome({"spec.reward.functions": [{"name": "maths", "kind": "Maths"}]}, to_do=(message,))
+
+
+ENTRIES: Final[tuple[MappingEntry, ...]] = (
+    model,
+    lengths,
+    data,
+    direct("data.prompt_key", "spec.data.promptField", default="prompt"),
+    direct("data.reward_fn_key", "spec.data.domainField", "domains choose reward functions", default="data_source"),
+    chat,
+    turns,
+    rewards,
+)

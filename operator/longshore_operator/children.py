@@ -34,7 +34,9 @@ def reconcile_children(context: Context) -> Outcome:
     changed = [replace(apply, is_new=is_new) for apply in wanted if _is_due(apply, applied.get(apply.key))]
     if any(pod.component is Component.COORDINATOR and pod.phase == "Running" for pod in context.pods):
         return Outcome(actions=tuple(changed))
-    missing = [secret for secret in _secrets(job, observed) if secret.key not in applied]
+    is_again = context.has_coordinator or context.progress.attempt > 1
+    secrets = (replace(secret, is_again=is_again) for secret in _secrets(job, observed))
+    missing = [secret for secret in secrets if secret.key not in applied]
     return Outcome(actions=(*changed, *missing))
 
 

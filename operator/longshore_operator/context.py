@@ -23,7 +23,7 @@ class LifecycleProgress:
     restart_time: str | None
     completion_time: str | None
     interruptions: int = 0
-    """In a row, by the cluster."""
+    """In a row."""
     counted_at_step: int = 0
     """Newest checkpoint when a failure or interruption was last counted."""
     checkpoint_step: int = 0

@@ -114,26 +114,29 @@ class Executor:
         self._on_deleting = on_deleting
 
     async def run(self, key: Key, uid: str, actions: Iterable[Action], now: datetime) -> None:
-        """Execute all actions, also after one has failed; but then no pod is created, since it may need what failed.
+        """Execute all actions, also after one has failed; but no pod is created without a child that it may need.
 
-        No pod needs the labels of others.
+        Secrets that earlier attempts had are there although the API server refuses to create them again: it looks at
+        quotas first, and only then at the name.
 
         Raises:
-            ApplyFailed: with the first failure, after everything was tried.
+            ApplyFailed: with the failure that matters most, after everything was tried.
         """
         actions = tuple(actions)
         children = [action for action in actions if isinstance(action, Apply | CreateOnce)]
         bindings = [child for child in children if child.key[0] == "RoleBinding"]
         deletions = [action for action in actions if isinstance(action, DeletePod)]
         creations = [action for action in actions if isinstance(action, CreatePod)]
-        failures = await _all(self._child(child) for child in children if child not in bindings)
+        again = [child for child in children if isinstance(child, CreateOnce) and child.is_again]
+        missing = await _all(self._child(child) for child in children if child not in (*bindings, *again))
         # An API server grants a role only if it knows it.
-        failures += await _all(self._child(binding) for binding in bindings)
-        failures += await _all(self._delete_pod(key, pod) for pod in deletions)
-        failures += await _all(self._object(key, one) for one in actions if isinstance(one, ObjectAction))
-        if not failures:
-            failures += await _all(self._create_pod(pod) for pod in creations)
-        failures += await _all(
+        missing += await _all(self._child(binding) for binding in bindings)
+        others = await _all(self._child(secret) for secret in again)
+        others += await _all(self._delete_pod(key, pod) for pod in deletions)
+        others += await _all(self._object(key, one) for one in actions if isinstance(one, ObjectAction))
+        if not missing:
+            missing = await _all(self._create_pod(pod) for pod in creations)
+        others += await _all(
             self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
             for pod in actions
             if isinstance(pod, LabelPod)
@@ -144,7 +147,7 @@ class Executor:
         for action in actions:
             if isinstance(action, DeleteJob):
                 await self._kube.delete(names.KIND, *key, action.uid)
-        if failures:
+        if failures := missing + others:
             raise ApplyFailed(failures[0])
 
     async def _child(self, child: Apply | CreateOnce) -> None:

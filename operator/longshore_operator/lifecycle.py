@@ -8,6 +8,7 @@ A pure state machine. What must be remembered lies in the RLJob's status, in one
   to the same failure, so a failure is counted once, also if the operator restarts half-way.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -16,31 +17,20 @@ from longshore.api.reasons import (
     CompleteReason,
     EventReason,
     FailedReason,
-    Reason,
     RestartReason,
     SuspendedReason,
 )
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import parse_time, rfc3339
+from longshore_operator.attempts import QUIET_RESTART_DELAY, count_failure, finish, interrupted, lost, restarted
 from longshore_operator.clock import next_of, rfc3339_not_before
 from longshore_operator.context import Context, LifecycleProgress
-from longshore_operator.ending import Ending, describe_end, ended_by_cluster, ending, is_rejected
+from longshore_operator.ending import Ending, describe_end, ended_by_cluster, ending
 from longshore_operator.identity import Identity
 from longshore_operator.observed import PodView, Standing
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import DeleteJob, Event
-
-BACKOFF_BASE = timedelta(seconds=10)
-BACKOFF_LIMIT = timedelta(minutes=6)
-QUIET_RESTART_DELAY = timedelta(seconds=10)
-"""Delay before a pod that ended without crashing is replaced: its coordinator is probably ending too."""
-
-
-def backoff(failures: int) -> timedelta:
-    """Return the wait before the restart after this many failures: 10 s, doubling, at most 6 min."""
-    assert failures >= 1, failures
-    return min(BACKOFF_BASE * (1 << min(failures - 1, 16)), BACKOFF_LIMIT)
 
 
 def advance(
@@ -148,20 +138,6 @@ def _deadline(spec: RLJobSpec, progress: LifecycleProgress) -> datetime | None:
     return parse_time(progress.start_time) + timedelta(seconds=spec.active_deadline_seconds)
 
 
-def finish(current: LifecycleProgress, phase: Phase, reason: Reason, message: str, now: datetime) -> LifecycleProgress:
-    """End the job permanently."""
-    kind = "Normal" if phase is Phase.SUCCEEDED else "Warning"
-    return replace(
-        current,
-        phase=phase,
-        reason=reason,
-        message=message,
-        restart_time=None,
-        completion_time=rfc3339(now),
-        events=(Event(kind, reason, message, key=f"finished-{current.attempt}"),),
-    )
-
-
 def _verdict(current: LifecycleProgress, mine: tuple[PodView, ...], now: datetime) -> LifecycleProgress | None:
     """Return an end that takes precedence over everything else: success, or a user's mistake that a pod reported."""
     for pod in mine:
@@ -238,14 +214,14 @@ def _advance_attempt(
         if current.restart_time is not None and not peers:
             backs_off = parse_time(current.restart_time) > now
             return replace(current, phase=Phase.RESTARTING) if backs_off else current
-        return _restart(current, RestartReason.COORDINATOR_LOST, "the coordinator pod is gone", now)
+        return lost(current, now)
     end = ending(coordinator)
     if end is Ending.INTERRUPTED:
-        return _interrupted(current, coordinator, now)
+        return interrupted(current, coordinator, now)
     if end is Ending.CRASHED:
-        return _count_failure(spec, current, coordinator, now, new_attempt=True)
+        return count_failure(spec, current, coordinator, now, new_attempt=True)
     if settings_changed:
-        return _restart(
+        return restarted(
             current, RestartReason.SPEC_CHANGED, "its pods run with other settings than the spec has now", now
         )
     return _advance_peers(spec, current, peers, now)
@@ -254,16 +230,34 @@ def _advance_attempt(
 def _advance_peers(
     spec: RLJobSpec, current: LifecycleProgress, peers: tuple[PodView, ...], now: datetime
 ) -> LifecycleProgress:
-    """Count failures of the other pods when they begin, and replace the pods when the back-off is over."""
-    if current.restart_time is not None:
-        if any(pod.terminal for pod in peers):
-            return replace(current, phase=Phase.RESTARTING)
-        return replace(current, restart_time=None)
-    ended = [(pod, ending(pod)) for pod in peers if pod.terminal and not pod.deleting]
-    for pod, end in ended:
+    """Count failures of the other pods when they begin, and replace the pods when the back-off is over.
+
+    Reward pods beyond those that the spec asks for come and go while the job runs, which does not stop for them.
+    """
+    terminal = [pod for pod in peers if pod.terminal]
+    if current.restart_time is None:
+        after = _replaced(spec, current, [pod for pod in terminal if not pod.deleting], now)
+    elif terminal:
+        after = replace(current, phase=Phase.RESTARTING)
+    else:
+        after = replace(current, restart_time=None)
+    is_stopped = after.finished or any(_is_needed(spec, pod) for pod in terminal)
+    return after if is_stopped else replace(after, phase=None)
+
+
+def _is_needed(spec: RLJobSpec, pod: PodView) -> bool:
+    return pod.component is not Component.REWARD or pod.index < spec.reward.pods
+
+
+def _replaced(
+    spec: RLJobSpec, current: LifecycleProgress, ended: Sequence[PodView], now: datetime
+) -> LifecycleProgress:
+    """Decide when pods that have ended are replaced: what the cluster has ended at once."""
+    ends = [(pod, ending(pod)) for pod in ended]
+    for pod, end in ends:
         if end is Ending.CRASHED:
-            return _count_failure(spec, current, pod, now, new_attempt=False)
-    for pod, end in ended:
+            return count_failure(spec, current, pod, now, new_attempt=False)
+    for pod, end in ends:
         if end is Ending.SUCCEEDED or (end is Ending.INTERRUPTED and not ended_by_cluster(pod)):
             return replace(
                 current,
@@ -273,65 +267,3 @@ def _advance_peers(
                 message=describe_end(pod),
             )
     return current
-
-
-def _interrupted(current: LifecycleProgress, coordinator: PodView, now: datetime) -> LifecycleProgress:
-    """Start a new attempt: at once, unless the cluster has ended the coordinator before and the job got no further."""
-    delay = QUIET_RESTART_DELAY if is_rejected(coordinator) else timedelta()
-    if ended_by_cluster(coordinator) or is_rejected(coordinator):
-        current = _counted_since_checkpoint(current)
-        if current.interruptions > 0:
-            delay = max(delay, backoff(current.interruptions))
-        current = replace(current, interruptions=current.interruptions + 1)
-    what = describe_end(coordinator)
-    return _restart(current, RestartReason.COORDINATOR_INTERRUPTED, what, now + delay)
-
-
-def _counted_since_checkpoint(current: LifecycleProgress) -> LifecycleProgress:
-    """Count again from zero if there is a newer checkpoint than when failures and interruptions were last counted."""
-    if current.checkpoint_step <= current.counted_at_step:
-        return current
-    return replace(current, failures=0, interruptions=0, counted_at_step=current.checkpoint_step)
-
-
-def _restart(current: LifecycleProgress, reason: RestartReason, message: str, starts_at: datetime) -> LifecycleProgress:
-    """Start a new attempt without counting a failure."""
-    attempt = current.attempt + 1
-    return replace(
-        current,
-        attempt=attempt,
-        restart_time=rfc3339(starts_at),
-        phase=Phase.RESTARTING,
-        reason=reason,
-        message=message,
-        events=(Event("Warning", reason, f"{message}; attempt {attempt} starts", f"attempt-{attempt}"),),
-    )
-
-
-def _count_failure(
-    spec: RLJobSpec, current: LifecycleProgress, pod: PodView, now: datetime, *, new_attempt: bool
-) -> LifecycleProgress:
-    current = _counted_since_checkpoint(current)
-    failures = current.failures + 1
-    what = describe_end(pod)
-    if failures > spec.backoff_limit:
-        failed = replace(current, failures=failures)
-        since = f" since the checkpoint of step {current.counted_at_step}" if current.counted_at_step else ""
-        message = (
-            f"{failures} failures{since} are more than backoffLimit ({spec.backoff_limit}) allows; the last: {what}"
-        )
-        return finish(failed, Phase.FAILED, FailedReason.BACKOFF_LIMIT_EXCEEDED, message, now)
-    delay = backoff(failures)
-    attempt = current.attempt + 1 if new_attempt else current.attempt
-    subject = f"attempt {attempt}" if new_attempt else "its replacement"
-    reason = RestartReason.COORDINATOR_FAILED if new_attempt else RestartReason.POD_FAILED
-    return replace(
-        current,
-        attempt=attempt,
-        failures=failures,
-        restart_time=rfc3339_not_before(now + delay),
-        phase=Phase.RESTARTING,
-        reason=reason,
-        message=what,
-        events=(Event("Warning", reason, f"{what}; {subject} starts in {delay.seconds} s", f"failure-{pod.uid}"),),
-    )

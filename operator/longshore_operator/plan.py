@@ -41,6 +41,9 @@ class Apply(_Child):
 class CreateOnce(_Child):
     """Create a child unless one of that name exists; it is never read nor changed (Secrets)."""
 
+    is_again: bool = False
+    """Whether an earlier attempt had it, so that it exists unless somebody has deleted it."""
+
 
 @dataclass(frozen=True, slots=True)
 class CreatePod:

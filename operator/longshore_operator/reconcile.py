@@ -23,6 +23,7 @@ from longshore.api.status import (
 from longshore_kube.times import rfc3339
 from longshore_operator.admission.concern import reconcile_admission
 from longshore_operator.admission.uncounted import uncounted_gpus
+from longshore_operator.attempts import finish
 from longshore_operator.children import reconcile_children
 from longshore_operator.context import Context
 from longshore_operator.converge import reconcile_pods
@@ -33,7 +34,7 @@ from longshore_operator.kueue.elsewhere import reconcile_elsewhere
 from longshore_operator.kueue.standing import standing as standing_in_queue
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.kueue.workload import is_outdated
-from longshore_operator.lifecycle import advance, expired, finish, reconcile_lifecycle, recorded_progress
+from longshore_operator.lifecycle import advance, expired, reconcile_lifecycle, recorded_progress
 from longshore_operator.notices import reconcile_notices
 from longshore_operator.observed import Observed, PodView, Standing
 from longshore_operator.outcome import Fact, Outcome, with_history

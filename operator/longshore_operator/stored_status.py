@@ -16,8 +16,8 @@ from longshore.api.mistakes import sentence
 from longshore.api.reasons import EventReason, StatusUnreadableReason
 from longshore.api.status import Assignment, Condition, ConditionType, RewardPodCounts, RLJobStatus
 from longshore_kube.times import rfc3339
+from longshore_operator.attempts import BACKOFF_LIMIT
 from longshore_operator.context import Context
-from longshore_operator.lifecycle import BACKOFF_LIMIT
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
 

@@ -94,9 +94,10 @@ class RestartReason(Reason):
     COORDINATOR_FAILED = "CoordinatorFailed", "the coordinator crashed: a new attempt after the back-off, counted"
     COORDINATOR_INTERRUPTED = (
         "CoordinatorInterrupted",
-        "the coordinator was deleted, evicted, preempted or asked to stop: a new attempt at once, not counted",
+        "the coordinator was deleted, evicted, preempted or asked to stop: a new attempt, not counted; at once, or "
+        "after a back-off if that happens again without a newer checkpoint",
     )
-    COORDINATOR_LOST = "CoordinatorLost", "the coordinator's pod is gone: a new attempt at once, not counted"
+    COORDINATOR_LOST = "CoordinatorLost", "the coordinator's pod is gone: a new attempt as after an interruption"
     SPEC_CHANGED = "SpecChanged", "pods run with other settings than the spec has: a new attempt, not counted"
     POD_FAILED = "PodFailed", "another pod crashed: it is replaced after the back-off, counted"
     POD_LEFT = "PodLeft", "another pod ended without crashing: it is replaced after 10 s, not counted"

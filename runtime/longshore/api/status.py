@@ -195,7 +195,7 @@ class RLJobStatus(ApiModel):
     failures: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Failures that count towards backoffLimit; after a newer checkpoint, the next one counts as the first."""
     interruptions: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Times in a row that the cluster ended the coordinator and no newer checkpoint was written in between."""
+    """Times in a row that something outside ended the coordinator and no newer checkpoint was written in between."""
     counted_at_step: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest checkpoint when a failure or interruption was last counted; both counts begin again after a newer one."""
     start_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})

@@ -1,4 +1,4 @@
-"""In which order a plan goes over the wire, to an API server that knows a Role late."""
+"""In which order a plan goes over the wire, to API servers that know a Role late or refuse something."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +13,17 @@ from longshore_kube.access import Access
 from longshore_operator.children import children
 from longshore_operator.execute import ApplyFailed, Executor
 from longshore_operator.kube import KubeClient
-from longshore_operator.plan import Action, DeleteJob, Event, OperatorConfig
+from longshore_operator.plan import (
+    Action,
+    CreateOnce,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    Event,
+    LabelPod,
+    OperatorConfig,
+    PatchObject,
+)
 from tests.unit.operator.model import make_job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -91,3 +101,68 @@ async def test_a_job_is_deleted_after_its_events_were_posted() -> None:
         actions = [DeleteJob("u"), Event("Normal", "Finished", "now", "finished-1")]
         await executor.run(("team", "demo"), "u", actions, NOW)
     assert server.num_events_before_deletion == 1
+
+
+class Refusing:
+    """An API server that refuses all writes to one object."""
+
+    def __init__(self, refused: str) -> None:
+        self._refused = refused
+        self.created: list[str] = []
+        """Names of pods."""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.json() if request.can_read_body else {}
+        name = request.path.rpartition("/")[2] if request.method != "POST" else body["metadata"]["name"]
+        if name == self._refused:
+            refusal = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": f"{name} is refused"}
+            return web.json_response(refusal, status=403)
+        if request.method == "POST" and body["kind"] == "Pod":
+            self.created.append(name)
+        return web.json_response(body)
+
+    async def run(self, *actions: Action) -> list[str]:
+        """Carry out what the server refuses in part; return the pods that were created."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.handle)
+        async with TestServer(app) as server, KubeClient(Access(str(server.make_url("")).rstrip("/"))) as kube:
+            executor = Executor(kube, lambda *_: None, lambda _: None, lambda *_: None)
+            with pytest.raises(ApplyFailed, match=f"{self._refused} is refused"):
+                await executor.run(("team", "demo"), "u", actions, NOW)
+        return self.created
+
+
+def _object(kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "team"}}
+
+
+PODS: tuple[Action, ...] = tuple(CreatePod(_object("Pod", name)) for name in ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        LabelPod("old", "u", {"longshore.dev/role": "trainer"}),
+        DeletePod("old", "u"),
+        PatchObject("old", "Workload@v1beta2", {}),
+        CreateOnce(_object("Secret", "old"), is_again=True),
+    ],
+    ids=lambda action: type(action).__name__,
+)
+async def test_pods_are_created_although_something_is_refused_that_they_do_not_need(action: Action) -> None:
+    """A Secret that an earlier attempt had is there, but an API server looks at quotas before it looks at names."""
+    assert await Refusing("old").run(action, *PODS) == ["a", "b"]
+
+
+async def test_a_pod_that_is_refused_keeps_no_other_from_being_created() -> None:
+    assert await Refusing("a").run(*PODS) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [CreateOnce(_object("Secret", "token")), next(child for child in CHILDREN if "Policy" in child.key[0])],
+    ids=lambda action: action.key[0],
+)
+async def test_no_pod_is_created_without_what_it_may_need(action: CreateOnce) -> None:
+    """Without its NetworkPolicy, for example, a pod could be reached by others."""
+    assert await Refusing(action.key[1]).run(action, *PODS) == []

@@ -63,6 +63,12 @@ class TestStart:
         running.pods.clear()
         assert any(isinstance(action, CreateOnce) for action in running.plan().actions)
 
+    def test_secrets_of_an_earlier_attempt_are_known_to_exist(self, running: Cluster) -> None:
+        running.children.clear()
+        running.pods.clear()
+        assert {action.is_again for action in running.plan().actions if isinstance(action, CreateOnce)} == {True}
+        assert {action.is_again for action in Cluster().plan().actions if isinstance(action, CreateOnce)} == {False}
+
     def test_the_assignment_is_written_when_the_job_starts_and_then_stays(self, running: Cluster) -> None:
         assert running.status.assignment.epoch == 1
         assert running.status.assignment.baseline.tp_size == 1

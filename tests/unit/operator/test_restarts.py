@@ -8,7 +8,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.status import Phase
 from longshore_kube.times import parse_time
-from longshore_operator.lifecycle import backoff
+from longshore_operator.attempts import backoff
 from longshore_operator.plan import Event
 from tests.unit.operator.model import ALL_PODS, START, Cluster
 
@@ -135,13 +135,19 @@ class TestCoordinatorEnds:
         assert (running.status.attempt, running.status.failures) == (2, 0)
         assert running.status.phase is Phase.RUNNING
 
-    def test_a_coordinator_that_the_cluster_ends_again_without_progress_comes_back_later_each_time(
-        self, running: Cluster
+    @pytest.mark.parametrize("what", ["evicted", "deleted", "gone"])
+    def test_a_coordinator_that_something_outside_ends_again_without_progress_comes_back_later_each_time(
+        self, running: Cluster, what: str
     ) -> None:
         """On a disk that it fills itself, a coordinator would drive other pods away from node after node."""
         waits = []
         for _ in range(8):
-            running.change("demo-coordinator", ready=False, phase="Failed", reason="Evicted", exit_code=137)
+            if what == "evicted":
+                running.change("demo-coordinator", ready=False, phase="Failed", reason="Evicted", exit_code=137)
+            elif what == "deleted":
+                running.change("demo-coordinator", ready=False, deleting=True)
+            else:
+                del running.pods["demo-coordinator"]
             running.step()
             assert running.status.restart_time is not None
             waits.append((parse_time(running.status.restart_time) - running.now).total_seconds())

@@ -121,6 +121,23 @@ def test_a_lost_extra_pod_is_replaced_and_reported(running: Cluster) -> None:
     assert running.events[-1].reason == "PodLost"
 
 
+def test_a_job_does_not_stop_for_a_reward_pod_that_it_can_do_without(running: Cluster) -> None:
+    report(running, behind(2))
+    running.exit("demo-reward-1", 139, "segmentation fault")
+    running.step()
+    assert (running.status.phase, running.condition("Ready")[0]) == (Phase.RUNNING, "True")
+    assert running.status.failures == 1
+    assert running.events[-1].message.endswith("its replacement starts in 10 s")
+    running.step()
+    assert (running.status.phase, rewards(running)) == (Phase.RUNNING, ["demo-reward-0", "demo-reward-1"])
+    running.pass_time(11)
+    running.reconcile_until_stable()
+    assert running.pods["demo-reward-1"].ready
+    running.exit("demo-reward-0", 139, "segmentation fault")
+    running.step()
+    assert (running.status.phase, running.status.failures) == (Phase.RESTARTING, 2)
+
+
 def test_load_between_two_calm_times_restarts_the_period(running: Cluster) -> None:
     report(running, behind(2))
     report(running, RewardLoad(workers=4))

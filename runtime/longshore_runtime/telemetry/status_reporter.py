@@ -4,9 +4,11 @@ The newest report also arrives: a job that waits for its turn on the GPUs has as
 makes no other one. So where the API server is away, that report is sent again.
 
 Every report is a write to the cluster's database and wakes everyone who watches the job, and a step that takes a second
-makes ten of them. So what only people look at is reported once per second; what the operator acts on, at once.
+makes ten of them. So what only people look at is reported once per second, and less often the longer the same activity
+of a step takes; what the operator acts on, at once.
 """
 
+import math
 import threading
 import time
 from typing import Final, Protocol
@@ -25,12 +27,20 @@ from longshore_runtime.telemetry.status_fields import is_urgent
 log = structlog.get_logger()
 
 PACE_S: Final = 1.0
-"""Between two reports that are not urgent."""
+"""Between two reports that are not urgent, at least."""
+SLOWEST_PACE_S: Final = 10.0
+_SHARE: Final = 0.05
+"""Of the time that an activity has taken, between two of its reports: nobody sees a bar move by less."""
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 15.0
 _MAY_PASS: Final = frozenset({401, 403, 408, 409, 429})
 """Answers to a report that is as it should be: of credentials that are renewed, and of a busy server."""
 _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
+
+
+def pace_after(elapsed_s: float, least_s: float = PACE_S) -> float:
+    """Return the pause between two reports of an activity that has taken `elapsed_s`."""
+    return max(least_s, min(_SHARE * elapsed_s, SLOWEST_PACE_S))
 
 
 class StatusSink(Protocol):
@@ -58,14 +68,17 @@ class StatusReporter:
         self._newest: RuntimeStatus | None = None
         self._waiting: RuntimeStatus | None = None
         self._is_urgent = self._closed = False
-        self._due_s = 0.0
-        """When the next report that is not urgent may be sent, by the monotonic clock."""
+        self._retry_at_s = self._sent_s = -math.inf
+        self._since_s = time.monotonic()
+        """When the activity that was reported last began; all by the monotonic clock."""
         self._thread = threading.Thread(target=self._run, name="status-reporter", daemon=True)
         self._thread.start()
 
     def report(self, status: RuntimeStatus) -> None:
         with self._changed:
             self._is_urgent = self._is_urgent or is_urgent(self._newest, status)
+            if self._newest is None or (self._newest.activity, self._newest.step) != (status.activity, status.step):
+                self._since_s = time.monotonic()
             self._newest = self._waiting = status
             self._changed.notify()
 
@@ -92,18 +105,23 @@ class StatusReporter:
                 return False
             if self._waiting is None:
                 self._waiting = status
-            self._due_s = time.monotonic() + self._retry_s
+            self._retry_at_s = time.monotonic() + self._retry_s
             self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
             return True
 
     def _next(self) -> RuntimeStatus | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting is not None or self._closed)
-            self._changed.wait_for(lambda: self._is_urgent or self._closed, max(0.0, self._due_s - time.monotonic()))
+            while not (self._is_urgent or self._closed) and (wait_s := self._due_s() - time.monotonic()) > 0:
+                self._changed.wait(wait_s)
             status, self._waiting = self._waiting, None
             self._is_urgent = False
-            self._due_s = time.monotonic() + self._pace_s
+            self._sent_s = time.monotonic()
             return status
+
+    def _due_s(self) -> float:
+        """Return when a report that is not urgent may be sent; a new activity does not wait as long as an old one."""
+        return max(self._retry_at_s, self._sent_s + pace_after(self._sent_s - self._since_s, self._pace_s))
 
     def _apply(self, status: RuntimeStatus) -> None:
         body = {

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from aiohttp import web
 
 from longshore.api.round_status import RolloutLoad, RoundKind, RoundStatus
 from longshore.api.runtime_status import Notice, RewardLoad, RuntimeActivity, RuntimeStatus
+from longshore_runtime.telemetry import status_reporter
 from longshore_runtime.telemetry.status_fields import is_urgent
-from longshore_runtime.telemetry.status_reporter import StatusReporter
+from longshore_runtime.telemetry.status_reporter import StatusReporter, pace_after
 from tests.contract.kube_client.script import Answer, Script, access_to, failure, page
 
 AN_HOUR_S = 3600.0
@@ -138,6 +140,30 @@ async def test_what_the_operator_acts_on_is_reported_at_once_with_the_figures_th
         await asyncio.to_thread(reporter.close)
     assert script.sent[1]["status"]["runtime"]["step"] in (8, 9)
     assert script.sent[-1]["status"]["runtime"]["step"] == 9
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "pause_s"), [(-math.inf, 1.0), (0.0, 1.0), (20.0, 1.0), (60.0, 3.0), (200.0, 10.0), (7200.0, 10.0)]
+)
+def test_the_longer_an_activity_takes_the_less_often_it_is_reported(elapsed_s: float, pause_s: float) -> None:
+    assert pace_after(elapsed_s) == pytest.approx(pause_s)
+    assert pace_after(elapsed_s, least_s=AN_HOUR_S) == AN_HOUR_S
+
+
+async def test_a_new_activity_is_reported_although_the_one_before_was_reported_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(status_reporter, "pace_after", lambda elapsed_s, _: AN_HOUR_S if elapsed_s >= 0 else 0.0)
+    script = Status(*[page([], 1)] * 9)
+    async with access_to(script) as access:
+        reporter = StatusReporter(access, "team", "demo", pace_s=0.0)
+        reporter.report(STEP)
+        await script.until_requested(1)
+        reporter.report(STEP.model_copy(update={"reward": 0.5}))
+        reporter.report(STEP.model_copy(update={"activity": RuntimeActivity.ROLLOUT}))
+        await script.until_requested(2)
+        await asyncio.to_thread(reporter.close)
+    assert [body["status"]["runtime"]["activity"] for body in script.sent] == ["Train", "Rollout"]
 
 
 async def test_the_last_report_does_not_wait() -> None:

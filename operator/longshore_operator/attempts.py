@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from longshore.api.reasons import FailedReason, Reason, RestartReason
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import Phase
+from longshore.api.status import MAX_CRASH_NODES, Phase
 from longshore_kube.times import rfc3339
 from longshore_operator.clock import rfc3339_not_before
 from longshore_operator.context import LifecycleProgress
@@ -67,6 +67,19 @@ def _counted_since_checkpoint(current: LifecycleProgress) -> LifecycleProgress:
     return replace(current, failures=0, interruptions=0, counted_at_step=current.checkpoint_step)
 
 
+def _with_crash_node(current: LifecycleProgress, node: str | None) -> LifecycleProgress:
+    """Remember where a pod has crashed: a sick node looks free to the scheduler."""
+    if node is None:
+        return current
+    others = (one for one in current.crash_nodes if one != node)
+    return replace(current, crash_nodes=(*others, node)[-MAX_CRASH_NODES:])
+
+
+def forgiven(current: LifecycleProgress) -> LifecycleProgress:
+    """Return the progress of a job that begins as if nothing had happened, since its spec may have been corrected."""
+    return replace(current, failures=0, interruptions=0, crash_nodes=())
+
+
 def restarted(
     current: LifecycleProgress, reason: RestartReason, message: str, starts_at: datetime
 ) -> LifecycleProgress:
@@ -87,7 +100,7 @@ def count_failure(
     spec: RLJobSpec, current: LifecycleProgress, pod: PodView, now: datetime, *, new_attempt: bool
 ) -> LifecycleProgress:
     """Replace a pod that has crashed, or start a new attempt, after the back-off; or end the job."""
-    current = _counted_since_checkpoint(current)
+    current = _with_crash_node(_counted_since_checkpoint(current), pod.node)
     failures = current.failures + 1
     what = describe_end(pod)
     if failures > spec.backoff_limit:

@@ -28,6 +28,8 @@ class LifecycleProgress:
     """Newest checkpoint when a failure or interruption was last counted."""
     checkpoint_step: int = 0
     """Of the newest checkpoint; 0: there is none."""
+    crash_nodes: tuple[str, ...] = ()
+    """Nodes of the last pods that crashed, the newest last."""
     reason: str = ""
     """Reason and message of the last transition, for the condition that goes with it."""
     message: str = ""

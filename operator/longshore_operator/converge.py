@@ -26,6 +26,7 @@ from longshore_operator.pod_group.concern import may_create_members
 from longshore_operator.pod_sets import pod_set
 from longshore_operator.sharing.placement import placed_by_shares
 from longshore_operator.size import num_granted, num_needed, num_wanted
+from longshore_operator.topology import avoiding
 
 _Build = Callable[[RLJob, OperatorConfig, int, int, str], dict[str, Any]]
 """Job, operator, attempt, index and coordinator's address -> the manifest of a pod."""
@@ -150,7 +151,7 @@ def _creation(context: Context, manifest: dict[str, Any], component: Component, 
     if kind is not None and component is not Component.COORDINATOR:
         group = names.pod_group(Identity.of(context.job).name)
         manifest = joined(manifest, kind, group, context.job.spec.scheduling.group_scheduler)
-    return CreatePod(manifest)
+    return CreatePod(avoiding(manifest, context.progress.crash_nodes))
 
 
 def _as_started(context: Context) -> RLJob:

@@ -23,7 +23,15 @@ from longshore.api.reasons import (
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import parse_time, rfc3339
-from longshore_operator.attempts import QUIET_RESTART_DELAY, count_failure, finish, interrupted, lost, restarted
+from longshore_operator.attempts import (
+    QUIET_RESTART_DELAY,
+    count_failure,
+    finish,
+    forgiven,
+    interrupted,
+    lost,
+    restarted,
+)
 from longshore_operator.clock import next_of, rfc3339_not_before
 from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.ending import Ending, describe_end, ended_by_cluster, ending
@@ -74,6 +82,7 @@ def recorded_progress(status: RLJobStatus, now: datetime) -> LifecycleProgress:
         failures=status.failures,
         interruptions=status.interruptions,
         counted_at_step=status.counted_at_step,
+        crash_nodes=tuple(status.crash_nodes),
         checkpoint_step=(status.runtime.checkpoint_step or 0) if status.runtime is not None else 0,
         phase=status.phase if is_finished else None,
         start_time=status.start_time,
@@ -93,6 +102,7 @@ def reconcile_lifecycle(context: Context) -> Outcome:
             failures=progress.failures,
             interruptions=progress.interruptions,
             counted_at_step=progress.counted_at_step,
+            crash_nodes=list(progress.crash_nodes),
             start_time=progress.start_time,
             restart_time=progress.restart_time,
             completion_time=progress.completion_time,
@@ -169,12 +179,10 @@ def _suspend(current: LifecycleProgress, status: RLJobStatus) -> LifecycleProgre
 
 def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) -> LifecycleProgress:
     """Wait for admission. A running job stops as if suspended, and later continues from its newest checkpoint."""
-    was_suspended, was_active = status.phase is Phase.SUSPENDED, status.attempt > 0
+    was_active = status.attempt > 0
     queued = replace(
-        current,
+        forgiven(current) if status.phase is Phase.SUSPENDED else current,
         phase=Phase.QUEUED,
-        failures=0 if was_suspended else current.failures,
-        interruptions=0 if was_suspended else current.interruptions,
         start_time=None,
         restart_time=None,
         reason=standing.reason,
@@ -192,10 +200,8 @@ def _begin(current: LifecycleProgress, status: RLJobStatus, now: datetime) -> Li
     reason = SuspendedReason.RESUMED if resumed else EventReason.STARTED
     message = f"the job {'resumes' if resumed else 'starts'} with attempt {attempt}"
     return replace(
-        current,
+        current if status.phase is Phase.QUEUED else forgiven(current),
         attempt=attempt,
-        failures=current.failures if status.phase is Phase.QUEUED else 0,
-        interruptions=current.interruptions if status.phase is Phase.QUEUED else 0,
         start_time=rfc3339(now),
         restart_time=rfc3339(now),
         reason=reason,

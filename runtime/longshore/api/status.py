@@ -11,6 +11,10 @@ from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import JobSize, RuntimeStatus
 from longshore.api.sharing import SharingStatus
 
+MAX_CRASH_NODES = 3
+"""A job that crashes wherever it runs must not run out of nodes that it prefers."""
+_NODE_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
 
 class Phase(StrEnum):
     """State of a job in one word, for people."""
@@ -198,6 +202,10 @@ class RLJobStatus(ApiModel):
     """Times in a row that something outside ended the coordinator and no newer checkpoint was written in between."""
     counted_at_step: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Newest checkpoint when a failure or interruption was last counted; both counts begin again after a newer one."""
+    crash_nodes: list[Annotated[str, Field(max_length=253, pattern=_NODE_NAME)]] = Field(
+        default_factory=list, max_length=MAX_CRASH_NODES
+    )
+    """Nodes of the last pods that crashed, the newest last; new pods prefer other nodes."""
     start_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     """When the job became active, for the first time or after a suspension."""
     restart_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})

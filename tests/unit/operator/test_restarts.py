@@ -345,3 +345,47 @@ class TestLostNode:
         assert running.pods["demo-worker-0"].ready
         assert {name: running.pods[name].uid for name in others} == before
         assert (running.status.attempt, running.status.failures) == (1, 0)
+
+
+def avoided(cluster: Cluster, name: str) -> list[str]:
+    """Nodes that a pod would rather not have."""
+    affinity = cluster.manifests["Pod", name]["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("preferredDuringSchedulingIgnoredDuringExecution", [])
+    return [node for term in terms for field in term["preference"]["matchFields"] for node in field["values"]]
+
+
+class TestSickNodes:
+    def crash(self, cluster: Cluster, node: str, name: str = "demo-worker-1") -> None:
+        cluster.change(name, node=node)
+        cluster.exit(name, 1, "CUDA error: uncorrectable ECC error")
+        cluster.step()
+        cluster.reconcile_until_stable()
+        cluster.pass_time(361)
+        cluster.reconcile_until_stable()
+
+    def test_pods_that_are_created_after_a_crash_prefer_other_nodes(self, running: Cluster) -> None:
+        self.crash(running, "sick")
+        assert (avoided(running, "demo-worker-1"), avoided(running, "demo-worker-0")) == (["sick"], [])
+        running.change("demo-coordinator", phase="Failed", reason="Evicted", ready=False)
+        running.reconcile_until_stable()
+        assert all(avoided(running, name) == ["sick"] for name in running.names())
+
+    def test_the_last_three_are_remembered_also_beyond_a_checkpoint(self, running: Cluster) -> None:
+        for step, node in enumerate(["a", "b", "c", "b", "d"], start=1):
+            running.report(RuntimeStatus(attempt=running.status.attempt, checkpoint_step=step))
+            self.crash(running, node)
+        assert running.status.crash_nodes == ["c", "b", "d"]
+        assert running.status.phase is Phase.RUNNING
+
+    def test_an_eviction_says_nothing_about_a_node(self, running: Cluster) -> None:
+        running.change("demo-worker-0", phase="Failed", reason="Evicted", ready=False, node="full")
+        running.reconcile_until_stable()
+        assert avoided(running, "demo-worker-0") == []
+
+    def test_a_suspension_makes_the_job_forget_them(self, running: Cluster) -> None:
+        self.crash(running, "sick")
+        for suspend in (True, False):
+            running.spec, running.generation = {"suspend": suspend}, running.generation + 1
+            running.reconcile_until_stable()
+        assert running.status.crash_nodes == []
+        assert avoided(running, "demo-worker-1") == []

@@ -6,6 +6,7 @@ import pytest
 
 from longshore_operator import pods
 from longshore_operator.plan import OperatorConfig
+from longshore_operator.topology import avoiding
 from tests.unit.operator.model import make_job
 
 CONFIG = OperatorConfig(runtime_image="runtime:1")
@@ -73,3 +74,16 @@ def test_the_affinity_of_a_template_is_added() -> None:
     nodes = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
     spec = worker({"spec": {"affinity": nodes}}, topology={"key": RACK})
     assert spec["affinity"].keys() == {"nodeAffinity", "podAffinity"}
+
+
+def test_nodes_are_avoided_besides_what_a_template_says_about_nodes() -> None:
+    own = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}}
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    template = {"spec": {"affinity": {"nodeAffinity": {preferred: [own]}, "podAffinity": {}}}}
+    pod = {"spec": worker(template)}
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("a", "b")]
+    wanted = [own, {"weight": 100, "preference": {"matchFields": fields}}]
+    assert avoiding(pod, ["a", "b"])["spec"]["affinity"]["nodeAffinity"] == {preferred: wanted}
+    assert avoiding(pod, []) == pod
+    for odd in ("a", {"nodeAffinity": "a"}, {"nodeAffinity": {preferred: "a"}}):
+        assert avoiding({"spec": {"affinity": odd}}, ["a"]) == {"spec": {"affinity": odd}}, "the API server refuses it"

@@ -46,6 +46,8 @@ class _Findings:
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Fields, and the keys that decided them."""
     converted: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    """Keys of entries that nothing prevented."""
     same: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
@@ -90,21 +92,20 @@ def _take(found: _Findings, outcome: EntryOutcome, keys: tuple[str, ...], all_ke
     found.to_do += outcome.to_do
     found.left_out |= outcome.lost
     found.beside_learning |= outcome.beside_learning
+    found.taken |= set(keys)
     for key in keys:
-        if key not in outcome.lost:
+        if outcome.fields and key not in outcome.lost:
             found.converted[key] = (*found.converted.get(key, ()), *outcome.fields)
 
 
 def _sort_the_rest(system: System, settings: ForeignSettings, found: _Findings) -> None:
-    """Keys that no entry takes or that decide nothing, and defaults of the other system that have no field."""
+    """Keys that decide no field, and defaults of the other system that have none."""
     given = settings.given
     for key in given:
-        if key in found.converted:
-            if not found.converted[key]:
-                del found.converted[key]
-                found.same += [] if key in found.left_out else [key]
+        if key in found.converted or key in found.left_out:
             continue
-        if key in found.left_out or any(one.matches(key) for one in system.entries):
+        if any(one.matches(key) for one in system.entries):
+            found.same += [key] if key in found.taken else []
             continue
         about, value = next((one for one in system.ignored if one.matches(key)), None), settings.plain(key)
         if about is None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from longshore.api.names import Component
 from longshore.api.reasons import FailedReason, Reason, RestartReason
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import MAX_CRASH_NODES, Phase
@@ -17,6 +18,11 @@ BACKOFF_BASE = timedelta(seconds=10)
 BACKOFF_LIMIT = timedelta(minutes=6)
 QUIET_RESTART_DELAY = timedelta(seconds=10)
 """Delay before a pod that ended without crashing is replaced: its coordinator is probably ending too."""
+EXTRA_POD_DELAY = timedelta(minutes=1)
+"""Delay before a reward pod that crashed is replaced, if the job can do without it."""
+_WITH_GPUS = frozenset({Component.WORKER, Component.TRAINER, Component.JUDGE})
+_KILLED = 137
+"""Exit code of a container that was killed, mostly because it took more memory than it may."""
 
 
 def backoff(failures: int) -> timedelta:
@@ -54,10 +60,39 @@ def _restarted_again(
     current: LifecycleProgress, reason: RestartReason, message: str, now: datetime, least: timedelta = timedelta()
 ) -> LifecycleProgress:
     """Start a new attempt: at once, unless this has happened before and the job got no further."""
+    counted, delay = _interruption(current)
+    return restarted(counted, reason, message, now, max(least, delay))
+
+
+def squeezed_out(current: LifecycleProgress, pod: PodView, now: datetime) -> LifecycleProgress:
+    """Replace a pod that a node under pressure has ended: at once, unless that has happened before."""
+    counted, delay = _interruption(current)
+    return put_off(counted, pod, now, delay)
+
+
+def _interruption(current: LifecycleProgress) -> tuple[LifecycleProgress, timedelta]:
+    """Count an interruption; return the wait for what comes after it."""
     current = _counted_since_checkpoint(current)
     delay = backoff(current.interruptions) if current.interruptions > 0 else timedelta()
-    counted = replace(current, interruptions=current.interruptions + 1)
-    return restarted(counted, reason, message, now + max(least, delay))
+    return replace(current, interruptions=current.interruptions + 1), delay
+
+
+def put_off(current: LifecycleProgress, pod: PodView, now: datetime, delay: timedelta) -> LifecycleProgress:
+    """Replace a pod that has not crashed after a delay."""
+    return replace(
+        current,
+        restart_time=rfc3339_not_before(now + delay) if delay else rfc3339(now),
+        phase=Phase.RESTARTING,
+        reason=RestartReason.POD_LEFT,
+        message=describe_end(pod),
+    )
+
+
+def extra_crashed(current: LifecycleProgress, pod: PodView, now: datetime) -> LifecycleProgress:
+    """Replace a pod that the job can do without, after a delay. That it crashes is no failure of the job."""
+    message = f"{describe_end(pod)}; its replacement starts in {EXTRA_POD_DELAY.seconds} s"
+    event = Event("Warning", RestartReason.POD_FAILED, message, f"failure-{pod.uid}")
+    return replace(current, restart_time=rfc3339_not_before(now + EXTRA_POD_DELAY), events=(event,))
 
 
 def _counted_since_checkpoint(current: LifecycleProgress) -> LifecycleProgress:
@@ -67,32 +102,36 @@ def _counted_since_checkpoint(current: LifecycleProgress) -> LifecycleProgress:
     return replace(current, failures=0, interruptions=0, counted_at_step=current.checkpoint_step)
 
 
-def _with_crash_node(current: LifecycleProgress, node: str | None) -> LifecycleProgress:
-    """Remember where a pod has crashed: a sick node looks free to the scheduler."""
-    if node is None:
+def _with_crash_node(current: LifecycleProgress, pod: PodView) -> LifecycleProgress:
+    """Remember where a pod with GPUs has crashed: a sick node looks free to the scheduler."""
+    exceeds_limits = pod.exit_code == _KILLED or pod.reason == "Evicted"  # It would do so on every node.
+    if pod.node is None or pod.component not in _WITH_GPUS or exceeds_limits:
         return current
-    others = (one for one in current.crash_nodes if one != node)
-    return replace(current, crash_nodes=(*others, node)[-MAX_CRASH_NODES:])
+    others = (one for one in current.crash_nodes if one != pod.node)
+    return replace(current, crash_nodes=(*others, pod.node)[-MAX_CRASH_NODES:])
 
 
 def forgiven(current: LifecycleProgress) -> LifecycleProgress:
     """Return the progress of a job that begins as if nothing had happened, since its spec may have been corrected."""
-    return replace(current, failures=0, interruptions=0, crash_nodes=())
+    return replace(current, failures=0, interruptions=0, counted_at_step=0, crash_nodes=())
 
 
 def restarted(
-    current: LifecycleProgress, reason: RestartReason, message: str, starts_at: datetime
+    current: LifecycleProgress, reason: RestartReason, message: str, now: datetime, delay: timedelta = timedelta()
 ) -> LifecycleProgress:
     """Start a new attempt without counting a failure."""
     attempt = current.attempt + 1
+    when = f" in {delay.seconds} s" if delay else ""
+    if current.interruptions > 1:
+        when += f", after {current.interruptions} interruptions without a newer checkpoint"
     return replace(
         current,
         attempt=attempt,
-        restart_time=rfc3339(starts_at),
+        restart_time=rfc3339_not_before(now + delay) if delay else rfc3339(now),
         phase=Phase.RESTARTING,
         reason=reason,
         message=message,
-        events=(Event("Warning", reason, f"{message}; attempt {attempt} starts", f"attempt-{attempt}"),),
+        events=(Event("Warning", reason, f"{message}; attempt {attempt} starts{when}", f"attempt-{attempt}"),),
     )
 
 
@@ -100,7 +139,7 @@ def count_failure(
     spec: RLJobSpec, current: LifecycleProgress, pod: PodView, now: datetime, *, new_attempt: bool
 ) -> LifecycleProgress:
     """Replace a pod that has crashed, or start a new attempt, after the back-off; or end the job."""
-    current = _with_crash_node(_counted_since_checkpoint(current), pod.node)
+    current = _with_crash_node(_counted_since_checkpoint(current), pod)
     failures = current.failures + 1
     what = describe_end(pod)
     if failures > spec.backoff_limit:

@@ -15,7 +15,7 @@ from longshore.api.status import PodCounts, RLJobStatus
 from longshore_kube.times import parse_time
 from longshore_operator import pods as build
 from longshore_operator.context import Context
-from longshore_operator.ending import Ending, describe_end, ending
+from longshore_operator.ending import describe_end, ended_by_cluster
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.workload import placed
 from longshore_operator.observed import PodPlacement, PodView
@@ -86,12 +86,13 @@ def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
     backs_off_until = restart_at if restart_at is not None and restart_at > context.now else None
     coordinator = next((pod for pod in pods if pod.component is Component.COORDINATOR), None)
     if coordinator is None:
-        return _create_coordinator(context) if backs_off_until is None else (), backs_off_until
+        # Another pass at once sees it: it may be gone again before anything else happens.
+        return (_create_coordinator(context), context.now) if backs_off_until is None else ((), backs_off_until)
     count = _num_peers(context.job.spec, num_wanted(context), context.decided.rewards.desired)
     unwanted = _delete(pod for pod in pods if _is_unwanted(pod, count, may_replace=backs_off_until is None))
-    if restart_at is not None:
-        return unwanted, backs_off_until
-    return chain(unwanted, _create_peers(context, coordinator, count)), None
+    if backs_off_until is not None and not any(pod.terminal for pod in pods):
+        return unwanted, backs_off_until  # What waits was removed by somebody else.
+    return chain(unwanted, _create_peers(context, coordinator, count)), backs_off_until
 
 
 def _is_unwanted(pod: PodView, count: dict[Component, int], *, may_replace: bool) -> bool:
@@ -99,7 +100,7 @@ def _is_unwanted(pod: PodView, count: dict[Component, int], *, may_replace: bool
         return False
     if pod.index >= count[pod.component]:
         return True
-    return pod.terminal and (may_replace or ending(pod) is Ending.INTERRUPTED)
+    return pod.terminal and (may_replace or ended_by_cluster(pod))
 
 
 def _stopping(pods: Sequence[PodView]) -> Sequence[PodView]:

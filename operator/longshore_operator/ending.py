@@ -47,8 +47,14 @@ def is_rejected(pod: PodView) -> bool:
 
 
 def _is_turned_away(pod: PodView) -> bool:
-    """Whether a node under pressure did not even start it."""
-    return pod.reason == "Evicted" and "The node had condition" in pod.termination_message
+    """Whether a node under pressure, or one that shuts down, did not even start it."""
+    is_late = pod.reason == "NodeShutdown" and "was rejected" in pod.termination_message
+    return is_late or (pod.reason == "Evicted" and "The node had condition" in pod.termination_message)
+
+
+def is_squeezed_out(pod: PodView) -> bool:
+    """Whether a node under pressure ended it, perhaps because of what it does itself, which it would do elsewhere."""
+    return pod.terminal and pod.reason == "Evicted" and not is_rejected(pod)
 
 
 def _is_over_its_limit(pod: PodView) -> bool:
@@ -75,5 +81,7 @@ def describe_end(pod: PodView) -> str:
 
 
 def ended_by_cluster(pod: PodView) -> bool:
-    """Return whether the cluster ended it, which then finds it another place."""
-    return bool(pod.disruption) or (pod.reason in _INTERRUPTED_REASONS and not is_rejected(pod))
+    """Return whether the cluster ended it for reasons of its own; it then finds it another place."""
+    if is_rejected(pod) or is_squeezed_out(pod):
+        return False
+    return bool(pod.disruption) or pod.reason in _INTERRUPTED_REASONS

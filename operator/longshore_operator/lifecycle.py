@@ -26,15 +26,18 @@ from longshore_kube.times import parse_time, rfc3339
 from longshore_operator.attempts import (
     QUIET_RESTART_DELAY,
     count_failure,
+    extra_crashed,
     finish,
     forgiven,
     interrupted,
     lost,
+    put_off,
     restarted,
+    squeezed_out,
 )
-from longshore_operator.clock import next_of, rfc3339_not_before
+from longshore_operator.clock import next_of
 from longshore_operator.context import Context, LifecycleProgress
-from longshore_operator.ending import Ending, describe_end, ended_by_cluster, ending
+from longshore_operator.ending import Ending, ended_by_cluster, ending, is_squeezed_out
 from longshore_operator.identity import Identity
 from longshore_operator.observed import PodView, Standing
 from longshore_operator.outcome import Fact, Outcome
@@ -227,9 +230,8 @@ def _advance_attempt(
     if end is Ending.CRASHED:
         return count_failure(spec, current, coordinator, now, new_attempt=True)
     if settings_changed:
-        return restarted(
-            current, RestartReason.SPEC_CHANGED, "its pods run with other settings than the spec has now", now
-        )
+        why = "its pods run with other settings than the spec has now"
+        return restarted(current, RestartReason.SPEC_CHANGED, why, now)
     return _advance_peers(spec, current, peers, now)
 
 
@@ -246,7 +248,9 @@ def _advance_peers(
     elif terminal:
         after = replace(current, phase=Phase.RESTARTING)
     else:
-        after = replace(current, restart_time=None)
+        # Somebody may have removed what waits, which does not come back earlier for that.
+        waits = parse_time(current.restart_time) > now
+        after = current if waits else replace(current, restart_time=None)
     is_stopped = after.finished or any(_is_needed(spec, pod) for pod in terminal)
     return after if is_stopped else replace(after, phase=None)
 
@@ -258,18 +262,13 @@ def _is_needed(spec: RLJobSpec, pod: PodView) -> bool:
 def _replaced(
     spec: RLJobSpec, current: LifecycleProgress, ended: Sequence[PodView], now: datetime
 ) -> LifecycleProgress:
-    """Decide when pods that have ended are replaced: what the cluster has ended at once."""
-    ends = [(pod, ending(pod)) for pod in ended]
-    for pod, end in ends:
-        if end is Ending.CRASHED:
-            return count_failure(spec, current, pod, now, new_attempt=False)
-    for pod, end in ends:
-        if end is Ending.SUCCEEDED or (end is Ending.INTERRUPTED and not ended_by_cluster(pod)):
-            return replace(
-                current,
-                restart_time=rfc3339_not_before(now + QUIET_RESTART_DELAY),
-                phase=Phase.RESTARTING,
-                reason=RestartReason.POD_LEFT,
-                message=describe_end(pod),
-            )
-    return current
+    """Decide when pods that have ended are replaced: what the cluster has ended for reasons of its own, at once."""
+    crashed = [pod for pod in ended if ending(pod) is Ending.CRASHED]
+    if needed := next((pod for pod in crashed if _is_needed(spec, pod)), None):
+        return count_failure(spec, current, needed, now, new_attempt=False)
+    for pod in ended:
+        if is_squeezed_out(pod):
+            return squeezed_out(current, pod, now)
+        if pod not in crashed and not ended_by_cluster(pod):
+            return put_off(current, pod, now, QUIET_RESTART_DELAY)
+    return extra_crashed(current, crashed[0], now) if crashed else current

@@ -1,13 +1,18 @@
 """Jobs whose volume only one node can mount: which node that is, and how all of their pods get there."""
 
+from collections.abc import Sequence
 from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from longshore.api import names
 from longshore.api.names import Component
-from longshore.api.pods import AccessMode, PodOptions, Storage, Workers
+from longshore.api.pods import AccessMode, PodOptions, Storage, Toleration, Workers
 from longshore.api.rljob import RLJob
 from longshore_operator.identity import Identity
+from longshore_operator.observed import PodView
 
+_TOLERATIONS: Final = TypeAdapter(list[Toleration])
 _NODE: Final = "kubernetes.io/hostname"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -19,10 +24,35 @@ def placed(options: PodOptions, component: Component, workers: Workers, storage:
     """
     if not _is_on_one_node(storage):
         return options
-    fields: dict[str, Any] = {"tolerations": options.tolerations or workers.tolerations}
+    selector, tolerations = _nodes_of(workers)
+    fields: dict[str, Any] = {"tolerations": options.tolerations or tolerations}
     if component is Component.COORDINATOR:
-        fields["node_selector"] = options.node_selector or workers.node_selector
+        fields["node_selector"] = options.node_selector or selector
     return options.model_copy(update=fields)
+
+
+def _nodes_of(workers: Workers) -> tuple[dict[str, str], list[Toleration]]:
+    """Return the node selector and the tolerations of workers, with those of their template."""
+    spec = workers.template.get("spec")
+    template = spec if isinstance(spec, dict) else {}
+    selector = template.get("nodeSelector")
+    try:
+        tolerations = _TOLERATIONS.validate_python(template.get("tolerations") or [])
+    except ValidationError:
+        tolerations = []  # The API server refuses the pods that have them.
+    more = selector if isinstance(selector, dict) else {}
+    return {**workers.node_selector, **more}, [*workers.tolerations, *tolerations]
+
+
+def advice(job: RLJob, pods: Sequence[PodView], pod: PodView) -> str:
+    """Return why no node fits a pod that must be where the coordinator is, and what to do; else nothing."""
+    coordinator = next((one for one in pods if one.component is Component.COORDINATOR and one.node), None)
+    if coordinator is None or pod.component is Component.COORDINATOR or not _is_on_one_node(job.spec.storage):
+        return ""
+    return (
+        f"; its volume is ReadWriteOnce, so all pods must be on {coordinator.node}, where the coordinator is: set "
+        "spec.workers.nodeSelector to nodes that have room for all of them, or take a volume that is ReadWriteMany"
+    )
 
 
 def follow_coordinator(pod: dict[str, Any], job: RLJob) -> None:

@@ -7,6 +7,7 @@ from longshore.api.reasons import ReadyReason, ScheduledReason
 from longshore.api.runtime_status import ENDING_ACTIVITIES
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import ConditionStatus, ConditionType, Phase, RLJobStatus
+from longshore_operator import one_node
 from longshore_operator.context import Context
 from longshore_operator.converge import num_required
 from longshore_operator.observed import NORMAL_WAITS, ClaimView, PodView
@@ -26,7 +27,7 @@ def reconcile_readiness(context: Context) -> Outcome:
     ready = next(_obstacles(context, pods, num_pods), None) or _all_ready(context, num_pods)
     facts = {ConditionType.READY: ready}
     if context.progress.active:
-        facts[ConditionType.SCHEDULED] = _scheduled(pods, num_pods)
+        facts[ConditionType.SCHEDULED] = _scheduled(context, pods, num_pods)
     phase = _phase(context, is_ready=ready.holds)
     return Outcome(events=_events(context, facts), conditions=facts, status=RLJobStatus(phase=phase))
 
@@ -37,10 +38,10 @@ def _is_extra(context: Context, pod: PodView) -> bool:
     return pod.index >= needed.get(pod.component, pod.index + 1)
 
 
-def _scheduled(pods: Sequence[PodView], num_pods: int) -> Fact:
+def _scheduled(context: Context, pods: Sequence[PodView], num_pods: int) -> Fact:
     for pod in pods:
         if pod.unschedulable is not None and not pod.scheduled:
-            message = f"{pod.name}: {pod.unschedulable}"
+            message = f"{pod.name}: {pod.unschedulable}{one_node.advice(context.job, pods, pod)}"
             return Fact(False, ScheduledReason.UNSCHEDULABLE, message)
     num_scheduled = sum(pod.scheduled for pod in pods)
     if num_scheduled < num_pods:
@@ -50,11 +51,16 @@ def _scheduled(pods: Sequence[PodView], num_pods: int) -> Fact:
 
 
 def _events(context: Context, facts: dict[ConditionType, Fact]) -> tuple[Event, ...]:
-    """Return an event when a pod becomes unschedulable."""
-    before, now = context.job.status.condition(ConditionType.SCHEDULED), facts.get(ConditionType.SCHEDULED)
-    if now is None or now.reason != ScheduledReason.UNSCHEDULABLE or (before and before.reason == now.reason):
-        return ()
-    return (Event("Warning", now.reason, now.message, f"unschedulable-{context.progress.attempt}"),)
+    """Return events when a pod becomes unschedulable, and when a job that runs lacks a change."""
+    status, attempt = context.job.status, context.progress.attempt
+    before, now = status.condition(ConditionType.SCHEDULED), facts.get(ConditionType.SCHEDULED)
+    events = []
+    if now is not None and now.reason == ScheduledReason.UNSCHEDULABLE and not (before and before.reason == now.reason):
+        events.append(Event("Warning", now.reason, now.message, f"unschedulable-{attempt}"))
+    was_ready, refusal = status.condition(ConditionType.READY), _refusal(context)
+    if facts[ConditionType.READY].holds and refusal is not None and not (was_ready and refusal in was_ready.message):
+        events.append(Event("Warning", ReadyReason.APPLY_FAILED, refusal, f"refused-{attempt}-{refusal}"))
+    return tuple(events)
 
 
 def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iterator[Fact]:
@@ -90,9 +96,9 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
 
 
 def _all_ready(context: Context, num_pods: int) -> Fact:
-    """Return that the job runs. What the API server refuses then concerns pods or objects that it can do without."""
+    """Return that the job runs, although the API server may refuse a change: one more pod, or a right."""
     refusal = _refusal(context)
-    more = "" if refusal is None else f"; the API server refuses a change that it can do without: {refusal}"
+    more = "" if refusal is None else f"; but a change cannot be made: {refusal}"
     return Fact(True, ReadyReason.PODS_READY, f"all {num_pods} pods are ready{more}")
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from typing import Final
 
 _LIMIT_BELOW_REQUEST: Final = re.compile(r"must be less than or equal to .*limit")
-_LIMITS_ARE_REQUIRED: Final = re.compile(r"must specify .*\blimits\.")
-_REQUESTS_ARE_REQUIRED: Final = re.compile(r"must specify ")
+_QUOTA_OF_PODS: Final = re.compile(r"^pods? .*failed quota: [^:]+: must specify (?P<what>.+)", re.IGNORECASE)
+_CONTAINERS: Final = re.compile(r"for: ([\w.,-]+)")
+_OURS: Final = "longshore"
 
 
 def with_advice(refusal: str, components: Iterable[str]) -> str:
@@ -21,11 +22,15 @@ def with_advice(refusal: str, components: Iterable[str]) -> str:
             f"{refusal}; that limit is one of the template or of a LimitRange of the namespace: set higher limits of "
             f"the container longshore in {templates}, or lower resources there"
         )
-    if _LIMITS_ARE_REQUIRED.search(refusal):
-        return f"{refusal}; set them as limits of the container longshore in {templates}"
-    if _REQUESTS_ARE_REQUIRED.search(refusal):
-        return f"{refusal}; set them in resources of {_listed(fields)}"
-    return refusal
+    required = _QUOTA_OF_PODS.search(refusal)
+    if required is None:
+        return refusal
+    containers = {name: None for names in _CONTAINERS.findall(required["what"]) for name in names.split(",")} or [_OURS]
+    if "limits." in required["what"] or list(containers) != [_OURS]:
+        what = "limits" if "limits." in required["what"] else "resources"
+        plural = "s" if len(containers) > 1 else ""
+        return f"{refusal}; set them as {what} of the container{plural} {_listed(list(containers))} in {templates}"
+    return f"{refusal}; set them in resources of {_listed(fields)}"
 
 
 def _listed(words: list[str]) -> str:

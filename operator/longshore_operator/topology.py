@@ -14,7 +14,8 @@ _IS_GPU_POD: Final = {"key": names.LABEL_COMPONENT, "operator": "In", "values": 
 _NODE: Final = "kubernetes.io/hostname"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _WEIGHT_TOGETHER: Final = 100
-_WEIGHT_ELSEWHERE: Final = 100
+_WEIGHT_ELSEWHERE: Final = 75
+"""Between the two: a job stays together, and is not packed onto a node where its pods crash."""
 _WEIGHT_PACKED: Final = 50
 """Below that of the topology: packing chooses among the nodes that suit the job."""
 

@@ -100,7 +100,11 @@ class RestartReason(Reason):
     COORDINATOR_LOST = "CoordinatorLost", "the coordinator's pod is gone: a new attempt as after an interruption"
     SPEC_CHANGED = "SpecChanged", "pods run with other settings than the spec has: a new attempt, not counted"
     POD_FAILED = "PodFailed", "another pod crashed: it is replaced after the back-off, counted"
-    POD_LEFT = "PodLeft", "another pod ended without crashing: it is replaced after 10 s, not counted"
+    POD_LEFT = (
+        "PodLeft",
+        "another pod ended without crashing: it is replaced after 10 s, or a back-off if nodes under pressure end it "
+        "again; not counted",
+    )
 
 
 class SuspendedReason(Reason):

@@ -70,7 +70,11 @@ class TestObstacles:
         assert running.status.phase is Phase.RUNNING
         status, reason, message = running.condition("Ready")
         assert (status, reason) == ("True", "PodsReady")
-        assert message.endswith(f"pods are ready; the API server refuses a change that it can do without: {error}")
+        assert message.endswith(f"pods are ready; but a change cannot be made: {error}")
+        assert (running.events[-1].reason, running.events[-1].message) == ("ApplyFailed", error)
+        num_events = len(running.events)
+        running.apply(running.plan(apply_error=error))
+        assert len(running.events) == num_events, "it is said once"
         running.change("demo-worker-0", ready=False)
         running.apply(running.plan(apply_error=error))
         assert running.condition("Ready")[:2] == ("False", "ApplyFailed")

@@ -7,7 +7,7 @@ import pytest
 from longshore.api.names import Component
 from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, trainer_pod, worker_pod
 from longshore_operator.sharing.placement import placed_by_shares
-from tests.unit.operator.model import CONFIG, make_job
+from tests.unit.operator.model import CONFIG, Cluster, make_job
 from tests.unit.operator.test_disaggregated import apart
 from tests.unit.operator.test_judge_pools import judged
 
@@ -58,6 +58,25 @@ def test_the_coordinator_chooses_a_node_for_workers() -> None:
     assert made["coordinator"]["spec"]["nodeSelector"] == GPU_NODES
     assert all(GPU_TAINT in pod["spec"]["tolerations"] for pod in made.values())
     assert made["reward"]["spec"]["nodeSelector"] == {}, "it follows the coordinator"
+
+
+def test_the_coordinator_also_knows_the_nodes_of_a_template() -> None:
+    template = {"spec": {"nodeSelector": GPU_NODES, "tolerations": [GPU_TAINT]}}
+    spec = pods(**ONCE, workers={"template": template})["coordinator"]["spec"]
+    assert spec["nodeSelector"] == GPU_NODES
+    assert GPU_TAINT in spec["tolerations"]
+
+
+def test_a_pod_for_which_the_node_of_the_coordinator_has_no_room_says_what_to_do() -> None:
+    cluster = Cluster(spec=ONCE)
+    cluster.reconcile_until_stable()
+    cluster.change("demo-coordinator", node="cpu-7")
+    why = "0/9 nodes are available: 9 node(s) didn't match pod affinity rules."
+    cluster.change("demo-worker-0", ready=False, scheduled=False, unschedulable=why, phase="Pending")
+    cluster.step()
+    message = cluster.condition("Scheduled")[2]
+    assert message.startswith(f"demo-worker-0: {why}; its volume is ReadWriteOnce, so all pods must be on cpu-7")
+    assert "spec.workers.nodeSelector" in message
 
 
 def test_one_that_says_where_it_is_does_not() -> None:

@@ -36,7 +36,11 @@ def test_a_limit_below_the_request_is_raised_in_the_templates_or_the_request_is_
     )
 
 
-@pytest.mark.parametrize("refusal", [QUOTA, "failed quota: team: must specify limits.cpu,limits.memory"])
+@pytest.mark.parametrize(
+    "refusal",
+    [QUOTA, 'pods "demo-coordinator" is forbidden: failed quota: team: must specify limits.cpu,limits.memory'],
+    ids=["with containers", "without"],
+)
 def test_limits_that_a_quota_requires_are_set_in_the_templates(refusal: str) -> None:
     assert shown(refusal) == f"{refusal}; set them as limits of the container longshore in {TEMPLATES}"
 
@@ -45,6 +49,24 @@ def test_requests_that_a_quota_requires_are_set_in_resources() -> None:
     assert shown(QUOTA_OF_REQUESTS) == (
         f"{QUOTA_OF_REQUESTS}; set them in resources of spec.workers, spec.coordinator and spec.reward"
     )
+
+
+def test_containers_that_something_else_adds_are_named_as_they_are() -> None:
+    refusal = f"{_FORBIDDEN} must specify limits.cpu for: istio-proxy,longshore; limits.memory for: istio-proxy"
+    assert shown(refusal) == (
+        f"{refusal}; set them as limits of the containers istio-proxy and longshore in {TEMPLATES}"
+    )
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        'admission webhook "validation.gatekeeper.sh" denied the request: pods must specify the label team',
+        'persistentvolumeclaims "demo-storage" is forbidden: failed quota: q: must specify requests.storage',
+    ],
+)
+def test_of_other_rules_only_their_own_words_are_shown(refusal: str) -> None:
+    assert shown(refusal) == refusal
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from longshore.api.status import Phase
 from longshore_kube.times import parse_time
 from longshore_operator.attempts import backoff
 from longshore_operator.plan import Event
-from tests.unit.operator.model import ALL_PODS, START, Cluster
+from tests.unit.operator.model import ALL_PODS, START, Cluster, running_cluster
 
 
 class TestCoordinatorEnds:
@@ -195,10 +195,17 @@ class TestCoordinatorEnds:
         assert (parse_time(running.status.restart_time) - running.now).total_seconds() == pytest.approx(10, abs=1)
         assert "was rejected by its node (Evicted)" in running.condition("Ready")[2]
 
-    def test_so_does_a_worker(self, running: Cluster) -> None:
-        message = "Pod was rejected: The node had condition: [DiskPressure]. "
-        evicted = {"reason": "Evicted", "termination_message": message}
-        running.change("demo-worker-0", ready=False, phase="Failed", exit_code=None, **evicted)
+    @pytest.mark.parametrize(
+        ("reason", "message"),
+        [
+            ("Evicted", "Pod was rejected: The node had condition: [DiskPressure]. "),
+            ("NodeShutdown", "Pod was rejected as the node is shutting down."),
+        ],
+    )
+    def test_so_does_a_worker(self, running: Cluster, reason: str, message: str) -> None:
+        """The words are those of kubelets."""
+        refused = {"reason": reason, "termination_message": message}
+        running.change("demo-worker-0", ready=False, phase="Failed", exit_code=None, **refused)
         running.step()
         assert running.status.restart_time is not None
         assert running.status.failures == 0
@@ -232,9 +239,12 @@ class TestCoordinatorEnds:
             running.step()
             assert running.status.failures == 0
             assert f"was rejected by its node ({reason})" in running.condition("Ready")[2]
-            assert running.status.restart_time is not None, "the scheduler may choose the same node again"
+            running.pass_time(9.5)
             running.reconcile_until_stable()
-        assert running.status.phase is Phase.RUNNING
+            assert running.pods["demo-worker-0"].terminal, "the scheduler may choose the same node again"
+            running.pass_time(1)
+            running.reconcile_until_stable()
+            assert running.status.phase is Phase.RUNNING
         running.change("demo-coordinator", phase="Failed", reason=reason, ready=False, exit_code=None)
         running.step()
         assert (running.status.phase, running.status.attempt, running.status.failures) == (Phase.RESTARTING, 2, 0)
@@ -248,6 +258,81 @@ class TestCoordinatorEnds:
         running.reconcile_until_stable()
         assert (running.status.attempt, running.status.failures) == (2, 0)
         assert running.names() == ALL_PODS
+
+    def test_a_coordinator_that_vanishes_before_anything_else_happens_is_missed(self) -> None:
+        """Somebody may delete pods that wait for a node as soon as they are created."""
+        cluster = Cluster()
+        assert cluster.step().requeue_at == cluster.now, "a pass at once sees the pod"
+        cluster.step()
+        cluster.pods.clear()
+        cluster.step()
+        assert (cluster.status.attempt, cluster.status.interruptions) == (2, 1)
+
+    def test_what_waits_does_not_come_back_earlier_because_somebody_removes_it(self, running: Cluster) -> None:
+        """Clusters have tasks that delete failed pods."""
+        running.exit("demo-worker-0", 134, "uncorrectable ECC error")
+        running.step()
+        del running.pods["demo-worker-0"]
+        running.pass_time(9.5)
+        running.reconcile_until_stable()
+        assert "demo-worker-0" not in running.names()
+        running.pass_time(0.5)
+        running.reconcile_until_stable()
+        assert (running.status.phase, running.names()) == (Phase.RUNNING, ALL_PODS)
+
+    def test_while_a_crashed_pod_waits_another_that_was_evicted_is_replaced(self, running: Cluster) -> None:
+        running.exit("demo-worker-0", 134, "uncorrectable ECC error")
+        running.step()
+        running.change("demo-worker-1", phase="Failed", ready=False, disruption="EvictionByEvictionAPI")
+        running.reconcile_until_stable()
+        assert running.pods["demo-worker-0"].terminal
+        assert running.pods["demo-worker-1"].ready
+
+    def test_a_worker_that_nodes_under_pressure_end_again_and_again_comes_back_later_each_time(
+        self, running: Cluster
+    ) -> None:
+        waits = []
+        for _ in range(4):
+            running.change("demo-worker-0", ready=False, phase="Failed", reason="Evicted", exit_code=137)
+            running.step()
+            assert running.status.restart_time is not None
+            waits.append((parse_time(running.status.restart_time) - running.now).total_seconds())
+            running.pass_time(361)
+            running.reconcile_until_stable()
+            assert running.status.phase is Phase.RUNNING
+        assert waits == pytest.approx([0, 10, 20, 40], abs=1)
+        assert (running.status.attempt, running.status.failures, running.status.interruptions) == (1, 0, 4)
+
+    def test_the_event_of_an_attempt_that_waits_says_for_how_long_and_why(self, running: Cluster) -> None:
+        for _ in range(3):
+            running.delete("demo-coordinator")
+            running.reconcile_until_stable()
+            running.pass_time(361)
+            running.reconcile_until_stable()
+        assert [event.message.partition("; ")[2] for event in running.events if "attempt-" in event.key][1:] == [
+            "attempt 2 starts",
+            "attempt 3 starts in 10 s, after 2 interruptions without a newer checkpoint",
+            "attempt 4 starts in 20 s, after 3 interruptions without a newer checkpoint",
+        ]
+
+    def test_after_a_suspension_checkpoints_count_from_the_beginning(self) -> None:
+        """The output may have been cleared meanwhile."""
+        cluster = running_cluster(backoffLimit=1)
+        cluster.report(RuntimeStatus(attempt=1, checkpoint_step=500))
+        cluster.exit("demo-coordinator", 139)
+        cluster.step()
+        assert cluster.status.counted_at_step == 500
+        for suspend in (True, False):
+            cluster.spec = {"backoffLimit": 1, "suspend": suspend}
+            cluster.generation += 1
+            cluster.reconcile_until_stable()
+        for step in (50, 100, 150):
+            cluster.report(RuntimeStatus(attempt=cluster.status.attempt, checkpoint_step=step))
+            cluster.exit("demo-coordinator", 139)
+            cluster.step()
+            assert (cluster.status.phase, cluster.status.failures) == (Phase.RESTARTING, 1)
+            cluster.pass_time(361)
+            cluster.reconcile_until_stable()
 
     def test_more_failures_than_the_limit_fail_the_job(self) -> None:
         cluster = Cluster(spec={"backoffLimit": 2})
@@ -381,6 +466,17 @@ class TestSickNodes:
         running.change("demo-worker-0", phase="Failed", reason="Evicted", ready=False, node="full")
         running.reconcile_until_stable()
         assert avoided(running, "demo-worker-0") == []
+
+    @pytest.mark.parametrize(("name", "code"), [("demo-worker-0", 137), ("demo-reward-0", 1), ("demo-coordinator", 1)])
+    def test_what_would_happen_on_every_node_says_nothing_about_one(
+        self, running: Cluster, name: str, code: int
+    ) -> None:
+        """A container that takes too much memory, and pods without GPUs."""
+        running.change(name, node="healthy")
+        running.exit(name, code)
+        running.step()
+        assert running.status.failures == 1
+        assert running.status.crash_nodes == []
 
     def test_a_suspension_makes_the_job_forget_them(self, running: Cluster) -> None:
         self.crash(running, "sick")

@@ -82,7 +82,7 @@ def test_nodes_are_avoided_besides_what_a_template_says_about_nodes() -> None:
     template = {"spec": {"affinity": {"nodeAffinity": {preferred: [own]}, "podAffinity": {}}}}
     pod = {"spec": worker(template)}
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("a", "b")]
-    wanted = [own, {"weight": 100, "preference": {"matchFields": fields}}]
+    wanted = [own, {"weight": 75, "preference": {"matchFields": fields}}]
     assert avoiding(pod, ["a", "b"])["spec"]["affinity"]["nodeAffinity"] == {preferred: wanted}
     assert avoiding(pod, []) == pod
     for odd in ("a", {"nodeAffinity": "a"}, {"nodeAffinity": {preferred: "a"}}):

@@ -134,7 +134,7 @@ def test_nothing_is_held_out_where_trl_does_not_evaluate() -> None:
 
 
 def test_values_that_only_versions_of_trl_decide_are_left_to_a_person() -> None:
-    both = {"max_completion_length": 512, "vllm_importance_sampling_clip_max": 3.0}
+    both = {"max_completion_length": 512, "vllm_importance_sampling_mode": "sequence_mask"}
     for key, field in (("max_completion_length", "maxResponseTokens"), (tuple(both)[1], "rolloutCorrection")):
         assert any(f"spec.algorithm.{field}" in one for one in trl().to_do)
         assert not any(f"spec.algorithm.{field}" in one for one in trl(**{key: both[key]}).to_do)
@@ -180,3 +180,26 @@ def test_what_changes_the_numbers_may_change_what_is_learned(key: str, same: Any
     assert key in trl(**{key: same}).same
     found = trl(**{key: other})
     assert key in found.left_out and key not in found.beside_learning
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"), [("dapo", "GSPO"), ("bnpo", "GSPO"), ("grpo", "GSPO"), ("dr_grpo", "DrGRPO")]
+)
+def test_ratios_of_responses_are_gspo_whatever_the_loss_adds_up(loss: str, name: str) -> None:
+    found = trl(loss_type=loss, importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4)
+    assert spec(found)["algorithm"]["name"] == name
+    assert ("loss_type" in found.left_out) == (loss in ("dapo", "bnpo"))
+    assert "loss_type = dapo (by default)" in trl(importance_sampling_level="sequence").left_out
+
+
+def test_a_norm_of_zero_does_not_clip() -> None:
+    assert spec(trl(max_grad_norm=0))["algorithm"]["maxGradNorm"] == 1e6
+
+
+def test_prompts_that_trl_cuts_are_left_out() -> None:
+    assert any("TRL cuts them" in one for one in trl(max_prompt_length=512).to_do)
+
+
+def test_a_cap_of_an_older_version_may_be_one_of_tokens() -> None:
+    found = trl(vllm_importance_sampling_cap=2.0)
+    assert any("weight is above 2 are left out" in one for one in found.to_do)

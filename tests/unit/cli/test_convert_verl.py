@@ -324,5 +324,81 @@ def test_a_reference_in_the_default_of_another_is_followed() -> None:
 def test_a_reward_manager_counts_although_the_reward_model_of_its_section_is_off() -> None:
     given = {"reward_model.enable": False, "reward_model.reward_manager": "prime"}
     text = "\n".join(report.lines(convert(VERL, VERL_RUN | given, FIXED), VERL, VERL_RUN | given, ()))
-    assert "  reward_model.reward_manager = prime: every response is scored as soon as it ends." in text
+    assert "  reward_model.reward_manager = prime: there are no other managers than verl's naive and dapo." in text
     assert "switched off" not in text
+
+
+@pytest.mark.parametrize(
+    ("manager", "is_converted", "asks"), [("dapo", True, False), (None, True, True), ("naive", False, False)]
+)
+def test_the_penalty_of_long_responses_is_that_of_the_manager_dapo(
+    manager: str | None, is_converted: bool, asks: bool
+) -> None:
+    group = "reward_model.reward_kwargs.overlong_buffer_cfg"
+    given = {f"{group}.enable": True, f"{group}.len": 512, "reward_model.reward_manager": manager}
+    found = convert(VERL, VERL_RUN | given, FIXED)
+    assert ("overlongBufferTokens" in spec(found)["algorithm"]) == is_converted
+    assert (f"{group}.enable" in found.left_out) != is_converted
+    assert any("unless verl's reward manager is dapo" in one for one in found.to_do) == asks
+    assert any("weight: 2" in one for one in found.to_do) == is_converted, "verl's own function gives -1 or 1"
+
+
+def test_groups_are_compared_before_the_penalty_by_another_metric_than_the_reward() -> None:
+    metric = {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "score"}
+    group = "reward_model.reward_kwargs.overlong_buffer_cfg"
+    penalty = {f"{group}.enable": True, f"{group}.len": 512, "reward_model.reward_manager": "dapo"}
+    key = "algorithm.filter_groups.metric"
+    assert key not in convert(VERL, VERL_RUN | metric, FIXED).left_out
+    assert key in convert(VERL, VERL_RUN | metric | penalty, FIXED).left_out
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("reward.reward_manager.module.path", "mine.py"),
+        ("reward.reward_manager.source", "importlib"),
+        ("trainer.v1.sampler.custom_sampler.path", "mine.py"),
+        ("actor_rollout_ref.model.lora_adapter_path", "adapter"),
+        ("actor_rollout_ref.model.mtp.enable_train", True),
+    ],
+)
+def test_programs_of_a_persons_own_may_change_what_is_learned(key: str, value: Any) -> None:
+    found = convert(VERL, VERL_RUN | {key: value}, FIXED)
+    assert key in found.left_out and key not in found.beside_learning
+
+
+@pytest.mark.parametrize(("rows", "ends"), [(None, "if 2 epochs are fewer"), (5000, "after 8"), (500_000, None)])
+def test_verl_may_end_with_its_epochs(rows: int | None, ends: str | None) -> None:
+    found = verl(trainer__total_epochs=2, num_rows=rows)
+    assert spec(found)["algorithm"]["steps"] == 105
+    assert [one.partition("verl ends ")[2] for one in found.to_do if "verl ends" in one] == (
+        [f"{ends}."] if ends else []
+    )
+
+
+def test_megatron_has_its_own_betas_and_decays_other_weights() -> None:
+    given = {f"{ACTOR}strategy": "megatron", f"{ACTOR}optim__betas": [0.9, 0.95], f"{ACTOR}optim__weight_decay": 0.1}
+    found = verl(**given)
+    assert spec(found)["algorithm"]["adamBeta2"] == 0.999
+    assert "does not pass it on" in found.left_out["actor_rollout_ref.actor.optim.betas"]
+    assert any("biases and norms" in one for one in found.to_do)
+    plain = verl(**given | {f"{ACTOR}strategy": "fsdp"})
+    assert spec(plain)["algorithm"]["adamBeta2"] == 0.95
+    assert not any("biases and norms" in one for one in plain.to_do)
+
+
+@pytest.mark.parametrize(("factor", "is_lost"), [(1024, False), (512, True), (None, True)])
+def test_dr_grpo_divides_by_the_longest_response_that_there_may_be(factor: int | None, is_lost: bool) -> None:
+    given = {"algorithm__norm_adv_by_std_in_grpo": False, f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}
+    found = verl(**given, **{f"{ACTOR}loss_scale_factor": factor})
+    assert any(key.startswith("actor_rollout_ref.actor.loss_scale_factor") for key in found.left_out) == is_lost
+    assert not any("loss_scale_factor" in key for key in verl(**{f"{ACTOR}loss_scale_factor": factor}).left_out)
+
+
+def test_what_the_page_of_losses_cannot_match_is_said() -> None:
+    found = verl(algorithm__adv_estimator="reinforce_plus_plus_baseline", **{f"{ACTOR}ppo_mini_batch_size": 1024})
+    assert "verl does so over tokens" in found.left_out["algorithm.adv_estimator"]
+    clipped = verl(**{f"{ACTOR}clip_ratio_low": 3e-4, f"{ACTOR}clip_ratio_high": 4e-4})
+    assert "actor_rollout_ref.actor.clip_ratio" not in clipped.left_out, "nobody has set it"
+    both = verl(**VERL_GSPO, algorithm__norm_adv_by_std_in_grpo=False)
+    assert "algorithm.norm_adv_by_std_in_grpo" in both.prevented

@@ -12,10 +12,6 @@ _MODES: Final = {
 }  # fmt: skip
 _NO_CAP: Final = 1e6
 """The largest bound that a job takes."""
-_LOOK: Final = (
-    f"Look at {ALGORITHM}.rolloutCorrection: {_CORRECTION}_mode and _clip_max are unset, so responses whose weight is "
-    "above 3 are left out, as in TRL; older versions cut weights of tokens at 2."
-)
 
 
 @entry([f"{_CORRECTION}_correction", f"{_CORRECTION}_mode", f"{_CORRECTION}_clip_max", f"{_CORRECTION}_cap",
@@ -43,11 +39,12 @@ def correction(settings: ForeignSettings) -> EntryOutcome:
         bounds["rolloutRsThresholdLower"] = low
     elif low is not None:
         lost[f"{_CORRECTION}_clip_min"] = "truncated weights have no least value"
-    is_default = not any(settings.given.get(f"{_CORRECTION}_{name}") for name in ("mode", "clip_max", "cap"))
+    look = (f"Look at {ALGORITHM}.rolloutCorrection: {key} is unset, so responses whose weight is above {cap:g} are "
+            "left out, as in TRL; older versions cut weights of tokens.")  # fmt: skip
     return EntryOutcome(
         {f"{ALGORITHM}.rolloutCorrection": {"rolloutIs": weights, "rolloutRs": rejection} | bounds},
         lost,
-        to_do=(_LOOK,) if is_default else (),
+        to_do=() if settings.given.get(key) else (look,),
     )
 
 

@@ -82,8 +82,8 @@ _TOKENS: Final = "token losses are averaged over all tokens of the update, as lo
 
 
 @entry(["loss_type", "importance_sampling_level", "scale_rewards"], [f"{ALGORITHM}.name"],
-       "`dapo` is GRPO, `dr_grpo` with `scale_rewards: none` DrGRPO, `grpo` with `importance_sampling_level: sequence` "
-       "GSPO", loss_type="dapo", importance_sampling_level="token", scale_rewards="group")  # fmt: skip
+       "`dapo` is GRPO, `dr_grpo` with `scale_rewards: none` DrGRPO, with `importance_sampling_level: sequence` others "
+       "are GSPO", loss_type="dapo", importance_sampling_level="token", scale_rewards="group")  # fmt: skip
 def objective(settings: ForeignSettings) -> EntryOutcome:
     loss, scaling = settings.text("loss_type"), settings["scale_rewards"]
     if isinstance(scaling, bool):
@@ -95,15 +95,20 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     lost = {}
     if loss in ("grpo", "bnpo") and name == "GRPO":
         lost["loss_type"] = _TOKENS
+    if name == "GSPO" and loss != "grpo":
+        unset = "" if "loss_type" in settings.given else f" = {loss} (by default)"
+        lost[f"loss_type{unset}"] = "GSPO averages the losses of a response first, as loss_type grpo does"
     if by_sequence and name != "GSPO":
-        lost["importance_sampling_level"] = f"GSPO is loss_type grpo with this level; with {loss} ratios are of tokens"
+        lost["importance_sampling_level"] = f"with {loss} ratios are of tokens here"
     if scaling != (expected := "none" if name == "DrGRPO" else "group"):
         lost["scale_rewards"] = f"{name} scales rewards as {expected!r} does"
     return EntryOutcome({f"{ALGORITHM}.name": name}, lost)
 
 
 def is_gspo(settings: ForeignSettings) -> bool:
-    return (settings.text("loss_type"), settings.text("importance_sampling_level")) == ("grpo", "sequence")
+    """Return whether ratios are those of responses, and advantages those of GRPO."""
+    of_responses = settings.text("importance_sampling_level") == "sequence"
+    return of_responses and _LOSSES.get(settings.text("loss_type") or "") == "GRPO"
 
 
 @entry(["epsilon", "epsilon_high"], [f"{ALGORITHM}.clipLow", f"{ALGORITHM}.clipHigh"], "", epsilon=0.2)

@@ -53,6 +53,17 @@ def weight_decay(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome({f"{ALGORITHM}.weightDecay": decay}, to_do=(look,) if decay else ())
 
 
+_NO_CLIP: Final = 1e6
+"""The largest norm that a job takes."""
+
+
+@entry(["max_grad_norm"], [f"{ALGORITHM}.maxGradNorm"], "0, which does not clip: as large as possible",
+       max_grad_norm=1.0)  # fmt: skip
+def clipped_norm(settings: ForeignSettings) -> EntryOutcome:
+    norm = settings.number("max_grad_norm")
+    return EntryOutcome({} if norm is None else {f"{ALGORITHM}.maxGradNorm": norm or _NO_CLIP})
+
+
 @entry(["use_peft", "peft_config", "peft_config.*"], [], "false: every weight is trained, and no adapter")
 def adapter(settings: ForeignSettings) -> EntryOutcome:
     keys = [key for key in settings.given if key == "use_peft" or key.startswith("peft_config")]
@@ -70,6 +81,6 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     direct("adam_beta1", f"{ALGORITHM}.adamBeta1", default=0.9),
     direct("adam_beta2", f"{ALGORITHM}.adamBeta2", default=0.999),
     direct("adam_epsilon", f"{ALGORITHM}.adamEpsilon", default=1e-8),
-    direct("max_grad_norm", f"{ALGORITHM}.maxGradNorm", default=1.0),
+    clipped_norm,
     adapter,
 )

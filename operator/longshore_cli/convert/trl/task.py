@@ -59,6 +59,8 @@ def lengths(settings: ForeignSettings) -> EntryOutcome:
     elif prompt is None:
         prompt = _PROMPT_TOKENS
         to_do = (f"Look at spec.data.maxPromptTokens, {prompt}: longer prompts are left out, and TRL has no limit.",)
+    else:
+        to_do = (f"Look at spec.data.maxPromptTokens, {prompt}: longer prompts are left out, and TRL cuts them.",)
     fields = {"spec.data.maxPromptTokens": prompt, "spec.model.maxContextTokens": context or prompt + response}
     return EntryOutcome(fields, to_do=to_do)
 

@@ -70,7 +70,11 @@ def _bypassed(settings: ForeignSettings, weights: _Weights | None, *, is_gspo: b
     unclipped = [key for key in (_LOSS, _NO_CLIP) if settings.plain(key) in ("reinforce", True)]
     if unclipped and not is_gspo and weights is not None and (weights.level, weights.least) == ("token", None):
         fields = {"importanceSampling": "Truncated", "importanceCap": weights.most}
-        return EntryOutcome({f"{ALGORITHM}.{name}": value for name, value in fields.items()}, lost)
+        is_new = settings.plain("trainer.use_v1") is not False and unclipped == [_LOSS]
+        look = f"Look at {ALGORITHM}.importanceSampling: verl 0.9 clips all the same, unless trainer.use_v1 is false."
+        return EntryOutcome(
+            {f"{ALGORITHM}.{name}": value for name, value in fields.items()}, lost, to_do=(look,) if is_new else ()
+        )
     clipped = "the loss is clipped; without a clip there are weights of tokens (rollout_is: token, with one bound)"
     return EntryOutcome(lost=lost | dict.fromkeys(unclipped, clipped))
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from longshore_cli.convert.mapping import Ignored
+from longshore_cli.convert.verl.objective import REWARD_MANAGERS
 from longshore_cli.convert.verl.sections import ACTOR, CORRECTION, MEGATRON, MODEL, OPTIM, ROLLOUT, named
 from longshore_cli.convert.verl.trainer import COMPOSED
 
@@ -39,7 +40,6 @@ _LOOP: Final = """
 IGNORED: Final = (
     Ignored(("*_target_",), "it configures parts that Longshore does not have", matters=False),
     Ignored((f"{ACTOR}.entropy_coeff",), "there is no entropy bonus; actor/entropy shows it", (0, 0.0)),
-    Ignored((f"{ACTOR}.loss_scale_factor",), "DrGRPO divides by algorithm.maxResponseTokens"),
     Ignored((f"{ACTOR}.shuffle",), "updates take groups shuffled, alike in every attempt", (False,)),
     Ignored((f"{ACTOR}.ppo_micro_batch_size",), "micro-batches are measured in tokens", matters=False),
     Ignored((f"{ACTOR}.ulysses_sequence_parallel_size",),
@@ -93,6 +93,8 @@ IGNORED: Final = (
     Ignored((f"{MODEL}.override_config.moe_config.freeze_moe_router",), "every weight is trained", (False,)),
     Ignored((f"{MODEL}.override_config", f"{MODEL}.override_config.*"),
             "it changes what the model computes, and so the results: write it into the model's config.json"),
+    Ignored((f"{MODEL}.lora_adapter_path", f"{MODEL}.mtp.enable_train"),
+            "every weight of the model is trained, and no other", (False,)),
     Ignored(named(MODEL, _LAYOUT), "how verl loads and lays out the model", matters=False),
     Ignored((f"{ROLLOUT}.name",), "engines are vLLM", ("vllm",), matters=False),
     Ignored((f"{ROLLOUT}.mode",), "engines sample asynchronously", ("async",), matters=False),
@@ -146,8 +148,11 @@ IGNORED: Final = (
     Ignored((f"{CORRECTION}.use_pure_rollout_correction",), "it is an older name of use_policy_gradient: set that",
             (False,)),
     Ignored(("algorithm.rollout_is*",), f"they are older names of {CORRECTION}.rollout_is…: set those", (False,)),
-    Ignored(("reward.reward_manager.name", "reward_model.reward_manager", "reward_manager.name"),
-            "every response is scored as soon as it ends", ("naive", "dapo")),
+    Ignored(REWARD_MANAGERS, "there are no other managers than verl's naive and dapo", ("naive", "dapo")),
+    Ignored(("*reward_manager.source",), "a reward manager of your own is not run: write it as a function",
+            ("register",)),
+    Ignored(("*reward_manager.module.path",), "a reward manager of your own is not run: write it as a function"),
+    Ignored(("trainer.v1.sampler.custom_sampler.path",), "draws are those of rollout.strategy"),
     Ignored(("*.overlong_buffer_cfg.log",), "penalties are part of the reward", (True, False), matters=False),
     Ignored(("reward.reward_kwargs.*", "reward_model.reward_kwargs.*", "*custom_reward_function.reward_kwargs.*"),
             "they are not passed on; write them into the function"),

@@ -14,6 +14,10 @@ _AGGREGATIONS: Final = {
     "RLOO": "seq-mean-token-sum", "ReinforcePlusPlus": "token-mean",
 }  # fmt: skip
 _WITH_CRITIC: Final = "gae"
+_WHITENING: Final = (
+    "ReinforcePlusPlus divides centred rewards by their deviation over responses; verl does so over tokens, where long "
+    "responses weigh more, and subtracts their mean"
+)
 _FILTER: Final = "algorithm.filter_groups.enable"
 _DISPATCH: Final = "data.gen_batch_size"
 """Prompts that verl starts with at a time."""
@@ -43,11 +47,31 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
         name = "DrGRPO"
     if loss == "gspo":
         if name != "GRPO":
-            raise Refused(f"{ACTOR}.policy_loss.loss_mode", "gspo has the advantages of grpo: set adv_estimator")
+            key = "algorithm.norm_adv_by_std_in_grpo" if name == "DrGRPO" else "algorithm.adv_estimator"
+            raise Refused(key, "gspo has the advantages of grpo, divided by their deviation")
         name = "GSPO"
     aggregation, ours = settings.text(f"{ACTOR}.loss_agg_mode"), _AGGREGATIONS[name]
     lost = {} if aggregation == ours else {f"{ACTOR}.loss_agg_mode": f"{name} adds token losses up as {ours} does"}
+    if name == "ReinforcePlusPlus":
+        lost["algorithm.adv_estimator"] = _WHITENING
     return EntryOutcome({f"{ALGORITHM}.name": name}, lost)
+
+
+_DIVISOR: Final = f"{ACTOR}.loss_scale_factor"
+
+
+@entry([_DIVISOR], [], "DrGRPO divides by `maxResponseTokens`; other objectives have no such number")
+def divisor(settings: ForeignSettings) -> EntryOutcome:
+    tokens = response_tokens.convert(settings).fields[f"{ALGORITHM}.maxResponseTokens"]
+    is_used = objective.convert(settings).fields[f"{ALGORITHM}.name"] == "DrGRPO"
+    if not is_used or settings.number(_DIVISOR) == tokens:
+        return EntryOutcome()
+    if settings.number(_DIVISOR) is not None:
+        return EntryOutcome(lost={_DIVISOR: "DrGRPO divides by algorithm.maxResponseTokens"})
+    why = (
+        "DrGRPO divides by algorithm.maxResponseTokens; newer versions of verl by the longest response of a micro-batch"
+    )
+    return EntryOutcome(lost={f"{_DIVISOR} = null (by default)": why})
 
 
 @entry(
@@ -79,9 +103,9 @@ def batch(settings: ForeignSettings) -> EntryOutcome:
 )
 def steps(settings: ForeignSettings) -> EntryOutcome:
     total, rows = settings.count("trainer.total_training_steps"), settings.count("num_rows")
-    if total is not None:
-        return EntryOutcome({f"{ALGORITHM}.steps": total})
     epochs = settings.wanted("trainer.total_epochs", "a job needs an end")
+    if total is not None:
+        return EntryOutcome({f"{ALGORITHM}.steps": total}, to_do=_until(settings, total, epochs, rows))
     if rows is None:
         raise Refused(
             "trainer.total_training_steps",
@@ -109,6 +133,16 @@ def response_tokens(settings: ForeignSettings) -> EntryOutcome:
     is_other = _RESPONSE in settings.given and settings[_RESPONSE] != tokens
     lost = {_RESPONSE: f"verl's engines sample up to {_SAMPLED}"} if is_other else {}
     return EntryOutcome({f"{ALGORITHM}.maxResponseTokens": tokens}, lost)
+
+
+def _until(settings: ForeignSettings, total: int, epochs: int, rows: int | None) -> tuple[str, ...]:
+    """Return what is left to do where verl may end earlier than after all steps: it ends with its epochs, too."""
+    prompts = settings.wanted("data.train_batch_size", "a step needs prompts")
+    most = None if rows is None else epochs * (rows // prompts)
+    if "trainer.total_epochs" not in settings.given or (most is not None and most >= total):
+        return ()
+    ends = f"after {most}" if most is not None else f"if {epochs} epochs are fewer"
+    return (f"Look at {ALGORITHM}.steps, {total}: verl ends {ends}.",)
 
 
 @entry(
@@ -142,7 +176,8 @@ def clipping(settings: ForeignSettings) -> EntryOutcome:
         fields[f"{ALGORITHM}.{name}"] = unset if value is None else value
     is_used = any(key in given and settings[key] is None for key in ends.values())
     lost = {f"{ACTOR}.clip_ratio": "verl clips by clip_ratio_low and clip_ratio_high, which are 0.2 unless set"}
-    return EntryOutcome(fields, {} if is_used or both in (None, *fields.values()) else lost)
+    is_same = f"{ACTOR}.clip_ratio" not in given or both in (None, *fields.values())
+    return EntryOutcome(fields, {} if is_used or is_same else lost)
 
 
 _DUAL: Final = f"{ACTOR}.clip_ratio_c"
@@ -164,11 +199,15 @@ def dual_clip(settings: ForeignSettings) -> EntryOutcome:
 )
 def dynamic_sampling(settings: ForeignSettings) -> EntryOutcome:
     is_on, metric = settings.flag(_FILTER), settings["algorithm.filter_groups.metric"]
-    by_reward = not is_on or metric in (None, "reward", "score", "seq_reward", "seq_final_reward")
+    before_penalty = metric == "score" and overlong.convert(settings).fields
+    by_reward = not is_on or (
+        metric in (None, "reward", "score", "seq_reward", "seq_final_reward") and not before_penalty
+    )
     lost = {} if by_reward else {"algorithm.filter_groups.metric": "groups are compared by their rewards"}
     return EntryOutcome({f"{ALGORITHM}.dynamicSampling": True} if is_on else {}, lost)
 
 
+REWARD_MANAGERS: Final = ("reward.reward_manager.name", "reward_model.reward_manager", "reward_manager.name")
 _REWARD_ARGUMENTS: Final = ("reward.reward_kwargs", "reward_model.reward_kwargs")
 _LIMITS: Final = tuple(f"{section}.max_resp_len" for section in _REWARD_ARGUMENTS)
 _OVERLONG: Final = (
@@ -186,12 +225,19 @@ def overlong(settings: ForeignSettings) -> EntryOutcome:
     group = next((group for group in _OVERLONG if settings.flag(f"{group}.enable")), None)
     if group is None:
         return EntryOutcome()
+    manager = next((name for key in REWARD_MANAGERS if (name := settings.plain(key))), None)
+    if manager not in (None, "dapo"):
+        return EntryOutcome(lost={f"{group}.enable": f"verl's reward manager {manager} has no such penalty, dapo has"})
     tokens = settings.wanted(f"{group}.len", "the penalty needs a number of tokens")
     penalty, most = settings.number(f"{group}.penalty_factor"), response_tokens.convert(settings).fields
-    fields = {f"{ALGORITHM}.overlongBufferTokens": tokens}
+    fields: dict[str, float] = {f"{ALGORITHM}.overlongBufferTokens": tokens}
     others = [key for key in _LIMITS if settings[key] not in (None, *most.values())]
     lost = dict.fromkeys(others, "the penalty is largest at algorithm.maxResponseTokens")
-    return EntryOutcome(fields | ({} if penalty is None else {f"{ALGORITHM}.overlongPenalty": penalty}), lost)
+    fields |= {} if penalty is None else {f"{ALGORITHM}.overlongPenalty": penalty}
+    look = (
+        f"Remove {ALGORITHM}.overlongBufferTokens unless verl's reward manager is dapo, which alone has this penalty."
+    )
+    return EntryOutcome(fields, lost, to_do=(look,) if manager is None else ())
 
 
 ENTRIES: Final[tuple[MappingEntry, ...]] = (
@@ -201,6 +247,7 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     direct(f"{ROLLOUT}.n", f"{ALGORITHM}.responsesPerPrompt", default=1),
     direct(f"{ACTOR}.ppo_epochs", f"{ALGORITHM}.epochsPerStep", default=1),
     response_tokens,
+    divisor,
     direct(f"{ROLLOUT}.temperature", f"{ALGORITHM}.temperature", default=1.0),
     clipping,
     dual_clip,

@@ -5,6 +5,7 @@ from typing import Final
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 from longshore_cli.convert.verl.objective import steps
 from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, MODEL, OPTIM
+from longshore_cli.convert.verl.trainer import uses_megatron
 
 _RATE: Final = f"{OPTIM}.lr"
 
@@ -57,17 +58,22 @@ def _least_share(settings: ForeignSettings) -> float:
     return ratio or (least / rate if least and rate else 0.0)
 
 
+_BETAS: Final = (0.9, 0.999)
+
+
 @entry(
     [f"{OPTIM}.betas"],
     [f"{ALGORITHM}.adamBeta1", f"{ALGORITHM}.adamBeta2"],
     "",
-    actor_rollout_ref__actor__optim__betas=[0.9, 0.999],
+    actor_rollout_ref__actor__optim__betas=list(_BETAS),
 )
 def betas(settings: ForeignSettings) -> EntryOutcome:
-    pair = settings[f"{OPTIM}.betas"]
+    key, pair = f"{OPTIM}.betas", settings[f"{OPTIM}.betas"]
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise Refused(f"{OPTIM}.betas", f"{pair!r} are not two numbers")
-    return EntryOutcome({f"{ALGORITHM}.adamBeta1": pair[0], f"{ALGORITHM}.adamBeta2": pair[1]})
+        raise Refused(key, f"{pair!r} are not two numbers")
+    used = list(_BETAS) if uses_megatron(settings) else list(pair)
+    lost = {} if used == list(pair) else {key: "verl does not pass it on to Megatron, whose Adam has 0.9 and 0.999"}
+    return EntryOutcome({f"{ALGORITHM}.adamBeta1": used[0], f"{ALGORITHM}.adamBeta2": used[1]}, lost)
 
 
 _NORMS: Final = (f"{OPTIM}.grad_clip", f"{OPTIM}.clip_grad", f"{ACTOR}.grad_clip")
@@ -84,7 +90,23 @@ def clipped_norm(settings: ForeignSettings) -> EntryOutcome:
         return EntryOutcome({f"{ALGORITHM}.maxGradNorm": 1.0})
     first, norm = next(iter(norms.items()))
     lost = {key: f"verl clips by {first}, which is set, too" for key, other in norms.items() if other != norm}
-    return EntryOutcome({f"{ALGORITHM}.maxGradNorm": norm}, lost)
+    look = f"Look at {ALGORITHM}.maxGradNorm: older versions of verl clip by {_NORMS[2]}, newer ones by {_NORMS[1]}."
+    is_unclear = _NORMS[2] in norms and (first == _NORMS[2] or norms[_NORMS[2]] != norm)
+    return EntryOutcome({f"{ALGORITHM}.maxGradNorm": norm}, lost, to_do=(look,) if is_unclear else ())
+
+
+@entry(
+    [f"{OPTIM}.weight_decay"],
+    [f"{ALGORITHM}.weightDecay"],
+    "of every parameter; verl with Megatron leaves out biases and norms",
+    actor_rollout_ref__actor__optim__weight_decay=0.01,
+)
+def weight_decay(settings: ForeignSettings) -> EntryOutcome:
+    decay = settings.number(f"{OPTIM}.weight_decay") or 0.0
+    look = (f"Look at {ALGORITHM}.weightDecay: {decay:g} is for every parameter, and in verl with Megatron for all but "
+            "biases and norms.")  # fmt: skip
+    is_other = decay > 0 and uses_megatron(settings)
+    return EntryOutcome({f"{ALGORITHM}.weightDecay": decay}, to_do=(look,) if is_other else ())
 
 
 _RANKS: Final = (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
@@ -104,7 +126,7 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     warmup,
     betas,
     direct(f"{OPTIM}.eps", f"{ALGORITHM}.adamEpsilon"),
-    direct(f"{OPTIM}.weight_decay", f"{ALGORITHM}.weightDecay", default=0.01),
+    weight_decay,
     clipped_norm,
     adapter,
 )

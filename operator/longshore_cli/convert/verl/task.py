@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from longshore_cli.convert import places
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
-from longshore_cli.convert.verl.objective import response_tokens
+from longshore_cli.convert.verl.objective import overlong, response_tokens
 from longshore_cli.convert.verl.sections import ALGORITHM, MODEL, ROLLOUT
 
 
@@ -67,6 +67,10 @@ def chat(settings: ForeignSettings) -> EntryOutcome:
 
 _REWARDS: Final = ("reward.custom_reward_function", "custom_reward_function")
 _REWARD_MODELS: Final = ("reward.reward_model.enable", "reward_model.enable")
+_SPREAD: Final = (
+    "Set weight: 2 for the function maths if verl's function is that of math_dapo or aime, which gives -1 or 1: Maths "
+    "gives 0 or 1, and the penalty of long responses would weigh twice as much."
+)
 _TURNS: Final = f"{ROLLOUT}.multi_turn.enable"
 _AGENT: Final = f"{ROLLOUT}.agent.default_agent_loop"
 _AGENTS: Final = f"{ROLLOUT}.agent.agent_loop_config_path"
@@ -105,7 +109,8 @@ def rewards(settings: ForeignSettings) -> EntryOutcome:
         "Look at spec.reward.functions: kind Maths takes the place of verl's own functions, which it chooses by "
         "data_source. Test cases need kind Code."
     )
-    return EntryOutcome({"spec.reward.functions": [{"name": "maths", "kind": "Maths"}]}, to_do=(message,))
+    to_do = (message, _SPREAD) if overlong.convert(settings).fields else (message,)
+    return EntryOutcome({"spec.reward.functions": [{"name": "maths", "kind": "Maths"}]}, to_do=to_do)
 
 
 ENTRIES: Final[tuple[MappingEntry, ...]] = (

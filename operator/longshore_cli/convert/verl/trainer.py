@@ -30,6 +30,16 @@ _OF_VERL: Final = {None: None, "ppo_trainer": None, "ppo_megatron_trainer": "meg
 """Configurations that verl comes with, and the engine that they choose."""
 
 
+def uses_megatron(settings: ForeignSettings) -> bool:
+    """Return whether verl trains with Megatron."""
+    chosen = (settings[f"{ACTOR}.strategy"], settings["model_engine"], _OF_VERL.get(_config(settings)))
+    return "megatron" in chosen
+
+
+def _config(settings: ForeignSettings) -> str | None:
+    return (settings.text(_CONFIG) or "").removesuffix(".yaml") or None
+
+
 @entry(
     [f"{ACTOR}.strategy", "model_engine", _CONFIG, f"{ACTOR}.fsdp_config.fsdp_size",
      *(f"{MEGATRON}.{name}_parallel_size" for name in _SIZES)],
@@ -42,9 +52,8 @@ _OF_VERL: Final = {None: None, "ppo_trainer": None, "ppo_megatron_trainer": "meg
 )  # fmt: skip
 def trainer(settings: ForeignSettings) -> EntryOutcome:
     sizes = {f"{MEGATRON}.{name}_parallel_size": ours for name, ours in _SIZES.items()}
-    config = (settings.text(_CONFIG) or "").removesuffix(".yaml") or None
-    lost = {} if config in _OF_VERL else {_CONFIG: COMPOSED}
-    if "megatron" in (settings[f"{ACTOR}.strategy"], settings["model_engine"], _OF_VERL.get(config)):
+    lost = {} if _config(settings) in _OF_VERL else {_CONFIG: COMPOSED}
+    if uses_megatron(settings):
         fields = {f"spec.trainer.{ours}": settings.count(key) or 1 for key, ours in sizes.items()}
         return EntryOutcome({"spec.trainer.backend": "Megatron"} | fields, lost)
     lost |= {key: "the trainer is Torch: set model_engine=megatron" for key in sizes if (settings.count(key) or 1) > 1}

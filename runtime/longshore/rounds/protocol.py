@@ -18,7 +18,7 @@ from typing import Final
 
 from longshore.policy.draws import Draw
 from longshore.policy.rollout_pace import RolloutPace
-from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished
+from longshore.policy.round import AcceptedGroup, Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundEnd, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.rounds import messages
@@ -118,6 +118,10 @@ class RoundProtocol:
     def is_over(self) -> bool:
         """Whether the batch is complete and has its rewards, and every request has ended."""
         return self._totals is not None
+
+    def engine_of(self, response: ResponseId) -> int | None:
+        """Return the engine that samples a response; None: it has ended, or waits for one."""
+        return self._placed.engine_of(response)
 
     @property
     def is_idle(self) -> bool:

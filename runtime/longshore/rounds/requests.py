@@ -90,6 +90,10 @@ class Requests:
         """Whether every response that was launched has ended."""
         return not self._states
 
+    def engine_of(self, response: ResponseId) -> int | None:
+        """Return the engine that a response is on."""
+        return self._router.engine_of(response)
+
     def launch(self, responses: Sequence[ResponseId]) -> None:
         """Start responses."""
         self._states.update(dict.fromkeys(responses, RequestState.UNPLACED))

@@ -209,6 +209,11 @@ class EnginePool:
         for handle, failure in failures(replies, _SLEEP_LIMIT_S):
             self._lose(handle, str(failure))
 
+    def is_gone(self, engine: int) -> bool:
+        """Return whether an engine was lost and has not been started again."""
+        with self._lock:
+            return engine in self._fleet and self._states[engine] in (EngineState.LOST, EngineState.MISSING)
+
     def replace(self, engine: int) -> None:
         """Restart a lost engine; EngineJoined follows when it serves. Its pod may have to come back first.
 

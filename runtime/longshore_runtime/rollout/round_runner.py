@@ -55,6 +55,9 @@ class Engines(Protocol):
     def stats(self) -> Mapping[int, EngineStats]:
         """State of every engine that is alive."""
 
+    def is_gone(self, engine: int) -> bool:
+        """Return whether an engine was lost and has not been started again: older news of its loss is none."""
+
     def replace(self, engine: int) -> None:
         """Restart a lost engine; messages.EngineJoined follows; does not wait."""
 
@@ -214,9 +217,12 @@ class RoundRunner:
                 scored = self._scorer.handle(event)
                 if scored is not None:
                     self._group_scored(scored)
-            case messages.EngineLost(engine, reason):
+            case messages.EngineLost(engine, reason) if self._engines.is_gone(engine):
                 log.warning("engine lost", engine=engine, reason=reason)
                 self._receive(event)
+            case messages.EngineLost(engine, reason):
+                # Between two rounds it was started again, and may have requests of this one.
+                log.warning("engine lost before this round", engine=engine, reason=reason)
             case messages.EngineJoined():
                 self._receive(event)
             case WeightsLost(reason=reason):
@@ -231,8 +237,8 @@ class RoundRunner:
         requests = []
         for completion in event.completions:
             response = self._responses.get(completion.request_id)
-            if response is None:
-                continue  # It belongs to a round that was aborted.
+            if response is None or self._protocol.engine_of(response) != event.engine:
+                continue  # It belongs to a round that was aborted, or continues elsewhere, where it has other tokens.
             self._completions[response] = completion
             finished = completion.finish_reason is not FinishReason.ABORT
             requests.append(messages.EndedRequest(response, completion.num_tokens, finished, completion.engine_step))

@@ -51,6 +51,7 @@ class ScriptedEngines:
     def __post_init__(self) -> None:
         self.running = {engine: {} for engine in range(self.num_engines)}
         self.pending: deque[Event] = deque()
+        self.gone: set[int] = set()
 
     def serving(self) -> Sequence[int]:
         return list(self.running)
@@ -82,8 +83,12 @@ class ScriptedEngines:
     def num_gpus_of(self, engine: int) -> int:
         return 1
 
+    def is_gone(self, engine: int) -> bool:
+        return engine in self.gone
+
     def replace(self, engine: int) -> None:
         assert engine not in self.running
+        self.gone.discard(engine)
 
     def get(self) -> Event:
         while not self.pending:
@@ -104,6 +109,7 @@ class ScriptedEngines:
             event = self.script.popleft()[1]
             if isinstance(event, EngineLost):
                 del self.running[event.engine]
+                self.gone.add(event.engine)
             if isinstance(event, EngineJoined):
                 self.running[event.engine] = {}
             self.pending.append(event)

@@ -122,3 +122,22 @@ def test_the_successor_of_an_engine_that_was_lost_asleep_is_sent_no_requests_bef
     second = fleets.fleet.handle
     pool.stop()
     assert (first.taken, second.taken) == (REQUESTS, [])
+
+
+def test_the_loss_of_an_engine_that_has_started_again_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be lost while weights are published, together with a trainer; then the next round hears of it late."""
+    fleets, weights = Fleets(Fleet()), Weights()
+    monkeypatch.setattr(engine_pool, "Fleets", fleets)
+    spec = EngineSpec(EngineSettings(), max_context_tokens=256)
+    pool = EnginePool(Workers(replicas=1), spec, "model", "output", queue.SimpleQueue())
+    pool.wait_for_all()
+    pool.publish(weights)  # type: ignore[arg-type]
+    assert not pool.is_gone(0)
+    fleets.fleet.handle.alive, fleets.fleet.handle.ended = False, True
+    fleets.emit(EngineLost(0, "pod killed"))
+    assert pool.is_gone(0)
+    pool.sleep()
+    pool.wake()
+    assert not pool.is_gone(0)
+    assert not pool.is_gone(7), "of engines of another size there is none"
+    pool.stop()

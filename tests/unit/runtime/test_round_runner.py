@@ -6,9 +6,9 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import EngineStats, FinishReason
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, TokenRun
 from longshore_runtime.errors import Interrupted, UserError
-from longshore_runtime.rollout.events import Event, ReplicaLost, StopRequested
+from longshore_runtime.rollout.events import EngineOutput, Event, ReplicaLost, StopRequested
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
     Observer,
@@ -131,3 +131,40 @@ def test_a_round_that_carried_over_responses_complete_launches_nothing() -> None
     second = runner(engines, policy, kept=first.kept).run(draining=False)
     assert second.num_launched == 0
     assert [len(group.responses) for group in second.groups] == [2] * 4
+
+
+class Undead(ScriptedEngines):
+    """Engines that go on with what they have whatever is said of them; their tokens are their numbers."""
+
+    def _step(self) -> None:
+        self.steps += 1
+        assert self.steps < 1000, "the driver waits for an event that never comes"
+        while self.script and self.script[0][0] <= self.steps:
+            self.pending.append(self.script.popleft()[1])
+        for engine, requests in self.running.items():
+            ended = []
+            for key, (request, done) in list(requests.items()):
+                requests[key] = (request, done + 1)
+                if done + 1 >= length(request) + (2 if engine == 0 else 0):
+                    del requests[key]
+                    run = TokenRun(7, (engine,) * (done + 1), (-1.0,) * (done + 1))
+                    ended.append(Completion(key, (run,), FinishReason.STOP, self.steps))
+            if ended:
+                self.pending.append(EngineOutput(engine, ended, self._stats))
+
+    def replace(self, engine: int) -> None:
+        """It is never there again."""
+
+
+@pytest.mark.parametrize("is_news", [True, False])
+def test_a_response_has_the_reward_of_its_own_tokens_although_two_engines_sample_it(is_news: bool) -> None:
+    """A loss that is reported after the engine was started again must not take its requests from it."""
+    engines = Undead()
+    engines.gone = {0} if is_news else set()
+    engines.put(EngineLost(0, "pod killed"))
+    scorer = ScriptedScorer(engines, delay_steps=dict.fromkeys(ALL_DRAWS, 4))
+    scorer.reward = lambda _, completion: float(completion.tokens[0])
+    result = runner(engines, build(Strategy.SYNCHRONOUS), scorer).run(draining=False)
+    pairs = {(one.reward, one.completion.tokens[0]) for group in result.groups for one in group.responses}
+    assert pairs == ({(1.0, 1)} if is_news else {(0.0, 0), (1.0, 1)})
+    assert (len(engines.seen) > len(set(engines.seen))) == is_news, "only a loss has responses sampled again"

@@ -64,6 +64,9 @@ class TimedEngines:
     def stats(self) -> Mapping[int, EngineStats]:
         return {number: engine.stats() for number, engine in self._engines.items()}
 
+    def is_gone(self, engine: int) -> bool:
+        return engine not in self._engines
+
     def replace(self, engine: int) -> None:
         self.replaced.append(engine)
 

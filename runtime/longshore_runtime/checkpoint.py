@@ -9,7 +9,7 @@ checkpoints/step-000010/
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,7 +157,11 @@ class CheckpointStore:
 def _row(response: ResponseId, completion: Completion) -> dict[str, Any]:
     return {
         "response": [response.draw.epoch, response.draw.index, response.index],
-        "runs": [asdict(run) for run in completion.runs],
+        # Not by `asdict`, which copies each number: 15 s for ten million tokens.
+        "runs": [
+            {"policy_version": run.policy_version, "tokens": run.tokens, "log_probs": run.log_probs}
+            for run in completion.runs
+        ],
         "finish_reason": completion.finish_reason.value,
         "engine_step": completion.engine_step,
     }

@@ -142,9 +142,9 @@ def _until_done(
             try:
                 parts = session.build()
                 with signals.sent_to(events):
-                    is_done = session.run(parts)
-                if is_done:
-                    return
+                    if session.run(parts):
+                        signals.ignore()  # Nothing is left to save, and a new attempt would have nothing to do.
+                        return
             except SizeChanged as change:
                 log.info("going on with other worker pods", before=sized.workers.replicas, now=change.num_workers)
             except TrainerLost as loss:
@@ -185,11 +185,16 @@ class _StopSignal:
         """`stop` notes it as well: the event may wait in a queue that nobody reads now."""
         self.stop = stop
         self._events: queue.SimpleQueue[Event] | None = None
+        self._is_ignored = False
         self.install()
 
     def install(self) -> None:
         """Take the signal, also back from a library that has taken it."""
         signal.signal(signal.SIGTERM, self._on_signal)
+
+    def ignore(self) -> None:
+        """From now on, the signal does not keep the job from ending by itself."""
+        self._is_ignored = True
 
     @contextlib.contextmanager
     def sent_to(self, events: "queue.SimpleQueue[Event]") -> Iterator[None]:
@@ -203,7 +208,7 @@ class _StopSignal:
     def _on_signal(self, *_: object) -> None:
         # While it connects, Ray has a handler before this one, which would abort the process after three seconds.
         signal.alarm(0)
-        if self.stop.is_asked:
+        if self.stop.is_asked or self._is_ignored:
             return  # A second one must not cut saving and cleaning up short.
         self.stop.ask()
         if self._events is None:

@@ -189,7 +189,8 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     answers 5xx. The pause before an attempt grows from half a second to half a minute."""
     on_error: OnRewardError = OnRewardError.FAIL
     """If the function raises or returns no finite number. Fail: the job fails and names the sample; Replace: a fresh
-    draw replaces the group, and is counted; Retry: retry as after a fault of the infrastructure, then Fail."""
+    draw replaces the group, and is counted, also after the last retry of a fault; Retry: retry as after a fault of the
+    infrastructure, then Fail."""
     import_path: ImportPath | None = None
     """Python: `package.module:function`, called as `signature` says."""
     signature: Signature = Signature.LONGSHORE

@@ -277,7 +277,11 @@ class RewardPool:
                 # A program that ends every worker which runs it must not end the job. (Where the sandbox is broken for
                 # every program, no program is to blame: that is WorkerBroken.)
                 return self._known(task, ScoreResult(0.0, 0.0, broken=f"{task.response} broke the sandbox: {why}"))
-            return self._failed(task, why, is_fatal=True)
+            # A response that nobody waits for must not end the job, nor one that a function cannot stand with Replace.
+            is_wanted = task.response.draw in self._groups
+            replaces = self._functions[task.function].on_error is OnRewardError.REPLACE
+            may_pass = replaces and not isinstance(outcome, WorkerBroken)
+            return self._failed(task, why, is_fatal=is_wanted and not may_pass)
         lane.queue.finished(task)
         if isinstance(outcome, ScoreResult):
             return self._known(task, outcome)

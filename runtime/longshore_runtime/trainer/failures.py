@@ -14,6 +14,9 @@ _NCCL_DETAIL: Final = "Last error:"
 _TAKE_MEMORY_BACK: Final = ("wake", "begin_sending", "fill")
 """Calls of a rank after an engine has left its memory; one that was killed may not have left it yet."""
 
+_GATHER_WEIGHTS: Final = ("save", "weights", "load", "discard")
+"""Calls of a rank that need memory for whole weights, and none for micro-batches; engines may be awake meanwhile."""
+
 
 def lost_peer(error: Exception) -> str | None:
     """One line if it was a communication error, which is how the loss of a peer shows in the survivors."""
@@ -37,6 +40,10 @@ def cause(error: Exception) -> Exception:
     if type(raised).__name__ == "OutOfMemoryError" or is_lack_of_memory(str(raised)):
         if any(f".{call}()" in str(error) for call in _TAKE_MEMORY_BACK):
             return TrainerLost("there is not enough GPU memory for a trainer: another process of its GPU has kept it")
+        if any(f".{call}()" in str(error) for call in _GATHER_WEIGHTS):
+            return TrainerLost(
+                "a trainer has no GPU memory to gather weights: lower rollout.engine.gpuMemoryUtilization"
+            )
         return UserError("trainer.maxTokensPerMicroBatch: the trainer ran out of GPU memory; lower it")
     return error
 

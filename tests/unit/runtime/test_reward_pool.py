@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import Judge, JudgePlacement, RewardFunction, RewardKind, Signature
+from longshore.api.reward import Judge, JudgePlacement, OnRewardError, RewardFunction, RewardKind, Signature
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
@@ -457,18 +457,22 @@ class Mortal:
         return "the pod"
 
 
-def scored_by(host: Mortal) -> tuple[GroupScored, RewardPool]:
-    """A program, by workers of this kind."""
-    function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1)
+def driver_of(host: Mortal, function: RewardFunction) -> Driver:
+    """A function whose workers are of this kind."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
     pool = RewardPool([RewardLane((function,), host)], ScorerFactory((), "output"), Characters(), events, clock)
-    driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
+    return Driver(pool, events, clock, [])
+
+
+def scored_by(host: Mortal, function: RewardFunction | None = None) -> tuple[GroupScored, RewardPool]:
+    """A program, by workers of this kind."""
+    driver = driver_of(host, function or RewardFunction(name="gate", kind=RewardKind.CODE, retries=1))
     driver.serve(0)
     (group,) = driver.until_scored(1)
-    pool.stop()
-    return group, pool
+    driver.pool.stop()
+    return group, driver.pool
 
 
 def test_a_program_that_ends_every_worker_which_runs_it_scores_0_and_is_counted() -> None:
@@ -483,6 +487,34 @@ def test_where_the_sandbox_is_broken_for_every_program_none_scores_0() -> None:
     assert group.is_fatal
     assert group.error == "the sandbox ends at once (2 times)"
     assert pool.stats.num_broken == 0
+
+
+def own(on_error: OnRewardError) -> RewardFunction:
+    return RewardFunction(
+        name="gate", kind=RewardKind.PYTHON, import_path="somewhere:gate", retries=1, on_error=on_error
+    )
+
+
+@pytest.mark.parametrize("on_error", list(OnRewardError))
+def test_a_response_that_a_function_cannot_stand_costs_its_group_or_the_job_as_its_user_decides(
+    on_error: OnRewardError,
+) -> None:
+    """One odd response may end every worker that scores it, or have a service answer 500 each time."""
+    group, pool = scored_by(Mortal(), own(on_error))
+    assert str(group.error).endswith("(2 times)")
+    assert group.is_fatal == (on_error is not OnRewardError.REPLACE)
+    assert pool.stats.num_faults == 2
+
+
+def test_a_response_that_nobody_waits_for_does_not_end_the_job() -> None:
+    driver = driver_of(Mortal(), own(OnRewardError.FAIL))
+    driver.finish(0)
+    driver.until(lambda: driver.pool.stats.num_faults == 2)
+    assert driver.scored == []
+    driver.serve(0)
+    (group,) = driver.until_scored(1)
+    driver.pool.stop()
+    assert group.is_fatal, "now it is needed"
 
 
 def test_pulses_do_not_pile_up() -> None:

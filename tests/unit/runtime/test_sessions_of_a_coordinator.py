@@ -122,6 +122,16 @@ def lost() -> None:
     raise TrainerLost("a trainer replica is gone")
 
 
+def test_a_job_that_is_done_ends_so_although_it_is_asked_to_stop_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that is drained while the session ends must not cost an attempt that has nothing to do."""
+
+    class Drained(Story):
+        def __exit__(self, *_: Any) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    Drained([]).tell(monkeypatch)
+
+
 @pytest.mark.parametrize("end", [resized, lost, lambda: None])
 def test_another_session_follows_one_that_is_resized_or_lost_or_has_measured(
     end: Callable[[], None], monkeypatch: pytest.MonkeyPatch

@@ -128,7 +128,15 @@ def test_memory_that_does_not_suffice_has_other_names_too(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("call", "expected"),
-    [("accumulate", UserError), ("update", UserError), ("wake", TrainerLost), ("fill", TrainerLost)],
+    [
+        ("accumulate", UserError),
+        ("update", UserError),
+        ("wake", TrainerLost),
+        ("fill", TrainerLost),
+        ("save", TrainerLost),
+        ("weights", TrainerLost),
+        ("load", TrainerLost),
+    ],
 )
 def test_memory_that_another_process_has_kept_is_no_mistake_of_the_job(call: str, expected: type[Exception]) -> None:
     """As of an engine that was killed a moment ago."""

@@ -5,7 +5,6 @@ through the event queue.
 """
 
 import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,6 +33,7 @@ from longshore_runtime.rewards.scoring import (
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.batch import RewardStats
 from longshore_runtime.rollout.case_limits import CaseLimits
+from longshore_runtime.rollout.delayed import Delayed
 from longshore_runtime.rollout.events import (
     Event,
     GroupScored,
@@ -80,7 +80,7 @@ class RewardPool:
         self._functions = {function.name: function for lane in lanes for function in lane.functions}
         self._lane_of = {function.name: number for number, lane in enumerate(lanes) for function in lane.functions}
         self._tokenizer = tokenizer
-        self._events = events
+        self._events, self._delayed = events, Delayed(events)
         self._clock = clock
         self._on_pressure = on_pressure
         self._on_worker = on_worker
@@ -93,6 +93,8 @@ class RewardPool:
         self._prompts: Sequence[PromptRecord] = ()
         self._round = 0
         self._completions: dict[ResponseId, Completion] = {}
+        self._texts: dict[ResponseId, tuple[Completion, str]] = {}
+        """Of responses that several functions score, until their groups are scored."""
         self._results: dict[ScoreTask, ScoreResult] = {}
         self._groups: dict[Draw, _ScoredGroup] = {}
         self._stopped = False
@@ -129,7 +131,7 @@ class RewardPool:
         """Begin a round; draws refer to `prompts` by index."""
         self._prompts = prompts
         self._round += 1
-        self._completions, self._results, self._groups = {}, {}, {}
+        self._completions, self._texts, self._results, self._groups = {}, {}, {}, {}
         self.stats = RewardStats()
         self.rest()
 
@@ -166,7 +168,9 @@ class RewardPool:
         for lane in self._lanes:
             lane.queue.drop(draws)
         for draw in draws:
-            self._groups.pop(draw, None)
+            group = self._groups.pop(draw, None)
+            for response in group.responses if group is not None else ():
+                self._texts.pop(response, None)
 
     def handle(self, event: RewardEvent) -> GroupScored | None:
         """Process the answer of a worker; return the group that it completes or fails."""
@@ -218,6 +222,7 @@ class RewardPool:
         if self._stopped:
             return
         self._stopped = True
+        self._delayed.stop()
         if self._pulse is not None:
             self._pulse.stop()
         for lane in self._lanes:
@@ -245,7 +250,7 @@ class RewardPool:
         return ScoreItem(
             sample=f"{record.source or f'row {record.index}'}, response {task.response}",
             prompt=record.prompt,
-            response=self._tokenizer.decode(completion.tokens, skip_special_tokens=True),
+            response=self._text(task.response, completion, is_shared=len(record.rewards) > 1),
             answer=record.answer,
             row=record.fields,
             limits_s=self._case_limits.of(self._functions[task.function], record),
@@ -253,6 +258,16 @@ class RewardPool:
             messages=record.messages,
             is_cut=completion.finish_reason is FinishReason.LENGTH,
         )
+
+    def _text(self, response: ResponseId, completion: Completion, *, is_shared: bool) -> str:
+        """Decode a response, once for all functions: this is the thread that everything else waits for."""
+        known = self._texts.get(response)
+        if known is not None and known[0] is completion:
+            return known[1]
+        text = self._tokenizer.decode(completion.tokens, skip_special_tokens=True)
+        if is_shared:
+            self._texts[response] = completion, text
+        return text
 
     def _scored(self, event: ResponseScored) -> GroupScored | None:
         task, outcome, is_late = event.task, event.outcome, event.task.round != self._round
@@ -270,7 +285,7 @@ class RewardPool:
             fault = lane.queue.faulted(task)
             self.stats.num_faults += 1
             if fault.retries:
-                self._retry_later(task, fault.wait_s)
+                self._delayed.put(RetryDue(task), fault.wait_s)
                 return None
             why = f"{outcome} ({fault.num_faults} times)"
             if isinstance(outcome, WorkerDied) and self._functions[task.function].kind is RewardKind.CODE:
@@ -331,15 +346,6 @@ class RewardPool:
 
     def _queue_of(self, task: ScoreTask) -> RewardQueue:
         return self._lanes[self._lane_of[task.function]].queue
-
-    def _retry_later(self, task: ScoreTask, wait_s: float) -> None:
-        def notify() -> None:
-            if not self._stopped:
-                self._events.put(RetryDue(task))
-
-        timer = threading.Timer(wait_s, notify)
-        timer.daemon = True
-        timer.start()
 
 
 def _is_uncertain(lane: RewardLane) -> bool:

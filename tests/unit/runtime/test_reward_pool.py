@@ -517,6 +517,33 @@ def test_a_response_that_nobody_waits_for_does_not_end_the_job() -> None:
     assert group.is_fatal, "now it is needed"
 
 
+@dataclass
+class Counting(Characters):
+    """Counts what it decodes."""
+
+    num_decoded: int = 0
+
+    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
+        self.num_decoded += 1
+        return super().decode(tokens, **options)
+
+
+def test_a_response_is_decoded_once_for_all_its_functions_and_attempts() -> None:
+    """In the thread that also routes requests and hands gradients over."""
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    clock, tokenizer = ManualClock(), Counting()
+    functions = tuple(own(OnRewardError.FAIL).model_copy(update={"name": name}) for name in ("gate", "other"))
+    lane = RewardLane(functions, Mortal())
+    pool = RewardPool([lane], ScorerFactory((), "output"), tokenizer, events, clock)
+    pool.use([replace(record(0), rewards=("gate", "other"))])
+    driver = Driver(pool, events, clock, [])
+    driver.serve(0)
+    driver.until_scored(1)
+    pool.stop()
+    assert pool.stats.num_faults >= 2
+    assert tokenizer.num_decoded == 1
+
+
 def test_pulses_do_not_pile_up() -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     event = RewardPulse()

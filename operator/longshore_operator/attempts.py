@@ -61,7 +61,8 @@ def _restarted_again(
 ) -> LifecycleProgress:
     """Start a new attempt: at once, unless this has happened before and the job got no further."""
     counted, delay = _interruption(current)
-    return restarted(counted, reason, message, now, max(least, delay))
+    why = f", after {counted.interruptions} interruptions without a newer checkpoint" if delay else ""
+    return restarted(counted, reason, message, now, max(least, delay), why)
 
 
 def squeezed_out(current: LifecycleProgress, pod: PodView, now: datetime) -> LifecycleProgress:
@@ -117,13 +118,16 @@ def forgiven(current: LifecycleProgress) -> LifecycleProgress:
 
 
 def restarted(
-    current: LifecycleProgress, reason: RestartReason, message: str, now: datetime, delay: timedelta = timedelta()
+    current: LifecycleProgress,
+    reason: RestartReason,
+    message: str,
+    now: datetime,
+    delay: timedelta = timedelta(),
+    why: str = "",
 ) -> LifecycleProgress:
-    """Start a new attempt without counting a failure."""
+    """Start a new attempt without counting a failure; `why` it is delayed is for its event."""
     attempt = current.attempt + 1
-    when = f" in {delay.seconds} s" if delay else ""
-    if current.interruptions > 1:
-        when += f", after {current.interruptions} interruptions without a newer checkpoint"
+    when = f" in {delay.seconds} s{why}" if delay else ""
     return replace(
         current,
         attempt=attempt,

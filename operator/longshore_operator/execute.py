@@ -128,14 +128,14 @@ class Executor:
         deletions = [action for action in actions if isinstance(action, DeletePod)]
         creations = [action for action in actions if isinstance(action, CreatePod)]
         again = [child for child in children if isinstance(child, CreateOnce) and child.is_again]
-        missing = await _all(self._child(child) for child in children if child not in (*bindings, *again))
+        needed = await _all(self._child(child) for child in children if child not in (*bindings, *again))
         # An API server grants a role only if it knows it.
-        missing += await _all(self._child(binding) for binding in bindings)
+        needed += await _all(self._child(binding) for binding in bindings)
         others = await _all(self._child(secret) for secret in again)
         others += await _all(self._delete_pod(key, pod) for pod in deletions)
         others += await _all(self._object(key, one) for one in actions if isinstance(one, ObjectAction))
-        if not missing:
-            missing = await _all(self._create_pod(pod) for pod in creations)
+        if not needed:
+            needed = await _all(self._create_pod(pod) for pod in creations)
         others += await _all(
             self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
             for pod in actions
@@ -147,7 +147,7 @@ class Executor:
         for action in actions:
             if isinstance(action, DeleteJob):
                 await self._kube.delete(names.KIND, *key, action.uid)
-        if failures := missing + others:
+        if failures := needed + others:
             raise ApplyFailed(failures[0])
 
     async def _child(self, child: Apply | CreateOnce) -> None:

@@ -18,6 +18,8 @@ from longshore_operator.size import num_needed
 from longshore_operator.template_rules import pod_options
 
 _MAX_NAMES = 5
+_MAX_COMPARED = 500
+"""Characters of what was refused; messages of conditions are cut."""
 
 
 def reconcile_readiness(context: Context) -> Outcome:
@@ -58,7 +60,8 @@ def _events(context: Context, facts: dict[ConditionType, Fact]) -> tuple[Event, 
     if now is not None and now.reason == ScheduledReason.UNSCHEDULABLE and not (before and before.reason == now.reason):
         events.append(Event("Warning", now.reason, now.message, f"unschedulable-{attempt}"))
     was_ready, refusal = status.condition(ConditionType.READY), _refusal(context)
-    if facts[ConditionType.READY].holds and refusal is not None and not (was_ready and refusal in was_ready.message):
+    is_said = was_ready is not None and refusal is not None and refusal[:_MAX_COMPARED] in was_ready.message
+    if facts[ConditionType.READY].holds and refusal is not None and not is_said:
         events.append(Event("Warning", ReadyReason.APPLY_FAILED, refusal, f"refused-{attempt}-{refusal}"))
     return tuple(events)
 

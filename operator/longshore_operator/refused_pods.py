@@ -25,11 +25,12 @@ def with_advice(refusal: str, components: Iterable[str]) -> str:
     required = _QUOTA_OF_PODS.search(refusal)
     if required is None:
         return refusal
-    containers = {name: None for names in _CONTAINERS.findall(required["what"]) for name in names.split(",")} or [_OURS]
-    if "limits." in required["what"] or list(containers) != [_OURS]:
+    named = [name for names in _CONTAINERS.findall(required["what"]) for name in names.split(",")]
+    containers = list(dict.fromkeys(named)) or [_OURS]
+    if "limits." in required["what"] or containers != [_OURS]:
         what = "limits" if "limits." in required["what"] else "resources"
         plural = "s" if len(containers) > 1 else ""
-        return f"{refusal}; set them as {what} of the container{plural} {_listed(list(containers))} in {templates}"
+        return f"{refusal}; set them as {what} of the container{plural} {_listed(containers)} in {templates}"
     return f"{refusal}; set them in resources of {_listed(fields)}"
 
 

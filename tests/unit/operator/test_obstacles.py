@@ -72,12 +72,18 @@ class TestObstacles:
         assert (status, reason) == ("True", "PodsReady")
         assert message.endswith(f"pods are ready; but a change cannot be made: {error}")
         assert (running.events[-1].reason, running.events[-1].message) == ("ApplyFailed", error)
-        num_events = len(running.events)
-        running.apply(running.plan(apply_error=error))
-        assert len(running.events) == num_events, "it is said once"
         running.change("demo-worker-0", ready=False)
         running.apply(running.plan(apply_error=error))
         assert running.condition("Ready")[:2] == ("False", "ApplyFailed")
+
+    @pytest.mark.parametrize("error", ["pods is forbidden: exceeded quota: pods", "policy: " + 3000 * "x"])
+    def test_a_change_that_cannot_be_made_is_an_event_once_however_long_its_reason_is(
+        self, running: Cluster, error: str
+    ) -> None:
+        before = len(running.events)
+        for _ in range(3):
+            running.apply(running.plan(apply_error=error))
+        assert [event.message for event in running.events[before:]] == [error]
 
     def test_pods_that_are_slow_to_end_are_named(self, running: Cluster) -> None:
         running.exit("demo-coordinator", ExitCode.INTERRUPTED)

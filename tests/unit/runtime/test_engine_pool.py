@@ -102,15 +102,21 @@ class Weights:
         return [(engine, None) for engine in engines]
 
 
-def test_the_successor_of_an_engine_that_was_lost_asleep_is_sent_no_requests_before_it_has_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fleets, weights = Fleets(Fleet()), Weights()
+def serving(monkeypatch: pytest.MonkeyPatch, fleets: Fleets, weights: Weights) -> EnginePool:
+    """A pool whose engine has weights."""
     monkeypatch.setattr(engine_pool, "Fleets", fleets)
     spec = EngineSpec(EngineSettings(), max_context_tokens=256)
     pool = EnginePool(Workers(replicas=1), spec, "model", "output", queue.SimpleQueue())
     pool.wait_for_all()
     pool.publish(weights)  # type: ignore[arg-type]
+    return pool
+
+
+def test_the_successor_of_an_engine_that_was_lost_asleep_is_sent_no_requests_before_it_has_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleets, weights = Fleets(Fleet()), Weights()
+    pool = serving(monkeypatch, fleets, weights)
     first = fleets.fleet.handle
     pool.add(0, REQUESTS)
     pool.sleep()
@@ -126,12 +132,8 @@ def test_the_successor_of_an_engine_that_was_lost_asleep_is_sent_no_requests_bef
 
 def test_the_loss_of_an_engine_that_has_started_again_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be lost while weights are published, together with a trainer; then the next round hears of it late."""
-    fleets, weights = Fleets(Fleet()), Weights()
-    monkeypatch.setattr(engine_pool, "Fleets", fleets)
-    spec = EngineSpec(EngineSettings(), max_context_tokens=256)
-    pool = EnginePool(Workers(replicas=1), spec, "model", "output", queue.SimpleQueue())
-    pool.wait_for_all()
-    pool.publish(weights)  # type: ignore[arg-type]
+    fleets = Fleets(Fleet())
+    pool = serving(monkeypatch, fleets, Weights())
     assert not pool.is_gone(0)
     fleets.fleet.handle.alive, fleets.fleet.handle.ended = False, True
     fleets.emit(EngineLost(0, "pod killed"))

@@ -4,7 +4,6 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -12,28 +11,21 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import Judge, JudgePlacement, OnRewardError, RewardFunction, RewardKind, Signature
+from longshore.api.reward import RewardFunction, RewardKind, Signature
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
 from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.errors import UserError
-from longshore_runtime.judge.options import POOL_WAIT_S
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken
-from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout import reward_workers
 from longshore_runtime.rollout.events import Event, GroupScored, RewardPulse
 from longshore_runtime.rollout.pulse import Pulse
-from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import RewardLane, RewardWorkers
 from longshore_runtime.rollout.worker_hosts import LocalWorkers, WorkerDied
 from tests.unit.runtime.reward_driver import (
-    JUDGE,
     LIMIT_S,
-    Characters,
     Driver,
-    ManualClock,
     completion,
     judges,
     pods_in,
@@ -414,134 +406,6 @@ def test_a_worker_in_this_process_that_is_given_up_does_not_keep_its_responses(g
     with pytest.raises(WorkerDied):
         answer.result(LIMIT_S)
     gates["first"].open()
-
-
-def test_a_worker_that_waits_for_the_pods_of_its_judge_does_not_count_as_hanging() -> None:
-    judge = Judge(**{**JUDGE.model_dump(), "placement": JudgePlacement.POOL, "pool": {"replicas": 1}})
-    function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=judge)
-    lane = RewardLane((function,), Mortal())
-    workers = RewardWorkers(0, lane, ScorerFactory((), "output"), queue.SimpleQueue())
-    limit_s = workers._limit_s("gate", [ScoreItem("row 7", "prompt", "response", "", {})])
-    workers.stop()
-    assert limit_s > 2 * POOL_WAIT_S, "it may be asked twice, and wait each time"
-
-
-class Mortal:
-    """A `WorkerHost` and its `Worker`: whatever is scored ends the worker, or finds its sandbox broken."""
-
-    num_places = 1
-
-    def __init__(self, *, is_broken: bool = False) -> None:
-        self._is_broken = is_broken
-
-    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> "Mortal":
-        self.node, self.ready, self.death = Future[str](), Future[Surroundings](), Future[str]()
-        self.node.set_result("the pod")
-        self.ready.set_result(Surroundings())
-        return self
-
-    def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
-        answer = Future[list[ScoreOutcome]]()
-        if self._is_broken:
-            answer.set_result([WorkerBroken("the sandbox ends at once") for _ in items])
-            return answer
-        answer.set_exception(WorkerDied("killed"))
-        self.death.set_result("killed")
-        return answer
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def name(self, place: int) -> str:
-        return "the pod"
-
-
-def driver_of(host: Mortal, function: RewardFunction) -> Driver:
-    """A function whose workers are of this kind."""
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock = ManualClock()
-    pool = RewardPool([RewardLane((function,), host)], ScorerFactory((), "output"), Characters(), events, clock)
-    pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
-    return Driver(pool, events, clock, [])
-
-
-def scored_by(host: Mortal, function: RewardFunction | None = None) -> tuple[GroupScored, RewardPool]:
-    """A program, by workers of this kind."""
-    driver = driver_of(host, function or RewardFunction(name="gate", kind=RewardKind.CODE, retries=1))
-    driver.serve(0)
-    (group,) = driver.until_scored(1)
-    driver.pool.stop()
-    return group, driver.pool
-
-
-def test_a_program_that_ends_every_worker_which_runs_it_scores_0_and_is_counted() -> None:
-    group, pool = scored_by(Mortal())
-    assert group.error is None
-    assert [score.reward for score in group.scores] == [0.0]
-    assert (pool.stats.num_broken, pool.stats.num_faults) == (1, 2)
-
-
-def test_where_the_sandbox_is_broken_for_every_program_none_scores_0() -> None:
-    group, pool = scored_by(Mortal(is_broken=True))
-    assert group.is_fatal
-    assert group.error == "the sandbox ends at once (2 times)"
-    assert pool.stats.num_broken == 0
-
-
-def own(on_error: OnRewardError) -> RewardFunction:
-    return RewardFunction(
-        name="gate", kind=RewardKind.PYTHON, import_path="somewhere:gate", retries=1, on_error=on_error
-    )
-
-
-@pytest.mark.parametrize("on_error", list(OnRewardError))
-def test_a_response_that_a_function_cannot_stand_costs_its_group_or_the_job_as_its_user_decides(
-    on_error: OnRewardError,
-) -> None:
-    """One odd response may end every worker that scores it, or have a service answer 500 each time."""
-    group, pool = scored_by(Mortal(), own(on_error))
-    assert str(group.error).endswith("(2 times)")
-    assert group.is_fatal == (on_error is not OnRewardError.REPLACE)
-    assert pool.stats.num_faults == 2
-
-
-def test_a_response_that_nobody_waits_for_does_not_end_the_job() -> None:
-    driver = driver_of(Mortal(), own(OnRewardError.FAIL))
-    driver.finish(0)
-    driver.until(lambda: driver.pool.stats.num_faults == 2)
-    assert driver.scored == []
-    driver.serve(0)
-    (group,) = driver.until_scored(1)
-    driver.pool.stop()
-    assert group.is_fatal, "now it is needed"
-
-
-@dataclass
-class Counting(Characters):
-    """Counts what it decodes."""
-
-    num_decoded: int = 0
-
-    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
-        self.num_decoded += 1
-        return super().decode(tokens, **options)
-
-
-def test_a_response_is_decoded_once_for_all_its_functions_and_attempts() -> None:
-    """In the thread that also routes requests and hands gradients over."""
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock, tokenizer = ManualClock(), Counting()
-    functions = tuple(own(OnRewardError.FAIL).model_copy(update={"name": name}) for name in ("gate", "other"))
-    lane = RewardLane(functions, Mortal())
-    pool = RewardPool([lane], ScorerFactory((), "output"), tokenizer, events, clock)
-    pool.use([replace(record(0), rewards=("gate", "other"))])
-    driver = Driver(pool, events, clock, [])
-    driver.serve(0)
-    driver.until_scored(1)
-    pool.stop()
-    assert pool.stats.num_faults >= 2
-    assert tokenizer.num_decoded == 1
 
 
 def test_pulses_do_not_pile_up() -> None:

@@ -135,10 +135,7 @@ def temperature(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome({f"{ALGORITHM}.temperature": outer if inner is None else inner})
 
 
-_TOKENS_BY_DEFAULT: Final = 512
-
-
-@entry(["max_completion_length"], [f"{ALGORITHM}.maxResponseTokens"], "", max_completion_length=_TOKENS_BY_DEFAULT)
+@entry(["max_completion_length"], [f"{ALGORITHM}.maxResponseTokens"], "", max_completion_length=512)
 def response_tokens(settings: ForeignSettings) -> EntryOutcome:
     tokens = settings.wanted("max_completion_length", "responses need a limit")
     look = (f"Look at {ALGORITHM}.maxResponseTokens: max_completion_length is unset, which is {tokens} in TRL, and 256 "

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from longshore_cli.convert import left_to_do
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 from longshore_cli.convert.trl.objective import ALGORITHM, num_updates
 
@@ -46,11 +47,7 @@ def warmup(settings: ForeignSettings) -> EntryOutcome:
 @entry(["weight_decay"], [f"{ALGORITHM}.weightDecay"], "of every parameter; TRL leaves out biases and norms",
        weight_decay=0.0)  # fmt: skip
 def weight_decay(settings: ForeignSettings) -> EntryOutcome:
-    decay = settings.number("weight_decay") or 0.0
-    look = (
-        f"Look at {ALGORITHM}.weightDecay: {decay:g} is for every parameter, and in TRL for all but biases and norms."
-    )
-    return EntryOutcome({f"{ALGORITHM}.weightDecay": decay}, to_do=(look,) if decay else ())
+    return left_to_do.weight_decay(settings.number("weight_decay") or 0.0, "TRL")
 
 
 _NO_CLIP: Final = 1e6
@@ -67,10 +64,7 @@ def clipped_norm(settings: ForeignSettings) -> EntryOutcome:
 @entry(["use_peft", "peft_config", "peft_config.*"], [], "false: every weight is trained, and no adapter")
 def adapter(settings: ForeignSettings) -> EntryOutcome:
     keys = [key for key in settings.given if key == "use_peft" or key.startswith("peft_config")]
-    lost = {key: "every weight is trained, and no adapter" for key in keys if settings.plain(key)}
-    look = (f"Look at {ALGORITHM}.learningRate: {settings[_RATE]} was chosen for an adapter, and training of every "
-            "weight usually needs about a tenth of it.")  # fmt: skip
-    return EntryOutcome(lost=lost, to_do=(look,) if lost else ())
+    return left_to_do.adapter([key for key in keys if settings.plain(key)], settings[_RATE])
 
 
 ENTRIES: Final[tuple[MappingEntry, ...]] = (

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from longshore_cli.convert.left_to_do import checkpoints_to_keep
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, entry
 from longshore_cli.convert.trl.objective import ALGORITHM, num_updates, temperature, updates_per_step
 
@@ -15,10 +16,11 @@ def checkpoints(settings: ForeignSettings) -> EntryOutcome:
     keep = settings.count("save_total_limit")
     lost = {} if is_counted else {"save_strategy": "checkpoints are written at an interval of steps"}
     fields = {"spec.checkpoint.everySteps": every} if is_counted else {}
-    look = "Set spec.checkpoint.keep to the number of checkpoints that you need: TRL keeps all, a job the newest 2."
     is_none = settings["save_strategy"] == "no"
     return EntryOutcome(
-        fields | ({"spec.checkpoint.keep": keep} if keep else {}), lost, to_do=() if keep or is_none else (look,)
+        fields | ({"spec.checkpoint.keep": keep} if keep else {}),
+        lost,
+        to_do=() if keep or is_none else (checkpoints_to_keep("TRL"),),
     )
 
 

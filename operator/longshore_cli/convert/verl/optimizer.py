@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from longshore_cli.convert import left_to_do
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
 from longshore_cli.convert.verl.objective import steps
 from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, MODEL, OPTIM
@@ -102,11 +103,8 @@ def clipped_norm(settings: ForeignSettings) -> EntryOutcome:
     actor_rollout_ref__actor__optim__weight_decay=0.01,
 )
 def weight_decay(settings: ForeignSettings) -> EntryOutcome:
-    decay = settings.number(f"{OPTIM}.weight_decay") or 0.0
-    look = (f"Look at {ALGORITHM}.weightDecay: {decay:g} is for every parameter, and in verl with Megatron for all but "
-            "biases and norms.")  # fmt: skip
-    is_other = decay > 0 and uses_megatron(settings)
-    return EntryOutcome({f"{ALGORITHM}.weightDecay": decay}, to_do=(look,) if is_other else ())
+    exempting = "verl with Megatron" if uses_megatron(settings) else None
+    return left_to_do.weight_decay(settings.number(f"{OPTIM}.weight_decay") or 0.0, exempting)
 
 
 _RANKS: Final = (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
@@ -114,10 +112,7 @@ _RANKS: Final = (f"{MODEL}.lora_rank", f"{MODEL}.lora.rank")
 
 @entry(_RANKS, [], "0: every weight is trained, and no adapter")
 def adapter(settings: ForeignSettings) -> EntryOutcome:
-    lost = {key: "every weight is trained, and no adapter" for key in _RANKS if settings.count(key)}
-    look = (f"Look at {ALGORITHM}.learningRate: {settings[_RATE]} was chosen for an adapter, and training of every "
-            "weight usually needs about a tenth of it.")  # fmt: skip
-    return EntryOutcome(lost=lost, to_do=(look,) if lost else ())
+    return left_to_do.adapter([key for key in _RANKS if settings.count(key)], settings[_RATE])
 
 
 ENTRIES: Final[tuple[MappingEntry, ...]] = (

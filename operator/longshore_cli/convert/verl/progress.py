@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from longshore_cli.convert.left_to_do import checkpoints_to_keep
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, entry
 from longshore_cli.convert.verl.sections import ROLLOUT
 
@@ -17,10 +18,9 @@ _KEEP: Final = "trainer.max_actor_ckpt_to_keep"
 def checkpoints(settings: ForeignSettings) -> EntryOutcome:
     every, keep = settings.count("trainer.save_freq"), settings.count(_KEEP)
     fields = {"everySteps": every, "keep": keep}
-    look = "Set spec.checkpoint.keep to the number of checkpoints that you need: verl keeps all, a job the newest 2."
     return EntryOutcome(
         {f"spec.checkpoint.{name}": value for name, value in fields.items() if value},
-        to_do=(look,) if every and not keep else (),
+        to_do=(checkpoints_to_keep("verl"),) if every and not keep else (),
     )
 
 

@@ -1,0 +1,34 @@
+"""What a person has to look at, whichever system a configuration is of."""
+
+from collections.abc import Collection
+from typing import Any
+
+from longshore_cli.convert.mapping import EntryOutcome
+
+
+def checkpoints_to_keep(system: str) -> str:
+    """Return the sentence about a system that keeps all checkpoints."""
+    return (
+        f"Set spec.checkpoint.keep to the number of checkpoints that you need: {system} keeps all, a job the newest 2."
+    )
+
+
+def weight_decay(decay: float, exempting: str | None) -> EntryOutcome:
+    """Return the weight decay of every parameter; `exempting`: who leaves out biases and norms."""
+    look = (
+        f"Look at spec.algorithm.weightDecay: {decay:g} is for every parameter, and in {exempting} for all but biases "
+        "and norms."
+    )
+    is_other = exempting is not None and decay > 0
+    return EntryOutcome({"spec.algorithm.weightDecay": decay}, to_do=(look,) if is_other else ())
+
+
+def adapter(keys: Collection[str], rate: Any) -> EntryOutcome:
+    """Return that the adapter which `keys` ask for is left out; its learning rate `rate` is not one for all weights."""
+    look = (
+        f"Look at spec.algorithm.learningRate: {rate} was chosen for an adapter, and training of every weight usually "
+        "needs about a tenth of it."
+    )
+    return EntryOutcome(
+        lost=dict.fromkeys(keys, "every weight is trained, and no adapter"), to_do=(look,) if keys else ()
+    )

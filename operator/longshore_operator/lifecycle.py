@@ -4,8 +4,8 @@ A pure state machine. What must be remembered lies in the RLJob's status, in one
 
 * `attempt` names the current set of pods. It grows when the coordinator has ended or was lost.
 * `restartTime` is set while something waits to be started: the coordinator of the current attempt until it has been
-  seen, or, while the coordinator runs, other failed pods until all of them are gone. Pods that fail meanwhile belong
-  to the same failure, so a failure is counted once, also if the operator restarts half-way.
+  seen, or, while the coordinator runs, other failed pods until that time has come and all of them are gone. Pods that
+  fail meanwhile belong to the same failure, so a failure is counted once, also if the operator restarts half-way.
 """
 
 from collections.abc import Sequence

@@ -114,7 +114,7 @@ def _with_crash_node(current: LifecycleProgress, pod: PodView) -> LifecycleProgr
 
 def forgiven(current: LifecycleProgress) -> LifecycleProgress:
     """Return the progress of a job that begins as if nothing had happened, since its spec may have been corrected."""
-    return replace(current, failures=0, interruptions=0, counted_at_step=0, crash_nodes=())
+    return replace(current, failures=0, interruptions=0, counted_at_step=0, crash_nodes=(), out_of_memory_step=None)
 
 
 def restarted(
@@ -146,6 +146,11 @@ def count_failure(
     current = _with_crash_node(_counted_since_checkpoint(current), pod)
     failures = current.failures + 1
     what = describe_end(pod)
+    if pod.is_out_of_memory and pod.component is not Component.REWARD:  # What rewards run differs each time.
+        if current.out_of_memory_step == current.step:
+            message = f"{what}; it has happened twice at step {current.step}"
+            return finish(replace(current, failures=failures), Phase.FAILED, FailedReason.OUT_OF_MEMORY, message, now)
+        current = replace(current, out_of_memory_step=current.step)
     if failures > spec.backoff_limit:
         failed = replace(current, failures=failures)
         since = f" since the checkpoint of step {current.counted_at_step}" if current.counted_at_step else ""

@@ -30,6 +30,10 @@ class LifecycleProgress:
     """Of the newest checkpoint; 0: there is none."""
     crash_nodes: tuple[str, ...] = ()
     """Nodes of the last pods that crashed, the newest last."""
+    step: int = 0
+    """Newest step that the coordinator has reported."""
+    out_of_memory_step: int | None = None
+    """Step at which a pod was last killed for using more memory than its limit."""
     reason: str = ""
     """Reason and message of the last transition, for the condition that goes with it."""
     message: str = ""

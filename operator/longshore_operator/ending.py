@@ -4,6 +4,7 @@ import re
 from enum import Enum, auto
 
 from longshore.api.contract import ExitCode
+from longshore.api.names import Component
 from longshore_operator.observed import PodView
 
 _INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
@@ -12,6 +13,13 @@ _REJECTED_REASONS = frozenset({"NodeAffinity", "TaintToleration", "TopologyAffin
 """The same of pods that a kubelet refuses, as after a reboot of its node, before GPUs are registered again."""
 _OWN_LIMIT = re.compile(r"exceed(?:s|ed) (?:its|the) (?:\w+ )*limit")
 """In the message of an eviction: the pod has used more of the disk than it may. It would do so on every node."""
+_MEMORY_OF = {
+    Component.COORDINATOR: "coordinator.resources",
+    Component.WORKER: "workers.resources",
+    Component.TRAINER: "trainerWorkers.resources",
+    Component.REWARD: "reward.resources",
+    Component.JUDGE: "reward.functions[].pool.resources",
+}
 _OUT_OF = "OutOf"
 """Begins the reason of a kubelet that lacks a resource."""
 
@@ -71,6 +79,8 @@ def describe_end(pod: PodView) -> str:
         what = f"was rejected by its node ({pod.reason})"
     elif pod.reason in _INTERRUPTED_REASONS:
         what = f"was ended by the cluster ({pod.reason})"
+    elif pod.is_out_of_memory:
+        what = f"was killed: it used more memory than its limit (OOMKilled); raise {memory_field(pod.component)}"
     elif pod.exit_code is not None:
         what = f"exited with code {pod.exit_code}"
     elif pod.deleting:
@@ -78,6 +88,11 @@ def describe_end(pod: PodView) -> str:
     else:
         what = f"failed ({pod.reason or 'no reason given'})"
     return f"{pod.name} {what}" + (f": {pod.termination_message}" if pod.termination_message else "")
+
+
+def memory_field(component: Component) -> str:
+    """Return the field of the spec with the memory of a component's pods."""
+    return f"{_MEMORY_OF[component]}.memory"
 
 
 def ended_by_cluster(pod: PodView) -> bool:

@@ -50,6 +50,8 @@ class PodView:
     scheduled: bool = False
     node: str | None = None
     exit_code: int | None = None
+    is_out_of_memory: bool = False
+    """Whether the kubelet says that the main container was killed for using more memory than its limit."""
     termination_message: str = ""
     unschedulable: str | None = None
     """The scheduler's message while no node fits."""
@@ -230,6 +232,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         scheduled=bool(spec.get("nodeName")),
         node=spec.get("nodeName"),
         exit_code=terminated.get("exitCode"),
+        is_out_of_memory=terminated.get("reason") == "OOMKilled",
         termination_message=_shortened(_end_message(status, terminated)),
         unschedulable=_unschedulable(scheduled, spec),
         disruption=disruption.get("reason") if disruption.get("status") == "True" else None,

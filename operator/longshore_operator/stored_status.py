@@ -114,6 +114,9 @@ def _with_counts(status: RLJobStatus) -> tuple[RLJobStatus, list[str]]:
     counts = ("attempt", "failures", "interruptions", "counted_at_step")
     odd = [name for name in counts if getattr(status, name) > _MAX_COUNTED]
     changes: dict[str, Any] = dict.fromkeys(odd, 0)
+    if (status.out_of_memory_step or 0) > _MAX_COUNTED:
+        odd.append("out_of_memory_step")
+        changes["out_of_memory_step"] = None
     size = status.assignment.size
     if status.assignment.epoch > _MAX_COUNTED or (size is not None and max(size.workers, size.held) > MAX_PODS):
         odd.append("assignment")

@@ -71,7 +71,12 @@ class TrainingLoop:
         self._checkpoints = RunCheckpoints(
             parts, self._alarms, self._lengths, self._gate, options.algorithm.max_response_tokens
         )
-        self._recovery = Recovery(parts.trainers, self._checkpoints.load_trainers, lambda: self._turns.to_training())
+        self._recovery = Recovery(
+            parts.trainers,
+            self._checkpoints.load_trainers,
+            lambda: self._turns.to_training(),
+            notify=parts.recorder.notice,
+        )
         self._turns = Turns(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)
         self._training = RoundTraining(
             options, parts, self._turns, self._recovery, self._regrouping, self._lengths, self._gate

@@ -208,6 +208,7 @@ class FailedReason(Reason):
         "BackoffLimitExceeded",
         "more failures than `backoffLimit` without a newer checkpoint; the message has the last",
     )
+    OUT_OF_MEMORY = "OutOfMemory", "pods were killed twice at the same step for using more memory than their limit"
     DEADLINE_EXCEEDED = "DeadlineExceeded", "active for longer than `activeDeadlineSeconds`"
     TEMPLATE_REFUSED = "TemplateRefused", "a pod template asks for more than templates may, or is not shaped like a pod"
     INVALID_SPEC = "InvalidSpec", "this version of the operator cannot read the stored spec"
@@ -224,6 +225,7 @@ class NoticeReason(Reason):
 
     ENGINE_LOST = "EngineLost", "an engine is gone; its requests are sampled again on the others"
     ENGINE_DID_NOT_SLEEP = "EngineDidNotSleep", "an engine did not fall asleep in time and was stopped"
+    TRAINER_LOST = "TrainerLost", "a trainer process is gone; all trainers start again from the newest checkpoint"
     FEW_PROMPTS = "FewPrompts", "there are fewer prompts to train on than one step takes"
     NO_GENERATION_PROMPT = "NoGenerationPrompt", "the chat template ends prompts before the assistant's turn begins"
     PROFILE_MISMATCH = (

@@ -206,6 +206,8 @@ class RLJobStatus(ApiModel):
         default_factory=list, max_length=MAX_CRASH_NODES
     )
     """Nodes of the last pods that crashed, the newest last; new pods prefer other nodes."""
+    out_of_memory_step: int | None = Field(default=None, ge=0, le=MAX_COUNT)
+    """Step at which a pod was last killed for using more memory than its limit; a second time ends the job."""
     start_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     """When the job became active, for the first time or after a suspension."""
     restart_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from longshore_runtime.cluster import worker_launcher
+from longshore_runtime.cluster.deaths import ENV_FILE, note_deaths
 from longshore_runtime.large_imports import without_collections
 
 FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
@@ -153,9 +154,7 @@ def _next_worker(listener: socket.socket) -> _Worker | None:
 
 
 def _reap(*_: object) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
+    note_deaths(os.environ.get(ENV_FILE))
 
 
 def _receive(connection: socket.socket) -> _Worker:

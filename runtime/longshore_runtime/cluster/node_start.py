@@ -5,10 +5,12 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from longshore_runtime.cluster.deaths import ENV_FILE
 from longshore_runtime.cluster.fork_server import ForkServer
 from longshore_runtime.large_imports import without_collections
 
 _SOCKET: Final = "workers"
+_DEATHS: Final = "deaths.jsonl"
 _CHUNK_BYTES: Final = 65536
 
 
@@ -22,6 +24,7 @@ def main() -> None:
     if node["address"] is None:  # No actor of a job is placed on the head.
         _start(node, [])
         return
+    os.environ[ENV_FILE] = str(Path(node["temp_dir"], _DEATHS))
     server = ForkServer(Path(node["temp_dir"], _SOCKET), order["imports"])
     server.begin(_start(node, server.launcher))
 

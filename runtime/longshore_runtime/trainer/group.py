@@ -25,7 +25,7 @@ from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator, step_signal
 from longshore_runtime.trainer.sending import Sending
-from longshore_runtime.trainer.world import CALL_LIMIT_S, PODS_LIMIT_S, TrainerWorld
+from longshore_runtime.trainer.world import CALL_LIMIT_S, PODS_LIMIT_S, RankDeath, TrainerWorld
 from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
@@ -128,6 +128,10 @@ class TrainerGroup:
     def watch(self, events: "queue.SimpleQueue[Event]") -> None:
         """Report the loss of a rank as an event from now on, so that it is noticed during a round."""
         self._world.watch(events)
+
+    def find_death(self) -> RankDeath | None:
+        """See `TrainerWorld.find_death`."""
+        return self._world.find_death()
 
     def restart(self, timeout_s: float = PODS_LIMIT_S) -> None:
         """End all ranks and start them again in the same places, as `__init__` did; `load` has to follow.

@@ -9,9 +9,11 @@ from typing import Final, TypeVar
 
 import structlog
 
-from longshore_runtime.errors import TrainerLost
+from longshore.api.reasons import NoticeReason
+from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.trainer.world import RankDeath
 from longshore_runtime.trainer_protocol import Sample
 
 log = structlog.get_logger()
@@ -36,16 +38,26 @@ class Recovery:
         load: Callable[[], None],
         make_room: Callable[[], None] = lambda: None,
         pause: Callable[[float], None] = time.sleep,
+        notify: Callable[[NoticeReason, str], None] = lambda reason, message: None,
     ) -> None:
-        """`load`: give the trainers the newest checkpoint; `make_room`: have others leave their GPUs."""
+        """Guard these trainers.
+
+        Args:
+            load: gives the trainers the newest checkpoint.
+            make_room: has others leave their GPUs.
+            notify: is told of each loss, with its cause.
+        """
         self._trainers = trainers
         self._pause = pause
+        self._notify = notify
         self._load = load
         self._make_room = make_room
         self._kept: list[Sequence[Sample]] = []
         self._num_tokens = 0
         self._num_failures = 0
         self._lost_reason = ""
+        self._fatal: RankDeath | None = None
+        """A death since the last update that the same work would probably bring about again."""
 
     @property
     def is_lost(self) -> bool:
@@ -57,6 +69,7 @@ class Recovery:
         self._num_tokens += sum(len(one.prompt_tokens) + len(one.response_tokens) for one in training.samples)
         self._kept = [] if self._has_too_many else [*self._kept, *training.batches]
         self._num_failures = 0
+        self._fatal = None
 
     def checkpointed(self) -> None:
         """Note that the newest checkpoint holds every update so far."""
@@ -73,6 +86,7 @@ class Recovery:
 
         Raises:
             TrainerLost: that is impossible.
+            UserError: a rank has died twice of the same work.
         """
         while True:
             try:
@@ -94,6 +108,7 @@ class Recovery:
     def _bring_back(self) -> None:
         if self._has_too_many:
             raise TrainerLost(self._lost_reason)
+        self._find_cause()
         if self._num_failures:
             self._pause(PAUSES_S[self._num_failures - 1])
         log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
@@ -104,3 +119,15 @@ class Recovery:
         for samples in self._kept:
             self._trainers.train(samples)
         self._lost_reason = ""  # Not before: until now they have older weights, which a stop must not save.
+
+    def _find_cause(self) -> None:
+        """Report why trainers are lost; raises UserError if the same work has ended them in the same way before."""
+        found = self._trainers.find_death()
+        if found is not None:
+            self._lost_reason = str(found)
+        self._notify(NoticeReason.TRAINER_LOST, self._lost_reason)
+        if found is None or not found.is_own_fault:
+            return
+        if self._fatal is not None and self._fatal.death.exit_code == found.death.exit_code:
+            raise UserError(f"{found}; it has happened twice in the same step")
+        self._fatal = found

@@ -4,12 +4,17 @@ import contextlib
 import queue
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import ray
 
+from longshore.api.names import Component
+from longshore.checks.memory import gib
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.cluster.actors import Check, checked_get, wait_ended
+from longshore_runtime.cluster.deaths import Death, find_death
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.places import Place
@@ -23,6 +28,33 @@ PODS_LIMIT_S: Final = 600.0
 """Time for a lost pod to return: usually, image and volumes are already on its node."""
 CALL_LIMIT_S: Final = 1800.0
 """Reading or writing a model takes less, also from slow storage."""
+
+
+@dataclass(frozen=True)
+class RankDeath:
+    """How a rank of a trainer replica ended, and what to do about it."""
+
+    replica: int
+    death: Death
+    memory_bytes: int
+    """Memory that the pod of the rank may use."""
+    component: Component
+    micro_batch_tokens: int
+
+    @property
+    def is_own_fault(self) -> bool:
+        """Whether the same work would probably end the same way."""
+        return self.death.is_own_fault(self.memory_bytes)
+
+    def __str__(self) -> str:
+        what = f"trainer replica {self.replica} {self.death}"
+        if not self.death.is_lack_of_memory(self.memory_bytes):
+            return what
+        workers = "trainerWorkers" if self.component is Component.TRAINER else "workers"
+        return (
+            f"{what}: probably out of memory. Lower trainer.maxTokensPerMicroBatch ({self.micro_batch_tokens}) or "
+            f"raise {workers}.resources.memory ({gib(self.memory_bytes)} GiB)"
+        )
 
 
 class TrainerWorld:
@@ -47,19 +79,37 @@ class TrainerWorld:
         """In the order of their ranks."""
         self.generation = 0
         """Number of restarts so far."""
+        self._losses: dict[int, BaseException] = {}
+        """By rank: the errors by which Ray reports that an actor of this generation is gone."""
         self._start(_FIRST_PODS_LIMIT_S)
 
     def watch(self, events: "queue.SimpleQueue[Event]") -> None:
         """Report the loss of a rank as an event from now on, so that it is noticed during a round."""
         self._events = events
-        generation = self.generation
+        generation, losses = self.generation, self._losses
 
-        def notify(future: "Future[None]") -> None:  # Runs in a thread of Ray.
-            reason = f"a trainer replica is gone ({type(future.exception()).__name__})"
-            events.put(ReplicaLost(reason, generation))
+        def notify(rank: int, future: "Future[None]") -> None:  # Runs in a thread of Ray.
+            error = future.exception()
+            assert error is not None, "`lasts` never returns"
+            losses[rank] = error
+            events.put(ReplicaLost(_gone(error), generation))
 
-        for actor in self.actors:
-            actor.lasts.remote().future().add_done_callback(notify)
+        for rank, actor in enumerate(self.actors):
+            actor.lasts.remote().future().add_done_callback(partial(notify, rank))
+
+    def find_death(self) -> "RankDeath | None":
+        """Return how the first rank that is known to be gone ended; None: its pod does not know, or is gone, too."""
+        for rank, error in sorted(self._losses.items()):
+            place = self._places[rank]
+            if (death := find_death(error, place.worker, place.component)) is not None:
+                return RankDeath(
+                    replica=self._spec.sizes.replica(rank),
+                    death=death,
+                    memory_bytes=self._spec.pod_memory_bytes,
+                    component=place.component,
+                    micro_batch_tokens=self._spec.options.max_tokens_per_micro_batch,
+                )
+        return None
 
     def restart(self, timeout_s: float) -> None:
         """End all ranks and start them again in the same places, with the initial model.
@@ -70,6 +120,7 @@ class TrainerWorld:
         """
         self.stop()
         self.generation += 1
+        self._losses = {}
         self._start(timeout_s)
         if self._events is not None:
             self.watch(self._events)
@@ -100,8 +151,16 @@ class TrainerWorld:
         except ray.exceptions.GetTimeoutError as error:
             raise TrainerLost(f"{late} after {timeout_s:.0f} s") from error
         except ray.exceptions.RayError as error:
-            raise TrainerLost(f"a trainer replica is gone ({type(error).__name__})") from error
+            self._note(error)
+            raise TrainerLost(_gone(error)) from error
         return results
+
+    def _note(self, error: ray.exceptions.RayError) -> None:
+        """Remember which rank an error is about."""
+        actor_id = getattr(error, "actor_id", None)
+        for rank, actor in enumerate(self.actors):
+            if actor_id is not None and actor._actor_id.hex() == actor_id:
+                self._losses.setdefault(rank, error)
 
     def _start(self, pods_limit_s: float) -> None:
         self.actors = [
@@ -123,3 +182,7 @@ class TrainerWorld:
                 check=self._check,
             )
             undo.pop_all()
+
+
+def _gone(error: BaseException) -> str:
+    return f"a trainer replica is gone ({type(error).__name__})"

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from longshore_runtime.cluster import worker_launcher
+from longshore_runtime.cluster.deaths import ENV_FILE, Death, noted_death
 
 LIMIT_S = 180.0
 SHARED = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": "7"}
@@ -258,3 +259,25 @@ def test_the_server_ends_with_the_pods_main_process_and_reaps_its_workers(
     assert server.stdin is not None
     server.stdin.close()
     alone.wait(LIMIT_S)
+
+
+def test_death_of_a_worker_is_noted_with_its_signal_and_peak_memory(
+    socket_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_FILE, str(tmp_path / "deaths.jsonl"))
+    with started(socket_path):
+        killed, ended = (Launched(tmp_path, socket_path, "3") for _ in range(2))
+        os.kill(killed.report["pid"], signal.SIGKILL)
+        killed.process.communicate(timeout=LIMIT_S)
+        ended.end()
+        deaths = [death_soon(tmp_path / "deaths.jsonl", one.report["pid"]) for one in (killed, ended)]
+    assert [death.exit_code for death in deaths] == [-signal.SIGKILL, 3]
+    assert all(death.peak_bytes > 5 << 20 for death in deaths), "an interpreter takes more"
+    assert str(deaths[1]).startswith("exited with code 3 after using 0.")
+
+
+def death_soon(file: Path, pid: int) -> Death:
+    """The server may reap a worker after its launcher has ended."""
+    while (death := noted_death(file, pid)) is None:
+        pass
+    return death

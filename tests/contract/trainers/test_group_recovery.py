@@ -1,6 +1,8 @@
 """A trainer rank is lost: nobody waits for it forever, and a new world does the step again."""
 
+import os
 import queue
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +116,25 @@ def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
         pass
     with pytest.raises(TrainerLost):
         trainers.weights(2)
+    trainers.stop()
+
+
+def test_pod_of_a_killed_rank_says_which_signal_and_how_much_memory(pods: Pods, storage: Path) -> None:
+    spec = TrainerSpec(TrainerBackend.TORCH, OPTIONS, pod_memory_bytes=200 << 20)
+    trainers = TrainerGroup([Place(0, ())] * 2, spec, "model", "output")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    trainers.watch(events)
+    pid = ray.get(trainers._world.actors[1].__ray_call__.remote(lambda actor: os.getpid()), timeout=LIMIT_S)
+    os.kill(pid, signal.SIGKILL)
+    assert generation_of(events) == 0
+    found = trainers.find_death()
+    assert found is not None
+    assert (found.replica, found.death.pid, found.death.exit_code) == (1, pid, -signal.SIGKILL)
+    assert found.death.peak_bytes > 100 << 20, "torch alone takes that much"
+    assert str(found).startswith("trainer replica 1 was killed by signal 9 (SIGKILL) after using 0.")
+    assert found.is_own_fault, "it had most of the memory of its pod"
+    trainers.restart()
+    assert trainers.find_death() is None, "the new ranks live"
     trainers.stop()
 
 

@@ -377,6 +377,21 @@ class TestPeersEnd:
         cluster.reconcile_until_stable()
         assert cluster.condition("Failed")[1] == "BackoffLimitExceeded"
 
+    def test_pod_killed_twice_at_one_step_for_its_memory_ends_the_job(self) -> None:
+        cluster = running_cluster(backoffLimit=6)
+        for step, phase in ((3, Phase.RUNNING), (4, Phase.RUNNING), (4, Phase.FAILED)):
+            cluster.report(RuntimeStatus(attempt=1, step=step))
+            cluster.change("demo-worker-0", phase="Failed", ready=False, exit_code=137, is_out_of_memory=True)
+            cluster.step()
+            cluster.pass_time(3600)
+            cluster.reconcile_until_stable()
+            assert cluster.status.phase is phase
+        assert cluster.condition("Failed")[1:] == (
+            "OutOfMemory",
+            "demo-worker-0 was killed: it used more memory than its limit (OOMKilled); raise workers.resources.memory; "
+            "it has happened twice at step 4",
+        )
+
     def test_a_worker_that_left_of_itself_is_replaced_slowly_and_not_counted(self, running: Cluster) -> None:
         running.exit("demo-worker-0", 0)
         running.reconcile_until_stable()

@@ -89,6 +89,9 @@ class Trainers:
         if self._is_lost:
             raise TrainerLost("a trainer replica is gone (ActorDiedError)")
 
+    def find_death(self) -> None:
+        return None
+
     def restart(self) -> None:
         assert self.engines is not None and not self.engines.has_gpu, "a new world starts on GPUs that engines hold"
         self._begin()

@@ -1,6 +1,7 @@
 """When lost trainers start again, and when not; `test_training_loop` shows that they come back as they were."""
 
 import gc
+import signal
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from longshore_runtime.errors import TrainerLost
+from longshore.api.names import Component
+from longshore.api.reasons import NoticeReason
+from longshore_runtime.cluster.deaths import Death
+from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.trainer import recovery
 from longshore_runtime.trainer.recovery import PAUSES_S, Recovery
 from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.trainer.world import RankDeath
 from longshore_runtime.trainer_protocol import Sample
 from tests.contract.trainers.replicas import make_samples
 
@@ -22,6 +27,10 @@ class World:
 
     generation: int = 0
     trained: list[Sequence[Sample]] = field(default_factory=list)
+    death: RankDeath | None = None
+
+    def find_death(self) -> RankDeath | None:
+        return self.death
 
     def restart(self) -> None:
         self.generation += 1
@@ -159,3 +168,45 @@ def test_samples_are_kept_up_to_the_limit_and_again_after_the_next_checkpoint(mo
     restored.lost("a trainer replica is gone", generation=0)
     restored.guarded(lambda: None)
     assert world.trained == [samples]
+
+
+def dead(exit_code: int, peak_bytes: int = 0) -> RankDeath:
+    return RankDeath(0, Death(7, exit_code, peak_bytes), 9 << 30, Component.WORKER, 16_384)
+
+
+def lose(restored: Recovery, world: World) -> None:
+    restored.lost("a trainer replica is gone", world.generation)
+    restored.guarded(lambda: None)
+
+
+def test_cause_of_a_loss_is_reported_with_the_field_to_change() -> None:
+    notices: list[tuple[NoticeReason, str]] = []
+    world = World(death=dead(-signal.SIGKILL, 18 << 30))
+    restored = Recovery(world, load=lambda: None, notify=lambda *notice: notices.append(notice))  # type: ignore[arg-type]
+    lose(restored, world)
+    sentence = (
+        "trainer replica 0 was killed by signal 9 (SIGKILL) after using 18.0 GiB: probably out of memory. "
+        "Lower trainer.maxTokensPerMicroBatch (16384) or raise workers.resources.memory (9.0 GiB)"
+    )
+    assert notices == [(NoticeReason.TRAINER_LOST, sentence)]
+
+
+@pytest.mark.parametrize(("exit_code", "peak_bytes"), [(-signal.SIGKILL, 9 << 30), (-signal.SIGSEGV, 0), (1, 0)])
+def test_same_death_twice_in_one_step_ends_the_job(exit_code: int, peak_bytes: int) -> None:
+    world = World(death=dead(exit_code, peak_bytes))
+    restored = recovery_of(world)
+    lose(restored, world)
+    with pytest.raises(UserError, match=r"trainer replica 0 .*; it has happened twice in the same step"):
+        lose(restored, world)
+
+
+def test_deaths_in_different_steps_or_from_outside_do_not_end_the_job() -> None:
+    world = World(death=dead(-signal.SIGSEGV))
+    restored = recovery_of(world)
+    lose(restored, world)
+    restored.trained(StepTraining((), (tuple(make_samples(4)),), 0.0))
+    lose(restored, world)
+    world.death = dead(-signal.SIGKILL, 1 << 20)
+    for _ in range(5):
+        lose(restored, world)
+    assert world.generation == 7

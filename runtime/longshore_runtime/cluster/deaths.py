@@ -1,0 +1,143 @@
+"""Find out why an actor's process died: Ray says only that it is gone.
+
+    actor (fork) ──dies──► fork server reaps it, and notes signal and peak memory in a file of the node's directory
+    driver ──asks──► a new actor in the same pod, which reads the file (`find_death`)
+
+Nothing is found where the pod is gone, too; the operator reports the end of a pod. An engine's tensor-parallel workers
+are no children of the fork server, but vLLM ends the engine when one of them dies.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from longshore.api import contract
+from longshore.api.names import Component
+
+log = structlog.get_logger()
+
+ENV_FILE: Final = "LONGSHORE_DEATHS"
+"""Environment variable of a node's processes: the file with the deaths."""
+_ANSWER_LIMIT_S: Final = 30.0
+_NOTE_LIMIT_S: Final = 10.0
+"""The driver may learn of a death before the fork server does."""
+_POLL_S: Final = 0.05
+_FROM_OUTSIDE: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+_PID: Final = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
+_ADDRESS: Final = re.compile(r"^\s*ip: (\S+)$", re.MULTILINE)
+_NODE_IS_GONE: Final = "its node has died"
+"""These are in the message of Ray's ActorDiedError."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a process ended."""
+
+    pid: int
+    exit_code: int
+    """As of `subprocess`: the negative number of the signal that killed it, or its exit status."""
+    peak_bytes: int
+    """Largest resident memory that it had."""
+
+    def __str__(self) -> str:
+        used = f"after using {self.peak_bytes / (1 << 30):.1f} GiB"
+        if self.exit_code >= 0:
+            return f"exited with code {self.exit_code} {used}"
+        number = -self.exit_code
+        try:
+            name = f" ({signal.Signals(number).name})"
+        except ValueError:  # A real-time signal.
+            name = ""
+        return f"was killed by signal {number}{name} {used}"
+
+    def is_lack_of_memory(self, memory_bytes: int) -> bool:
+        """Return whether the kernel probably killed it to free memory, in a pod that may use `memory_bytes`."""
+        return self.exit_code == -signal.SIGKILL and 2 * self.peak_bytes >= memory_bytes
+
+    def is_own_fault(self, memory_bytes: int) -> bool:
+        """Return whether the same work would probably end the same way: nobody else has stopped the process."""
+        return self.exit_code not in _FROM_OUTSIDE or self.is_lack_of_memory(memory_bytes)
+
+
+def note_deaths(file: str | None) -> None:
+    """Reap the children of this process that have ended, and append how they did to `file`."""
+    while True:
+        try:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if file is not None:
+            death = Death(pid, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
+            with contextlib.suppress(OSError), open(file, "a", encoding="utf-8") as lines:  # noqa: PTH123 - in a handler
+                lines.write(json.dumps(asdict(death)) + "\n")
+
+
+def noted_death(file: Path, pid: int) -> Death | None:
+    """Return the newest death of a process with this number."""
+    if not file.exists():
+        return None
+    deaths = [Death(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+    return next((death for death in reversed(deaths) if death.pid == pid), None)
+
+
+def pid_of(error: BaseException) -> int | None:
+    """Return the number of the process that Ray's ActorDiedError is about."""
+    found = _PID.search(str(error))
+    return None if found is None else int(found.group(1))
+
+
+def find_death(error: BaseException, pod: int, component: Component) -> Death | None:
+    """Ask the pod of a dead actor how it ended; None: the pod does not answer, or does not know.
+
+    Args:
+        error: Ray's error of the last call of the actor.
+        pod: index of its pod among those of the component.
+        component: WORKER or TRAINER.
+    """
+    import ray
+
+    from longshore_runtime.cluster.placement import placement
+
+    pid = pid_of(error)
+    if pid is None or _NODE_IS_GONE in str(error):
+        return None
+    # A pod that has come back since knows nothing of it.
+    address = _ADDRESS.search(str(error))
+    witness = placement(pod, component=component).remote(ray.remote(num_cpus=0)(_Witness))
+    try:
+        found: Death | None = ray.get(
+            witness.death_of.remote(pid, address.group(1) if address else ""), timeout=_ANSWER_LIMIT_S
+        )
+    except ray.exceptions.RayError as failure:  # Among them GetTimeoutError.
+        log.warning("the pod does not say how a process ended", pid=pid, reason=type(failure).__name__)
+        return None
+    finally:
+        ray.kill(witness)
+    return found
+
+
+class _Witness:
+    """An actor in the pod of one that died."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        os.environ.update(environment)
+
+    def death_of(self, pid: int, address: str) -> Death | None:
+        file = os.environ.get(ENV_FILE) if os.environ.get(contract.ENV_POD_IP) == address else None
+        deadline_s = time.monotonic() + _NOTE_LIMIT_S
+        while file is not None and time.monotonic() < deadline_s:
+            if (death := noted_death(Path(file), pid)) is not None:
+                return death
+            time.sleep(_POLL_S)  # Polled, since the fork server answers nobody.
+        return None

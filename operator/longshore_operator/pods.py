@@ -4,7 +4,7 @@ from typing import Any
 
 from longshore.api import contract, names
 from longshore.api.names import Component, Role
-from longshore.api.pods import PodOptions, TaintEffect, Workers
+from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, PodOptions, TaintEffect, Workers
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
 from longshore_operator import mounts, one_node, topology
@@ -25,7 +25,7 @@ _STAYS_ON_ITS_NODE = {
 _NO_EXECUTE = TaintEffect.NO_EXECUTE.value
 COORDINATOR_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
 """Default requests of a pod. Without a CPU request, a pod starves on a busy node."""
-GPU_POD_REQUESTS = {"cpu": "1", "memory": "4Gi"}
+GPU_POD_REQUESTS = {"cpu": "1", "memory": DEFAULT_GPU_POD_MEMORY}
 REWARD_MEMORY_REQUEST = "1Gi"
 """Default requests of a reward pod, which suffice while it waits for responses."""
 REWARD_WORKER_MILLICPUS = 250

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import ray
@@ -14,10 +15,13 @@ import structlog
 from longshore.api.model import Model
 from longshore.api.rollout import EngineSettings
 from longshore.api.runtime_status import WarmStart
+from longshore.api.spec import RLJobSpec
 from longshore.api.training import TrainerSettings
 from longshore.checks import summary
-from longshore.checks.model_files import config_of, model_file_mistakes
+from longshore.checks.memory import ModelSize
+from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes, position_mistakes
+from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes
 from longshore_runtime.backends.trainer_limits import trainer_mistake
 from longshore_runtime.cluster.actors import within
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
@@ -165,3 +169,20 @@ def check_model(
         raise UserError(summary(mistakes))
     if (mistake := trainer_mistake(trainer, directory, name)) is not None:
         raise UserError(mistake)
+
+
+def with_fitting_micro_batches(spec: RLJobSpec, directory: Path) -> RLJobSpec:
+    """Return the job with micro-batches that fit the memory of its training pods, if it leaves their size open.
+
+    Raises:
+        UserError: engines and trainers do not fit the memory of their pods, whatever the size.
+    """
+    model = ModelSize.of(config_of(directory), num_parameters(directory))
+    if model is None:
+        return spec
+    if mistakes := pod_memory_mistakes(spec, model):
+        raise UserError(mistakes[0])
+    tokens = micro_batch_tokens(spec, model)
+    log.info("micro-batches", max_padded_tokens=tokens)
+    trainer = spec.trainer.model_copy(update={"max_tokens_per_micro_batch": tokens})
+    return spec.model_copy(update={"trainer": trainer})

@@ -5,12 +5,14 @@ import queue
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from longshore.api.model import Model
 from longshore.api.names import Component
+from longshore.api.pods import DEFAULT_GPU_POD_MEMORY
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Handover, Strategy
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
@@ -47,7 +49,13 @@ from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.job_rewards import reward_lanes
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.model_export import ModelExport
-from longshore_runtime.model_source import InitialModel, check_model, initial_model, untrained_model
+from longshore_runtime.model_source import (
+    InitialModel,
+    check_model,
+    initial_model,
+    untrained_model,
+    with_fitting_micro_batches,
+)
 from longshore_runtime.places import possible_tp_sizes, trainer_places
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.judge import check_judge
@@ -124,6 +132,7 @@ class PartsBuilder:
         )
         gpus = self._gpus()
         untrained = self._untrained_model(inputs.model)
+        self._spec = spec = with_fitting_micro_batches(spec, self._storage.resolve(untrained.path))
         tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
@@ -359,6 +368,7 @@ class PartsBuilder:
             expected_updates(algorithm, self._spec.rollout),
             is_colocated=self._spec.placement is Placement.COLOCATED,
         )
+        spec = replace(spec, pod_memory_bytes=self._spec.training_pods.memory_bytes(DEFAULT_GPU_POD_MEMORY))
         component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
         num_replicas, num_ranks = self._spec.trainer.data_parallel_size, spec.sizes.ranks_per_replica
         places = trainer_places(self._spec.training_pods, num_replicas, num_ranks, component)

@@ -1,13 +1,17 @@
 """Which pods a job gets: GPU workers, the coordinator, and the storage that all of them mount."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from longshore.api import names
+from longshore.api import contract, names
 from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity, Requests
+from longshore.api.quantity import parse_bytes
 from longshore.api.rules import Rule
+
+DEFAULT_GPU_POD_MEMORY: Final = "4Gi"
+"""Memory of a worker, trainer or judge pod for which the job requests none."""
 
 LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 
@@ -54,6 +58,13 @@ class PodOptions(ApiModel):
     def requests(self) -> dict[str, str]:
         """Resource requests as Kubernetes strings."""
         return {name: str(quantity) for name, quantity in self.resources.items()}
+
+    def memory_bytes(self, default: str) -> int:
+        """Return the memory that the main container may use: the limit of the template, or what the job requests."""
+        containers = self.template.get("spec", {}).get("containers", [])
+        own: dict[str, Any] = next((one for one in containers if one.get("name") == contract.CONTAINER), {})
+        limit = own.get("resources", {}).get("limits", {}).get("memory")
+        return parse_bytes(limit if limit is not None else self.requests().get("memory", default))
 
 
 class Workers(PodOptions):

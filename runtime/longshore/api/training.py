@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field
 
 from longshore.api.base import ApiModel
 from longshore.api.rules import Rule
+
+DEFAULT_MICRO_BATCH_TOKENS: Final = 16_384
+"""Padded tokens of a micro-batch where the memory of the pod does not ask for fewer."""
 
 
 class TrainerBackend(StrEnum):
@@ -53,8 +57,9 @@ class TrainerSettings(ApiModel, rules=_RULES):
     """Megatron: GPUs over which the tokens of every response are spread."""
     data_parallel_size: int | None = Field(default=None, ge=1, le=65_536)
     """Replicas; unset: as many as the GPUs of the workers hold (one per pod where pods have none)."""
-    max_tokens_per_micro_batch: int = Field(default=16_384, ge=1, le=100_000_000)
-    """Padded tokens of one forward and backward pass; a longer response is taken alone."""
+    max_tokens_per_micro_batch: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Padded tokens of one forward and backward pass; a longer response is taken alone. Unset: 16,384, and fewer where
+    trainers compute on the CPU and the memory of their pod holds no more."""
     offload_gradients: bool = False
     """Keep gradients in the host's memory while they wait for the end of the round."""
     offload_reference: bool = False

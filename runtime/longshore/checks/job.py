@@ -13,6 +13,7 @@ from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes, position_mistakes
+from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes, pod_need
 from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, is_wanted, row_mistake, unused_templates
 from longshore.checks.trackers import missing_packages
@@ -59,6 +60,7 @@ def _model_checks(spec: RLJobSpec, directory: Path, gpu_bytes: float | None) -> 
             Check.MODEL_LIMITS, tuple(model_mistakes(spec, directory)), "context, heads and engine sizes suit it"
         ),
         *([_memory_check(spec, directory, size, gpu_bytes)] if spec.workers.has_accelerator else []),
+        *([] if spec.training_pods.has_accelerator else [_pod_memory_check(spec, directory, size)]),
     ]
 
 
@@ -79,6 +81,16 @@ def _memory_check(spec: RLJobSpec, directory: Path, size: int, gpu_bytes: float 
     if gpu_bytes is None:
         return not_checked(name, f"{needs}; name the GPU with --gpu-type or --gpu-memory")
     return CheckResult(name, tuple(memory_mistakes(spec, model, gpu_bytes)), f"{needs} with {gib(gpu_bytes)} GiB")
+
+
+def _pod_memory_check(spec: RLJobSpec, directory: Path, size: int) -> CheckResult:
+    name = Check.POD_MEMORY
+    model = ModelSize.of(config_of(directory), size)
+    if model is None:
+        return not_checked(name, "config.json does not tell the sizes of the model")
+    tokens = micro_batch_tokens(spec, model)
+    found = f"a pod needs about {pod_need(spec, model, tokens)} with micro-batches of {tokens:,} tokens"
+    return CheckResult(name, tuple(pod_memory_mistakes(spec, model)), found)
 
 
 def _trackers_check(tracking: Tracking) -> CheckResult:

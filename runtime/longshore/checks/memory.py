@@ -11,7 +11,7 @@ from typing import Any, Final
 from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.training import TrainerBackend
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend
 from longshore.checks.memory_remedies import engine_remedy, trainer_remedy
 from longshore.checks.model_limits import language_part
 
@@ -37,9 +37,10 @@ _HIDDEN_PER_TOKEN: Final = 8
 """Vectors of the hidden size that the backward pass of one layer holds per token."""
 _CHANNELS_PER_TOKEN: Final = 4
 """Vectors of the MLP's size that it holds."""
-_LOGIT_TOKENS: Final = 2048
-"""Tokens whose log-probabilities the trainers compute at a time."""
-_TRAINED_LOGIT_BYTES: Final = 20
+_CHUNK_LOGITS: Final = 1 << 26
+"""Logits that a trainer computes at a time, at most."""
+_LARGEST_CHUNK_TOKENS: Final = 2048
+TRAINED_LOGIT_BYTES: Final = 20
 """Per logit of these: logits, log-softmax, entropy, and their gradients."""
 
 _SHOWN_BYTES: Final = 1 << 26
@@ -59,6 +60,13 @@ class ModelSize:
     head_size: int
     is_tied: bool
     """Whether the output layer is the embedding."""
+    num_heads: int | None = None
+    """Attention heads; None: as many as fill the hidden size."""
+
+    @property
+    def attention_width(self) -> int:
+        """Values of all queries and keys of a token in one layer."""
+        return ((self.num_heads or self.hidden_size // self.head_size) + self.num_kv_heads) * self.head_size
 
     @property
     def embedding(self) -> int:
@@ -85,12 +93,25 @@ class ModelSize:
         layers, hidden, intermediate, vocab, heads = sizes
         kv_heads, head_size = text.get("num_key_value_heads") or heads, text.get("head_dim") or hidden // heads
         is_tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", False)))
-        return cls(num_parameters, layers, hidden, intermediate, vocab, kv_heads, head_size, is_tied)
+        # A token of a mixture of experts passes through several small ones.
+        experts = (text.get("num_experts_per_tok") or 0) * (text.get("moe_intermediate_size") or 0)
+        return cls(
+            num_parameters, layers, hidden, max(intermediate, experts), vocab, kv_heads, head_size, is_tied, heads
+        )
+
+
+def logit_chunk_tokens(vocab_size: int) -> int:
+    """Return the number of tokens whose log-probabilities a trainer computes at a time.
+
+    With all tokens of a micro-batch at once, logits would dominate the memory: 20 GiB for 4,096 tokens and the 262,144
+    entries of Gemma's vocabulary.
+    """
+    return max(1, min(_LARGEST_CHUNK_TOKENS, _CHUNK_LOGITS // vocab_size))
 
 
 @dataclass(frozen=True)
 class Need:
-    """Memory of one GPU, by what takes it."""
+    """Memory of a GPU or a pod, by what takes it."""
 
     parts: Mapping[str, float]
 
@@ -227,9 +248,9 @@ def _embedding_gradient_bytes(model: ModelSize) -> float:
 def _activation_bytes(spec: RLJobSpec, model: ModelSize) -> float:
     """Return the memory of a step: every layer keeps its input, one is computed again, and some tokens have logits."""
     trainer = spec.trainer
-    longest = max(trainer.max_tokens_per_micro_batch, spec.model.max_context_tokens)
+    longest = max(trainer.max_tokens_per_micro_batch or DEFAULT_MICRO_BATCH_TOKENS, spec.model.max_context_tokens)
     tokens, tensor = longest / trainer.context_parallel_size, trainer.tensor_parallel_size
     kept = model.num_layers / trainer.pipeline_parallel_size * model.hidden_size
     layer = (_HIDDEN_PER_TOKEN * model.hidden_size + _CHANNELS_PER_TOKEN * model.intermediate_size) / tensor
-    logits = min(tokens, _LOGIT_TOKENS) * model.vocab_size / tensor * _TRAINED_LOGIT_BYTES
+    logits = min(tokens, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / tensor * TRAINED_LOGIT_BYTES
     return tokens * (kept + layer) * _ACTIVATION_BYTES + logits

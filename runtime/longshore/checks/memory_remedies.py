@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from longshore.api.spec import RLJobSpec
-from longshore.api.training import TrainerBackend
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend
 
 Fits = Callable[[RLJobSpec], bool]
 """Whether the estimate of a job stays below what its GPUs have."""
@@ -44,7 +44,8 @@ def _trainers(spec: RLJobSpec) -> Iterator[tuple[str, RLJobSpec]]:
     def changed(**values: Any) -> RLJobSpec:
         return spec.model_copy(update={"trainer": trainer.model_copy(update=values)})
 
-    fewer_tokens = {"max_tokens_per_micro_batch": context} if trainer.max_tokens_per_micro_batch > context else {}
+    tokens = trainer.max_tokens_per_micro_batch or DEFAULT_MICRO_BATCH_TOKENS
+    fewer_tokens = {"max_tokens_per_micro_batch": context} if tokens > context else {}
     of_tokens = f"lower maxTokensPerMicroBatch to {context}"
     is_megatron = trainer.backend is TrainerBackend.MEGATRON
     name, field, size_now = (

@@ -13,6 +13,7 @@ class Check(StrEnum):
     MODEL_FILES = "model-files"
     MODEL_LIMITS = "model-limits"
     GPU_MEMORY = "gpu-memory"
+    POD_MEMORY = "pod-memory"
     DATA_ROWS = "data-rows"
     TRAINER_SIZES = "trainer-sizes"
     TOKENIZER = "tokenizer"

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from longshore.checks.memory import logit_chunk_tokens
 from longshore_runtime.backends.file_names import FileNames
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.losses import token_log_probs
@@ -44,6 +45,7 @@ class CausalLM(torch.nn.Module):
         require_clear_head(model)
         self.file_names = FileNames(model, TensorFiles(directory))
         self.module: Any = model.to(device)
+        self._chunk_tokens = logit_chunk_tokens(model.config.get_text_config().vocab_size)
         self.device = device
         _turn_dropout_off(self.module)
         self._require_plain_head()
@@ -68,7 +70,8 @@ class CausalLM(torch.nn.Module):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_cuda, cache_enabled=self.caches_casts):
             # Right padding needs no mask: causal attention never looks at it from a real token.
             hidden = self._hidden(tokens)
-            return token_log_probs(hidden[predicts], self._head, tokens.roll(-1, dims=1)[predicts], temperature)
+            targets = tokens.roll(-1, dims=1)[predicts]
+            return token_log_probs(hidden[predicts], self._head, targets, temperature, self._chunk_tokens)
 
     @property
     def _head(self) -> torch.nn.Module:

@@ -80,13 +80,14 @@ def server_arguments(options: ServerOptions) -> dict[str, Any]:
     }
     if options.accelerator:
         return arguments
-    from longshore_runtime.backends.vllm_arguments import CPU_BLOCK_TOKENS, DEFAULT_CPU_KV_CACHE_BYTES
+    from longshore.checks.pod_memory import CPU_KV_CACHE_BYTES
+    from longshore_runtime.backends.vllm_arguments import CPU_BLOCK_TOKENS
 
     return arguments | {
         "dtype": "float32",
         "enforce_eager": True,
         "block_size": CPU_BLOCK_TOKENS,
-        "kv_cache_memory_bytes": DEFAULT_CPU_KV_CACHE_BYTES,
+        "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
     }
 
 

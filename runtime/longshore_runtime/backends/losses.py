@@ -21,9 +21,6 @@ from longshore_runtime.backends.rollout_correction import correct
 from longshore_runtime.sums import CorrectionSums, GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 
-_TOKENS_PER_CHUNK = 2048
-"""The vocabulary's log-probabilities exist for so many tokens at a time: they would dominate the memory otherwise."""
-
 
 @dataclass(frozen=True)
 class TokenLosses:
@@ -92,16 +89,17 @@ def by_sample(samples: Sequence[Sample], values: Tensor) -> list[tuple[float, ..
 
 
 def token_log_probs(
-    hidden: Tensor, head: torch.nn.Module, targets: Tensor, temperature: float
+    hidden: Tensor, head: torch.nn.Module, targets: Tensor, temperature: float, chunk_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute log-probabilities of `targets` under softmax(head(hidden) / temperature), and entropies (no gradient)."""
-    if len(targets) <= _TOKENS_PER_CHUNK:
+    """Compute log-probabilities of `targets` under softmax(head(hidden) / temperature), and entropies (no gradient).
+
+    Logits exist for `chunk_tokens` tokens at a time; the backward pass computes those of each chunk again.
+    """
+    if len(targets) <= chunk_tokens:
         return _chunk_log_probs(hidden, head, targets, temperature)
     pieces = [
         checkpoint(_chunk_log_probs, part, head, wanted, temperature, use_reentrant=False)
-        for part, wanted in zip(
-            torch.split(hidden, _TOKENS_PER_CHUNK), torch.split(targets, _TOKENS_PER_CHUNK), strict=True
-        )
+        for part, wanted in zip(torch.split(hidden, chunk_tokens), torch.split(targets, chunk_tokens), strict=True)
     ]
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.objective import OBJECTIVES
-from longshore.api.training import TrainerBackend, TrainerSettings
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend, TrainerSettings
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.trainer_protocol import TrainerOptions
 
@@ -20,6 +20,8 @@ class TrainerSpec:
     backend: TrainerBackend
     options: TrainerOptions
     sizes: ParallelSizes = field(default_factory=ParallelSizes)
+    pod_memory_bytes: int = 0
+    """Memory that a pod with trainers may use."""
 
     @classmethod
     def of(
@@ -51,7 +53,7 @@ class TrainerSpec:
             max_response_tokens=algorithm.max_response_tokens,
             kl_coefficient=algorithm.kl_coefficient,
             temperature=max(algorithm.temperature, _LOWEST_TEMPERATURE),
-            max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch,
+            max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch or DEFAULT_MICRO_BATCH_TOKENS,
             seed=algorithm.seed,
             offload_gradients=trainer.offload_gradients,
             offload_reference=trainer.offload_reference,

@@ -11,10 +11,10 @@ from vllm.utils.flashinfer import has_flashinfer
 
 from longshore.api.quantity import parse_bytes
 from longshore.checks.engine_arguments import argument_mistakes, unknown_arguments
+from longshore.checks.pod_memory import CPU_KV_CACHE_BYTES
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import RANK_EXTENSION
 
-DEFAULT_CPU_KV_CACHE_BYTES: Final = 64 << 20
 _BLACKWELL: Final = 10
 """Major compute capability of B200 and GB200."""
 CPU_BLOCK_TOKENS: Final = 32
@@ -78,7 +78,7 @@ def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
         "enable_chunked_prefill": False,
     }
     if spec.options.kv_cache is None:
-        arguments["kv_cache_memory_bytes"] = DEFAULT_CPU_KV_CACHE_BYTES
+        arguments["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
     if spec.options.dtype == "auto":
         arguments["dtype"] = "float32"
     return arguments

@@ -13,6 +13,7 @@ from longshore.api.rollout import Parallelism
 from longshore.api.round_status import RolloutTimes
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.api.spec import Placement, Profiling, RLJobSpec
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS
 from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile
@@ -81,7 +82,7 @@ def scope_of(spec: RLJobSpec, config: dict[str, Any], tp_sizes: Sequence[int]) -
         vocab_size=text["vocab_size"],
         trainer=TrainerLimits(
             gpus_per_replica=spec.trainer.ranks_per_replica,
-            max_tokens_per_micro_batch=spec.trainer.max_tokens_per_micro_batch,
+            max_tokens_per_micro_batch=spec.trainer.max_tokens_per_micro_batch or DEFAULT_MICRO_BATCH_TOKENS,
             lengths=default_lengths(spec),
             takes_turns=spec.placement is Placement.COLOCATED,
         ),

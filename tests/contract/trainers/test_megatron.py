@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -155,9 +156,7 @@ def vocab_parallel(world: World, tokens_per_chunk: int) -> list[Tensor]:
     head, hidden, targets = head_and_inputs()
     shard = head.chunk(world.size)[world.rank].clone().requires_grad_()
     hidden.requires_grad_()
-    default = vocab_parallel._TOKENS_PER_CHUNK
-    vocab_parallel._TOKENS_PER_CHUNK = tokens_per_chunk
-    try:
+    with mock.patch.object(vocab_parallel, "logit_chunk_tokens", lambda _: tokens_per_chunk):
         log_probs, entropies = vocab_parallel.vocab_parallel_log_probs(
             hidden,
             lambda part: part @ shard.T,
@@ -167,8 +166,6 @@ def vocab_parallel(world: World, tokens_per_chunk: int) -> list[Tensor]:
             VOCABULARY,
         )
         gradients = torch.autograd.grad((log_probs * torch.arange(25)).sum(), [hidden, shard])
-    finally:
-        vocab_parallel._TOKENS_PER_CHUNK = default
     return [log_probs.detach(), entropies, *gradients]
 
 

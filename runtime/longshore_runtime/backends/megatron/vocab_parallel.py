@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-_TOKENS_PER_CHUNK = 2048
-"""The vocabulary's log-probabilities exist for so many tokens at a time: they would dominate the memory otherwise."""
+from longshore.checks.memory import logit_chunk_tokens
 
 
 def vocab_parallel_log_probs(
@@ -38,13 +37,12 @@ def vocab_parallel_log_probs(
         log_probs, entropies = _LogProbs.apply(logits / temperature, targets - first, group)  # type: ignore[no-untyped-call]
         return log_probs, entropies
 
-    if len(targets) <= _TOKENS_PER_CHUNK:
+    chunk_tokens = logit_chunk_tokens(max(1, vocab_size // group.size()))
+    if len(targets) <= chunk_tokens:
         return chunk_log_probs(hidden, targets)
     pieces = [
         checkpoint(chunk_log_probs, part, wanted, use_reentrant=False)
-        for part, wanted in zip(
-            torch.split(hidden, _TOKENS_PER_CHUNK), torch.split(targets, _TOKENS_PER_CHUNK), strict=True
-        )
+        for part, wanted in zip(torch.split(hidden, chunk_tokens), torch.split(targets, chunk_tokens), strict=True)
     ]
     return torch.cat([piece[0] for piece in pieces]), torch.cat([piece[1] for piece in pieces])
 

@@ -1,0 +1,173 @@
+"""Estimate the memory of pods whose engines and trainers compute on the CPU, and choose micro-batches that fit.
+
+The formulas are in `docs/reference/memory-estimate.md`; their constants were measured with the models named there. Pods
+with real GPUs are not covered: what their processes keep in the memory of the host depends on drivers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, Workers
+from longshore.api.quantity import parse_bytes
+from longshore.api.rollout import EngineBackend, EngineDtype
+from longshore.api.spec import Placement, RLJobSpec
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend
+from longshore.checks.memory import TRAINED_LOGIT_BYTES, ModelSize, Need, gib, logit_chunk_tokens
+
+_POD_BYTES: Final = 3 << 28
+"""The pod's main process, its Ray node and what all of its processes have imported."""
+_PROCESS_BYTES: Final = 1 << 28
+"""What an engine or a rank of a trainer has of its own besides its model."""
+CPU_KV_CACHE_BYTES: Final = 64 << 20
+"""KV cache of an engine on the CPU where `rollout.engine.kvCache` is unset."""
+_PREFILL_TOKENS: Final = 2048
+"""Tokens that vLLM computes at once on the CPU, or one prompt if that is longer."""
+_VALUE_BYTES: Final = 4
+_STATE_BYTES: Final = 16
+"""Weight, gradient and both moments of AdamW of a parameter."""
+_STEP_BYTES: Final = 8
+"""Temporary values of AdamW for a parameter of the tensor that it changes."""
+_HIDDEN_VALUES: Final = 10.5
+"""Values that a layer of transformers keeps per token for the backward pass, in units of the hidden size; the next two
+in units of the MLP's size and of the width of queries and keys. Models without norms of queries and keys keep less."""
+_MLP_VALUES: Final = 4
+_ATTENTION_VALUES: Final = 4
+_ROUND_TO_TOKENS: Final = 64
+
+
+@dataclass(frozen=True)
+class _Pods:
+    """Pods of one kind, and what runs in each of them."""
+
+    field: str
+    workers: Workers
+    num_engines: int
+    num_ranks: int
+    """Ranks of trainers."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.workers.memory_bytes(DEFAULT_GPU_POD_MEMORY)
+
+
+def pod_need(spec: RLJobSpec, model: ModelSize, micro_batch_tokens: int) -> Need:
+    """Return the memory that a training pod needs with micro-batches of so many padded tokens."""
+    return _need(spec, model, _training_pods(spec), micro_batch_tokens)
+
+
+def micro_batch_tokens(spec: RLJobSpec, model: ModelSize) -> int:
+    """Return the padded tokens of a micro-batch: what the job says, or as many as the training pods have memory for.
+
+    At least one response of the longest context, which `pod_memory_mistakes` refuses if it does not fit.
+    """
+    if spec.trainer.max_tokens_per_micro_batch is not None:
+        return spec.trainer.max_tokens_per_micro_batch
+    least = spec.model.max_context_tokens
+    if not _is_estimated(spec) or least >= DEFAULT_MICRO_BATCH_TOKENS:
+        return DEFAULT_MICRO_BATCH_TOKENS
+    return max(least, _most_tokens(spec, model, _training_pods(spec), DEFAULT_MICRO_BATCH_TOKENS))
+
+
+def pod_memory_mistakes(spec: RLJobSpec, model: ModelSize) -> list[str]:
+    """Return why engines and trainers on the CPU do not fit the memory of their pods; empty where they should fit."""
+    return list(_mistakes(spec, model)) if _is_estimated(spec) else []
+
+
+def _is_estimated(spec: RLJobSpec) -> bool:
+    return not spec.training_pods.has_accelerator and spec.trainer.backend is not TrainerBackend.FAKE
+
+
+def _mistakes(spec: RLJobSpec, model: ModelSize) -> Iterator[str]:
+    tokens, training = micro_batch_tokens(spec, model), _training_pods(spec)
+    for pods in (training, _rollout_pods(spec)) if spec.placement is Placement.DISAGGREGATED else (training,):
+        need = _need(spec, model, pods, tokens)
+        if need.total_bytes <= pods.memory_bytes:
+            continue
+        batches = (
+            f" with micro-batches of {max(tokens, spec.model.max_context_tokens):,} tokens" if pods.num_ranks else ""
+        )
+        fewer = _most_tokens(spec, model, pods, tokens) if pods.num_ranks else 0
+        raised = f"raise it to {_whole_gib(need.total_bytes)}Gi"
+        if fewer >= spec.model.max_context_tokens:
+            remedy = f"set trainer.maxTokensPerMicroBatch to {fewer}, or {raised}"
+        elif fewer:
+            remedy = f"{raised}, or lower model.maxContextTokens to {fewer} or less"
+        else:
+            remedy = raised
+        yield f"{pods.field}: a pod has {gib(pods.memory_bytes)} GiB and needs about {need}{batches}; {remedy}"
+
+
+def _most_tokens(spec: RLJobSpec, model: ModelSize, pods: _Pods, limit: int) -> int:
+    """Return the largest micro-batch that fits, a multiple of 64 tokens; the memory grows with it. 0: none."""
+    low, high = 0, limit // _ROUND_TO_TOKENS
+    while low < high:
+        middle = (low + high + 1) // 2
+        need = _need(spec, model, pods, middle * _ROUND_TO_TOKENS, shortest=True)
+        low, high = (middle, high) if need.total_bytes <= pods.memory_bytes else (low, middle - 1)
+    return low * _ROUND_TO_TOKENS
+
+
+def _training_pods(spec: RLJobSpec) -> _Pods:
+    is_apart = spec.placement is Placement.DISAGGREGATED
+    pods, trainer = spec.training_pods, spec.trainer
+    replicas = pods.gpus_per_pod // trainer.ranks_per_replica if pods.gpus_per_pod else 1
+    num_ranks = min(replicas, trainer.data_parallel_size or replicas) * trainer.ranks_per_replica
+    field = "trainerWorkers.resources.memory" if is_apart else "workers.resources.memory"
+    return _Pods(field, pods, 0 if is_apart else _num_engines(spec), num_ranks)
+
+
+def _rollout_pods(spec: RLJobSpec) -> _Pods:
+    return _Pods("workers.resources.memory", spec.workers, _num_engines(spec), 0)
+
+
+def _num_engines(spec: RLJobSpec) -> int:
+    return max(1, spec.workers.gpus_per_pod // spec.rollout.engine.tensor_parallel_size)
+
+
+def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, tokens: int, *, shortest: bool = False) -> Need:
+    """Return the memory of a pod; `shortest`: no response is longer than a micro-batch."""
+    trainer = spec.trainer
+    shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
+    state_bytes = _STATE_BYTES + (_VALUE_BYTES if spec.algorithm.kl_coefficient > 0 else 0)
+    longest = (tokens if shortest else max(tokens, spec.model.max_context_tokens)) / trainer.context_parallel_size
+    logits = min(longest, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / trainer.tensor_parallel_size
+    activations = longest * _values_per_token(spec, model) * _VALUE_BYTES + logits * TRAINED_LOGIT_BYTES
+    step = model.embedding / shards * _STEP_BYTES
+    num_processes = pods.num_ranks + pods.num_engines * spec.rollout.engine.tensor_parallel_size
+    return Need(
+        {
+            "engines": pods.num_engines * _engine_bytes(spec, model),
+            "trainer state": pods.num_ranks * model.num_parameters / shards * state_bytes,
+            "activations": pods.num_ranks * max(activations, step),
+            # New weights lie in Ray's object store until every engine has read them; each pod has a copy.
+            "published weights": 0.0 if spec.transfers_directly else model.num_parameters * _VALUE_BYTES,
+            "processes": _POD_BYTES + num_processes * _PROCESS_BYTES,
+        }
+    )
+
+
+def _values_per_token(spec: RLJobSpec, model: ModelSize) -> float:
+    """Return what a rank keeps of a token for the backward pass, and what one layer computes with meanwhile."""
+    layer = (
+        _HIDDEN_VALUES * model.hidden_size
+        + _MLP_VALUES * model.intermediate_size
+        + _ATTENTION_VALUES * model.attention_width
+    ) / spec.trainer.tensor_parallel_size
+    return layer * (model.num_layers / spec.trainer.pipeline_parallel_size + 1)
+
+
+def _engine_bytes(spec: RLJobSpec, model: ModelSize) -> float:
+    engine = spec.rollout.engine
+    if engine.backend is not EngineBackend.VLLM:
+        return 0.0
+    value_bytes = _VALUE_BYTES if engine.dtype in (EngineDtype.AUTO, EngineDtype.FLOAT32) else 2
+    kv_bytes = CPU_KV_CACHE_BYTES if engine.kv_cache is None else parse_bytes(engine.kv_cache)
+    prefill = max(_PREFILL_TOKENS, spec.model.max_context_tokens)
+    layer = prefill * (4 * model.hidden_size + 2 * model.intermediate_size) * value_bytes
+    logits = engine.max_num_seqs * model.vocab_size * 2 * _VALUE_BYTES
+    return model.num_parameters * value_bytes + kv_bytes + layer + logits
+
+
+def _whole_gib(num_bytes: float) -> int:
+    return -int(-num_bytes // (1 << 30))

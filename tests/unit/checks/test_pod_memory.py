@@ -1,0 +1,98 @@
+"""The estimate of the memory of pods that compute on the CPU, and the micro-batches that follow from it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.api.spec import RLJobSpec
+from longshore.checks.memory import ModelSize
+from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes, pod_need
+
+SMOLLM2 = ModelSize(134_515_008, 30, 576, 1536, 49152, 3, 64, is_tied=True)
+GEMMA3 = ModelSize(268_098_176, 18, 640, 2048, 262144, 1, 256, is_tied=True, num_heads=4)
+GIB = float(1 << 30)
+
+
+def spec(memory: str | None = "9Gi", context: int = 512, **changes: Any) -> RLJobSpec:
+    resources = {} if memory is None else {"resources": {"memory": memory}}
+    whole: dict[str, Any] = {
+        "model": {"path": "m", "maxContextTokens": context},
+        "data": {"path": "d"},
+        "reward": {"functions": [{"name": "maths", "kind": "Maths"}]},
+        "algorithm": {"steps": 1, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+        "workers": {"gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu", **resources},
+        "storage": {"claimName": "shared"},
+    }
+    for name, fields in changes.items():
+        whole[name] = whole.get(name, {}) | fields
+    return RLJobSpec.model_validate(whole)
+
+
+def test_default_micro_batch_of_a_real_model_fits_its_pod() -> None:
+    tokens = micro_batch_tokens(spec(), SMOLLM2)
+    assert 1024 <= tokens < 16_384, "16,384 tokens need 25 GiB"
+    assert pod_need(spec(), SMOLLM2, tokens).total_bytes <= 9 * GIB
+    assert pod_need(spec(), SMOLLM2, 16_384).total_bytes > 18 * GIB
+    assert pod_memory_mistakes(spec(), SMOLLM2) == []
+
+
+def test_large_pod_gets_the_whole_default() -> None:
+    assert micro_batch_tokens(spec("64Gi"), SMOLLM2) == 16_384
+
+
+def test_large_vocabulary_does_not_fill_the_pod_with_logits() -> None:
+    assert pod_memory_mistakes(spec("12Gi"), GEMMA3) == []
+    assert micro_batch_tokens(spec("12Gi"), GEMMA3) >= 512
+
+
+def test_set_micro_batch_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    (mistake,) = pod_memory_mistakes(spec(trainer={"maxTokensPerMicroBatch": 16_384}), SMOLLM2)
+    assert mistake.startswith("workers.resources.memory: a pod has 9.0 GiB and needs about 3")
+    fitting = int(mistake.split("set trainer.maxTokensPerMicroBatch to ")[1].split(",")[0])
+    assert pod_memory_mistakes(spec(trainer={"maxTokensPerMicroBatch": fitting}), SMOLLM2) == []
+
+
+def test_model_that_fits_with_no_micro_batch_is_refused_with_the_memory_it_needs() -> None:
+    (mistake,) = pod_memory_mistakes(spec(None), GEMMA3)
+    assert "a pod has 4.0 GiB" in mistake, "the default of a pod that requests nothing"
+    enough = mistake.split("raise it to ")[1].partition("Gi")[0]
+    assert pod_memory_mistakes(spec(f"{enough}Gi"), GEMMA3) == []
+
+
+def test_long_context_is_refused_where_one_response_does_not_fit() -> None:
+    (mistake,) = pod_memory_mistakes(spec(context=8192), SMOLLM2)
+    assert "or lower model.maxContextTokens" in mistake
+
+
+def test_limit_of_the_template_counts_instead_of_the_request() -> None:
+    container = {"name": "longshore", "resources": {"limits": {"memory": "64Gi"}}}
+    workers = {**spec().workers.model_dump(mode="json"), "template": {"spec": {"containers": [container]}}}
+    assert micro_batch_tokens(spec(workers=workers), SMOLLM2) == 16_384
+
+
+def test_pods_with_real_gpus_are_not_estimated() -> None:
+    workers = {"gpuResourceName": "nvidia.com/gpu", "resources": {"memory": "1Gi"}}
+    assert pod_memory_mistakes(spec(workers={"gpusPerPod": 1, **workers}), SMOLLM2) == []
+    assert micro_batch_tokens(spec(workers={"gpusPerPod": 1, **workers}), SMOLLM2) == 16_384
+
+
+def test_trainers_apart_from_engines_are_estimated_in_pods_of_their_own() -> None:
+    trainers = {"gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu", "resources": {"memory": "2Gi"}}
+    apart = {**spec().model_dump(mode="json"), "placement": "Disaggregated", "trainerWorkers": trainers}
+    (mistake,) = pod_memory_mistakes(RLJobSpec.model_validate(apart), SMOLLM2)
+    assert mistake.startswith("trainerWorkers.resources.memory: a pod has 2.0 GiB")
+
+
+@given(memory_gib=st.integers(5, 40), context=st.sampled_from([256, 512, 1024, 2048]))
+def test_chosen_micro_batch_fits_unless_the_job_is_refused(memory_gib: int, context: int) -> None:
+    job = spec(f"{memory_gib}Gi", context)
+    need = pod_need(job, SMOLLM2, micro_batch_tokens(job, SMOLLM2))
+    assert (need.total_bytes <= memory_gib * GIB) == (pod_memory_mistakes(job, SMOLLM2) == [])
+
+
+@pytest.mark.parametrize("model", [SMOLLM2, GEMMA3])
+def test_more_memory_never_gives_a_smaller_micro_batch(model: ModelSize) -> None:
+    chosen = [micro_batch_tokens(spec(f"{gib}Gi"), model) for gib in range(6, 48, 2)]
+    assert chosen == sorted(chosen)

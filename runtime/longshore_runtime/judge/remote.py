@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 import aiohttp
@@ -9,12 +10,15 @@ import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from longshore.api.addresses import redacted, without_credentials
+from longshore_runtime.answer_body import NOT_COMPRESSED, UnreadableBody, read_body
 from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet, NotThere
 from longshore_runtime.judge.options import RemoteJudgeOptions
 
 _CHAT_PATH: Final = "/chat/completions"
 _PLAIN_PATH: Final = "/completions"
 _LONGEST_WAIT_S: Final = 10.0
+_MAX_ANSWER_BYTES: Final = 4 << 20
+"""Size of an answer: 128 Ki tokens of a reply whose characters are all escaped, several times over."""
 _SHOWN_CHARACTERS: Final = 200
 
 
@@ -39,7 +43,9 @@ class RemoteJudge:
         timeout = aiohttp.ClientTimeout(total=self._options.timeout_s, sock_connect=self._options.connect_timeout_s)
         places = asyncio.Semaphore(self._options.max_parallel)
         connector = aiohttp.TCPConnector(limit=0)  # The semaphore limits: waiting for it costs a try no time.
-        async with aiohttp.ClientSession(timeout=timeout, headers=self._headers(), connector=connector) as session:
+        async with aiohttp.ClientSession(
+            timeout=timeout, headers=self._headers(), connector=connector, auto_decompress=False
+        ) as session:
 
             async def ask(prompt: str) -> str:
                 async with places:
@@ -69,7 +75,13 @@ class RemoteJudge:
         try:
             # A redirect would turn the request into another, and might carry the token elsewhere.
             async with session.post(self._url, json=request, allow_redirects=False) as response:
-                status, body = response.status, await response.read()
+                status, encoding = response.status, response.headers.get("Content-Encoding")
+                try:
+                    body = await read_body(response.content.iter_any(), encoding, _MAX_ANSWER_BYTES)
+                except UnreadableBody as error:
+                    if status == HTTPStatus.OK:
+                        raise NoReply(f"{self._shown_url} answered with {error}") from error
+                    body = str(error).encode()
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
             raise NotThere(f"{self._shown_url} cannot be reached ({redacted(str(error))})") from error
         except TimeoutError as error:
@@ -105,14 +117,14 @@ class RemoteJudge:
     def _headers(self) -> dict[str, str]:
         path = self._options.token_file
         if path is None:
-            return {}
+            return NOT_COMPRESSED
         try:
             token = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise JudgeSetupError(f"tokenSecret: {str(path)!r} cannot be read") from error
         if not token or not token.isprintable() or not token.isascii():
             raise JudgeSetupError(f"tokenSecret: {str(path)!r} holds no token on one line")
-        return {"Authorization": f"Bearer {token}"}
+        return {**NOT_COMPRESSED, "Authorization": f"Bearer {token}"}
 
     def _refused(self, status: int) -> str:
         if self._options.token_file is None:

@@ -1,6 +1,7 @@
 """Rewards from a service of the user: POST {prompt, response, answer, row, is_cut}, {"reward": number} comes back."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ import httpx
 
 from longshore.api.addresses import redacted, without_credentials
 from longshore.api.reward import RewardFunction
+from longshore_runtime.answer_body import NOT_COMPRESSED, UnreadableBody, read_body
 from longshore_runtime.rewards.numbers import finite_reward
 from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
@@ -16,6 +18,8 @@ from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSe
 _NO_ACCESS: Final = frozenset({401, 403})
 _NO_SERVICE: Final = frozenset({404, 405})
 _TOO_MANY: Final = 429
+_MAX_ANSWER_BYTES: Final = 1 << 20
+"""Size of an answer, which holds one number; parsed, it can take 20 times as much memory."""
 _CERTIFICATES: Final = httpx.create_ssl_context()
 """Of the authorities that every service of this process is checked against: a worker would take 25 ms to read them."""
 
@@ -45,42 +49,53 @@ class HttpScorer:
         who = f"reward {self._name}: {item.sample}: the service"
         started_s = time.monotonic()
         try:
-            answer = self._runner.run(self._post(to_json(body)))
+            status, answer = self._runner.run(self._post(to_json(body)))
         except TimeoutError as error:
             raise RewardFault(f"{who} did not answer within {self._timeout_s:g} s") from error
         except httpx.TransportError as error:
-            raise RewardFault(f"{who} cannot be reached ({redacted(str(error))})") from error
+            raise RewardFault(f"{who} cannot be reached ({redacted(str(error) or type(error).__name__)})") from error
+        except UnreadableBody as error:
+            raise RewardError(f"{who} answered with {error}") from error
         seconds = time.monotonic() - started_s
-        if answer.status_code in _NO_ACCESS:
+        if status in _NO_ACCESS:
             wants = "refuses this token" if self._token else "asks for a token, set this field"
-            raise self._setup_error("tokenSecret", f"{answer.status_code}: it {wants}")
-        if answer.status_code in _NO_SERVICE:
-            raise self._setup_error("http.url", f"{answer.status_code} to a POST")
-        if answer.status_code == _TOO_MANY or answer.status_code >= 500:
-            raise RewardFault(f"{who} answered {answer.status_code}")
-        return ScoreResult(_reward(answer, who), seconds)
+            raise self._setup_error("tokenSecret", f"{status}: it {wants}")
+        if status in _NO_SERVICE:
+            raise self._setup_error("http.url", f"{status} to a POST")
+        if status == _TOO_MANY or status >= 500:
+            raise RewardFault(f"{who} answered {status}")
+        return ScoreResult(_reward(status, answer, who), seconds)
 
     def close(self) -> None:
         """Close the connections."""
         self._runner.run(self._client.aclose())
         self._runner.close()
 
-    async def _post(self, body: bytes) -> httpx.Response:
-        headers = {"Content-Type": "application/json"}
+    async def _post(self, body: bytes) -> tuple[int, bytes]:
+        """Return the status, and the body if the status is a success; raises UnreadableBody."""
+        headers = {"Content-Type": "application/json", **NOT_COMPRESSED}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token.read_text(encoding='utf-8').strip()}"
-        async with asyncio.timeout(self._timeout_s):
-            return await self._client.post(self._url, content=body, headers=headers)
+        async with (
+            asyncio.timeout(self._timeout_s),
+            self._client.stream("POST", self._url, content=body, headers=headers) as answer,
+        ):
+            if not answer.is_success:
+                return answer.status_code, b""
+            encoding = answer.headers.get("Content-Encoding")
+            return answer.status_code, await read_body(answer.aiter_raw(), encoding, _MAX_ANSWER_BYTES)
 
     def _setup_error(self, field: str, answer: str) -> RewardSetupError:
         return RewardSetupError(f"reward.functions[{self._name}].{field}: {self._shown_url} answered {answer}")
 
 
-def _reward(answer: httpx.Response, who: str) -> float:
+def _reward(status: int, answer: bytes, who: str) -> float:
     try:
-        value = answer.raise_for_status().json()["reward"]
-    except (httpx.HTTPStatusError, ValueError, KeyError, TypeError) as error:
-        raise RewardError(f'{who} answered {answer.status_code} without {{"reward": number}}') from error
+        value = json.loads(answer)["reward"]
+        if isinstance(value, list | dict):
+            raise TypeError("not a number")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RewardError(f'{who} answered {status} without {{"reward": number}}') from error
     try:
         return finite_reward(value)
     except ValueError as error:

@@ -1,5 +1,6 @@
 """A judge behind HTTP: what is sent, what is tried again, and a clear sentence for every way to fail."""
 
+import gzip
 import logging
 import socket
 from collections.abc import Iterator, Sequence
@@ -109,6 +110,11 @@ def test_a_server_that_is_not_there_is_reported() -> None:
         (Answer(200, b'{"choices": [{"text": "x"}]}'), r"answered no completion"),
         (Answer(200, b'{"choices": [{"message": {"content": null}}]}'), r"answered a completion without text"),
         (Answer(200, b"\xff\xfe"), r"answered no completion"),
+        (Answer(200, b'{"choices": ' + b"[" * 200_000), r"answered no completion"),
+        (Answer(200, b" " * (5 << 20)), r"answered with more than 4 MiB$"),
+        (Answer(200, gzip.compress(b" " * (5 << 20)), {"Content-Encoding": "gzip"}), r"with more than 4 MiB$"),
+        (Answer(200, b"{}", {"Content-Encoding": "gzip"}), r"answered with a body that is not gzip$"),
+        (Answer(400, b" " * (5 << 20)), r"answered 400 \(more than 4 MiB\)$"),
         (Answer(400, b"context too long"), r"answered 400 \(context too long\)$"),
         (Answer(404, b"no such model"), r"answered 404 \(no such model\)$"),
         (Answer(307, b"", {"Location": "http://127.0.0.1:9/"}), r"answered 307 \(an empty body\)$"),

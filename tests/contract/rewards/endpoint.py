@@ -1,24 +1,47 @@
 """A real HTTP server: a scoring service and a judge in one, which does what the request asks for."""
 
 import contextlib
+import gzip
 import http.server
 import json
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 TOKEN: Final = "let-me-in"
+_SCORE: Final = b'{"reward": 1}'
+_LONG: Final = b'{"reward": 1, "x": "%s"}' % (b"a" * (4 << 20))
+BODIES: Final = {
+    "gzip": gzip.compress(_SCORE),
+    "deflate": zlib.compress(_SCORE),
+    "gzip,long": gzip.compress(_LONG),
+    "gzip,cut": gzip.compress(_SCORE)[:-9],
+    "gzip,plain": _SCORE,
+    "br": _SCORE,
+    "identity,long": _LONG,
+    "identity,deep": b'{"reward": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+    "identity,digits": b'{"reward": ' + b"9" * 5_000 + b"}",
+    "identity,binary": b"\xff\xfe\x00",
+    "identity,empty": b"",
+}
+"""Answers by their Content-Encoding and what is special about them."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What goes back; `hangs`: nothing does, until the server stops; `trickles`: one byte, and then nothing."""
+    """What goes back; `hangs`: nothing does, until the server stops; `trickles`: one byte, and then nothing.
+
+    `body` is sent as it is if it is bytes, and otherwise as JSON.
+    """
 
     status: int = 200
     body: Any = None
     hangs: bool = False
     trickles: bool = False
+    encoding: str | None = None
+    """Header Content-Encoding."""
 
 
 Behaviour = Callable[[str, dict[str, Any]], Reply]
@@ -43,6 +66,8 @@ def service(path: str, body: dict[str, Any]) -> Reply:
             return Reply(int(status), {"reward": 1.0})
         case ["body", *words]:
             return Reply(200, json.loads(" ".join(words)))
+        case ["bytes", encoding]:
+            return Reply(200, BODIES[encoding], encoding=encoding.partition(",")[0])
         case ["hang"]:
             return Reply(hangs=True)
         case ["trickle"]:
@@ -80,11 +105,14 @@ def serving(behaviour: Behaviour = service, token: str | None = None) -> Iterato
             if reply.hangs or reply.trickles:
                 over.wait()
                 return
-            content = json.dumps(reply.body).encode()
+            content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
             self.send_response(reply.status)
+            if reply.encoding is not None:
+                self.send_header("Content-Encoding", reply.encoding)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            with contextlib.suppress(ConnectionError):  # A client may take no more.
+                self.wfile.write(content)
 
         def log_message(self, format: str, *arguments: Any) -> None:
             """Silent."""

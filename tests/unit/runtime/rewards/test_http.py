@@ -88,6 +88,16 @@ def test_a_service_that_is_not_there_is_a_fault(make: Scorers) -> None:
         ('body {"reward": true}', "returned True instead of a number$"),
         ("status 418", r'answered 418 without \{"reward": number\}$'),
         ("status 302", r'answered 302 without \{"reward": number\}$'),
+        ("bytes identity,long", "answered with more than 1 MiB$"),
+        ("bytes gzip,long", "answered with more than 1 MiB$"),
+        ("bytes gzip,cut", "answered with an incomplete body of gzip$"),
+        ("bytes gzip,plain", "answered with a body that is not gzip$"),
+        ("bytes br", "answered with the Content-Encoding 'br', which was not asked for$"),
+        ("bytes identity,deep", r'answered 200 without \{"reward": number\}$'),
+        ("bytes identity,digits", r'answered 200 without \{"reward": number\}$'),
+        ("bytes identity,binary", r'answered 200 without \{"reward": number\}$'),
+        ("bytes identity,empty", r'answered 200 without \{"reward": number\}$'),
+        (f'body {{"reward": {200 * "["}{200 * "]"}}}', r'answered 200 without \{"reward": number\}$'),
     ],
 )
 def test_an_answer_that_holds_no_reward_is_an_error(
@@ -95,6 +105,11 @@ def test_an_answer_that_holds_no_reward_is_an_error(
 ) -> None:
     with pytest.raises(RewardError, match=f"^reward service: data.jsonl, line 3: the service {reason}"):
         make(endpoint.address).score(item(response))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_an_answer_compressed_without_being_asked_for_is_read(endpoint: Endpoint, make: Scorers, encoding: str) -> None:
+    assert make(endpoint.address).score(item(f"bytes {encoding}")).reward == 1.0
 
 
 def test_a_wrong_address_or_token_is_reported_by_its_field(endpoint: Endpoint, make: Scorers, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any, Final
 
 from longshore_runtime.sandbox import literals
-from longshore_runtime.sandbox.constants import Constants
+from longshore_runtime.sandbox.constants import Constants, TooLarge
 
 
 def _round(number: Any, ndigits: Any = None) -> Any:
@@ -51,6 +51,10 @@ _ON_RESULTS: Final = (ast.Add, ast.Sub, ast.Div)
 _MATHS_PREFIX: Final = "_math_"
 _RESULT: Final = "_result"
 _FOLDED: Final = "_folded"
+_NODE_COST: Final = 20
+"""Part of the budget of constants that reading a node of the syntax tree uses up."""
+_CALL_COST: Final = 1000
+"""The same of a call of the tested function, and of an assertion."""
 _HOW: Final = "a test program may have assertions about calls of the tested function, with literals as arguments"
 
 
@@ -94,6 +98,8 @@ class Assertion:
 class AssertionProgram:
     """What a test program asks for."""
 
+    text: str
+    """The test program itself."""
     calls: tuple[Call, ...]
     assertions: tuple[Assertion, ...]
 
@@ -123,12 +129,18 @@ def read_test_program(text: str, entry: str) -> AssertionProgram:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"is not Python ({error})") from error
     reader = _Reader(entry)
-    reader.read(module.body, entry)
+    try:
+        reader.charge(module)
+        reader.read(module.body, entry)
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+    except TooLarge as error:
+        raise ValueError("is too long: spread its assertions over several test cases") from error
     if not reader.assertions:
         raise ValueError(f"holds no assertion; {_HOW}")
     if not reader.calls:  # Every program would pass.
         raise ValueError(f"holds no assertion that calls {entry}; {_HOW}")
-    return AssertionProgram(tuple(reader.calls), tuple(reader.assertions))
+    return AssertionProgram(text, tuple(reader.calls), tuple(reader.assertions))
 
 
 class _Reader:
@@ -137,6 +149,11 @@ class _Reader:
         self._constants = Constants(_names())
         self.calls: list[Call] = []
         self.assertions: list[Assertion] = []
+
+    def charge(self, module: ast.Module) -> None:
+        """Count the work of reading a test program; raises TooLarge."""
+        for node in ast.walk(module):
+            self._constants.spend(_CALL_COST if isinstance(node, ast.Call | ast.Assert) else _NODE_COST)
 
     def read(self, body: Sequence[ast.stmt], tested: str) -> None:
         for statement in body:
@@ -180,6 +197,7 @@ class _Reader:
         _checked(prepared, self._constants.knows)
         try:
             value = self._constants.value(prepared)
+            self._constants.charge(value)  # It is written down, to see whether it can be.
             literals.dumps(value)
         except Exception as error:
             raise _not_evaluated(expression.lineno, ast.unparse(expression), error) from error

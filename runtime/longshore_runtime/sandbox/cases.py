@@ -7,7 +7,7 @@ can do inside tells it the answer: whatever comes out is a claim, and is compare
 import json
 import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -18,7 +18,8 @@ from longshore_runtime.sandbox.assertions import AssertionProgram, read_test_pro
 
 MAX_EXPECTED_BYTES: Final = 8 << 20
 """Of one test case: what a program prints or returns is compared in the memory of the process that scores."""
-_MAX_DETAIL: Final = 300
+MAX_DETAIL: Final = 300
+"""Characters of the reason why a case did not pass."""
 _RELATIVE_TOLERANCE: Final = 1e-6
 _TOLERANCE_AT_ZERO: Final = 1e-9
 """Where a float of 0 is expected: what is left when rounded numbers cancel out."""
@@ -107,7 +108,7 @@ class FunctionCase:
         try:
             returned = json.loads(claim)
         except (ValueError, RecursionError):
-            return f"returned what is not JSON: {claim[:_MAX_DETAIL]!r}" if claim else "returned nothing"
+            return f"returned what is not JSON: {claim[:MAX_DETAIL]!r}" if claim else "returned nothing"
         try:
             return None if _same(returned, self.expected) else f"returned {returned!r}"
         except RecursionError:
@@ -137,7 +138,7 @@ class AssertionCase:
         try:
             values = literals.loads(claim)
         except (ValueError, RecursionError):
-            return f"returned what is no literal: {claim[:_MAX_DETAIL]!r}" if claim else "returned nothing"
+            return f"returned what is no literal: {claim[:MAX_DETAIL]!r}" if claim else "returned nothing"
         if not isinstance(values, list) or len(values) != len(self.test.calls):
             return "returned from some calls only"
         broken = self.test.broken(values)
@@ -165,10 +166,21 @@ class Ran:
     output_exhausted: bool = False
 
 
-def verdict(case: TestCase, ran: Ran) -> CaseResult:
-    """Return what one run is worth."""
-    outcome, detail = _judge(case, ran)
-    return CaseResult(outcome, ran.wall_s, ran.cpu_s, detail[:_MAX_DETAIL])
+def difference(case: TestCase, ran: Ran) -> str | None:
+    """Return why the answer of a run is wrong, or None if it is right."""
+    return case.difference(ran.stdout, ran.claim)
+
+
+def verdict(case: TestCase, ran: Ran, compare: Callable[[TestCase, Ran], str | None] = difference) -> CaseResult:
+    """Return what one run is worth.
+
+    Args:
+        case: the test case.
+        ran: what was seen of the run.
+        compare: does what `difference` does, and raises TimeoutError if that takes too long.
+    """
+    outcome, detail = _judge(case, ran, compare)
+    return CaseResult(outcome, ran.wall_s, ran.cpu_s, detail[:MAX_DETAIL])
 
 
 def parse_case(raw: object, row: str) -> TestCase:
@@ -232,7 +244,7 @@ def _text(raw: Mapping[str, Any], field: str, row: str) -> str:
     return value
 
 
-def _judge(case: TestCase, ran: Ran) -> tuple[CaseOutcome, str]:
+def _judge(case: TestCase, ran: Ran, compare: Callable[[TestCase, Ran], str | None]) -> tuple[CaseOutcome, str]:
     if ran.output_exhausted:
         return CaseOutcome.LIMIT, "printed or returned too many bytes"
     if ran.timed_out:
@@ -249,8 +261,11 @@ def _judge(case: TestCase, ran: Ran) -> tuple[CaseOutcome, str]:
         return (CaseOutcome.LIMIT if error.startswith("MemoryError") else CaseOutcome.ERROR), error or _ended(
             ran.exit_status
         )
-    difference = case.difference(ran.stdout, ran.claim)
-    return (CaseOutcome.PASSED, "") if difference is None else (CaseOutcome.FAILED, difference)
+    try:
+        wrong = compare(case, ran)
+    except TimeoutError as error:
+        return CaseOutcome.TIMED_OUT, str(error)
+    return (CaseOutcome.PASSED, "") if wrong is None else (CaseOutcome.FAILED, wrong)
 
 
 def _ended(exit_status: int) -> str:

@@ -1,19 +1,25 @@
 """Values of constant expressions of a data set, within a budget.
 
-Such expressions are evaluated outside the sandbox. So the cost of every operation is counted before it is done.
+Such expressions are evaluated outside the sandbox. So the cost of every operation is counted before it is done. Values
+with equal hashes count too: Python compares each of them with all others that a set or dictionary has.
 """
 
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 BUDGET: Final = 10_000_000
-"""Elements, characters and words of numbers that all constants of a test program may have, on the way as well."""
+"""Characters and words of numbers that all constants of a test program may have, on the way as well; the rest counts
+as many of them as take as long."""
+_ELEMENT: Final = 2
 _MAX_BITS: Final = 14_000
 """Of an integer: Python writes longer ones only when asked twice."""
 _WORD_BITS: Final = 64
+_COMPARISON: Final = 20
+"""What a comparison of two values with one hash counts, besides their size."""
 _WIDE: Final = re.compile(rb"\*|\d{4}")
 """A width in a format."""
 
@@ -82,7 +88,7 @@ class Constants:
     def charge(self, *values: Any) -> None:
         """Count the work of going through values once."""
         for value in values:
-            self._spend(self._size(value))
+            self.spend(self._size(value))
 
     def _value(self, node: ast.expr) -> Any:
         match node:
@@ -95,9 +101,10 @@ class Constants:
             case ast.Tuple():
                 return tuple(self.value(item) for item in node.elts)
             case ast.Set():
-                return {self.value(item) for item in node.elts}
+                return set(self._distinct([self.value(item) for item in node.elts]))
             case ast.Dict():
                 keys = [self._required(key) for key in node.keys]
+                self._distinct(keys)
                 return dict(zip(keys, map(self.value, node.values), strict=True))
             case ast.UnaryOp():
                 return _UNARY[type(node.op)](self.value(node.operand))
@@ -130,7 +137,7 @@ class Constants:
             self._require_bits(left.bit_length() + right.bit_length())
         elif isinstance(kind, ast.Mult) and isinstance(left, int) != isinstance(right, int):
             count, repeated = (left, right) if isinstance(left, int) else (right, left)
-            self._spend(max(0, count) * self._size(repeated))
+            self.spend(max(0, count) * self._size(repeated))
         elif isinstance(kind, ast.Mod) and isinstance(left, str | bytes) and _is_wide(left):
             raise TooLarge
         return _BINARY[type(kind)](left, right)
@@ -160,14 +167,34 @@ class Constants:
             return function(*values, **named)
         if getattr(node.func, "id", "") == "sum" and values and len(values) + len(named) > 1:
             values[0] = list(values[0])
-            self._spend(len(values[0]) * sum(map(self._size, (*values, *named.values()))))  # A copy for each item.
+            self.spend(len(values[0]) * sum(map(self._size, (*values, *named.values()))))  # A copy for each item.
+        if function in (set, frozenset) and len(values) == 1:
+            values[0] = self._distinct(values[0])
+        elif function is dict and len(values) == 1 and not isinstance(values[0], dict):
+            values[0] = [tuple(pair) for pair in values[0]]
+            self._distinct(pair[0] for pair in values[0] if pair)
         return function(*values, **named)
+
+    def _distinct(self, values: Iterable[Any]) -> list[Any]:
+        """Return the values without duplicates, as a set takes them, with the cost of every comparison counted."""
+        by_hash: dict[int, list[Any]] = {}
+        for value in values:
+            others = by_hash.setdefault(hash(value), [])
+            for number, other in enumerate(others):
+                if number:
+                    self.spend(_COMPARISON + self._size(value))
+                if other is value or other == value:
+                    break
+            else:
+                others.append(value)
+        return [value for others in by_hash.values() for value in others]
 
     def _require_bits(self, num_bits: int) -> None:
         if num_bits > _MAX_BITS:
             raise TooLarge
 
-    def _spend(self, amount: int) -> None:
+    def spend(self, amount: int) -> None:
+        """Count work; raises TooLarge."""
         self._left -= amount
         if self._left < 0:
             raise TooLarge
@@ -177,16 +204,25 @@ class Constants:
         size, waiting = 0, [value]
         while waiting and size <= self._left:
             part = waiting.pop()
-            size += 1
+            size += _ELEMENT
             if isinstance(part, int):
                 size += part.bit_length() // _WORD_BITS
             elif isinstance(part, str | bytes | range):
                 size += _length(part)
             elif isinstance(part, dict):
+                size += _num_comparisons(part)
                 waiting += (*part.keys(), *part.values())
-            elif isinstance(part, list | tuple | set | frozenset):
+            elif isinstance(part, set | frozenset):
+                size += _num_comparisons(part)
+                waiting += part
+            elif isinstance(part, list | tuple):
                 waiting += part
         return size
+
+
+def _num_comparisons(distinct: Iterable[Any]) -> int:
+    """Return how many comparisons of values with one hash it takes to look all of them up."""
+    return sum(count * (count - 1) for count in Counter(map(hash, distinct)).values())
 
 
 def _is_wide(template: str | bytes) -> bool:

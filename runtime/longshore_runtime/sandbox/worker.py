@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from longshore_runtime.sandbox.cases import Ran
+from longshore_runtime.sandbox.cases import AssertionCase, Ran
 from longshore_runtime.sandbox.cgroup import Cgroup, own_group, parent_of_sandboxes
 from longshore_runtime.sandbox.confinement import Confinement
 from longshore_runtime.sandbox.layers import Layer, LayerUnavailable
@@ -110,6 +110,34 @@ class SandboxWorker:
             streams = _Streams(control, readers, max(self._limits.output_bytes, _ROOM * expected_bytes))
             report = streams.read(time.monotonic() + wall_s + _GRACE_S)
         return self._ran(report, streams, kills_before)
+
+    def judge(self, case: AssertionCase, claim: bytes, wall_s: float) -> str | None:
+        """Return why a claim is wrong, as `AssertionCase.difference` does, but in a process that can be ended.
+
+        Raises:
+            TimeoutError: it takes longer than `wall_s`.
+            ZygoteDied: the process ended for another reason.
+        """
+        started_s = time.monotonic()
+        with contextlib.ExitStack() as ours:
+            with contextlib.ExitStack() as theirs:
+                control, far_end = socket.socketpair()
+                ours.enter_context(control)
+                theirs.enter_context(far_end)
+                test = theirs.enter_context(_memory_file("test", case.test.text.encode()))
+                claimed = theirs.enter_context(_memory_file("claim", claim))
+                self._send({"wall_s": wall_s, "judged_entry": case.entry}, [far_end.fileno(), test, claimed])
+            control.settimeout(wall_s + _GRACE_S)
+            try:
+                answer = b"".join(iter(lambda: control.recv(_CHUNK_BYTES), b""))
+            except TimeoutError as error:
+                raise ZygoteDied("a judge does not end") from error
+        if answer:
+            difference: str | None = json.loads(answer)
+            return difference
+        if time.monotonic() - started_s < wall_s:
+            raise ZygoteDied("a judge ended without an answer")
+        raise TimeoutError(f"returned a value that could not be judged within {wall_s:.3g} s")
 
     def _ran(self, report: bytes, streams: "_Streams", kills_before: int) -> Ran:
         stdout, stderr, claim = streams.contents

@@ -1,7 +1,8 @@
-"""A warm interpreter that forks a keeper for every run, and never sees a program itself.
+"""A warm interpreter that forks a keeper for every run and a judge for every large value, and never sees either itself.
 
 Started by `sandbox`; it gets requests with descriptors over descriptor 0. Programs and inputs travel in memory files
-that only the fork reads, so nothing of one sample is in the memory that the next one is forked from.
+that only the fork reads, so nothing of one sample is in the memory that the next one is forked from. A value is judged
+after the end of all processes of the program that returned it.
 """
 
 import gc
@@ -11,8 +12,10 @@ import os
 import signal
 import socket
 import sys
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+from longshore_runtime.sandbox import linux
+from longshore_runtime.sandbox.cases import MAX_DETAIL, parse_case
 from longshore_runtime.sandbox.confinement import Confinement, Ground, lay_ground
 from longshore_runtime.sandbox.keeper import RunRequest, keep
 from longshore_runtime.sandbox.layers import Layer, LayerUnavailable, SandboxLimits
@@ -69,12 +72,33 @@ def _serve(host: socket.socket, ground: Ground) -> None:
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             host.close()
-            keep(_request(message, descriptors), ground)
+            request = json.loads(message)
+            if "judged_entry" in request:
+                _judge(request, descriptors)
+            keep(_run_request(request, descriptors), ground)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _request(message: bytes, descriptors: list[int]) -> RunRequest:
-    request = json.loads(message)
+def _run_request(request: dict[str, Any], descriptors: list[int]) -> RunRequest:
     control, *files = descriptors
     return RunRequest(request["wall_s"], request["is_function"], socket.socket(fileno=control), *files)
+
+
+def _judge(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Send why a value is wrong, or null; the kernel ends this process when its time is over."""
+    try:
+        linux.die_with_parent(signal.SIGKILL)
+        linux.hide_process()
+        signal.setitimer(signal.ITIMER_REAL, request["wall_s"])
+        control, test, claim = descriptors
+        case = parse_case({"entry": request["judged_entry"], "test": _content(test).decode()}, "the test case")
+        difference = case.difference(b"", _content(claim))
+        with socket.socket(fileno=control) as host:
+            host.sendall(json.dumps(difference and difference[:MAX_DETAIL]).encode())
+    finally:
+        os._exit(0)
+
+
+def _content(descriptor: int) -> bytes:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)

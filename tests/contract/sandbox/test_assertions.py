@@ -30,6 +30,8 @@ def check(candidate):
 
 check(f)
 """
+_COLLIDING = ",".join(str(factor * (2**61 - 1)) for factor in range(1, 3000))
+"""Integers with the hash 0."""
 _RIGHT: list[Any] = [{1: "a", (2, 3): None}, [1], [], 1.5000001, 3.1415, None]
 
 
@@ -113,6 +115,15 @@ def test_the_program_sees_the_calls_and_not_what_is_expected() -> None:
         "assert f(1) == sum([[0]] * 10**5, [])",
         "assert f(1) == sum(zip(range(10**5), range(10**5)), ())",
         "a = list(range(10**6))\n" + "assert f(1) == sum(a)\n" * 100,
+        f"assert f(1) == {{{_COLLIDING}}}",
+        f"a = [{_COLLIDING}]\nassert f(1) == set(a)",
+        f"a = [{_COLLIDING}]\nassert f(1) == dict(zip(a, a))",
+        f"a = [{_COLLIDING}]\nassert f(1) == {{tuple(a[:N]): 1 for N in a}}",
+        f"assert f(1) == {{{_COLLIDING.replace(',', ': 0,')}: 0}}",
+        f"a = {{{_COLLIDING[:2000]}}}\nb = {{{_COLLIDING[:2000]}}}\n" + "assert f(1) == (a == b)\n" * 1000,
+        "\n".join(f"assert f({number}) == {number}" for number in range(20_000)),
+        "assert " + " and ".join(f"f({number})" for number in range(20_000)),
+        "assert f(1)" + " + 1" * 900,
     ],
 )
 def test_a_test_program_that_is_more_than_assertions_about_literals_is_refused_with_its_row(test: str) -> None:
@@ -196,6 +207,38 @@ def test_a_test_program_is_read_once() -> None:
 def test_no_value_of_a_program_makes_a_condition_take_long(condition: str, value: Any) -> None:
     (assertion,) = read_test_program(f"assert {condition}", "f").assertions
     assert assertion.holds([value])
+
+
+def test_equal_values_count_once_where_a_test_program_makes_a_set() -> None:
+    program = read_test_program(
+        "assert f(1) == (set('ab' * 10**4), {-1, -2, 1, 1.0, True}, dict([(0, 1), [0, 2]]))", "f"
+    )
+    assert program.broken([({"a", "b"}, {-1, -2, 1}, {0: 2})]) is None
+
+
+_LARGE = """
+def f(number):
+    return {chosen * NUMBER for chosen in range(1, number)}
+"""
+
+
+def test_a_large_value_is_judged_as_a_small_one(sandbox: Sandbox) -> None:
+    case = parse_case({"entry": "f", "test": "assert f(5000) == set(range(1, 5000))"}, "row 7")
+    outcomes = [sandbox.run(_LARGE.replace("NUMBER", factor), [case])[0] for factor in ("1", "2")]
+    assert [result.outcome for result in outcomes] == [CaseOutcome.PASSED, CaseOutcome.FAILED]
+    assert outcomes[1].detail == "does not hold: f(5000) == set(range(1, 5000))"
+
+
+def test_a_value_that_takes_too_long_to_judge_is_timed_out(sandbox: Sandbox) -> None:
+    claim = f'{{"list": [{{"set": [{",".join(str(factor * (2**61 - 1)) for factor in range(1, 40_000))}]}}]}}'
+    program = f"import os\ndef f(number):\n  os.write(3, b'{claim}'); os._exit(0)"
+    case = parse_case({"entry": "f", "test": "assert f(1) in ({1}, 'x' * 500_000)"}, "row 7")  # Room for large values.
+    (result,) = sandbox.run(program, [case], timeouts_s=[1.0])
+    assert result.outcome is CaseOutcome.TIMED_OUT
+    assert result.detail == "returned a value that could not be judged within 1 s"
+    assert result.wall_s >= 1.0
+    (after,) = sandbox.run("def f(number): return {1}", [case])
+    assert after.outcome is CaseOutcome.PASSED
 
 
 def test_what_python_does_not_add_is_not_added() -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from longshore.api.round_status import RoundKind
+from longshore.policy.advantages import are_equal
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.selection_bias import UNIT_RANGE, RewardRange, share_shorter_again
@@ -160,11 +161,11 @@ class RunState:
 
 
 def has_zero_variance(group: ScoredGroup) -> bool:
-    """Return whether all rewards of a group are equal.
+    """Return whether all rewards of a group are equal but for rounding.
 
     Its advantages are then exactly 0, unless long responses are punished; it still counts in the denominator.
     """
-    return len({one.reward for one in group.responses}) == 1
+    return are_equal([one.reward for one in group.responses])
 
 
 def _rewards(result: RoundResult) -> list[float]:

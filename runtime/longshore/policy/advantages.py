@@ -1,16 +1,20 @@
 """Advantages: how much better a response is than its siblings.
 
-Wherever rewards do not differ, advantages are exactly 0.0, so that a group without a signal has no gradient at all.
+Wherever rewards are equal but for rounding, advantages are exactly 0.0: a group without a signal has no gradient.
 """
 
 from collections.abc import Sequence
 from itertools import chain
-from math import fsum
+from math import fsum, isclose
 from statistics import fmean, stdev
+from typing import Final
 
 from longshore.api.objective import AdvantageEstimator
 
 Advantages = tuple[float, ...]
+_RELATIVE_TOLERANCE: Final = 1e-9
+_ABSOLUTE_TOLERANCE: Final = 1e-12
+"""Difference that rounding may leave where weighted rewards of about 1 cancel out."""
 
 
 def batch_advantages(
@@ -32,12 +36,17 @@ def batch_advantages(
             return whitened_advantages(groups, epsilon)
 
 
+def are_equal(rewards: Sequence[float]) -> bool:
+    """Return whether rewards differ by no more than rounding, as 0.1 + 0.2 and 0.3 do, so that they give no signal."""
+    return not rewards or isclose(min(rewards), max(rewards), rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)
+
+
 def group_advantages(rewards: Sequence[float], epsilon: float) -> Advantages:
     """Return the rewards of one prompt's responses, normalised among themselves: (r - mean) / (unbiased std + epsilon).
 
     DeepSeekMath (GRPO), section 4.1. Exactly 0.0 everywhere in a group whose rewards are all equal.
     """
-    if _are_equal(rewards):
+    if are_equal(rewards):
         return (0.0,) * len(rewards)
     mean, spread = fmean(rewards), stdev(rewards)
     return tuple((reward - mean) / (spread + epsilon) for reward in rewards)
@@ -48,7 +57,7 @@ def centred_advantages(rewards: Sequence[float]) -> Advantages:
 
     Understanding R1-Zero-Like Training (Dr. GRPO), section 3.2.
     """
-    if _are_equal(rewards):
+    if are_equal(rewards):
         return (0.0,) * len(rewards)
     mean = fmean(rewards)
     return tuple(reward - mean for reward in rewards)
@@ -59,7 +68,7 @@ def leave_one_out_advantages(rewards: Sequence[float]) -> Advantages:
 
     Back to Basics (Ahmadian et al., 2024). It equals n / (n - 1) times the centred reward.
     """
-    if _are_equal(rewards):
+    if are_equal(rewards):
         return (0.0,) * len(rewards)
     total, num_others = fsum(rewards), len(rewards) - 1
     return tuple(reward - (total - reward) / num_others for reward in rewards)
@@ -72,11 +81,7 @@ def whitened_advantages(groups: Sequence[Sequence[float]], epsilon: float) -> li
     """
     centred = [centred_advantages(rewards) for rewards in groups]
     values = list(chain.from_iterable(centred))
-    if _are_equal(values):
+    if are_equal(values):
         return centred
     scale = stdev(values) + epsilon
     return [tuple(value / scale for value in group) for group in centred]
-
-
-def _are_equal(values: Sequence[float]) -> bool:
-    return not values or min(values) == max(values)

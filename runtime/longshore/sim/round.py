@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from longshore.policy.advantages import are_equal
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress
@@ -201,7 +202,7 @@ class SimRound:
                 if response not in self._scored_s:
                     self._submit(response)
             done_s = max(self._queue.now_s, *(self._scored_s[response] for response in responses))
-            rewarded = messages.GroupRewarded(group.draw, zero_variance=len(set(self.corrects(group))) == 1)
+            rewarded = messages.GroupRewarded(group.draw, zero_variance=are_equal(self.corrects(group)))
             self._queue.at(done_s, partial(self._receive, rewarded))
 
     def _submit(self, response: ResponseId) -> None:

@@ -5,6 +5,7 @@ from functools import cache, partial
 from statistics import fmean
 
 from longshore.api.round_status import RoundKind
+from longshore.policy.advantages import are_equal
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.parallelism_planner import ParallelismPlanner
@@ -134,7 +135,7 @@ class _Simulation:
             num_launched=totals.num_launched,
             num_aborted=totals.num_aborted,
             num_preemptions=this_round.num_preemptions,
-            num_zero_variance=len(end.zero_variance) + sum(len(set(group)) == 1 for group in corrects),
+            num_zero_variance=len(end.zero_variance) + sum(map(are_equal, corrects)),
             num_correct=sum(map(sum, corrects)),
             bubble_share=1 - self.recorder.take_busy_s() / (self._job.num_gpus * (published_s - start_s)),
             first_dispatch_s=(complete_s if first_start_s is None else first_start_s) - start_s,

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from longshore.policy.advantages import are_equal
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress
@@ -255,7 +256,7 @@ class RoundRunner:
             self._receive(messages.RewardsFailed(event.draw, event.error))
             return
         self._scored[event.draw] = scored_group(group, self._completions, event)
-        zero_variance = len({score.reward for score in event.scores}) == 1
+        zero_variance = are_equal([score.reward for score in event.scores])
         self._receive(messages.GroupRewarded(event.draw, zero_variance))
 
     def _receive(self, event: messages.RoundEvent) -> None:

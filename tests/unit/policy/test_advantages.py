@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from longshore.api.algorithm import AlgorithmName
 from longshore.api.objective import OBJECTIVES, AdvantageEstimator
 from longshore.policy.advantages import (
+    are_equal,
     batch_advantages,
     centred_advantages,
     group_advantages,
@@ -33,11 +34,19 @@ def test_epsilon_is_added_to_the_deviation() -> None:
 
 
 @pytest.mark.parametrize("estimator", AdvantageEstimator)
-@pytest.mark.parametrize("group", [[], [0.7], [0.1] * 3, [1.0] * 8])
+@pytest.mark.parametrize(
+    "group", [[], [0.7], [0.1] * 3, [1.0] * 8, [0.1 + 0.2, 0.3], [0.1 + 0.2 - 0.3, 0.0], [-1e9, -1e9 + 1e-4]]
+)
 def test_a_group_without_spread_gives_exactly_zero(estimator: AdvantageEstimator, group: list[float]) -> None:
     silent, other = batch_advantages(estimator, [group, [0.0, 0.3]], epsilon=1e-6)
     assert silent == (0.0,) * len(group)
     assert other[0] < 0.0 < other[1]
+
+
+@pytest.mark.parametrize("group", [[0.3, 0.3 + 1e-6], [1e-6, 2e-6], [1e9, 1e9 + 10]])
+def test_a_small_difference_of_rewards_is_a_signal(group: list[float]) -> None:
+    assert not are_equal(group)
+    assert group_advantages(group, epsilon=0.0) == pytest.approx([-(0.5**0.5), 0.5**0.5], abs=1e-3)
 
 
 @given(rewards)

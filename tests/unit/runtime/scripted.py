@@ -136,7 +136,7 @@ class ScriptedScorer:
     engines: ScriptedEngines
     delay_steps: dict[Draw, int] = field(default_factory=dict)
     equal: set[Draw] = field(default_factory=set)
-    """Groups whose rewards are all equal."""
+    """Groups whose rewards are all equal but for rounding."""
     failing: set[Draw] = field(default_factory=set)
     is_fatal: bool = False
     reward: Callable[[int, Completion], float] = lambda place, completion: float(len(completion.tokens))
@@ -168,7 +168,9 @@ class ScriptedScorer:
         if draw in self.failing:
             return GroupScored(draw, error="reward Maths raised ZeroDivisionError", is_fatal=self.is_fatal)
         rewards = [self.reward(place, one) for place, one in enumerate(responses.values())]
-        return GroupScored(draw, [Score(1.0 if draw in self.equal else reward, False) for reward in rewards])
+        if draw in self.equal:
+            rewards = [(0.3, 0.1 + 0.2)[place % 2] for place in range(len(rewards))]
+        return GroupScored(draw, [Score(reward, False) for reward in rewards])
 
 
 @dataclass

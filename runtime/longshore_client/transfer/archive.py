@@ -1,7 +1,8 @@
 """A file or directory as a checked tar stream. Both ends run this: the helper pod gets its source as it is.
 
 So: the standard library only, and no dollar sign before a bracket (Kubernetes would take it for a variable).
-The first member says how much comes, the last one the SHA-256 of every file; a stream without it was cut off.
+The first member says how much comes, and another one of its name how much more if files have grown meanwhile; the last
+one holds the SHA-256 of every file; a stream without it was cut off.
 What arrives is staged next to its destination and renamed into place, so that it is there whole or not at all.
 """
 
@@ -24,6 +25,11 @@ SUMS = ".longshore-sha256.json"
 CHUNK_BYTES = 1 << 20
 _DAMAGED = "the copy is damaged: copy it again"
 _MAX_NAMES = 8
+_MAX_INDEX_BYTES = 1 << 10
+_MAX_SUM_BYTES = 80
+"""Size of a checksum and of what JSON puts around it and around the name of its file."""
+_MAX_ESCAPED_BYTES = 12
+"""Size of a character of a name in JSON, at most."""
 
 Progress = Callable[[int, int], None]
 """Called with (bytes so far, bytes in all)."""
@@ -79,16 +85,21 @@ def pack(
 
 
 def _pack(root: Path, out: IO[bytes], progress: Progress, files: Sequence[tuple[str, Path]]) -> None:
-    total_bytes = sum(path.stat().st_size for _, path in files)
+    sizes_bytes = [path.stat().st_size for _, path in files]
+    is_file = root.is_file()
     sums: dict[str, str] = {}
-    meter = _Meter(total_bytes, progress)
+    meter = _Meter(progress)
+    meter.total_bytes = sum(sizes_bytes)
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-        _add_json(tar, INDEX, {"bytes": total_bytes, "isFile": root.is_file()})
-        for name, path in files:
+        _add_json(tar, INDEX, {"bytes": meter.total_bytes, "isFile": is_file})
+        for (name, path), expected_bytes in zip(files, sizes_bytes, strict=True):
             with path.open("rb") as source:
                 hashed = _HashedReader(source, meter)
                 member = tarfile.TarInfo(name)
                 member.size = os.fstat(source.fileno()).st_size
+                if member.size != expected_bytes:
+                    meter.total_bytes += member.size - expected_bytes
+                    _add_json(tar, INDEX, {"bytes": meter.total_bytes, "isFile": is_file})
                 tar.addfile(member, hashed)
             sums[name] = hashed.digest.hexdigest()
         _add_json(tar, SUMS, sums)
@@ -99,8 +110,8 @@ def unpack(source: IO[bytes], destination: Path, *, force: bool = False, progres
 
     Raises:
         ArchiveError: the destination exists and `force` is not set, or it is not to be replaced at all, a member would
-            leave the destination, the stream was cut off (CutOff), a checksum differs or is missing, or there is no
-            room. Nothing is left behind then, and what was there is kept.
+            leave the destination, the stream was cut off (CutOff) or holds more than it says, a checksum differs or is
+            missing, or there is no room. Nothing is left behind then, and what was there is kept.
     """
     _refuse_existing(destination, force)
     _refuse_surroundings(destination)
@@ -222,29 +233,33 @@ def _unpack_members(
 ) -> tuple[bool, dict[str, str]]:
     index: dict[str, object] | None = None
     seen: dict[str, str] = {}
-    meter = _Meter(0, progress)
+    meter = _Meter(progress)
+    sums_bytes = _MAX_INDEX_BYTES
     for member in tar:
         content = tar.extractfile(member)
         if content is None:
             raise ArchiveError(f"{member.name!r} is no plain file")
         if member.name == INDEX:
-            index = _object(content)
+            index = _object(content, _MAX_INDEX_BYTES)
             total_bytes = index.get("bytes")
             if not isinstance(total_bytes, int):
                 raise ArchiveError(_DAMAGED)
             if index.get("isFile") and destination.is_dir():
                 raise ArchiveError(f"{destination} is a directory, and what comes is one file: name the file to write")
-            _require_room(staging, total_bytes)
-            meter = _Meter(total_bytes, progress)
+            _require_room(staging, total_bytes - meter.done_bytes)
+            meter.total_bytes = total_bytes
         elif index is None:
             raise ArchiveError(_DAMAGED)
         elif member.name == SUMS:
-            _compare(_object(content), seen)
+            _compare(_object(content, sums_bytes), seen)
             is_file = bool(index.get("isFile"))
             if is_file and len(seen) != 1:
                 raise ArchiveError(_DAMAGED)
             return is_file, seen
         else:
+            if member.size > meter.total_bytes - meter.done_bytes:
+                raise ArchiveError("the copy holds more than it announced: copy it again")
+            sums_bytes += _MAX_SUM_BYTES + _MAX_ESCAPED_BYTES * len(member.name)
             seen[member.name] = _extract(content, _target(staging, member.name), meter)
     raise CutOff
 
@@ -267,9 +282,9 @@ def _target(staging: Path, name: str) -> Path:
     return staging / path
 
 
-def _object(content: IO[bytes]) -> dict[str, object]:
+def _object(content: IO[bytes], max_bytes: int) -> dict[str, object]:
     try:
-        value = json.load(content)
+        value = json.loads(content.read(max_bytes))
     except (ValueError, RecursionError) as error:
         raise ArchiveError(_DAMAGED) from error
     if not isinstance(value, dict):
@@ -348,14 +363,14 @@ def _add_json(tar: tarfile.TarFile, name: str, value: object) -> None:
 class _Meter:
     """Counts bytes and reports their number."""
 
-    def __init__(self, total_bytes: int, progress: Progress) -> None:
-        self._total_bytes = total_bytes
-        self._done_bytes = 0
+    def __init__(self, progress: Progress) -> None:
+        self.total_bytes = 0
+        self.done_bytes = 0
         self._progress = progress
 
     def add(self, num_bytes: int) -> None:
-        self._done_bytes += num_bytes
-        self._progress(self._done_bytes, self._total_bytes)
+        self.done_bytes += num_bytes
+        self._progress(self.done_bytes, self.total_bytes)
 
 
 class _HashedReader(io.RawIOBase):

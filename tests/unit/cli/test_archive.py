@@ -195,6 +195,23 @@ def test_what_a_job_has_not_finished_stays_in_its_storage(
     assert contents(tmp_path / "copy").keys() == {"config.json", "empty", "sub/weights.bin"}
 
 
+@pytest.mark.parametrize("added", [b"more" * 1_000_000, b"less"])
+def test_a_file_that_changes_its_size_during_the_copy_arrives(model: Path, tmp_path: Path, added: bytes) -> None:
+    last = model / "sub" / "weights.bin"
+    totals = []
+
+    def write(done_bytes: int, total_bytes: int) -> None:
+        if not totals:
+            last.write_bytes(added)
+        totals.append(total_bytes)
+
+    out = io.BytesIO()
+    pack(model, out, write)
+    unpack(io.BytesIO(out.getvalue()), tmp_path / "copy")
+    assert contents(tmp_path / "copy") == contents(model)
+    assert totals[-1] == 2 + len(added)
+
+
 def test_a_file_that_a_job_deletes_during_the_copy_is_named(model: Path, tmp_path: Path) -> None:
     def delete(done_bytes: int, total_bytes: int) -> None:
         (model / "sub" / "weights.bin").unlink(missing_ok=True)
@@ -252,6 +269,7 @@ def archive_of(*members: tuple[str, bytes]) -> io.BytesIO:
 
 
 INDEX = (archive.INDEX, b'{"bytes": 1, "isFile": false}')
+INDEX_OF_TWO = (archive.INDEX, b'{"bytes": 2, "isFile": false}')
 HUGE = (archive.INDEX, b'{"bytes": 99999999999999999, "isFile": false}')
 
 
@@ -266,7 +284,12 @@ HUGE = (archive.INDEX, b'{"bytes": 99999999999999999, "isFile": false}')
         (((archive.INDEX, b"{}"), ("a", b"x")), "damaged"),
         (((archive.INDEX, b"null"),), "damaged"),
         (((archive.INDEX, b'{"bytes": 1, "isFile": true}'), (archive.SUMS, b"{}")), "holds no file"),
-        ((INDEX, ("a", b"x"), ("a", b"x")), "cannot be written"),
+        ((INDEX, INDEX_OF_TWO, ("a", b"x"), ("a", b"x")), "cannot be written"),
+        ((INDEX, ("a", b"xy")), "^the copy holds more than it announced: copy it again$"),
+        ((INDEX, ("a", b"x"), ("b", b"y")), "^the copy holds more than it announced: copy it again$"),
+        ((INDEX, ("a", b"x"), HUGE), "there is no room in"),
+        ((INDEX, (archive.INDEX, b" " * 2000 + INDEX[1])), "damaged"),
+        ((INDEX, ("a", b"x"), (archive.SUMS, b" " * 2000 + b"{}")), "damaged"),
         ((HUGE,), "99,999,999,999,999,999 bytes are needed"),
     ],
 )

@@ -1,4 +1,8 @@
-"""Names and labels of everything that belongs to a job: deterministic, so that any component can find it."""
+"""Names and labels of everything that belongs to a job: deterministic, so that any component can find it.
+
+What sets objects apart stands at the end of a name, so that the end of a name says what the rest is. With a fixed
+beginning, an object of one job or group could have the name of another's.
+"""
 
 import hashlib
 from enum import StrEnum
@@ -138,7 +142,7 @@ def pod_group(job: str) -> str:
 
 def sharing_group(group: str) -> str:
     """Name of the ConfigMap with the members of a sharing group and their turns."""
-    return f"longshore-sharing-{group}"
+    return f"{group}-sharing"
 
 
 def sharing_token(namespace: str, group: str) -> str:

@@ -12,7 +12,7 @@ from kubernetes.client.exceptions import ApiException
 from tests.contract.operator.harness import Jobs, Operator, eventually, job_spec, operators
 
 Start = Callable[[], Operator]
-OBJECT = "longshore-sharing-night"
+OBJECT = "night-sharing"
 
 
 @pytest.fixture

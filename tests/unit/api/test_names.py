@@ -1,5 +1,7 @@
 """Names of jobs: children are named after them, so not every name that Kubernetes accepts will do."""
 
+import itertools
+
 import pytest
 import re2
 from hypothesis import given
@@ -45,6 +47,28 @@ def test_every_child_of_a_good_name_is_a_host_name(name: str) -> None:
         names.reward_pod(name, 4095), names.judge_pod(name, 131071), names.headless_service(name),
     ]  # fmt: skip
     assert all(re2.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", child) for child in children)
+
+
+_PARTS = ["a", "0", "worker", "coordinator", "pods", "config", "modules", "0123abcd", "sharing", "longshore", "storage"]
+
+
+def test_no_two_objects_of_a_kind_have_one_name() -> None:
+    """Whatever jobs and sharing groups are called, such as one job like the worker pod of another."""
+    good = re2.compile(names.JOB_NAME_PATTERN)
+    every = ["-".join(parts) for length in (1, 2, 3) for parts in itertools.product(_PARTS, repeat=length)]
+    jobs = [name for name in every if good.fullmatch(name)]
+    pods = [names.worker_pod, names.trainer_pod, names.reward_pod, names.judge_pod]
+    kinds: dict[str, list[str]] = {
+        "Pod": [pod(job, 0) for job in jobs for pod in pods] + list(map(names.coordinator_pod, jobs)),
+        "Secret": [of(job, "0123abcd-4") for job in jobs for of in (names.ray_token_secret, names.reward_token_secret)],
+        "ConfigMap": [
+            *map(names.config_map, jobs),
+            *(names.modules_config_map(job, "0123abcd") for job in jobs),
+            *map(names.sharing_group, every),
+        ],
+    }
+    for kind, found in kinds.items():
+        assert len(set(found)) == len(found), kind
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from longshore_operator.sharing.view import SharingView
 from tests.unit.operator.model import START, make_job
 from tests.unit.operator.sharing.test_concern import SPEC
 
-OBJECT = "longshore-sharing-night"
+OBJECT = "night-sharing"
 GPU = SPEC["workers"]["gpuResourceName"]
 Found = dict[str, Any]
 
@@ -198,9 +198,7 @@ async def test_jobs_leave_a_group_that_cannot_be_read_and_the_others_go_on_once_
     fleet.api._write({"metadata": {}, "data": {"group.json": "garbage"}})
     view = await fleet.look("b", asked=1)
     assert view is not None
-    assert view.mistake == (
-        "ConfigMap longshore-sharing-night does not hold a sharing group, so no turn is granted: delete it"
-    )
+    assert view.mistake == ("ConfigMap night-sharing does not hold a sharing group, so no turn is granted: delete it")
     await fleet.look("a", group=None)
     fleet.ends("a")
     await fleet.leave("a")

@@ -1,11 +1,13 @@
 """Images are built by what is there, from pinned parts, as users who are not root."""
 
+import ast
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,35 @@ def locked(file: str) -> dict[str, str]:
         assert "--hash=sha256:" in entry, f"{file}: {name} has no hash"
         versions[name] = version
     return versions
+
+
+PACKAGES = {
+    "runtime/longshore": [],
+    "runtime/longshore_kube": ["client"],
+    "runtime/longshore_client": ["client"],
+    "runtime/longshore_runtime": ["runtime", "vllm-gpu", "vllm-cpu", "trackers"],
+    "operator/longshore_operator": ["operator"],
+    "operator/longshore_cli": ["cli", "operator"],
+}
+"""Packages with the extras that they are used with."""
+CHECKED_WHEN_IMPORTED = {"pandas", "pyarrow"}
+"""Those that the client asks its user to install, for data frames alone."""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_declares_what_it_imports(package: str) -> None:
+    declared = [*PROJECT["dependencies"], *EXTRAS["client"] * bool(PACKAGES[package])]
+    declared += [one for extra in PACKAGES[package] for one in EXTRAS[extra]]
+    names = {canonicalize_name(Requirement(one).name) for one in declared}
+    nodes = [node for path in (ROOT / package).rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    modules = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names
+    foreign = {name for name in modules if not name.startswith("longshore")}
+    if package.endswith("_client"):
+        foreign -= CHECKED_WHEN_IMPORTED
+    providers = packages_distributions()
+    assert [name for name in sorted(foreign) if not names & set(map(canonicalize_name, providers[name]))] == []
 
 
 @pytest.mark.parametrize(

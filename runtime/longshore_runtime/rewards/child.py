@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 from longshore.api.reward_kind import RewardKind, Signature
+from longshore_runtime.rewards.company import with_company
 from longshore_runtime.rewards.functions import reward_function
 from longshore_runtime.rewards.numbers import finite_reward
 from longshore_runtime.rewards.signatures import Sample, WrongReward, caller
@@ -43,7 +44,7 @@ def main() -> None:
         say({"error": f"importPath: {options['import_path']!r} is no function"})
         return
     try:
-        call = caller(function, Signature(options["signature"]))
+        call = with_company(function, lambda one: caller(one, Signature(options["signature"])))
     except ValueError as error:
         say({"error": f"importPath: {options['import_path']!r} {error}"})
         return

@@ -4,6 +4,7 @@ A response whose scoring is cut off scores 0 and is counted apart. A verifier th
 never a silent zero.
 """
 
+import math
 import os
 import selectors
 import time
@@ -13,8 +14,9 @@ from typing import Any, Final
 import orjson
 
 from longshore.api import contract
-from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
+from longshore.api.reward import OnRewardError, RewardFunction, RewardKind, Signature
 from longshore_runtime.rewards.child_process import start_child
+from longshore_runtime.rewards.company import BESIDE, COMPANY
 from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import (
     RewardError,
@@ -29,6 +31,8 @@ _START_TIMEOUT_S: Final = 120.0
 _WARM_UP_TIMEOUT_S: Final = 30.0
 """The first call of a function may load what it needs, and takes longer than the others."""
 
+_COMPANY_TOLERANCE: Final = 0.01
+"""Difference of rewards, absolute or relative, that a model leaves which computes several responses at once."""
 _STALL_S: Final = 1.0
 """A pod that notices a limit so much later was suspended, or had no processor: the program is not to blame."""
 
@@ -117,12 +121,48 @@ class ChildScorer:
         if num_rows and len(errors) == num_rows and self._function.on_error is OnRewardError.FAIL:
             self._refuse("importPath", f"it scores none of the {num_rows} rows that were tried: {errors[0]}")
 
+        if self._function.signature is Signature.TRL:
+            for beside in COMPANY if num_rows else ():
+                self._refuse_comparison(self._rehearsal[0], beside)
+
+    def _refuse_comparison(self, item: ScoreItem, beside: str) -> None:
+        """Raise RewardSetupError for a function that gives a response another reward because of a second one.
+
+        It does so only if it gives the same rewards again: it may also be random, or remember what it has seen.
+        """
+        alone, together = self._in_rehearsal(item), self._in_rehearsal(item, beside)
+        if alone is None or together is None or _are_close(alone, together):
+            return
+        again = self._in_rehearsal(item), self._in_rehearsal(item, beside)
+        if again == (alone, together):
+            self._refuse(
+                "importPath",
+                f"{self._function.import_path!r} compares responses with each other: {item.sample} gets {alone:g} "
+                f"alone, and {together:g} beside {beside}; Longshore scores every response alone, so use a function "
+                "whose rewards do not depend on other responses",
+            )
+
+    def _in_rehearsal(self, item: ScoreItem, beside: str | None = None) -> float | None:
+        """Return the reward of a response, alone or beside another one, or None if it has none in time."""
+        request = _request(item, self._function) | ({} if beside is None else {BESIDE: beside})
+        try:
+            child = self._child = self._child or self._started()
+            reward: float | None = child.ask(request, self._function.limit_s).get("reward")
+        except (RewardFault, TimeoutError, EOFError):
+            self.close()
+            return None
+        return reward
+
     def _refuse(self, field: str, why: str) -> None:
         self.close()
         raise self._setup_error(field, why)
 
     def _setup_error(self, field: str, why: str) -> RewardSetupError:
         return RewardSetupError(f"reward.functions[{self._function.name}].{field}: {why}")
+
+
+def _are_close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_COMPANY_TOLERANCE, abs_tol=_COMPANY_TOLERANCE)
 
 
 def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:

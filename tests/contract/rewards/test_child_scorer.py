@@ -6,14 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction, RewardKind, Signature
 from longshore_runtime.rewards import scorer as scorer_module
 from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem
@@ -220,6 +220,40 @@ def test_one_odd_row_is_no_reason_to_refuse() -> None:
     assert scorer.score(item("0.5")).reward == 0.5
     scorer.close()
     rehearsed("picky", ["odd"], on_error="Replace").close()
+
+
+TRL = "tests.contract.rewards.users.trl_reward"
+
+
+def rehearsed_as_trl(name: str, messages: Sequence[Mapping[str, object]] = ()) -> ChildScorer:
+    function = RewardFunction(
+        name="mine", kind=RewardKind.PYTHON, import_path=f"{TRL}:{name}", signature=Signature.TRL, timeout_s=30.0
+    )
+    return ChildScorer(function, [ScoreItem("line 1", "6*7?", "42", "42", {"solution": "42"}, messages=messages)])
+
+
+@pytest.mark.parametrize(
+    ("name", "messages", "seen"),
+    [
+        (
+            "len_reward",
+            [{"role": "user", "content": "6*7?"}],
+            "line 1 gets 0 alone, and 0.5 beside a response of twice",
+        ),
+        ("best_of_group", [], "line 1 gets 1 alone, and 0 beside a response of twice its length"),
+    ],
+)
+def test_a_function_that_compares_responses_with_each_other_is_refused(
+    name: str, messages: Sequence[Mapping[str, object]], seen: str
+) -> None:
+    reported = rf"reward\.functions\[mine\]\.importPath: '{TRL}:{name}' compares responses with each other: {seen}.*; "
+    with pytest.raises(RewardSetupError, match=reported + "Longshore scores every response alone, so use"):
+        rehearsed_as_trl(name, messages)
+
+
+@pytest.mark.parametrize("name", ["format_reward", "of_batch", "of_chance", "of_new", "of_one"])
+def test_a_function_that_judges_each_response_alone_is_taken(name: str) -> None:
+    rehearsed_as_trl(name).close()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Rewards as people write them for TRL's GRPOTrainer; nothing in them knows Longshore."""
 
+import random
 import re
 
 
@@ -24,6 +25,47 @@ async def slow_reward(prompts, completions, **kwargs):
 
 def needs_ids(completions, completion_ids, **kwargs):
     return [float(len(ids)) for ids in completion_ids]
+
+
+def len_reward(completions, solution, **kwargs):
+    """Like that of open-r1 (Kimi 1.5): the shortest of the correct responses of a group gets most."""
+    contents = [completion[0]["content"] for completion in completions]
+    lengths = [len(content) for content in contents]
+    shortest, longest = min(lengths), max(lengths)
+    if shortest == longest:
+        return [0.0] * len(completions)
+    shares = [0.5 - (length - shortest) / (longest - shortest) for length in lengths]
+    return [
+        share if content.strip() == sol else min(0.0, share) for content, sol, share in zip(contents, solution, shares)
+    ]
+
+
+async def best_of_group(completions, **kwargs):
+    return [float(len(completion) == max(map(len, completions))) for completion in completions]
+
+
+def of_batch(completions, **kwargs):
+    """A model whose results differ a little between sizes of a batch."""
+    return [1.0 + 1e-3 * len(completions) for _ in completions]
+
+
+def of_chance(completions, **kwargs):
+    return [random.random() for _ in completions]
+
+
+_seen = set()
+
+
+def of_new(completions, **kwargs):
+    """With a memory: the first response of its text gets a reward."""
+    rewards = [float(completion not in _seen) for completion in completions]
+    _seen.update(completions)
+    return rewards
+
+
+def of_one(completions, **kwargs):
+    assert len(completions) == 1
+    return [1.0]
 
 
 def of_cut(completions, is_cut):

@@ -18,7 +18,7 @@ def loads(text: str | bytes) -> Any:
     """Raises ValueError or RecursionError for what `dumps` did not write."""
     try:
         return _value(json.loads(text))
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError("not written by dumps") from error
 
 

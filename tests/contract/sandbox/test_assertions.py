@@ -173,6 +173,7 @@ def test_calls_of_a_test_program_follow_one_another_in_one_program(sandbox: Sand
         "class Yes(dict):\n  def __eq__(self, other): return True\ndef f(given): return Yes()",
         "import os\ndef f(given):\n  os.write(3, b'true'); os._exit(0)",
         "import os\ndef f(given): os._exit(0)",
+        "import os\ndef f(given):\n  os.write(3, b'{\"list\": [{\"complex\": [1%s, 0]}]}' % (b'0' * 400)); os._exit(0)",
         "import builtins\nbuiltins.AssertionError = None\ndef f(given): return 1",
         "def check(candidate): pass\ndef f(given): return 1",
     ],

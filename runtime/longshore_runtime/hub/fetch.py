@@ -11,14 +11,16 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from yaml import YAMLError
+
 from longshore_runtime.durable import is_no_room
 from longshore_runtime.hub import receipts
-from longshore_runtime.hub.files import NoSuchFiles, data_files, model_files
+from longshore_runtime.hub.files import NoSuchFiles, data_files, model_files, unreadable_card
 from longshore_runtime.hub.messages import (
     DownloadFailure,
     DownloadProgress,
@@ -35,6 +37,7 @@ _NUM_THREADS: Final = 4
 _NUM_ATTEMPTS: Final = 2
 """A file whose checksum is wrong is downloaded once more."""
 _CARD: Final = "README.md"
+_MAX_CARD_BYTES: Final = 16 << 20
 _QUERY: Final = re.compile(r"(?<=\w)\?[^\s'\"]+")
 _XET: Final = re.compile(r"CAS Client Error|File reconstruction error")
 """What hf_xet, which downloads large files, writes into its RuntimeError for every fault of the network."""
@@ -109,29 +112,34 @@ class _Downloader:
             commit = str(info.sha)
             tree = self._api.list_repo_tree(self._repository, repo_type=self._kind, revision=commit, recursive=True)
             sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
-            files = {name: sizes[name] for name in self._chosen(list(sizes), commit)}
+            files = {name: sizes[name] for name in self._chosen(sizes, commit)}
             self._remove_abandoned()
             self._require_room(files, commit)
             with self._reporting(files, commit):
                 directory = self._downloaded(files, commit)
         return Snapshot(commit=commit, path=str(directory.relative_to(self._cache.resolve())), files=files)
 
-    def _chosen(self, names: Sequence[str], commit: str) -> list[str]:
-        request = self._request
+    def _chosen(self, sizes: Mapping[str, int], commit: str) -> list[str]:
+        request, names = self._request, list(sizes)
         if request.kind is RepositoryType.MODEL:
             return model_files(names)
-        return data_files(names, self._card(names, commit), request.config, request.split)
+        return data_files(names, self._card(sizes, commit), request.config, request.split)
 
-    def _card(self, names: Sequence[str], commit: str) -> Mapping[str, Any]:
-        """Return what the data set says of itself, as of its configurations."""
+    def _card(self, sizes: Mapping[str, int], commit: str) -> Mapping[str, Any]:
+        """Return what the data set says of itself, as of its configurations. Raises: NoSuchFiles."""
         from huggingface_hub import metadata_load
 
-        if _CARD not in names:
+        if _CARD not in sizes:
             return {}
+        if sizes[_CARD] > _MAX_CARD_BYTES:
+            raise unreadable_card(f"larger than {_MAX_CARD_BYTES >> 20} MiB")
         path = self._api.hf_hub_download(
             self._repository, _CARD, repo_type=self._kind, revision=commit, cache_dir=self._cache
         )
-        return metadata_load(path) or {}
+        try:
+            return metadata_load(path) or {}
+        except (YAMLError, ValueError, RecursionError) as error:
+            raise unreadable_card(f"not readable ({_reason(error)})") from error
 
     def _remove_abandoned(self) -> None:
         """Remove partial files that a killed process left, because no download continues them."""

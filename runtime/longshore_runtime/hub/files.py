@@ -22,6 +22,11 @@ class NoSuchFiles(ValueError):
     """The repository lacks what the job needs; the message has the field, a colon, and what to do."""
 
 
+def unreadable_card(why: str) -> NoSuchFiles:
+    """Return the error for a card of a data set that says nothing usable about its files."""
+    return NoSuchFiles(f"hub: the card of the data set is {why}; set revision to {_CONVERTED}, which has no card")
+
+
 def model_files(names: Iterable[str]) -> list[str]:
     """Configuration, tokenizer and weights: what lies at the top, without copies in other formats."""
     return sorted(
@@ -37,13 +42,21 @@ def data_files(names: Sequence[str], card: Mapping[str, Any], config: str | None
     Raises:
         NoSuchFiles: there are none, or more than one configuration could be meant.
     """
-    configs = [one for one in card.get("configs") or () if isinstance(one, Mapping) and one.get("data_files")]
+    listed = card.get("configs")
+    configs = [one for one in listed if _names_files(one)] if isinstance(listed, list) else []
     found = _by_card(names, configs, config, split) if configs else _by_name(names, config, split)
     chosen = sorted(name for name in found if name.endswith(_OF_DATA))
     if not chosen:
         others = f"{found[0]!r} is neither Parquet nor JSONL" if found else "there are neither Parquet nor JSONL files"
         raise NoSuchFiles(f"hub: {others}; set revision to {_CONVERTED}, where the Hub keeps data sets as Parquet")
     return chosen
+
+
+def _names_files(config: object) -> bool:
+    """Return whether an entry of a card is a configuration with files, whose name and directory are no structures."""
+    if not isinstance(config, Mapping) or not config.get("data_files"):
+        return False
+    return not any(isinstance(config.get(name), list | Mapping) for name in ("config_name", "data_dir"))
 
 
 def _by_card(names: Sequence[str], configs: Sequence[Mapping[str, Any]], config: str | None, split: str) -> list[str]:
@@ -80,9 +93,13 @@ def _patterns(data_files: Any) -> Iterator[tuple[str | None, str]]:
         entries = [data_files] if "path" in data_files else [{"split": s, "path": p} for s, p in data_files.items()]
         for entry in entries:
             paths = entry["path"] if isinstance(entry["path"], list) else [entry["path"]]
-            yield from ((entry.get("split"), str(path)) for path in paths)
+            if not all(isinstance(path, str) for path in paths):
+                raise unreadable_card("wrong: data_files holds what is no path")
+            yield from ((entry.get("split"), path) for path in paths)
     elif isinstance(data_files, list):
         for entry in data_files:
+            if isinstance(entry, list):  # By YAML's references, a list can contain itself.
+                raise unreadable_card("wrong: data_files holds what is no path")
             yield from _patterns(entry)
 
 

@@ -366,3 +366,23 @@ def test_of_a_data_set_the_files_of_its_configuration_and_split_are_downloaded(h
         with pytest.raises(UserError) as caught:
             job.downloads.fetch(one)
         assert str(caught.value) == reported
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"---\nconfigs: [\n---\n", r"not readable \(while parsing a flow node\)"),
+        (b"---\n- a list\n---\n", r"not readable \(repo card metadata block should be a dict\)"),
+        (b"---\na: " + b"[" * 5000 + b"]" * 5000 + b"\n---\n", r"not readable \(maximum recursion depth exceeded.*\)"),
+        (b" " * (17 << 20), "larger than 16 MiB"),
+    ],
+    ids=["no YAML", "a list", "deep", "large"],
+)
+def test_a_card_of_a_data_set_that_cannot_be_read_is_reported(
+    hub: HubServer, tmp_path: Path, text: bytes, why: str
+) -> None:
+    hub.datasets[DATA] = Repository({"README.md": text, "train.parquet": table(1)})
+    (one,) = wanted(Model(path="m"), Data(hub=DATA))
+    reported = rf"^data.hub: the card of the data set is {why}; set revision to refs/convert/parquet, which has no card"
+    with pytest.raises(UserError, match=reported):
+        Job(tmp_path, hub).downloads.fetch(one)

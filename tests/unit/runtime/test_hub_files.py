@@ -11,6 +11,10 @@ GSM8K = ["README.md", "main/test-00000-of-00001.parquet", "main/train-00000-of-0
 SHARDS = [f"data/train-0000{n}-of-00002.parquet" for n in range(2)]
 
 
+ENDLESS: list[Any] = ["data/train-*"]
+ENDLESS.append(ENDLESS)
+
+
 def card(**splits: Any) -> dict[str, Any]:
     """A card with one configuration."""
     return {"configs": [{"config_name": "default", "data_files": [{"split": s, "path": p} for s, p in splits.items()]}]}
@@ -61,6 +65,9 @@ def test_the_files_of_a_configuration_and_split_are_found(
         (["train.csv"], card(train="train.csv"), None, "train",
          "hub: 'train.csv' is neither Parquet nor JSONL; set revision to refs/convert/parquet, where"),
         (["README.md"], {}, None, "train", "hub: there are neither Parquet nor JSONL files; set revision to"),
+        (SHARDS, card(train=[["data/train-*"]]), None, "train",
+         "hub: the card of the data set is wrong: data_files holds what is no path; set revision to refs/convert/parq"),
+        (SHARDS, {"configs": [{"data_files": ENDLESS}]}, None, "train", "hub: the card of the data set is wrong: "),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_reported_with_what_there_is(

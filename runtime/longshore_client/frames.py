@@ -25,8 +25,11 @@ def metrics_by_step(path: Path) -> dict[int, dict[str, float]]:
     """Return the same without pandas."""
     *lines, _ = path.read_text(encoding="utf-8").split("\n")  # A text in JSON may hold U+2028 and other ends of lines.
     steps: dict[int, dict[str, float]] = {}
-    for line in lines:
-        row = json.loads(line)
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ClientError(f"Line {number} of {path} is damaged ({error}).", "Remove that line.") from error
         steps.setdefault(row["step"], {}).update(row)
     return steps
 

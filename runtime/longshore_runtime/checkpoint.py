@@ -4,11 +4,16 @@ checkpoints/step-000010/
     trainer/       weights (Hugging Face format), optimizer, random state: what the trainer saved, and its backend
     state.json     step, round policy (data cursor, long-prompt queue), counters, positions of metrics and ledger
     kept.json      tokens of partial responses, with the policy version of every run
+checkpoints/damaged-step-000012/
+    one that could not be read, until newer checkpoints have taken its place
 """
 
+import contextlib
+import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +21,13 @@ from typing import Any, Final
 import orjson
 import structlog
 
+from longshore.checks.safetensors import DamagedFile, stored_tensors
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes, write_whole
 from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import UserError, first_line
+from longshore_runtime.trainer.saved_by import BACKEND_FILE
 
 log = structlog.get_logger()
 
@@ -28,8 +35,16 @@ _PREFIX: Final = "step-"
 _NAME: Final = re.compile(rf"{_PREFIX}(\d{{6,}})", re.ASCII)
 """Users may keep copies under other names beside them."""
 UNFINISHED: Final = ".unfinished-"
+_DAMAGED: Final = "damaged-"
 TRAINER_DIR: Final = "trainer"
 _STATE_FILE: Final = "state.json"
+_KEPT_FILE: Final = "kept.json"
+_STATE_FIELDS: Final = ("run", "recorder", "rewards")
+"""What every version has written into the state of a checkpoint."""
+
+
+class DamagedCheckpoint(Exception):
+    """Raised when the content of a checkpoint cannot be read: which file, and why."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +66,57 @@ class Checkpoint:
 
     def kept(self) -> dict[ResponseId, Completion]:
         """Partial responses."""
-        rows = orjson.loads((self.path / "kept.json").read_bytes())
+        rows = orjson.loads((self.path / _KEPT_FILE).read_bytes())
         return {_response_id(row["response"]): _completion(row) for row in rows}
+
+    def require_whole(self) -> None:
+        """Check that every file can be read, as far as that shows without reading all weights.
+
+        Raises:
+            DamagedCheckpoint: a file is missing, cut off or unreadable.
+            OSError: the storage does not answer, which says nothing about the checkpoint.
+        """
+        with self._reading(self.path / _STATE_FILE):
+            state = self.state()
+            if missing := [field for field in _STATE_FIELDS if field not in state]:
+                raise ValueError(f"it has no {missing[0]!r}")
+        with self._reading(self.path / _KEPT_FILE):
+            self.kept()
+        with self._reading(self.model / BACKEND_FILE):
+            (self.model / BACKEND_FILE).read_text()
+        for file in sorted(self.model.rglob("*")):
+            if (check := _CHECKS.get(file.suffix)) is not None:
+                with self._reading(file):
+                    check(file)
+
+    @contextlib.contextmanager
+    def _reading(self, file: Path) -> Iterator[None]:
+        """Raise DamagedCheckpoint for what is wrong with the content of a file that is read within the block."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise DamagedCheckpoint(f"{file.relative_to(self.path)} is missing") from error
+        except DamagedFile as error:
+            reason = str(error).partition(";")[0]
+            raise DamagedCheckpoint(f"{file.relative_to(self.path)} {reason}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+            raise DamagedCheckpoint(f"{file.relative_to(self.path)} cannot be read: {first_line(error)}") from error
+
+
+def _check_torch_file(path: Path) -> None:
+    """Read the directory of a file of torch, which is at its end, and what says how its tensors belong together."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith("/data.pkl"):
+                archive.read(name)
+
+
+_CHECKS: Final[Mapping[str, Callable[[Path], object]]] = {
+    ".json": lambda path: json.loads(path.read_bytes()),
+    ".pt": _check_torch_file,
+    ".safetensors": stored_tensors,
+}
+"""What raises an error for a damaged file of the trainers, by the end of its name."""
 
 
 class CheckpointStore:
@@ -67,14 +131,57 @@ class CheckpointStore:
     def progress(self, step: int) -> tuple[int, int]:
         """Bytes of the checkpoint that is being written, and of the newest one, which is about as large (0: none).
 
-        Called from any thread.
+        One that was written before the first update is no measure: it lacks the moments of the optimizer. Called from
+        any thread.
         """
         newest = self.newest()
-        return tree_bytes(self._unfinished(step)), tree_bytes(newest.path) if newest is not None else 0
+        is_measure = newest is not None and newest.step > 0
+        return tree_bytes(self._unfinished(step)), tree_bytes(newest.path) if newest and is_measure else 0
 
     def newest(self) -> Checkpoint | None:
         """Return the newest complete checkpoint."""
-        return max(self._all(), key=lambda checkpoint: checkpoint.step, default=None)
+        return next(iter(self._all()), None)
+
+    def newest_whole(self, on_damaged: Callable[[str], None]) -> Checkpoint | None:
+        """Return the newest checkpoint that can be read, which is `newest` from now on; None: there is none at all.
+
+        Newer ones are set aside under another name; `on_damaged` is called with a sentence about each.
+
+        Raises:
+            UserError: there are checkpoints, and none can be read. They stay as they are.
+            OSError: the storage does not answer.
+        """
+        damaged: dict[Checkpoint, str] = {}
+        for checkpoint in self._all():
+            try:
+                checkpoint.require_whole()
+            except DamagedCheckpoint as damage:
+                damaged[checkpoint] = f"the checkpoint of step {checkpoint.step} is damaged: {damage}"
+                continue
+            for other, sentence in damaged.items():
+                left = self._set_aside(other)
+                sentence = f"{sentence}. The job continues from step {checkpoint.step}; the rest is in {left.name}"
+                log.warning("a checkpoint is damaged", reason=sentence, directory=str(left))
+                on_damaged(sentence)
+            return checkpoint
+        if not damaged:
+            return None
+        sentence, *others = damaged.values()
+        before = ", and no older one can be read either" if others else ""
+        raise UserError(
+            f"storage.output: {sentence}{before}; restore its files in {self._directory}, or remove that directory to "
+            "begin again"
+        )
+
+    def _set_aside(self, damaged: Checkpoint) -> Path:
+        """Rename a checkpoint, so that it counts as none, and a new one of its step can take its place."""
+        self.require_own()
+        left = damaged.path.with_name(f"{_DAMAGED}{damaged.path.name}")
+        if left.exists():  # One of the same step, by an earlier attempt.
+            shutil.rmtree(left)
+        damaged.path.rename(left)
+        sync(self._directory)
+        return left
 
     def publish(
         self,
@@ -104,7 +211,7 @@ class CheckpointStore:
             (unfinished / TRAINER_DIR).mkdir(parents=True)
             save_trainer(unfinished / TRAINER_DIR)
             (unfinished / _STATE_FILE).write_bytes(content)
-            (unfinished / "kept.json").write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
+            (unfinished / _KEPT_FILE).write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
             sync_tree(unfinished)
             self.require_own()  # Writing may have taken minutes.
             unfinished.rename(final)
@@ -137,21 +244,26 @@ class CheckpointStore:
             raise UserError(no_room(final, needed_bytes))
         return needed_bytes
 
-    def _all(self) -> list[Checkpoint]:
+    def _all(self, prefix: str = "") -> list[Checkpoint]:
+        """Return the complete checkpoints, newest first; with a prefix, those whose names begin with it."""
         if not self._directory.is_dir():
             return []
-        found = [(_NAME.fullmatch(path.name), path) for path in self._directory.iterdir()]
-        return [Checkpoint(int(name[1]), path) for name, path in found if name]
+        found = [(_NAME.fullmatch(path.name.removeprefix(prefix)), path) for path in self._directory.glob(f"{prefix}*")]
+        complete = [Checkpoint(int(name[1]), path) for name, path in found if name]
+        return sorted(complete, key=lambda checkpoint: checkpoint.step, reverse=True)
 
     def _prune(self) -> None:
-        for old in sorted(self._all(), key=lambda checkpoint: checkpoint.step)[: -self._keep]:
+        newest = self._all()
+        kept, old = newest[: self._keep], newest[self._keep :]
+        damaged = [one for one in self._all(_DAMAGED) if len(kept) == self._keep and one.step < kept[-1].step]
+        for one in (*old, *damaged):
             try:
                 # Renamed first, so that no reader sees a checkpoint that lacks files.
-                shutil.rmtree(old.path.rename(old.path.with_name(f"{UNFINISHED}{old.path.name}")))
+                shutil.rmtree(one.path.rename(one.path.with_name(f"{UNFINISHED}{one.path.name}")))
             except OSError as error:  # Such as a file that is open elsewhere, on NFS.
-                log.warning("checkpoint not deleted; tried again before the next one", step=old.step, reason=str(error))
+                log.warning("checkpoint not deleted; tried again before the next one", step=one.step, reason=str(error))
             else:
-                log.info("checkpoint pruned", step=old.step)
+                log.info("checkpoint pruned", step=one.step)
 
 
 def _row(response: ResponseId, completion: Completion) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes
 from longshore_runtime.backends.trainer_limits import trainer_mistake
 from longshore_runtime.cluster.actors import within
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
+from longshore_runtime.durable import sync_tree
 from longshore_runtime.errors import UserError
 from longshore_runtime.repeated import PROGRESS_EVERY_S
 from longshore_runtime.storage import JobStorage
@@ -32,6 +33,7 @@ from longshore_runtime.storage import JobStorage
 log = structlog.get_logger()
 
 _CACHE = "cache/tiny"
+_NOTE: Final = "warm_start.json"
 _TRIES: Final = 4
 _LIMIT_S: Final = 24 * 3600.0
 """The pod that builds the model may wait for GPUs that others hold; building takes minutes."""
@@ -77,7 +79,8 @@ def _tiny_model(
         if time.monotonic() - reported_s >= report_every_s:
             reported_s = time.monotonic()
             yield step
-    (unfinished / "warm_start.json").write_text(json.dumps({"seconds": time.monotonic() - started_s}))
+    (unfinished / _NOTE).write_text(json.dumps({"seconds": time.monotonic() - started_s}))
+    sync_tree(unfinished)
     try:
         unfinished.rename(target)
     except OSError:
@@ -106,7 +109,13 @@ def initial_model(
     built = _build(steps, seed, worker, on_steps, report_every_s)
     if not steps:
         return InitialModel(built.path)
-    seconds = json.loads((storage.resolve(built.path) / "warm_start.json").read_text())["seconds"]
+    try:
+        seconds = json.loads((storage.resolve(built.path) / _NOTE).read_text())["seconds"]
+    except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"model.builtin: the model in the storage's {built.path} is damaged ({_NOTE}: {error}); remove that "
+            "directory, and the next job makes it again"
+        ) from error
     return InitialModel(built.path, WarmStart(seconds=round(seconds, 1), cached=built.was_there))
 
 

@@ -57,7 +57,11 @@ class Session:
         assignments: Assignments,
         stop: Stop | None = None,
     ) -> None:
-        """`stop` says whether the pod was asked to stop."""
+        """`stop` says whether the pod was asked to stop.
+
+        Raises:
+            UserError: the job has checkpoints, and none can be read.
+        """
         self._spec = spec
         self._attempt = settings.attempt
         self._volume = settings.storage
@@ -66,6 +70,10 @@ class Session:
         self._ending.reports.callback(assignments.close)
         self._storage = job_storage(settings, spec.storage.output)
         output = self._storage.output_dir
+        owner = OutputOwner.of(settings)
+        checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep, lambda: owner.require_own(output))
+        damaged: list[str] = []
+        status = resumed_status(first, checkpoints.newest_whole(damaged.append))
         self._succeeded: bool | None = None
         """Whether the job succeeded; None: it may continue."""
         run = TrackedRun.of(spec.tracking, settings.job, settings.job_uid, output, spec)
@@ -73,11 +81,10 @@ class Session:
         self._ending.reports.callback(self._close_trackers)
         metrics = MetricsWriter(output, registry, self._trackers, tensor_board=spec.tracking.tensor_board)
         self._ending.reports.callback(metrics.close)
-        owner = OutputOwner.of(settings)
-        checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep, lambda: owner.require_own(output))
-        status = resumed_status(first, checkpoints.newest())
         ledger = Journal(output / "ledger.jsonl")
         self._recorder = Recorder(metrics, ledger, sink, status, num_gpus=spec.num_gpus)
+        for sentence in damaged:
+            self._recorder.notice(NoticeReason.CHECKPOINT_DAMAGED, sentence)
         self._builder = PartsBuilder(
             spec, settings, self._storage, checkpoints, self._recorder, events, assignments, self._stop, self._ending
         )

@@ -232,6 +232,10 @@ class NoticeReason(Reason):
         "ProfileMismatch",
         "the profile in the output is of another model, accelerator or setup; it is measured again",
     )
+    CHECKPOINT_DAMAGED = (
+        "CheckpointDamaged",
+        "the newest checkpoint cannot be read; the job continues from the one before it, and the message names a file",
+    )
     TRACKER_FAILED = (
         "TrackerFailed",
         "a tracker or a collector of traces cannot be reached; the job continues without it",

@@ -135,6 +135,11 @@ class Downloads:
             found: dict[str, dict[str, str]] = json.loads(self._pins.read_text())
         except FileNotFoundError:
             return {}
+        except ValueError as error:
+            raise UserError(
+                f"storage.output: {self._pins}, which holds the commits of model and data, is damaged ({error}); "
+                "restore it, or remove it to take those that the Hub has now"
+            ) from error
         return found
 
 

@@ -42,7 +42,7 @@ def known(directory: Path, num_replicas: int, attempt: int) -> dict[int, str]:
     for replica in range(num_replicas):
         try:
             address = Address(**orjson.loads(_file(directory, replica).read_bytes()))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, TypeError):  # The server that comes next writes it again.
             continue
         if address.attempt == attempt:
             urls[replica] = address.url

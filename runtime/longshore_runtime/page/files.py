@@ -68,13 +68,17 @@ class JobFiles:
         return self._curves[1]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Return the metrics as they are stored, line by line."""
+        """Return the metrics as they are stored, line by line, without damaged lines."""
         if not self._metrics.exists():
             return
         with self._metrics.open("rb") as lines:
-            for line in lines:
-                if line.endswith(b"\n"):  # A line that is being written has no end yet.
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):
+                    continue  # It is being written.
+                try:
                     yield orjson.loads(line)
+                except orjson.JSONDecodeError as error:
+                    log.warning("a line cannot be shown", file=self._metrics.name, line=number, reason=str(error))
 
     def round_steps(self) -> list[int]:
         """Return the steps with a record of their round."""

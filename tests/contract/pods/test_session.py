@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from longshore.api.names import Component, default_output
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
+from longshore.api.training import TrainerBackend
 from longshore.policy.sharing_group import Grant
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
@@ -25,6 +26,7 @@ from longshore_runtime.run_state import RunState
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
+from longshore_runtime.trainer.saved_by import sign
 from tests.addresses import network
 from tests.hub_server import Repository, hub_server
 
@@ -95,6 +97,24 @@ def prepared(storage: Path, **changes: Any) -> None:
         assert RuntimeActivity.START_ENGINES not in sink.activities
 
 
+def publish(storage: Path, step: int, **state: Any) -> Path:
+    """Write a checkpoint of the job; return its directory."""
+    exported = {"run": RunState(step=step).export(), "recorder": {}, "rewards": {}, **state}
+    checkpoints = CheckpointStore(storage / default_output("demo", "1f0c9a72") / "checkpoints", keep=2)
+    return checkpoints.publish(step, exported, {}, lambda directory: sign(directory, TrainerBackend.TORCH)).path
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_continues(storage: Path) -> None:
+    _, damaged = publish(storage, 4), publish(storage, 6)
+    (damaged / "state.json").write_text('{"run": {')
+    with session(storage, Sink()) as one:
+        assert (one.status.step, one.status.checkpoint_step) == (4, 4)
+        ((reason, message),) = [(notice.reason, notice.message) for notice in one.status.notices]
+    assert reason == "CheckpointDamaged"
+    assert message.startswith("the checkpoint of step 6 is damaged: state.json cannot be read")
+    assert message.endswith("The job continues from step 4; the rest is in damaged-step-000006")
+
+
 def cut(storage: Path) -> None:
     path = storage / "models" / "tiny" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:5000])
@@ -160,9 +180,7 @@ def test_prompts_of_a_job_that_an_older_version_has_begun_stay_as_they_are(
     rows = storage / "rows.jsonl"
     rows.write_text(rows.read_text() * 2)
     if state is not None:
-        exported = {"run": RunState().export(), **state}
-        checkpoints = storage / default_output("demo", "1f0c9a72") / "checkpoints"
-        CheckpointStore(checkpoints, keep=2).publish(1, exported, {}, lambda directory: None)
+        publish(storage, 1, **state)
     nowhere = {"name": "mine", "kind": "Python", "importPath": "nowhere:score"}
     with session(storage, Sink(), reward={"pods": 0, "functions": [nowhere]}) as one:
         with pytest.raises(UserError, match="importPath"):  # It comes next, so that nothing starts.

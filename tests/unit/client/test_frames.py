@@ -23,6 +23,12 @@ def test_a_name_with_another_end_of_a_line_ends_no_row(end: str, tmp_path: Path)
     assert metrics_by_step(tmp_path / "metrics.jsonl") == {1: rows[0], 2: rows[1]}
 
 
+def test_a_damaged_line_is_named_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"ste\n')
+    with pytest.raises(ClientError, match=r"^Line 2 of .*metrics\.jsonl is damaged"):
+        metrics_by_step(tmp_path / "metrics.jsonl")
+
+
 @pytest.mark.parametrize("package", ["pandas", "pyarrow"])
 def test_a_package_that_is_not_installed_is_named_with_the_fix(
     package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

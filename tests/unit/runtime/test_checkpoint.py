@@ -2,9 +2,13 @@
 
 import errno
 import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from longshore.api.training import TrainerBackend
 from longshore.policy.draws import Draw
@@ -140,3 +144,114 @@ def test_a_backend_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None
     require_own(checkpoint.model, TrainerBackend.TORCH)
     with pytest.raises(UserError, match=r"^trainer\.backend: the newest checkpoint was saved by Torch.* set it back"):
         require_own(checkpoint.model, TrainerBackend.MEGATRON)
+
+
+STATE = {"run": {}, "recorder": {}, "rewards": {}}
+
+
+def save_whole(directory: Path) -> None:
+    """The files of every backend, in their formats."""
+    save_file({"weight": np.arange(8, dtype=np.float32)}, directory / "model.safetensors")
+    (directory / "trainer.json").write_text('{"weights": [1, 2]}')
+    with zipfile.ZipFile(directory / "trainer.pt", "w") as archive:
+        archive.writestr("trainer/data.pkl", b"pickled" * 100)
+    sign(directory, TrainerBackend.TORCH)
+
+
+def stored(root: Path, *steps: int, keep: int = 2) -> CheckpointStore:
+    store = CheckpointStore(root, keep)
+    for step in steps:
+        store.publish(step, STATE, KEPT, save_whole)
+    return store
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "reason"),
+    [
+        ("state.json", cut, "state.json cannot be read"),
+        ("state.json", lambda file: file.write_text("{}"), "state.json cannot be read: it has no 'run'"),
+        ("state.json", Path.unlink, "state.json is missing"),
+        ("kept.json", cut, "kept.json cannot be read"),
+        ("kept.json", lambda file: file.write_text("[{}]"), "kept.json cannot be read"),
+        ("trainer/trainer_backend", Path.unlink, "trainer/trainer_backend is missing"),
+        ("trainer/trainer.json", cut, "trainer/trainer.json cannot be read"),
+        ("trainer/trainer.pt", cut, "trainer/trainer.pt cannot be read: File is not a zip file"),
+        (
+            "trainer/trainer.pt",
+            lambda file: file.write_bytes(file.read_bytes().replace(b"pickledpickled", b"\0" * 14)),
+            "trainer/trainer.pt cannot be read: Bad CRC-32 for file 'trainer/data.pkl'",
+        ),
+        ("trainer/model.safetensors", cut, "trainer/model.safetensors is cut off"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
+    tmp_path: Path, file: str, damage: Callable[[Path], object], reason: str
+) -> None:
+    store = stored(tmp_path, 10, 20)
+    damage(tmp_path / "step-000020" / file)
+    said: list[str] = []
+    newest = store.newest_whole(said.append)
+    assert newest is not None and newest.step == 10 and newest == store.newest()
+    (sentence,) = said
+    assert sentence.startswith(f"the checkpoint of step 20 is damaged: {reason}")
+    assert sentence.endswith("The job continues from step 10; the rest is in damaged-step-000020")
+    assert store.newest_whole(pytest.fail) == newest, "it is said once"
+
+
+def test_whole_checkpoints_are_not_set_aside(tmp_path: Path) -> None:
+    newest = stored(tmp_path, 10, 20).newest_whole(pytest.fail)
+    assert newest is not None and newest.step == 20
+    assert CheckpointStore(tmp_path / "nothing", 2).newest_whole(pytest.fail) is None
+
+
+def test_a_job_without_a_readable_checkpoint_ends_and_keeps_all_of_them(tmp_path: Path) -> None:
+    store = stored(tmp_path, 10, 20)
+    for step in (10, 20):
+        cut(tmp_path / f"step-0000{step}" / "trainer/trainer.pt")
+    message = r"^storage\.output: the checkpoint of step 20 is damaged: trainer/trainer\.pt .*, and no older one"
+    with pytest.raises(UserError, match=message):
+        store.newest_whole(pytest.fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000010", "step-000020"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_storage_that_does_not_answer_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store = stored(tmp_path, 10, 20)
+
+    def fails(path: Path) -> bytes:
+        raise OSError(number, "the storage fails", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fails)
+        with pytest.raises(OSError, match="the storage fails"):
+            store.newest_whole(pytest.fail)
+    newest = store.newest()
+    assert newest is not None and newest.step == 20
+
+
+def test_a_damaged_checkpoint_stays_until_newer_ones_are_kept(tmp_path: Path) -> None:
+    store = stored(tmp_path, 10, 20)
+    cut(tmp_path / "step-000020" / "state.json")
+    store.newest_whole(lambda _: None)
+    seen = []
+    for step in (20, 30, 40):
+        store.publish(step, STATE, KEPT, save_whole)
+        seen.append(sorted(path.name for path in tmp_path.iterdir()))
+    assert seen == [
+        ["damaged-step-000020", "step-000010", "step-000020"],
+        ["damaged-step-000020", "step-000020", "step-000030"],
+        ["step-000030", "step-000040"],
+    ]
+
+
+def test_a_checkpoint_before_the_first_update_is_no_measure_for_the_next(tmp_path: Path) -> None:
+    store = stored(tmp_path, 0)
+    assert store.progress(10) == (0, 0)
+    stored(tmp_path, 10)
+    assert store.progress(20)[1] > 0

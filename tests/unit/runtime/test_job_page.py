@@ -122,6 +122,10 @@ class TestFiles:
         assert [digest.step for digest in files.digests()[0]] == [1, 3]
         assert report_view(_request(), files, 1.79e9).round_steps == (1, 3)
 
+    def test_a_damaged_line_of_metrics_hides_no_other(self, tmp_path: Path) -> None:
+        (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\0\0\0\n{"step": 3}\n')
+        assert [row["step"] for row in JobFiles(tmp_path).rows()] == [1, 3]
+
     def test_curves_follow_the_file(self, tmp_path: Path) -> None:
         files = JobFiles(tmp_path)
         assert files.curves().steps == ()

@@ -87,8 +87,11 @@ class Recorder:
         return self._status.activity
 
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
-        """Report the progress of the activity; a `total` of 0 means that it is not known."""
-        self._update(progress=Progress(unit=unit, done=done, total=total, detail=detail))
+        """Report the progress of the activity; a `total` of 0 means that it is not known.
+
+        Some totals are estimates. One that is exceeded was wrong, so it is not shown any more.
+        """
+        self._update(progress=Progress(unit=unit, done=done, total=total if done <= total else 0, detail=detail))
 
     def download(self, repository: str, num_bytes: int, total_bytes: int) -> None:
         """Report how much of a repository has been downloaded."""

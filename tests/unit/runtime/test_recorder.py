@@ -65,6 +65,12 @@ def switching_often() -> Iterator[None]:
         sys.setswitchinterval(interval_s)
 
 
+def test_a_total_that_is_exceeded_is_not_shown(recorder: Recorder, reports: Reports) -> None:
+    for done in (541, 970):
+        recorder.progress(ProgressUnit.BYTES, done, 541)
+    assert [one.progress and (one.progress.done, one.progress.total) for one in reports] == [(541, 541), (970, 0)]
+
+
 def test_progress_belongs_to_an_activity_and_ends_with_it(recorder: Recorder, reports: Reports) -> None:
     recorder.activity(RuntimeActivity.DOWNLOAD)
     recorder.download("acme/tiny", 1, 4)

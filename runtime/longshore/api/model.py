@@ -178,7 +178,8 @@ class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
     split: str = Field(default="train", min_length=1, max_length=128)
     """Split of `hub`, or of a directory written by `datasets`."""
     where: dict[str, Annotated[str, Field(max_length=256)]] = Field(default_factory=dict, max_length=8)
-    """Use only rows whose fields have these texts, such as `{ability: code}`."""
+    """Use only rows whose fields have these texts, such as `{ability: code}`. A number or truth value has its text in
+    JSON: `{level: "5", checked: "true"}`."""
 
 
 class DataSource(DataSet, rules=_SOURCE_RULES):

@@ -15,7 +15,7 @@ from longshore.checks.model_files import config_of, model_file_mistakes, num_par
 from longshore.checks.model_limits import limit_mistakes, position_mistakes
 from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes, pod_need
 from longshore.checks.result import Check, CheckResult, not_checked
-from longshore.checks.rows import domain_mistake, is_wanted, row_mistake, unused_templates
+from longshore.checks.rows import domain_mistake, is_wanted, none_wanted, row_mistake, unused_templates
 from longshore.checks.trackers import missing_packages
 
 ROWS_ARE_RIGHT: Final = "every row is a prompt with an answer"
@@ -139,8 +139,7 @@ def data_mistakes(spec: RLJobSpec, path: Path) -> list[str]:
         return [f"data.path: {name!r} is not a file; set data.format to Parquet or HuggingFace for a directory"]
     mistakes = list(_row_mistakes(path, name, data.each[0], spec.reward.functions))
     if not mistakes:
-        num_rows = sum(1 for _ in _wanted(path, name, data))
-        mistakes += _count_mistakes(num_rows, name, spec)
+        mistakes += _count_mistakes(path, name, spec)
         mistakes += unused_templates((fields, data.each[0]) for fields in _wanted(path, name, data))
     return mistakes
 
@@ -161,10 +160,11 @@ def _row_mistakes(path: Path, name: str, source: Source, functions: Sequence[Rew
         yield str(error)
 
 
-def _count_mistakes(num_rows: int, name: str, spec: RLJobSpec) -> Iterator[str]:
+def _count_mistakes(path: Path, name: str, spec: RLJobSpec) -> Iterator[str]:
+    num_rows = sum(1 for _ in _wanted(path, name, spec.data))
     num_train = num_rows - min(spec.data.held_out_prompts, num_rows // 2)
     if not num_rows:
-        yield f"data.path: {name!r} holds no row"
+        yield none_wanted(sum(1 for _ in jsonl_rows(path, name)), spec.data.each[0])
     elif (remark := few_prompts(num_train, spec.algorithm.prompts_per_step)) is not None:
         yield remark
 

@@ -1,6 +1,7 @@
 """Read rows of a JSONL file. Every mistake is found on its own line, even if the encoding is wrong."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +67,11 @@ def _fields(line: bytes, source: str) -> dict[str, Any]:
     except RecursionError as error:
         raise RowError(f"{source}: not valid JSON (it is nested too deeply)") from error
     except ValueError as error:
+        if (most := sys.get_int_max_str_digits()) and "max_str_digits" in str(
+            error
+        ):  # Python's advice is for programs.
+            mistake = f"it holds an integer of more than {most:,} digits; write it as a text, in quotes"
+            raise RowError(f"{source}: {mistake}") from error
         raise RowError(f"{source}: {error}") from error
     if not isinstance(value, dict):
         raise RowError(f"{source}: a row must be a JSON object, not {type(value).__name__}; {_ONE_PER_LINE}")

@@ -1,5 +1,7 @@
 """Whether a row of the data has what its job reads from it."""
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,6 +12,8 @@ ABSENT: Final = object()
 """A field that is not there; None may be a value."""
 _PROMPT: Final = "{prompt}"
 """Where the prompt is in its template, and the template that adds nothing."""
+_WRITTEN_MESSAGES: Final = re.compile(r"""\s*(array\()?\[?\s*\{\s*(['"])(role|content)\2\s*:.*[\]})]\s*""", re.DOTALL)
+"""A text that is a message or a list of messages, as JSON or as Python prints it."""
 _ANSWERING_ROLES: Final = frozenset({"assistant", "model"})
 """Roles whose turn a response is."""
 
@@ -37,14 +41,23 @@ def fields_read(source: Source, functions: Sequence[RewardFunction]) -> frozense
 
 
 def is_wanted(fields: Mapping[str, Any], where: Mapping[str, str]) -> bool:
-    """Return whether a row is among those that the job asks for."""
-    return all(value_at(fields, name) == text for name, text in where.items())
+    """Return whether a row is among those that the job asks for: numbers and truth values have their text in JSON."""
+    return all(_text(value_at(fields, name)) == text for name, text in where.items())
+
+
+def none_wanted(num_rows: int, source: Source) -> str:
+    """Return what is wrong with a data set that has no row for its job."""
+    origin = source.origin
+    if not num_rows:
+        field = "hub" if origin.path is None else "path"
+        return f"{source.at}.{field}: {origin.path or origin.hub!r} holds no row"
+    return f"{source.at}.where: none of the {num_rows:,} rows has {dict(origin.where)}; correct fields or texts"
 
 
 def row_mistake(fields: Mapping[str, Any], source: Source, *, may_hold_answer: bool = False) -> str | None:
     """Return what keeps a row from being a prompt with an answer; None: nothing.
 
-    `may_hold_answer`: a conversation may end with an answer, as older versions allowed.
+    `may_hold_answer`: a conversation may end with an answer, or be a text, as older versions allowed.
     """
     for name, option in ((source.prompt_field, "promptField"), (source.answer_field, "answerField")):
         if value_at(fields, name) is ABSENT:
@@ -55,6 +68,11 @@ def row_mistake(fields: Mapping[str, Any], source: Source, *, may_hold_answer: b
     if isinstance(prompt, list):
         mistake = _message_mistake(prompt, source.prompt_field)
         return mistake if mistake or may_hold_answer else _answer_mistake(prompt, source.prompt_field)
+    if not may_hold_answer and _is_written_messages(prompt):
+        return (
+            f"{source.prompt_field!r} is a text that spells out messages, and the model would read its brackets; "
+            "store the list itself instead of its text (json.loads or ast.literal_eval makes it)"
+        )
     return None if source.prompt_template.replace(_PROMPT, prompt) else "the prompt is empty"
 
 
@@ -103,6 +121,15 @@ def unscored(domain: str, functions: Sequence[RewardFunction]) -> str | None:
 def functions_of(domain: str, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
     """Return those that score rows of a domain."""
     return [function for function in functions if not function.domains or domain in function.domains]
+
+
+def _text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, bool | int | float) else value
+
+
+def _is_written_messages(text: str) -> bool:
+    has_both = "role" in text and "content" in text
+    return has_both and _WRITTEN_MESSAGES.fullmatch(text) is not None
 
 
 def _message_mistake(messages: Sequence[Any], name: str) -> str | None:

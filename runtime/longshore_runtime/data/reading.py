@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from longshore.api.model import DataFormat, Source
 from longshore.checks.jsonl import RowError, jsonl_rows
-from longshore.checks.rows import is_wanted, row_mistake
+from longshore.checks.rows import is_wanted, none_wanted, row_mistake
 from longshore_runtime.errors import UserError, first_line
 
 _PARQUET: Final = ".parquet"
@@ -76,11 +76,8 @@ def _chosen(rows: Iterator[Row], source: Source) -> list[Row]:
         num_rows += 1
         if is_wanted(row.fields, where):
             chosen.append(row)
-    if not num_rows:
-        field = "hub" if source.origin.path is None else "path"
-        raise UserError(f"{source.at}.{field}: {source.origin.path or source.origin.hub!r} holds no row")
     if not chosen:
-        raise UserError(f"{source.at}.where: none of the {num_rows:,} rows has {where}; correct fields or texts")
+        raise UserError(none_wanted(num_rows, source))
     return chosen
 
 

@@ -101,3 +101,9 @@ def test_no_content_is_too_ugly_for_a_sentence(tmp_path_factory: pytest.TempPath
 def test_a_file_of_another_format_is_not_called_damaged(tmp_path: Path, beginning: bytes, advice: str) -> None:
     with pytest.raises(RowError, match=rf"^data/rows\.jsonl: {advice}"):
         rows(write(tmp_path, beginning + b"\0" * 100 + b"\n"))
+
+
+def test_an_integer_that_python_does_not_read_is_reported_with_the_fix(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + b'{"prompt": "a", "answer": ' + b"9" * 5000 + b"}\n")
+    with pytest.raises(RowError, match=r"line 2: it holds an integer of more than 4,300 digits; write it as a text"):
+        rows(path)

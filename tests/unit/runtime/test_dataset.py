@@ -241,6 +241,39 @@ def test_only_rows_that_are_asked_for_are_read(tmp_path: Path) -> None:
         prompts(path, data(where={"ability": "art"}))
 
 
+@pytest.mark.parametrize(("value", "text"), [(5, "5"), (True, "true"), (0.5, "0.5"), ("5", "5")])
+def test_rows_are_chosen_by_numbers_and_truth_values_too(tmp_path: Path, value: object, text: str) -> None:
+    path = write(tmp_path, *(json.dumps({"prompt": f"p{n}", "answer": "", "level": n or value}) for n in (0, 7)))
+    sets = prompts(path, data(where={"level": text}, held_out_prompts=0))
+    assert [record.prompt for record in sets.train] == ["p0"]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        '[{"role": "user", "content": "What is 0?"}]',
+        ' {"content": "What is 0?", "role": "user"}\n',
+        "[{'role': 'user', 'content': 'What is 0?'}]",
+        "array([{'content': 'Count.', 'role': 'system'}\n {'content': 'What is 0?', 'role': 'user'}], dtype=object)",
+    ],
+)
+def test_messages_that_are_written_out_as_a_text_are_refused(tmp_path: Path, messages: str) -> None:
+    path = write(tmp_path, json.dumps({"prompt": messages, "answer": ""}))
+    with pytest.raises(UserError, match=r"line 1: 'prompt' is a text that spells out messages.*store the list itself"):
+        prompts(path, data())
+    older = prompt_sets(read_rows(path, data().each[0]), data(held_out_prompts=0), Letters(), 1000, keeps_repeats=True)
+    assert older.train[0].prompt == messages, "a job that has begun with them goes on"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['[{"role": "user", "content": "a"}] What is wrong here?', '{"name": "Ada", "role": "x", "content": "y"}', "[1]"],
+)
+def test_other_texts_with_brackets_are_prompts(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, json.dumps({"prompt": text, "answer": ""}))
+    assert prompts(path, data(held_out_prompts=0)).train[0].prompt == text
+
+
 @pytest.mark.parametrize("fields", [{}, {"topic": 3}, {"topic": None}])
 def test_a_row_without_a_domain_is_reported_by_its_line_and_the_field(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = write(tmp_path, json.dumps({"prompt": "a", "answer": "b", **fields}))

@@ -1,4 +1,4 @@
-"""Making files survive the loss of their machine, and telling when there is no room for them."""
+"""Making files survive the loss of their machine, their modes, and telling when there is no room for them."""
 
 import contextlib
 import errno
@@ -29,6 +29,27 @@ def sync_tree(root: Path) -> None:
     """The same for a directory with everything in it."""
     for path in [*root.rglob("*"), root]:
         sync(path)
+
+
+def apply_umask(root: Path) -> None:
+    """Give a directory of this process, and everything in it, the modes that its umask leaves to new files.
+
+    Libraries that write a temporary file and rename it, such as safetensors 0.8, leave its mode, which is 0600. Bits
+    that a volume sets, such as that of the group, and execution stay; files of other users are left to their owners.
+    """
+    mask = _umask()
+    for path in [*root.rglob("*"), root]:
+        found = path.stat()
+        wanted = 0o777 if path.is_dir() else 0o666 | found.st_mode & 0o111
+        mode = found.st_mode & 0o7000 | wanted & ~mask
+        if found.st_uid == os.geteuid() and mode != found.st_mode & 0o7777:
+            path.chmod(mode)
+
+
+def _umask() -> int:
+    """Return the umask of this process. `os.umask` would change it, also for other threads."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(value, 8) for name, _, value in (line.partition(":") for line in lines) if name == "Umask")
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 from typing import Final
 
 from longshore_runtime.checkpoint import UNFINISHED, Checkpoint
-from longshore_runtime.durable import is_no_room, no_room, sync, sync_tree, tree_bytes
+from longshore_runtime.durable import apply_umask, is_no_room, no_room, sync, sync_tree, tree_bytes
 from longshore_runtime.errors import UserError
 from longshore_runtime.tensor_types import TensorTypes, describe_types
 from longshore_runtime.trained_chat import TrainedChat
@@ -43,6 +43,7 @@ class ModelExport:
             if not self.types.are_those_of_trainers:
                 describe_types(unfinished)
             self.chat.write(unfinished)
+            apply_umask(unfinished)
             sync_tree(unfinished)
             require_own()  # Copying may have taken minutes.
             _replace(unfinished, target)

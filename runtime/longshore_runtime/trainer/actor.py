@@ -17,7 +17,7 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.cluster.placement import set_environment
-from longshore_runtime.durable import sync_tree
+from longshore_runtime.durable import apply_umask, sync_tree
 from longshore_runtime.errors import LogProbMismatch, WeightsUnavailable
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.sums import GradientSums
@@ -166,6 +166,7 @@ class _TrainerActor:
         _free_gpu_memory()
         if self._rank == 0:
             sign(path, self._backend)
+            apply_umask(path)
             sync_tree(path)
 
     def load(self, directory: str) -> None:

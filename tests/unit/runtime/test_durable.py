@@ -5,11 +5,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from longshore_runtime import durable
 from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.durable import is_no_room, is_volume_full, no_room
+from longshore_runtime.durable import apply_umask, is_no_room, is_volume_full, no_room
 from longshore_runtime.errors import UserError
 from longshore_runtime.logs import _Lines
 from longshore_runtime.model_export import ModelExport
@@ -154,3 +156,19 @@ def test_a_log_that_cannot_be_copied_goes_on_where_it_can(
         "the log is no longer copied to /dev/full: [Errno 28] No space left on device",
         "second http://grader",
     ]
+
+
+@pytest.mark.parametrize(("mask", "modes"), [(0o022, (0o2755, 0o644, 0o744)), (0o007, (0o2770, 0o660, 0o760))])
+def test_files_and_directories_obey_the_umask_alike(tmp_path: Path, mask: int, modes: tuple[int, int, int]) -> None:
+    root = tmp_path / "trainer"
+    root.mkdir()
+    root.chmod(0o2700)  # As on a volume whose files belong to a group.
+    save_file({"weight": np.zeros(2, np.float32)}, root / "model.safetensors")
+    (root / "program.sh").touch(0o700)
+    before = os.umask(mask)
+    try:
+        apply_umask(root)
+    finally:
+        os.umask(before)
+    found = (root, root / "model.safetensors", root / "program.sh")
+    assert tuple(path.stat().st_mode & 0o7777 for path in found) == modes

@@ -16,6 +16,7 @@ import yaml
 
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
+from longshore.api.training import CheckpointSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.loop_options import LoopOptions
@@ -23,7 +24,7 @@ from longshore_runtime.loop_parts import Parts
 from longshore_runtime.round_requests import RequestOf
 from longshore_runtime.training import TrainingLoop
 
-_NEVER: Final = 10**6
+_NEVER: Final = CheckpointSettings(every_steps=10**6, every_seconds=10**7)
 """Steps between checkpoints."""
 
 
@@ -111,7 +112,7 @@ class GivenLengths(TrainingLoop):
 
 def loop_options(spec: RLJobSpec) -> LoopOptions:
     """Of a loop that does not checkpoint by itself."""
-    return dataclasses.replace(LoopOptions.of(spec), checkpoint_every_steps=_NEVER)
+    return dataclasses.replace(LoopOptions.of(spec), checkpoint=_NEVER)
 
 
 def parity(prompt: str, response: str, answer: str) -> float:

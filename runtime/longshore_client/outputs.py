@@ -27,7 +27,7 @@ def source_path(job: Json, checkpoint: int | None, path: str | None) -> str:
         return source_path(job, view.runtime.checkpoint_step, None)
     raise ClientError(
         f"The RLJob {view.name!r} has neither a final model nor a checkpoint: it is {view.phase}.",
-        "" if view.is_finished else "Its first checkpoint comes after checkpoint.everySteps steps.",
+        "" if view.is_finished else "Its first checkpoint comes after checkpoint.everySteps steps or everySeconds.",
     )
 
 

@@ -8,6 +8,7 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
 from longshore.api.rollout import Handover, OnFinish, OnPolicy, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
+from longshore.api.training import CheckpointSettings
 from longshore.policy.log_prob_mismatch import mismatch_limit
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.elastic.repurposing import RepurposingOptions
@@ -25,7 +26,7 @@ class LoopOptions:
     algorithm: Algorithm
     evaluation: Evaluation
     on_finish: OnFinish
-    checkpoint_every_steps: int
+    checkpoint: CheckpointSettings
     attempt: int = 1
     """Attempt of the coordinator; this loop ignores overlays of other attempts."""
     num_workers: int = 1
@@ -59,7 +60,7 @@ class LoopOptions:
             algorithm=spec.algorithm,
             evaluation=spec.evaluation,
             on_finish=spec.rollout.on_finish,
-            checkpoint_every_steps=spec.checkpoint.every_steps,
+            checkpoint=spec.checkpoint,
             attempt=attempt,
             num_workers=spec.workers.replicas,
             is_colocated=is_colocated,
@@ -72,6 +73,10 @@ class LoopOptions:
             alarm_limits=AlarmLimits(limit, spec.algorithm.max_response_tokens),
             verify_tolerance=spec.trainer.verify_tolerance or (_BF16 if spec.training_pods.has_accelerator else _FP32),
         )
+
+    def is_checkpoint_due(self, step: int, unsaved_s: float) -> bool:
+        """Return whether the end of a step writes a checkpoint; `unsaved_s`: time since the last one."""
+        return step % self.checkpoint.every_steps == 0 or unsaved_s >= self.checkpoint.every_seconds
 
 
 def _repurposing(spec: RLJobSpec, attempt: int) -> RepurposingOptions:

@@ -61,6 +61,8 @@ class TrainingLoop:
         self._state = RunState()
         self.num_steps = 0
         """Steps that this loop has trained."""
+        self._saved_s = parts.clock.now_s()
+        """When the last checkpoint was written, or the loop began."""
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Lengths of finished responses, by kind of round."""
         is_gated = options.repurposing is not None and options.repurposing.is_gated
@@ -153,7 +155,7 @@ class TrainingLoop:
         self._parts.stop.require_none()
         if self._evaluator.is_due(self._state.step):
             self._state = self._evaluator.run(self._state)
-        if self._state.step % self._options.checkpoint_every_steps == 0:
+        if self._options.is_checkpoint_due(self._state.step, clock.now_s() - self._saved_s):
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -185,6 +187,7 @@ class TrainingLoop:
 
     def _save(self, *, timeout_s: float | None = None) -> None:
         self._checkpoints.write(self._state, timeout_s=timeout_s)
+        self._saved_s = self._parts.clock.now_s()
         self._recovery.checkpointed()
 
     def _choose_factors(self) -> None:

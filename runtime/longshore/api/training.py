@@ -87,6 +87,8 @@ class CheckpointSettings(ApiModel):
     """When checkpoints are written. Each one is a directory in the storage of the job, published atomically."""
 
     every_steps: int = Field(default=10, ge=1, le=1_000_000)
-    """Steps from one checkpoint to the next; the last step always writes one."""
+    """Most steps from one checkpoint to the next; the last step always writes one."""
+    every_seconds: int = Field(default=600, ge=1, le=31_536_000)
+    """Seconds after which the end of a step writes a checkpoint, although fewer steps were done since the last one."""
     keep: int = Field(default=2, ge=1, le=1_000)
     """Newest checkpoints that are kept."""

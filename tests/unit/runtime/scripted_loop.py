@@ -19,6 +19,7 @@ from longshore.api.model import Evaluation
 from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import Assignment, Baseline
+from longshore.api.training import CheckpointSettings
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.backends.fake_trainer import FakeTrainer
@@ -330,7 +331,11 @@ def run(
             stop=stop or Stop(),
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}
-        job |= {"evaluation": Evaluation(), "on_finish": OnFinish.DRAIN, "checkpoint_every_steps": every} | options
+        job |= {
+            "evaluation": Evaluation(),
+            "on_finish": OnFinish.DRAIN,
+            "checkpoint": CheckpointSettings(every_steps=every, every_seconds=31_536_000),
+        } | options
         loop, error = TrainingLoop(LoopOptions(**job), parts), ""
         try:
             with NO_PAUSES:

@@ -52,3 +52,10 @@ def test_engines_without_a_model_have_log_probabilities_of_their_own() -> None:
 def test_a_limit_that_is_no_limit_is_refused(value: float) -> None:
     with pytest.raises(ValidationError, match="maxLogProbMismatch"):
         options({"maxLogProbMismatch": value})
+
+
+@pytest.mark.parametrize(
+    ("step", "unsaved_s", "is_due"), [(5, 10.0, True), (6, 10.0, False), (6, 599.9, False), (6, 600.0, True)]
+)
+def test_a_checkpoint_is_due_by_steps_or_by_time(step: int, unsaved_s: float, is_due: bool) -> None:
+    assert options({}, checkpoint={"everySteps": 5}).is_checkpoint_due(step, unsaved_s) is is_due

@@ -16,6 +16,7 @@ from longshore.api.model import Evaluation
 from longshore.api.rollout import OnFinish, Strategy
 from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
+from longshore.api.training import CheckpointSettings
 from longshore.policy.round import ResponseId
 from longshore_runtime.checkpoint import Checkpoint, CheckpointStore
 from longshore_runtime.data.prompt_record import PromptRecord
@@ -103,6 +104,17 @@ def test_a_checkpoint_that_takes_long_says_how_many_bytes_are_written(monkeypatc
     assert {progress.unit for progress in reported} == {ProgressUnit.BYTES}
     assert any(progress.done > 0 == progress.total for progress in reported), "how large the first will be is not known"
     assert any(progress.done > 0 and progress.total > 0 for progress in reported)
+
+
+def test_slow_steps_are_saved_by_time_although_fewer_steps_are_due() -> None:
+    """Each step takes longer than `everySeconds` by the clock of the test."""
+
+    def saved(every_seconds: int) -> set[int]:
+        settings = CheckpointSettings(every_steps=1000, every_seconds=every_seconds)
+        return {one.checkpoint_step or 0 for one in run(checkpoint=settings).reports}
+
+    assert saved(1) > saved(1_000_000)
+    assert saved(1) >= set(range(1, NUM_STEPS + 1))
 
 
 def test_the_copy_of_the_final_model_says_how_many_bytes_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

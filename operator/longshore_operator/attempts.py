@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from longshore.api.names import Component
-from longshore.api.reasons import FailedReason, Reason, RestartReason
+from longshore.api.reasons import FailedReason, Reason, RestartReason, SuspendedReason
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import MAX_CRASH_NODES, Phase
+from longshore.api.status import MAX_CRASH_NODES, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import rfc3339
 from longshore_operator.clock import rfc3339_not_before
 from longshore_operator.context import LifecycleProgress
@@ -43,6 +43,13 @@ def finish(current: LifecycleProgress, phase: Phase, reason: Reason, message: st
         completion_time=rfc3339(now),
         events=(Event(kind, reason, message, key=f"finished-{current.attempt}"),),
     )
+
+
+def is_held(status: RLJobStatus) -> bool:
+    """Return whether the job has no pods because it could not go on from its checkpoint."""
+    suspended = status.condition(ConditionType.SUSPENDED)
+    is_reason = suspended is not None and suspended.reason == SuspendedReason.CANNOT_CONTINUE
+    return status.phase is Phase.SUSPENDED and is_reason
 
 
 def interrupted(current: LifecycleProgress, coordinator: PodView, now: datetime) -> LifecycleProgress:

@@ -29,6 +29,7 @@ class Ending(Enum):
 
     SUCCEEDED = auto()
     USER_ERROR = auto()
+    CANNOT_CONTINUE = auto()
     INTERRUPTED = auto()
     CRASHED = auto()
 
@@ -39,6 +40,8 @@ def ending(pod: PodView) -> Ending | None:
         return Ending.SUCCEEDED
     if pod.terminal and pod.exit_code == ExitCode.USER_ERROR:
         return Ending.USER_ERROR
+    if pod.terminal and pod.exit_code == ExitCode.CANNOT_CONTINUE:
+        return Ending.CANNOT_CONTINUE
     if pod.terminal and _is_over_its_limit(pod):
         return Ending.CRASHED
     if pod.deleting or pod.disruption or pod.reason in _INTERRUPTED_REASONS or is_rejected(pod):

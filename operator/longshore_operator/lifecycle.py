@@ -30,6 +30,7 @@ from longshore_operator.attempts import (
     finish,
     forgiven,
     interrupted,
+    is_held,
     lost,
     put_off,
     restarted,
@@ -66,6 +67,8 @@ def advance(
         return verdict
     if spec.suspend:
         return _suspend(current, status)
+    if (held := _held(current, status, mine, settings_changed=settings_changed)) is not None:
+        return held
     if standing is not None and not standing.admitted:
         return _queue(current, status, standing)
     if status.attempt == 0 or status.phase in WITHOUT_PODS:
@@ -181,6 +184,28 @@ def _suspend(current: LifecycleProgress, status: RLJobStatus) -> LifecycleProgre
     key = f"suspended-{current.attempt}"
     event = Event("Normal", SuspendedReason.SUSPENDED, "all pods are being stopped", key)
     return replace(suspended, events=(event,))
+
+
+def _held(
+    current: LifecycleProgress, status: RLJobStatus, mine: tuple[PodView, ...], *, settings_changed: bool
+) -> LifecycleProgress | None:
+    """Suspend a job that cannot go on from its checkpoint, until its owner has suspended, corrected and resumed it."""
+    held = replace(
+        current, phase=Phase.SUSPENDED, start_time=None, restart_time=None, reason=SuspendedReason.CANNOT_CONTINUE
+    )
+    if status.phase in WITHOUT_PODS:
+        before = status.condition(ConditionType.SUSPENDED)
+        is_as_it_was = is_held(status) and not settings_changed
+        return replace(held, message=before.message) if before is not None and is_as_it_was else None
+    for pod in mine:
+        if pod.component is Component.COORDINATOR and ending(pod) is Ending.CANNOT_CONTINUE:
+            found = pod.termination_message or f"{pod.name} reported a mistake in the job without naming it"
+            message = (
+                f"{found}. The job keeps its checkpoints: set suspend to true, correct it, and set suspend to false"
+            )
+            event = Event("Warning", held.reason, message, f"held-{current.attempt}")
+            return replace(held, message=message, events=(event,))
+    return None
 
 
 def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) -> LifecycleProgress:

@@ -24,7 +24,15 @@ from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.cluster.served import Served
 from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.elastic.shared_gpus import carried_over
-from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, JobUnknown, SizeChanged, TrainerLost, UserError
+from longshore_runtime.errors import (
+    ASKED_TO_STOP,
+    CannotContinue,
+    Interrupted,
+    JobUnknown,
+    SizeChanged,
+    TrainerLost,
+    UserError,
+)
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.output_owner import OutputOwner
 from longshore_runtime.page.files import JobFiles
@@ -68,7 +76,7 @@ def run_coordinator(starter: NodeStarter) -> int:
         if (mistake := mistake_of(error, settings.storage)) is not None:
             log.error("the job cannot run", reason=mistake)
             settings.report_reason(mistake)
-            return ExitCode.USER_ERROR
+            return ExitCode.CANNOT_CONTINUE if isinstance(error, CannotContinue) else ExitCode.USER_ERROR
         log.exception("the coordinator crashed")
         settings.report_reason(_in_one_line(error))
         return _CRASHED
@@ -126,8 +134,11 @@ def _until_done(
     """Run sessions until the job is done.
 
     After the loss of a trainer, or with another number of worker pods, a new one starts from the newest checkpoint.
+
+    Raises:
+        CannotContinue: a mistake that was not there when an earlier attempt trained.
     """
-    num_fruitless, last = 0, Assignment()
+    num_fruitless, last, has_trained = 0, Assignment(), False
     while True:
         signals.stop.require_none()
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -155,6 +166,11 @@ def _until_done(
             except Interrupted:
                 session.save_if_possible()
                 raise
+            except UserError as error:
+                if settings.attempt == 1 or has_trained or session.made_progress or not session.resumes:
+                    raise
+                raise CannotContinue(str(error)) from error
+        has_trained = has_trained or session.made_progress
         first = next_session(first, session.status)
         last = max(last, watch.newest(), key=lambda one: one.epoch)
 

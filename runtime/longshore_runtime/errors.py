@@ -14,6 +14,10 @@ class UserError(Exception):
     """A mistake in the job that no retry mends: one sentence that names the field and the fix."""
 
 
+class CannotContinue(UserError):
+    """A mistake that keeps a job which has trained before from going on: another edit may mend it."""
+
+
 class Interrupted(Exception):
     """The pod was asked to stop."""
 

@@ -1,11 +1,13 @@
 """What the training loop works with: the session builds it, and the loop drives it."""
 
 import queue
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from longshore.policy.round_policy import RoundPolicy
 from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoint_origin import Origin
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.elastic.auto_factors import AutoFactors
@@ -46,5 +48,7 @@ class Parts:
     """Strategy Auto; None: another one."""
     stop: Stop = field(default_factory=Stop)
     """Whether the pod was asked to stop; a round learns it by an event."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """What the checkpoints of the job belong to."""
     export: ModelExport = field(default_factory=ModelExport)
     """How the final model is written."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import asdict
 
 import structlog
 
@@ -95,6 +96,7 @@ class RunCheckpoints:
             "rewards": run.rewards,
             "alarms": self._alarms.export(),
             "keeps_repeats": parts.prompts.keeps_repeats,
+            "origins": {kind: asdict(origin) for kind, origin in parts.origins.items()},
             **({"auto": parts.auto.export_state()} if parts.auto is not None else {}),
             **({"benefit": self._gate.export_state()} if self._gate is not None else {}),
             "lengths": {kind.value: lengths.export_state() for kind, lengths in self._lengths.items()},
@@ -144,5 +146,5 @@ def _require_room(kept: Iterable[Completion], max_response_tokens: int) -> None:
     if longest >= max_response_tokens:
         raise UserError(
             f"algorithm.maxResponseTokens: {max_response_tokens} is too few for a partial response that already has "
-            f"{longest} tokens; restore it or start a new job"
+            f"{longest} tokens; restore it, or start a new job with another storage.output"
         )

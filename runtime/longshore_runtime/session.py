@@ -13,7 +13,7 @@ from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.durable import is_volume_full, no_room
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.ending import Ending
-from longshore_runtime.errors import UserError
+from longshore_runtime.errors import CannotContinue, UserError
 from longshore_runtime.job_rewards import judge_processes
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
@@ -73,7 +73,10 @@ class Session:
         owner = OutputOwner.of(settings)
         checkpoints = CheckpointStore(output / "checkpoints", spec.checkpoint.keep, lambda: owner.require_own(output))
         damaged: list[str] = []
-        status = resumed_status(first, checkpoints.newest_whole(damaged.append))
+        newest = checkpoints.newest_whole(damaged.append)
+        status = resumed_status(first, newest)
+        self.resumes = newest is not None
+        """Whether there is a checkpoint to go on from."""
         self._succeeded: bool | None = None
         """Whether the job succeeded; None: it may continue."""
         run = TrackedRun.of(spec.tracking, settings.job, settings.job_uid, output, spec)
@@ -96,7 +99,7 @@ class Session:
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         # Reported before pods end, so that the operator does not mistake their end for a restart.
         if error is not None and mistake_of(error, self._volume) is not None:
-            self._succeeded = False
+            self._succeeded = None if isinstance(error, CannotContinue) else False
             self._recorder.activity(RuntimeActivity.FAILING)
         for tracker in self._trackers:
             tracker.end(self._succeeded)

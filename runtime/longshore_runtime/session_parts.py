@@ -31,6 +31,7 @@ from longshore.sim.auto import AutoTuner
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoint_origin import MODEL, TOKENIZER, Origin, model_origin, prompt_origins, tokenizer_origin
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.joined import wait_for_pods
 from longshore_runtime.cluster.placement import placement
@@ -111,6 +112,7 @@ class PartsBuilder:
         self._stop = stop
         self._ending = ending
         self._exit = ending.parts
+        self._origins: dict[str, Origin] = {}
         self.model = ""
         """Directory of the initial model, relative to the storage; known once it is prepared."""
 
@@ -130,10 +132,14 @@ class PartsBuilder:
             repository=inputs.repository,
             has_begun=self._checkpoints.newest() is not None,
         )
+        directory = self._storage.resolve(inputs.model.path or "")
+        of_model = model_origin(inputs.model, inputs.repository, directory)
+        self._require_origins({MODEL: of_model})
         gpus = self._gpus()
         untrained = self._untrained_model(inputs.model)
         self._spec = spec = with_fitting_micro_batches(spec, self._storage.resolve(untrained.path))
         tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
+        self._require_origins({TOKENIZER: tokenizer_origin(of_model, tokenizer)})
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(tokenizer, prompts)
@@ -176,8 +182,18 @@ class PartsBuilder:
             gpus=gpus,
             auto=self._auto(policy),
             stop=self._stop,
+            origins=self._origins,
             export=self._export(stop_tokens),
         )
+
+    def _require_origins(self, origins: Mapping[str, Origin]) -> None:
+        """Note what the checkpoints of the job belong to; raises UserError if the newest one belongs to another."""
+        newest = self._checkpoints.newest()
+        if newest is not None:
+            saved = newest.state().get("origins", {})
+            for kind, origin in origins.items():
+                origin.require(saved.get(kind), newest.step)
+        self._origins.update(origins)
 
     def _export(self, stop_tokens: tuple[int, ...]) -> ModelExport:
         chat, engine = self._spec.data.chat, self._spec.rollout.engine
@@ -230,9 +246,11 @@ class PartsBuilder:
     def _prompts(self, inputs: JobInputs, tokenizer: Any) -> PromptSets:
         data = self._spec.data
         if data.builtin is not None:
+            self._require_origins(prompt_origins(data, ()))
             return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
         rows, is_older = inputs.rows(self._spec.reward.functions), keeps_repeats(self._checkpoints)
+        self._require_origins(prompt_origins(inputs.data, rows))
         prompts = prompt_sets(rows, data, tokenizer, context_tokens, keeps_repeats=is_older)
         require_known_tokens(prompts, vocab_size(self._config()))
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:

@@ -18,6 +18,7 @@ from longshore_kube.times import parse_time
 from longshore_operator.admission.config import AdmissionConfig
 from longshore_operator.admission.demand import Extra, GpuRequest, Gpus, Key, Limits, Stage, gang
 from longshore_operator.admission.queue import Wait, Why, carried_out, decide
+from longshore_operator.attempts import is_held
 from longshore_operator.observed import PodView, Standing
 from longshore_operator.size import is_acknowledged, num_in_use
 
@@ -56,7 +57,7 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig, no
     held = recorded.gpus if recorded is not None else {}
     leaving = replace(request, gpus=held, stage=Stage.LEAVING, extra=None)
     has_pods = any(pod.holds_resources for pod in pods)
-    is_out = status.phase in FINISHED_PHASES or "deletionTimestamp" in job.metadata or spec.suspend
+    is_out = status.phase in FINISHED_PHASES or "deletionTimestamp" in job.metadata or spec.suspend or is_held(status)
     if is_out or (recorded is not None and not recorded.admitted and held and has_pods):
         return Application(leaving if held and has_pods else None)
     if recorded is not None and recorded.admitted:

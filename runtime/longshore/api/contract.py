@@ -87,5 +87,7 @@ class ExitCode(IntEnum):
     SUCCEEDED = 0
     USER_ERROR = 64
     """A mistake in the job that no retry mends; the termination message names the field and the fix."""
+    CANNOT_CONTINUE = 65
+    """A mistake that keeps a job from going on from its checkpoint, as after an edit: suspended until it is gone."""
     INTERRUPTED = 75
     """Stopped on request (SIGTERM) or by a lost pod, state saved: start again, not counted as a failure."""

@@ -111,6 +111,11 @@ class SuspendedReason(Reason):
     """Whether the job is suspended."""
 
     SUSPENDED = "Suspended", "all pods are stopped; the state is kept"
+    CANNOT_CONTINUE = (
+        "CannotContinue",
+        "the job cannot go on from its checkpoint, as after an edit; the message names the field. Suspend the job, "
+        "correct it and resume it",
+    )
     RESUMED = "Resumed", "the job continues from its newest checkpoint, and its count of failures starts at zero"
 
 
@@ -284,7 +289,8 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
         (ReadyReason, RestartReason),
     ),
     ConditionType.SUSPENDED: ConditionReasons(
-        "True while `spec.suspend` is true, and False after resumption.", (SuspendedReason,)
+        "True while `spec.suspend` is true, or the job cannot go on until it is corrected; False after resumption.",
+        (SuspendedReason,),
     ),
     ConditionType.RESIZING: ConditionReasons(
         "True while a job takes or gives back worker pods, otherwise False. Absent where the number of pods does not "

@@ -52,12 +52,12 @@ class DrawCursor:
         if state.get("num_prompts") != self._num_prompts:
             raise ValueError(
                 f"data: it has {self._num_prompts} prompts now and had {state.get('num_prompts')} when the checkpoint "
-                "was written; restore the data or start a new job"
+                "was written; restore data and data.heldOutPrompts, or start a new job with another storage.output"
             )
         if state["seed"] != self._seed:
             raise ValueError(
                 f"algorithm.seed: it is {self._seed} now and was {state['seed']} when the checkpoint was written, "
-                "which changes the order of the prompts; restore it or start a new job"
+                "which changes the order of the prompts; restore it, or start a new job with another storage.output"
             )
         self._epoch, self._offset = state["epoch"], state["offset"]
         self._order = self._shuffled(self._epoch)
@@ -118,7 +118,8 @@ class MixedDraws(DrawCursor):
         if before != now:
             raise ValueError(
                 f"data.sources: their prompts, weights and seed are {now} now and were {before} when the checkpoint "
-                "was written, which changes the order of the prompts; restore them or start a new job"
+                "was written, which changes the order of the prompts; restore them, or start a new job with "
+                "another storage.output"
             )
         self._start([state["taken"][name] for name in self._names])
 

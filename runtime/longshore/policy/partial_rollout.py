@@ -59,5 +59,6 @@ class PartialRollout(RoundPolicy):
         if not can_keep(postponements, self._shape.num_prompts, self._max_postponements):
             raise ValueError(
                 f"rollout.partialRollout.maxPolicyVersions: {self._max_postponements + 1} is too few for the "
-                f"{len(postponements)} groups that wait; restore it and algorithm.promptsPerStep, or start a new job"
+                f"{len(postponements)} groups that wait; restore it and algorithm.promptsPerStep, or start a "
+                "new job with another storage.output"
             )

@@ -119,7 +119,7 @@ class ReorderRollout(RoundPolicy):
         if not can_keep(postponements, self._shape.num_prompts, most):
             raise ValueError(
                 f"rollout.reorderRollout.maxPostponements: {most} is too few for the {len(postponements)} groups that "
-                "wait; restore it and algorithm.promptsPerStep, or start a new job"
+                "wait; restore it and algorithm.promptsPerStep, or start a new job with another storage.output"
             )
 
     def _export_history(self) -> dict[str, Any]:

@@ -192,7 +192,8 @@ class RoundPolicy(ABC):
         if state["leftovers"] and state["strategy"] != type(self).__name__:
             raise ValueError(
                 f"rollout.strategy: {len(state['leftovers'])} draws still wait under {state['strategy']}, which "
-                f"{type(self).__name__} cannot continue; restore the strategy or start a new job"
+                f"{type(self).__name__} cannot continue; restore the strategy, or start a new job with another "
+                "storage.output"
             )
         self._cursor.load_state(state["cursor"])
         self._waiting.load_state(state["leftovers"], num_responses=self._shape.num_responses)

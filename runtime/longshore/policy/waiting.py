@@ -101,13 +101,13 @@ class WaitingDraws:
         started = [len(waiting.finished) + len(waiting.running) for waiting in self._waiting]
         if any(started) and not self._keeps_tokens:
             raise ValueError(
-                "rollout.leftovers: groups still wait with tokens of older weights; restore KeepTokens or start a "
-                "new job"
+                "rollout.leftovers: groups still wait with tokens of older weights; restore KeepTokens, or start "
+                "a new job with another storage.output"
             )
         if any(0 < count < num_responses for count in started):
             raise ValueError(
                 "algorithm.responsesPerPrompt: groups that were started with fewer responses still wait; "
-                "restore it or start a new job"
+                "restore it, or start a new job with another storage.output"
             )
 
     def _back(self, left: Leftover) -> WaitingDraw:

@@ -20,5 +20,5 @@ def require_own(directory: Path, backend: TrainerBackend) -> None:
     if saved_by != backend:
         raise UserError(
             f"trainer.backend: the newest checkpoint was saved by {saved_by}, whose optimizer state {backend} cannot "
-            f"read; set it back to {saved_by}, or start a new job"
+            f"read; set it back to {saved_by}, or start a new job with another storage.output"
         )

@@ -104,6 +104,17 @@ def publish(storage: Path, step: int, **state: Any) -> Path:
     return checkpoints.publish(step, exported, {}, lambda directory: sign(directory, TrainerBackend.TORCH)).path
 
 
+@pytest.mark.parametrize(
+    ("kind", "field"), [("model", "model.path"), ("tokenizer", "model.path"), ("data", "data.path")]
+)
+def test_a_checkpoint_of_other_inputs_ends_the_preparation_before_anything_starts(
+    storage: Path, kind: str, field: str
+) -> None:
+    publish(storage, 4, origins={kind: {"field": field, "name": "other", "fingerprint": "0f"}})
+    with pytest.raises(UserError, match=rf"^{field}: .* differs from {field} 'other', .* of step 4 in storage\.output"):
+        prepared(storage)
+
+
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_continues(storage: Path) -> None:
     _, damaged = publish(storage, 4), publish(storage, 6)
     (damaged / "state.json").write_text('{"run": {')

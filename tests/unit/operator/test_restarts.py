@@ -49,6 +49,33 @@ class TestCoordinatorEnds:
         )  # fmt: skip
         assert running.status.failures == 0
 
+    def test_a_job_that_cannot_continue_stays_suspended_until_it_is_corrected(self, running: Cluster) -> None:
+        running.exit("demo-coordinator", ExitCode.CANNOT_CONTINUE, "algorithm.seed: it is 2 now and was 1")
+        running.reconcile_until_stable()
+        assert running.status.phase is Phase.SUSPENDED
+        assert running.names() == []
+        status, reason, message = running.condition("Suspended")
+        assert (status, reason) == ("True", "CannotContinue")
+        assert message.startswith("algorithm.seed: it is 2 now and was 1. The job keeps its checkpoints")
+        running.pass_time(3600)
+        running.reconcile_until_stable()
+        assert (running.status.phase, running.status.attempt, running.condition("Suspended")[2]) == (
+            Phase.SUSPENDED, 1, message
+        )  # fmt: skip
+        running.spec, running.generation = {"suspend": True}, 2
+        running.reconcile_until_stable()
+        assert running.condition("Suspended")[1] == "Suspended"
+        running.spec, running.generation = {"suspend": False}, 3
+        running.reconcile_until_stable()
+        assert (running.status.attempt, running.condition("Suspended")[:2]) == (2, ("False", "Resumed"))
+
+    def test_a_correction_that_the_operator_has_not_seen_suspended_continues_too(self, running: Cluster) -> None:
+        running.exit("demo-coordinator", ExitCode.CANNOT_CONTINUE, "checkpoint.keep: a mistake")
+        running.reconcile_until_stable()
+        running.spec, running.generation = {"checkpoint": {"keep": 3}}, 4
+        running.reconcile_until_stable()
+        assert (running.status.phase, running.status.attempt) == (Phase.RUNNING, 2)
+
     @pytest.mark.parametrize("leaves_first", ["demo-worker-0", "demo-coordinator"])
     @pytest.mark.parametrize(
         ("activity", "worker_exit", "coordinator_exit", "phase"),

@@ -86,7 +86,9 @@ def test_the_first_of_equals_comes_first_and_seeds_change_the_order_of_prompts_a
 )
 def test_a_checkpoint_of_another_mix_is_refused(shares: list[Share], seed: int) -> None:
     state = MixedDraws([Share("a", 3, 1.0), Share("b", 2, 1.0)], 1).export_state()
-    with pytest.raises(ValueError, match=r"^data\.sources: .* restore them or start a new job$"):
+    with pytest.raises(
+        ValueError, match=r"^data\.sources: .* restore them, or start a new job with another storage\.output$"
+    ):
         MixedDraws(shares, seed).load_state(state)
 
 

@@ -3,11 +3,12 @@
 import contextlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,7 @@ from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoint_origin import Origin
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.auto_factors import AutoFactors
@@ -295,6 +297,7 @@ def run(
     scorer: "Callable[[Engines], Scorer] | None" = None,
     clock: TickingClock | None = None,
     stop: Stop | None = None,
+    origins: Mapping[str, Origin] = MappingProxyType({}),
     **options: Any,
 ) -> Outcome:
     """To the end, or until the job fails."""
@@ -329,6 +332,7 @@ def run(
             gpus=gpus(engines, trainers),
             auto=auto(policy),
             stop=stop or Stop(),
+            origins=origins,
         )
         job: dict[str, Any] = {"algorithm": ALGORITHM, "max_mismatch": LIMIT, "alarm_limits": AlarmLimits(LIMIT, 64)}
         job |= {

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoint_origin import Origin
 from longshore_runtime.run_checkpoints import keeps_repeats
 from tests.unit.runtime.scripted_loop import run
 
@@ -25,3 +26,10 @@ def test_only_jobs_that_an_older_version_has_begun_keep_repeats_of_held_out_prom
 def test_a_run_writes_down_that_it_keeps_none(tmp_path: Path) -> None:
     run(root=tmp_path)
     assert not keeps_repeats(CheckpointStore(tmp_path / "output" / "checkpoints", keep=2))
+
+
+def test_a_run_writes_down_what_its_checkpoints_belong_to(tmp_path: Path) -> None:
+    run(root=tmp_path, origins={"model": Origin("model.path", "models/a", "0f")})
+    newest = CheckpointStore(tmp_path / "output" / "checkpoints", keep=2).newest()
+    assert newest is not None
+    assert newest.state()["origins"] == {"model": {"field": "model.path", "name": "models/a", "fingerprint": "0f"}}

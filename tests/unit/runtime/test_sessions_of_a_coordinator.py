@@ -14,7 +14,7 @@ from longshore.api.sharing import RuntimeSharing, Sharing
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
 from longshore_runtime import coordinator
-from longshore_runtime.errors import Interrupted, JobUnknown, SizeChanged, TrainerLost
+from longshore_runtime.errors import CannotContinue, Interrupted, JobUnknown, SizeChanged, TrainerLost, UserError
 from longshore_runtime.stop import Stop
 
 SPEC = RLJobSpec.model_validate(
@@ -84,6 +84,7 @@ class Story:
     def __exit__(self, *_: Any) -> None: ...
 
     made_progress = True
+    resumes = True
     status = RuntimeStatus()
     """Last report of each session."""
 
@@ -97,11 +98,11 @@ class Story:
         self.ends.pop(0)()
         return False
 
-    def tell(self, monkeypatch: pytest.MonkeyPatch, spec: RLJobSpec = SPEC) -> None:
+    def tell(self, monkeypatch: pytest.MonkeyPatch, spec: RLJobSpec = SPEC, attempt: int = 1) -> None:
         monkeypatch.setattr(coordinator, "Session", self.session)
         monkeypatch.setattr(coordinator, "JobWatch", self.watch)
         nothing: Any = None
-        settings: Any = type("Settings", (), {"namespace": "team", "job": "demo"})
+        settings: Any = type("Settings", (), {"namespace": "team", "job": "demo", "attempt": attempt})
         coordinator._until_done(
             settings, spec, nothing, nothing, nothing, RuntimeStatus(), coordinator._StopSignal(Stop())
         )
@@ -209,3 +210,25 @@ def test_an_attempt_goes_on_from_what_an_earlier_one_measured_of_its_turns(monke
     story.status = RuntimeStatus(sharing=turns)
     story.tell(monkeypatch, SPEC.model_copy(update={"sharing": Sharing(group="night")}))
     assert story.shares == [RuntimeSharing(**figures), turns]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "resumes", "made_progress", "kind"),
+    [
+        (2, True, False, CannotContinue),
+        (1, True, False, UserError),
+        (2, False, False, UserError),
+        (2, True, True, UserError),
+    ],
+)
+def test_a_mistake_ends_no_job_that_trained_before_and_cannot_continue(
+    attempt: int, resumes: bool, made_progress: bool, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken() -> None:
+        raise UserError("algorithm.seed: it is 2 now and was 1")
+
+    story = Story([mistaken])
+    story.resumes, story.made_progress = resumes, made_progress
+    with pytest.raises(UserError, match=r"^algorithm\.seed") as caught:
+        story.tell(monkeypatch, attempt=attempt)
+    assert type(caught.value) is kind

@@ -164,7 +164,7 @@ def test_partial_responses_need_room_in_a_job_that_goes_on_with_shorter_ones(tmp
     error = run(root=tmp_path, algorithm=shorter, **job).error
     assert error == (
         f"algorithm.maxResponseTokens: {longest} is too few for a partial response that already has {longest} tokens; "
-        "restore it or start a new job"
+        "restore it, or start a new job with another storage.output"
     )
     assert not run(
         root=tmp_path, algorithm=shorter.model_copy(update={"max_response_tokens": longest + 1}), **job

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from longshore.api.names import Component
-from longshore.api.reasons import AdmittedReason
+from longshore.api.reasons import AdmittedReason, SuspendedReason
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import JobSize, RuntimeStatus
-from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
+from longshore.api.status import AdmissionStatus, Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import rfc3339
 from longshore_operator.admission.config import AdmissionConfig, PriorityClass
 from longshore_operator.admission.demand import Extra, GpuRequest, Key, Stage, gang
@@ -108,6 +108,18 @@ class TestApplication:
         held = RLJobStatus(attempt=1, phase=Phase.RUNNING, admission=AdmissionStatus(admitted=True, gpus=HELD))
         assert stage(make_job(held, suspend=True), *pods()) is Stage.LEAVING
         assert stage(make_job(held, suspend=True)) is None
+
+    def test_a_job_that_cannot_continue_asks_for_nothing_until_it_is_resumed(self) -> None:
+        condition = Condition(
+            type=ConditionType.SUSPENDED,
+            status=ConditionStatus.TRUE,
+            reason=SuspendedReason.CANNOT_CONTINUE,
+            last_transition_time=rfc3339(START),
+        )
+        held = RLJobStatus(attempt=2, phase=Phase.SUSPENDED, conditions=[condition], admission=AdmissionStatus())
+        assert stage(make_job(held)) is None
+        resumed = condition.model_copy(update={"reason": SuspendedReason.SUSPENDED})
+        assert stage(make_job(held.model_copy(update={"conditions": [resumed]}))) is Stage.WAITING
 
     def test_a_finished_job_asks_for_nothing(self) -> None:
         done = RLJobStatus(attempt=1, phase=Phase.SUCCEEDED, admission=AdmissionStatus(admitted=True, gpus=HELD))

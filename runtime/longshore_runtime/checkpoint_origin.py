@@ -1,0 +1,97 @@
+"""What the checkpoints of a job belong to: the model, its tokenizer and the prompts that the job began with."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from longshore.api.model import Data, Model
+from longshore.checks.model_files import config_of, weight_files
+from longshore.checks.rows import value_at
+from longshore.checks.safetensors import stored_tensors
+from longshore_runtime.data.reading import Row
+from longshore_runtime.errors import UserError
+
+MODEL: Final = "model"
+TOKENIZER: Final = "tokenizer"
+_OF_NO_EFFECT: Final = frozenset({"_name_or_path", "transformers_version"})
+"""Fields of a configuration that say where it is from."""
+_MOST_SAMPLES: Final = 256
+"""Tensors of which some content is read: a model has gigabytes, on a slow disk."""
+_SAMPLE_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Something that a job is given, as far as its checkpoints depend on it."""
+
+    field: str
+    """Where the spec names it."""
+    name: str
+    """Value of that field."""
+    fingerprint: str
+    """Hash of its content."""
+
+    def require(self, saved: Mapping[str, str] | None, step: int) -> None:
+        """Raise UserError unless the checkpoint of a step belongs to this; None: an older version has written it."""
+        if saved is None or saved["fingerprint"] == self.fingerprint:
+            return
+        before, fix = f"{saved['field']} {saved['name']!r}", "set it back"
+        if (saved["field"], saved["name"]) == (self.field, self.name):
+            before, fix = "what it was when that checkpoint was written", "restore it"
+        raise UserError(
+            f"{self.field}: {self.name!r} differs from {before}, to which the checkpoint of step {step} in "
+            f"storage.output belongs; {fix}, or start a new job with another storage.output"
+        )
+
+
+def model_origin(model: Model, repository: str | None, directory: Path) -> Origin:
+    """Return the origin of a model whose files are in `directory`; `repository`: of the Hub, where it is from."""
+    if model.builtin is not None:  # Its files are made again if they are lost, with other roundings.
+        name = f"{model.builtin} with warmStartSteps {model.warm_start_steps}"
+        return Origin("model.builtin", name, name)
+    field, name = ("model.path", model.path or "") if repository is None else ("model.hub", repository)
+    return Origin(field, name, _model_fingerprint(directory))
+
+
+def tokenizer_origin(model: Origin, tokenizer: Any) -> Origin:
+    """Return the origin of the tokenizer of a model."""
+    content = json.dumps(sorted(tokenizer.get_vocab().items()), separators=(",", ":"))
+    return Origin(model.field, f"tokenizer of {model.name}", hashlib.sha256(content.encode()).hexdigest())
+
+
+def prompt_origins(data: Data, rows: Iterable[Row]) -> dict[str, Origin]:
+    """Return the origin of every data set, from its prompts in their order. Answers may be corrected later."""
+    if data.builtin is not None:
+        return {"data": Origin("data.builtin", str(data.builtin), str(data.builtin))}
+    hashes = {source.at: hashlib.sha256() for source in data.each}
+    for row in rows:
+        prompt = value_at(row.fields, row.data_set.prompt_field)
+        hashes[row.data_set.at].update(json.dumps(prompt, sort_keys=True, default=str).encode() + b"\n")
+    found = {}
+    for source in data.each:
+        kind, name = ("path", source.origin.path) if source.origin.path is not None else ("hub", source.origin.hub)
+        found[source.at] = Origin(f"{source.at}.{kind}", name or "", hashes[source.at].hexdigest())
+    return found
+
+
+def _model_fingerprint(directory: Path) -> str:
+    """Hash configuration, names, types and shapes of all tensors, and a piece of the content of some.
+
+    It does not matter how the tensors are spread over files.
+    """
+    config = {name: value for name, value in config_of(directory).items() if name not in _OF_NO_EFFECT}
+    found = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    tensors = {
+        name: (path, tensor) for path in weight_files(directory) for name, tensor in stored_tensors(path).items()
+    }
+    between = -(-len(tensors) // _MOST_SAMPLES)
+    for number, (name, (path, tensor)) in enumerate(sorted(tensors.items())):
+        found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        if number % between == 0:
+            with path.open("rb") as file:
+                file.seek((tensor.begin + tensor.end) // 2)
+                found.update(file.read(min(_SAMPLE_BYTES, tensor.end - file.tell())))
+    return found.hexdigest()

@@ -161,11 +161,11 @@ class RunState:
 
 
 def has_zero_variance(group: ScoredGroup) -> bool:
-    """Return whether all rewards of a group are equal but for rounding.
+    """Return whether the rewards of several responses of a group are all equal but for rounding.
 
     Its advantages are then exactly 0, unless long responses are punished; it still counts in the denominator.
     """
-    return are_equal([one.reward for one in group.responses])
+    return len(group.responses) > 1 and are_equal([one.reward for one in group.responses])
 
 
 def _rewards(result: RoundResult) -> list[float]:

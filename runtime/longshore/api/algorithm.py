@@ -1,6 +1,7 @@
 """What is optimised: the objective, the batch that one step trains on, and the optimizer."""
 
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field
 
@@ -49,12 +50,34 @@ class LongRoundUpdates(StrEnum):
     ONE = "One"
 
 
+_WITHOUT_SIBLINGS: Final = f"self.name == '{AlgorithmName.REINFORCE_PLUS_PLUS}'"
 _RULES: "tuple[Rule[Algorithm], ...]" = (
     Rule(
         "clipHigh",
-        "self.clipHigh >= self.clipLow",
-        lambda algorithm: algorithm.clip_high >= algorithm.clip_low,
-        "clipHigh must be at least clipLow: raise clipHigh or lower clipLow",
+        "self.clipHigh >= self.clipLow || self.clipLow >= 1.0",
+        lambda algorithm: algorithm.clip_high >= algorithm.clip_low or algorithm.clip_low >= 1,
+        "clipHigh must be at least clipLow, unless clipLow is 1 or more, which clips nothing: raise clipHigh or lower "
+        "clipLow",
+    ),
+    Rule(
+        "responsesPerPrompt",
+        f"self.responsesPerPrompt >= 2 || {_WITHOUT_SIBLINGS}",
+        lambda algorithm: algorithm.responses_per_prompt >= 2 or algorithm.name is AlgorithmName.REINFORCE_PLUS_PLUS,
+        "responsesPerPrompt must be at least 2, since a single response is its own mean and its advantage would always "
+        "be 0: raise it, or choose ReinforcePlusPlus, which then compares the responses of the batch",
+    ),
+    Rule(
+        "dynamicSampling",
+        "!self.dynamicSampling || self.responsesPerPrompt >= 2",
+        lambda algorithm: not algorithm.dynamic_sampling or algorithm.responses_per_prompt >= 2,
+        "dynamicSampling would replace every group, since the rewards of a single response are all equal: set it to "
+        "false, or responsesPerPrompt to at least 2",
+    ),
+    Rule(
+        "promptsPerStep",
+        "self.promptsPerStep * self.responsesPerPrompt >= 2",
+        lambda algorithm: algorithm.prompts_per_step * algorithm.responses_per_prompt >= 2,
+        "promptsPerStep must be at least 2 with responsesPerPrompt 1, since advantages compare responses: raise it",
     ),
     Rule(
         "promptsPerUpdate",
@@ -76,14 +99,6 @@ _RULES: "tuple[Rule[Algorithm], ...]" = (
         ),
         "importanceSampling must be Clipped with GSPO, which clips the ratio of whole responses: set it",
     ),
-    Rule(
-        "rolloutCorrection",
-        "!has(self.rolloutCorrection) || self.importanceSampling == 'Clipped'",
-        lambda algorithm: (
-            algorithm.rollout_correction is None or algorithm.importance_sampling is ImportanceSampling.CLIPPED
-        ),
-        "rolloutCorrection does not apply to importanceSampling Truncated, which already weighs tokens: set Clipped",
-    ),
 )
 
 
@@ -95,13 +110,14 @@ class Algorithm(ApiModel, rules=_RULES):
     use with clipHigh 0.28, overlongBufferTokens and dynamicSampling. GSPO: ratio and clipping per response, relative
     to the trainer at the start of the step (the paper clips at 0.0003 and 0.0004). DrGRPO: no division by standard
     deviation or response length. RLOO: advantages relative to the mean of the other responses. ReinforcePlusPlus:
-    centred in the group, whitened over the whole batch."""
+    centred in the group (in the batch with responsesPerPrompt 1), whitened over the whole batch."""
     steps: int = Field(ge=1, le=10_000_000)
     """Steps to train. A step is a round with its optimizer update, or updates (promptsPerUpdate, epochsPerStep)."""
     prompts_per_step: int = Field(ge=1, le=65_536)
     """P0: prompts that one step trains on."""
-    responses_per_prompt: int = Field(ge=2, le=4_096)
-    """R0: responses per prompt that one step trains on; at least 2, because advantages compare them."""
+    responses_per_prompt: int = Field(ge=1, le=4_096)
+    """R0: responses per prompt that one step trains on; at least 2, because advantages compare them. With
+    ReinforcePlusPlus also 1: advantages then compare the responses of the batch."""
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
     """U: prompts that one optimizer update takes. Unset: all of the step. With fewer than promptsPerStep, a step makes
     several updates on one rollout: after the round shuffled, in the same order in every attempt; with a pipelined
@@ -141,15 +157,15 @@ class Algorithm(ApiModel, rules=_RULES):
     """AdamW weight decay."""
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e6)
     """Gradients are clipped to this global norm."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """Lower clip of the importance ratio: 1 - clipLow."""
-    clip_high: float = Field(default=0.2, gt=0, le=10)
-    """Upper clip of the importance ratio: 1 + clipHigh (0.28 is DAPO's clip-higher)."""
+    clip_low: float = Field(default=0.2, gt=0, le=1_000)
+    """Lower clip of the importance ratio: 1 - clipLow; from 1 on, there is no lower clip."""
+    clip_high: float = Field(default=0.2, gt=0, le=1_000)
+    """Upper clip of the importance ratio: 1 + clipHigh (0.28 is DAPO's clip-higher, 10 that of DeepSeek-R1)."""
     importance_sampling: ImportanceSampling = ImportanceSampling.CLIPPED
     """Clipped: the loss uses the clipped ratio to the distribution that sampled a token, or a response with GSPO.
     Truncated: tokens are weighted by that ratio, cut at importanceCap, without clipping; suited to tokens of much older
     weights. The ratio also contains what the updates of the step have learned; `rolloutCorrection` separates the
-    two."""
+    two, and Truncated with it is CISPO."""
     importance_cap: float = Field(default=2.0, ge=1, le=1_000)
     """Largest weight of a token with importanceSampling Truncated."""
     rollout_correction: RolloutCorrection | None = None

@@ -1,4 +1,4 @@
-"""Advantages: how much better a response is than its siblings.
+"""Advantages: how much better a response is than its siblings, or, without any, than the others of the batch.
 
 Wherever rewards are equal but for rounding, advantages are exactly 0.0: a group without a signal has no gradient.
 """
@@ -77,9 +77,14 @@ def leave_one_out_advantages(rewards: Sequence[float]) -> Advantages:
 def whitened_advantages(groups: Sequence[Sequence[float]], epsilon: float) -> list[Advantages]:
     """Centred within each group, then divided by (unbiased std over the responses of the whole batch + epsilon).
 
-    REINFORCE++ with baseline. The batch's mean needs no subtraction: it is 0, since that of each group is.
+    REINFORCE++ with baseline. The batch's mean needs no subtraction: it is 0, since that of each group is. Where every
+    group is a single response, which has no siblings, rewards are centred in the batch: REINFORCE++ without baseline.
     """
-    centred = [centred_advantages(rewards) for rewards in groups]
+    centred: list[Advantages]
+    if all(len(rewards) == 1 for rewards in groups):
+        centred = [(value,) for value in centred_advantages([rewards[0] for rewards in groups])]
+    else:
+        centred = [centred_advantages(rewards) for rewards in groups]
     values = list(chain.from_iterable(centred))
     if are_equal(values):
         return centred

@@ -133,7 +133,9 @@ def token_losses(
         old = torch.where(is_fresh, old, rollout_log_probs)
     log_ratio = log_probs - old
     if options.objective.ratio is RatioLevel.SEQUENCE:
-        log_ratio = _mean_per_response(log_ratio, lengths)
+        # GSPO-token (section 4.3): each token's gradient is its own, so that a weight of one token scales that alone.
+        mean = _mean_per_response(log_ratio.detach(), lengths)
+        log_ratio = mean + (log_probs - log_probs.detach())
     ratio = torch.exp(log_ratio)
     if options.importance_sampling is ImportanceSampling.TRUNCATED:
         policy, clipped = _truncated(ratio, log_probs, advantages, options.importance_cap)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.algorithm import AlgorithmName
+from longshore.api.algorithm import AlgorithmName, ImportanceSampling
 from longshore.api.correction import RolloutCorrection, RolloutIs, RolloutRs
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.losses import sample_losses
@@ -171,6 +171,36 @@ def test_the_kl_penalty_is_not_weighted() -> None:
     reference = log_probs.detach() - 0.5
     loss, _ = sample_losses([rejected.sample(0, has_old=True)], log_probs, torch.zeros(2), reference, options)
     assert torch.autograd.grad(loss, log_probs)[0].tolist() == pytest.approx([0.1 * (1 - math.exp(-0.5))] * 2)
+
+
+OFF = Response((-0.5, -0.9), old=(-0.6, -0.8), rollout=(-0.8, -0.7), advantage=1.0, in_loss=(True, True))
+"""Its tokens have the weights exp(0.2) and exp(-0.1), and its ratio is 1: one token rose as much as the other fell."""
+BY_TOKEN = RolloutCorrection(rollout_is=RolloutIs.TOKEN, rollout_rs=RolloutRs.NONE)
+
+
+def test_a_token_weight_scales_its_own_gradient_with_gspo() -> None:
+    """GSPO-token, section 4.3, as in verl's compute_policy_loss_gspo."""
+    options = replace(options_of(AlgorithmName.GSPO, without_kl()), rollout_correction=BY_TOKEN)
+    loss, gradient, _ = ours([OFF], options)
+    assert gradient == pytest.approx([-math.exp(0.2) / 2, -math.exp(-0.1) / 2])
+    assert loss == pytest.approx(sum(gradient))
+
+
+def test_truncated_weights_with_a_correction_are_cispo() -> None:
+    """MiniMax-M1, section 3.1, and TRL's loss_type cispo: min(new / old, cap), times the weight of old to engine."""
+    truncated = replace(
+        options_of(AlgorithmName.GRPO, without_kl()), importance_sampling=ImportanceSampling.TRUNCATED,
+        importance_cap=1.05, rollout_correction=BY_TOKEN,
+    )  # fmt: skip
+    _, gradient, _ = ours([OFF], truncated)
+    assert gradient == pytest.approx([-1.05 * math.exp(0.2) / 2, -math.exp(-0.1 - 0.1) / 2])
+
+
+def test_a_lower_clip_of_one_or_more_clips_nothing() -> None:
+    fallen = replace(OFF, new=(-6.0, -7.0), advantage=-1.0)
+    clipped = replace(options_of(AlgorithmName.GRPO, without_kl()), rollout_correction=BY_TOKEN)
+    assert ours([fallen], clipped)[1] == [0.0, 0.0]
+    assert all(value > 0 for value in ours([fallen], replace(clipped, clip_low=10.0, clip_high=10.0))[1])
 
 
 def test_products_of_thousands_of_ratios_stay_numbers() -> None:

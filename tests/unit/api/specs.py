@@ -24,6 +24,7 @@ VALID: Json = {
     "storage": {"create": {"size": "1Gi"}},
 }
 RELAXED = {"rollout.onPolicy": "Relaxed"}
+WITHOUT_SIBLINGS: Json = {"algorithm.name": "ReinforcePlusPlus", "algorithm.responsesPerPrompt": 1}
 CORRECTED: Json = {"algorithm.rolloutCorrection": {}}
 SHARING: Json = {
     "sharing.group": "night",
@@ -136,7 +137,9 @@ BROKEN: list[tuple[Json, str]] = [
     ({"algorithm.clipLow": 0.3, "algorithm.clipHigh": 0.2}, "algorithm.clipHigh"),
     ({"algorithm.overlongBufferTokens": 65}, "algorithm.overlongBufferTokens"),
     ({"algorithm.name": "GSPO", "algorithm.importanceSampling": "Truncated"}, "algorithm.importanceSampling"),
-    (CORRECTED | {"algorithm.importanceSampling": "Truncated"}, "algorithm.rolloutCorrection"),
+    ({"algorithm.responsesPerPrompt": 1}, "algorithm.responsesPerPrompt"),
+    (WITHOUT_SIBLINGS | {"algorithm.dynamicSampling": True}, "algorithm.dynamicSampling"),
+    (WITHOUT_SIBLINGS | {"algorithm.promptsPerStep": 1}, "algorithm.promptsPerStep"),
     (
         {"algorithm.rolloutCorrection": {"rolloutRsThreshold": 2, "rolloutRsThresholdLower": 2}},
         "algorithm.rolloutCorrection.rolloutRsThresholdLower",

@@ -95,6 +95,13 @@ def test_whitening_normalises_centred_rewards_over_the_batch(batch: list[list[fl
     assert values == pytest.approx([(value - mean) / (spread + 0.5) for value in centred], abs=1e-9)
 
 
+@given(st.lists(st.integers(-5, 5).map(float), min_size=2, max_size=8))
+def test_responses_without_siblings_are_whitened_over_the_batch(found: list[float]) -> None:
+    values = [value for (value,) in whitened_advantages([[reward] for reward in found], epsilon=0.5)]
+    expected = [(reward - fmean(found)) / (stdev(found) + 0.5) for reward in found]
+    assert values == pytest.approx(expected, abs=1e-9)
+
+
 @pytest.mark.parametrize("estimator", LOCAL)
 @given(batches)
 def test_a_group_s_advantages_do_not_depend_on_the_batch_around_it(

@@ -12,7 +12,8 @@ from longshore.api import names
 from longshore.api.mistakes import mistakes
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
-from longshore_cli.convert.mapping import EntryOutcome, Fields, ForeignSettings, Refused, System
+from longshore_cli.convert import places
+from longshore_cli.convert.mapping import EntryOutcome, Fields, ForeignSettings, Missing, Refused, System
 
 _SIMILAR: Final = 0.75
 """Unknown keys that are as alike to a known one are probably misspelt."""
@@ -38,6 +39,8 @@ class Conversion:
     """What is left for a person."""
     beside_learning: frozenset[str] = frozenset()
     """Keys among those left out that have no part in what is learned."""
+    missing: frozenset[str] = frozenset()
+    """Keys among those that prevent a job which only need a value."""
 
 
 @dataclass
@@ -54,6 +57,7 @@ class _Findings:
     prevented: dict[str, str] = field(default_factory=dict)
     to_do: list[str] = field(default_factory=list)
     beside_learning: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
 
 
 def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversion:
@@ -66,6 +70,7 @@ def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversi
             outcome = one.convert(settings)
         except Refused as refused:
             found.prevented[refused.key] = refused.reason
+            found.missing |= {refused.key} if isinstance(refused, Missing) else set()
             continue
         except OverflowError:
             found.prevented[one.keys[0]] = f"{', '.join(keys)} hold a number that is too large"
@@ -81,8 +86,9 @@ def convert(system: System, given: Mapping[str, Any], fixed: Fields) -> Conversi
         found.left_out,
         found.unknown,
         found.prevented,
-        tuple(dict.fromkeys(found.to_do)),
+        tuple(places.with_claim(line, fixed["spec.storage.claimName"]) for line in dict.fromkeys(found.to_do)),
         frozenset(found.beside_learning),
+        frozenset(found.missing),
     )
 
 
@@ -122,6 +128,10 @@ def _sort_the_rest(system: System, settings: ForeignSettings, found: _Findings) 
 
 
 def _guess(key: str, system: System) -> str:
+    section, _, name = key.rpartition(".")
+    moved = [one for one in system.known_keys() if one.startswith(f"{section}.") and one.endswith(f".{name}")]
+    if section and moved:
+        return f"did you mean {moved[0]}?"
     likeness = {one: _likeness(key, one) for one in system.known_keys() if "*" not in one}
     close = max(likeness, key=likeness.__getitem__)
     return f"did you mean {close}?" if likeness[close] >= _SIMILAR else ""
@@ -152,10 +162,19 @@ def _checked(found: _Findings, system: System) -> dict[str, Any] | None:
 
 
 def _key_of(path: str, found: _Findings, system: System) -> str:
-    """Return the key that decided a field, or that could have done so; the field itself where there is none."""
+    """Return the key that decided a field, or that could have done so; the field itself where there is none.
+
+    Of several keys, it is the one whose name is most like the field's.
+    """
     deciding = [keys for field, keys in found.sources.items() if _overlap(path, field)]
     deciding += [one.keys for one in system.entries if any(_overlap(path, field) for field in one.fields)]
-    return deciding[0][0] if deciding else path
+    name = path.rpartition(".")[2].lower()
+    return max(deciding[0], key=lambda key: _alike(name, key), default=path) if deciding else path
+
+
+def _alike(name: str, key: str) -> float:
+    own = key.rpartition(".")[2].replace("_", "").lower()
+    return difflib.SequenceMatcher(None, name, own).ratio()
 
 
 def _overlap(path: str, field: str) -> bool:

@@ -13,6 +13,14 @@ def checkpoints_to_keep(system: str) -> str:
     )
 
 
+def columns(prompt: str, answer: str) -> str:
+    """Return the sentence about the columns of rows: those of prompts and of reference answers."""
+    return (
+        f"See that spec.data.promptField ({prompt}) and answerField ({answer}) name columns of your rows: "
+        "`longshore check JOB --data FILE` tries them on a file."
+    )
+
+
 def weight_decay(decay: float, exempting: str | None) -> EntryOutcome:
     """Return the weight decay of every parameter; `exempting`: who leaves out biases and norms."""
     look = (

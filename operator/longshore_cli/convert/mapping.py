@@ -26,6 +26,10 @@ class Refused(Exception):
         self.reason = reason
 
 
+class Missing(Refused):
+    """A job needs the value of a key that is unset."""
+
+
 @dataclass(frozen=True)
 class ForeignSettings:
     """Keys and values of a configuration. What it leaves out has the other system's default."""
@@ -108,7 +112,7 @@ class ForeignSettings:
         """Return the value of a key that must be a positive whole number."""
         value = self.count(key)
         if value is None:
-            raise Refused(key, why)
+            raise Missing(key, why) if self[key] is None else Refused(key, why)
         return value
 
     def text(self, key: str) -> str | None:

@@ -26,10 +26,15 @@ def lines(found: Conversion, system: System, given: Mapping[str, Any], computed:
     if computed:
         yield "Not read, since only the program knows the values (add them as key=value):"
         yield from (f"  {one}{_instead(one, found, system)}." for one in computed)
-    if found.prevented:
+    if found.missing:
+        yield "Needed for a job (add it as key=value):"
+        yield from (f"  {key}: {reason}." for key, reason in found.prevented.items() if key in found.missing)
+    if found.prevented.keys() - found.missing:
         yield "No RLJob can do this:"
-        yield from (f"  {key}: {reason}." for key, reason in found.prevented.items())
-    elif found.to_do:
+        yield from (f"  {key}: {reason}." for key, reason in found.prevented.items() if key not in found.missing)
+    if found.prevented:
+        return
+    if found.to_do:
         yield "Still to do:"
         yield from (f"  {one}" for one in found.to_do)
 

@@ -32,6 +32,10 @@ _WHATEVER: Final = {
 """Arguments for which it is enough to know that they are set."""
 _OF_OPTIONS: Final = {"get_peft_config", "get_quantization_config"}
 """Functions of TRL that return None unless options of its command line ask for more."""
+_LOADERS: Final = {f"{owner}.from_pretrained" for owner in ("FastLanguageModel", "FastModel", "FastVisionModel")}
+_LOADED: Final = {"model_name": "model_name_or_path", "load_in_4bit": "load_in_4bit", "load_in_8bit": "load_in_8bit"}
+"""Arguments of these functions of Unsloth, the first of which may have no name, and TRL's keys for them."""
+_ADAPTER: Final = "get_peft_model"
 _ARGUMENTS: Final = "args"
 _REWARDS: Final = "reward_funcs"
 
@@ -59,10 +63,34 @@ def read(text: str, file: str) -> Script:
             if key == _REWARDS:
                 _reward_functions(value, bindings, found)
             elif key == _ARGUMENTS and _CONFIG not in calls:
-                found.computed.append(f"{key} = {ast.unparse(value)}, since the script does not call {_CONFIG}")
+                found.computed.append(
+                    f"{key} = {ast.unparse(value)}, since the script does not call {_CONFIG}: "
+                    "let it write that with to_json_string(), and convert the file"
+                )
             elif key not in _PASSED_ON:
                 _constant(key, value, bindings, found)
+    _unsloth(tree, bindings, found)
     return found
+
+
+def _unsloth(tree: ast.Module, bindings: Bindings, found: Script) -> None:
+    """Note the model and the adapter of a script of Unsloth or PEFT, which makes both before the trainer."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = ast.unparse(node.func)
+        if function.rpartition(".")[2] == _ADAPTER:
+            found.given["use_peft"] = True
+        elif function in _LOADERS:
+            arguments = dict(zip([*_LOADED][:1], node.args, strict=False)) | {
+                one.arg: one.value for one in node.keywords
+            }
+            for name, key in _LOADED.items():
+                if (value := arguments.get(name)) is not None and key not in found.given:
+                    _constant(key, value, bindings, found)
+            found.computed = [
+                one for one in found.computed if one != "model" or "model_name_or_path" not in found.given
+            ]
 
 
 def _calls(tree: ast.Module, bindings: Bindings, file: str) -> dict[str, ast.Call]:

@@ -58,10 +58,25 @@ def read(arguments: Sequence[str]) -> ForeignSource:
             _replace(setting.key, _of_option(setting), found)
         elif _is_override(setting):
             _override(setting, found)
+    if not found.given and files:
+        raise BadInput(_without_values(files[0], found), _AS_JSON)
     if not found.given:
         raise BadInput("There is nothing to convert.", "Name a file, or give settings as key=value.")
     computed = (one for one in found.computed if one.partition(":")[0] not in found.settings)
     return ForeignSource(found.given, tuple(computed))
+
+
+_AS_JSON: Final = (
+    "Let the script write its GRPOConfig with to_json_string() and convert that file, or give the settings as "
+    "key=value."
+)
+
+
+def _without_values(file: Path, found: _Found) -> str:
+    if not found.computed:
+        return f"{file} sets nothing."
+    keys = (re.split(r"[: ]", one, maxsplit=1)[0] for one in found.computed)
+    return f"{file} computes all that it configures ({', '.join(dict.fromkeys(keys))}), and scripts are not run."
 
 
 @dataclass(frozen=True)

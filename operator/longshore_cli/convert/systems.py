@@ -39,5 +39,6 @@ def job_name(given: Mapping[str, Any]) -> str:
     """Return a name that Kubernetes takes, made of that of the experiment."""
     texts = [str(given[key]) for key in _NAMED if given.get(key)]
     wanted = next((text for text in texts if "${" not in text), "converted")
-    name = re.sub(r"[^a-z0-9]+", "-", wanted.rstrip("/").rpartition("/")[2].lower()).lstrip("-0123456789")
+    name = re.sub(r"[^a-z0-9]+", "-", wanted.rstrip("/").rpartition("/")[2].lower()).strip("-")
+    name = f"run-{name}" if name[:1].isdigit() else name
     return name[: names.MAX_JOB_NAME_LENGTH].strip("-") or "converted"

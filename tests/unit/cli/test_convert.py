@@ -41,6 +41,8 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
         "actor_rollout_ref.actor.clip_ratio_hgh": "did you mean actor_rollout_ref.actor.clip_ratio_high?", "foo": "",
         "actor_rollout_ref.rollout.skip_all": "",
     }  # fmt: skip
+    moved = verl(actor_rollout_ref__actor__loss_mode="kl_cov").unknown
+    assert moved == {"actor_rollout_ref.actor.loss_mode": "did you mean actor_rollout_ref.actor.policy_loss.loss_mode?"}
     section = verl(actor_rollout_ref__actr__clip_ratio_high=0.28).unknown
     assert section == {
         "actor_rollout_ref.actr.clip_ratio_high": "did you mean actor_rollout_ref.actor.clip_ratio_high?"
@@ -51,7 +53,7 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
     ("found", "key", "message"),
     [
         (verl(algorithm__adv_estimator="gae"), "algorithm.adv_estimator", "it needs a critic"),
-        (verl(actor_rollout_ref__rollout__n=1), "actor_rollout_ref.rollout.n", "greater than or equal to 2, not 1"),
+        (verl(actor_rollout_ref__rollout__n=1), "actor_rollout_ref.rollout.n", "a single response is its own mean"),
         (verl(actor_rollout_ref__rollout__tensor_model_parallel_size=3),
          "actor_rollout_ref.rollout.tensor_model_parallel_size", "must divide workers.gpusPerPod"),
         (verl(actor_rollout_ref__actor__optim__lr="fast"), "actor_rollout_ref.actor.optim.lr", "valid number"),
@@ -60,7 +62,19 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
          "one turn"),
         (verl(reward_model__enable=True), "reward_model.enable", "a judge"),
         (trl(reward_model_name_or_path="a/b"), "reward_model_name_or_path", "a judge"),
-        (trl(loss_type="cispo"), "loss_type", "choose one of dapo"),
+        (trl(loss_type="sapo"), "loss_type", "choose one of dapo"),
+        (trl(loss_type="cispo", importance_sampling_level="sequence"), "importance_sampling_level", "of tokens"),
+        (verl(distillation__enabled=True), "distillation.enabled", "not from a teacher"),
+        (verl(trainer__val_only=True), "trainer.val_only", "a job trains"),
+        (verl(data__tool_config_path="tools.yaml"), "data.tool_config_path", "without tools"),
+        (verl(data__train_files=["a.parquet", "/d/b.pkl"]), "data.train_files", "/d/b.pkl: files .pkl are not read"),
+        (trl(dataset_name="rows.csv"), "dataset_name", "files .csv are not read"),
+        (verl(actor_rollout_ref__model__path="Qwen/Qwen2.5-VL-7B-Instruct"), "actor_rollout_ref.model.path", "vision"),
+        (trl(model_name_or_path="/models/llava-1.5"), "model_name_or_path", "vision"),
+        (verl(algorithm__adv_estimator="reinforce_plus_plus"), "algorithm.adv_estimator", "_baseline"),
+        (verl(actor_rollout_ref__actor__megatron__tensor_model_parallel_size=8, data__seed=1,
+              actor_rollout_ref__actor__megatron__pipeline_model_parallel_size=4),
+         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size", "must divide workers.gpusPerPod"),
         (trl(num_processes=None), "num_processes", "per process"),
         (trl(per_device_train_batch_size=3), "gradient_accumulation_steps", "no whole groups of 8"),
         (trl(max_completion_length=0), "max_completion_length", "responses need a limit"),
@@ -134,7 +148,8 @@ def test_the_system_and_the_name_follow_from_the_keys() -> None:
         system_of(other | {"data.shuffle": True})
     assert system_of(other, "verl") is VERL
     assert job_name({"trainer.experiment_name": "Qwen2_7b@function/RM_"}) == "rm"
-    assert job_name({"output_dir": "out/7B-run"}) == "b-run"
+    assert job_name({"output_dir": "out/7B-run"}) == "run-7b-run"
+    assert job_name({"trainer.experiment_name": "1.5b-16k-grpo"}) == "run-1-5b-16k-grpo"
     assert job_name({}) == "converted"
 
 
@@ -156,7 +171,7 @@ def test_the_manifest_goes_to_standard_output_and_everything_else_to_standard_er
 
 def test_the_whole_configuration_of_verl_is_only_what_its_pages_say(tmp_path: Path) -> None:
     """Keys of the parts that Longshore does not have are known by their sections."""
-    sections = ("critic.optim.lr", "actor_rollout_ref.actor.profiler.enable", "distillation.enabled", "ray_kwargs.x")
+    sections = ("critic.optim.lr", "actor_rollout_ref.actor.profiler.enable", "distillation.topk", "ray_kwargs.x")
     found = convert(VERL, VERL_RUN | dict.fromkeys(sections, 1), FIXED)
     assert set(sections) <= set(found.left_out)
     assert not found.unknown
@@ -167,20 +182,29 @@ def test_the_report_says_first_what_changes_the_result_and_is_short_about_all_el
     section = "actor_rollout_ref.rollout.multi_turn"
     off = {f"{section}.enable": False, f"{section}.max_user_turns": 3, f"{section}.format": "hermes"}
     changes = {"actor_rollout_ref.rollout.top_p": 0.9, "actor_rollout_ref.rollout.top_k": 5}
-    given_keys = VERL_RUN | others | {"trainer.val_only": True} | off | changes
+    given_keys = VERL_RUN | others | off | changes
     lines = list(report.lines(convert(VERL, given_keys, FIXED), VERL, given_keys, ()))
     first, beside = (next(n for n, line in enumerate(lines) if text in line) for text in ("may change", "no part in"))
     assert first == 1
     whole = "tokens are sampled from the whole distribution, or importance ratios would be wrong."
     for key, value in changes.items():
         assert f"  {key} = {value}: {whole}" in lines[first:beside]
-    assert "  trainer.val_only = True: a job trains." in lines[first:beside]
     shown = "critic.optim.x1 = 1, critic.optim.x2 = 2, critic.optim.x3 = 3 and 17 more"
     assert lines[beside + 1 : beside + 3] == [f"  {shown}: there is no critic.", f"  switched off: {section} (2 keys)."]
 
 
 def test_what_is_switched_on_is_reported_in_full() -> None:
-    given_keys = VERL_RUN | {"distillation.enabled": True, "distillation.topk": 32}
+    given_keys = VERL_RUN | {"algorithm.pf_ppo.enable": True, "algorithm.pf_ppo.weight_pow": 2}
     text = "\n".join(report.lines(convert(VERL, given_keys, FIXED), VERL, given_keys, ()))
-    assert "  distillation.enabled = True: there is no teacher." in text
+    assert "algorithm.pf_ppo.enable = True, algorithm.pf_ppo.weight_pow = 2: it belongs to use_pf_ppo." in text
     assert "switched off" not in text
+
+
+def test_values_that_a_job_only_lacks_are_asked_for() -> None:
+    given_keys = {**TRL_RUN, "dataset_name": None, "loss_type": "sapo"}
+    lines = list(report.lines(convert(TRL, given_keys, FIXED), TRL, given_keys, ()))
+    needed, impossible = (
+        lines.index(text) for text in ("Needed for a job (add it as key=value):", "No RLJob can do this:")
+    )
+    assert lines[needed + 1].startswith("  dataset_name: it is unset")
+    assert lines[impossible + 1].startswith("  loss_type: sapo")

@@ -164,7 +164,8 @@ def test_reward_functions_that_the_program_collects_are_its_own(write: Write) ->
 
 def test_a_script_whose_configuration_comes_from_elsewhere_says_so(write: Write) -> None:
     read = sources.read([str(write("GRPOTrainer(model='a/b', args=parsed)\n"))])
-    assert read.computed == ("args = parsed, since the script does not call GRPOConfig",)
+    (computed,) = read.computed
+    assert computed.startswith("args = parsed, since the script does not call GRPOConfig: let it write that")
     with pytest.raises(BadInput, match=r"has no call of GRPOConfig\(...\), .* which are read") as refused:
         sources.read([str(write("TrlParser((ScriptArguments, GRPOConfig))\n")), "num_processes=8"])
     assert refused.value.fix is not None and "YAML file" in refused.value.fix
@@ -235,3 +236,22 @@ def test_an_object_that_options_of_the_script_decide_is_named(write: Write, argu
     read = sources.read([str(script)])
     assert read.computed == (f"{argument} = {call}, which options of the script decide",)
     assert converted(script).job is not None
+
+
+def test_a_script_that_computes_everything_says_so(write: Write) -> None:
+    with pytest.raises(BadInput, match=r"train.py computes all that it configures \(model, args\)") as refused:
+        sources.read([str(write("def main(a, m):\n    GRPOTrainer(m, args=a).train()\n"))])
+    assert refused.value.fix is not None and "to_json_string()" in refused.value.fix
+
+
+def test_the_model_and_the_adapter_of_unsloth_are_noticed(write: Write) -> None:
+    script = (
+        "model, tokenizer = FastLanguageModel.from_pretrained(model_name='unsloth/Qwen3-4B', load_in_4bit=True)\n"
+        "model = FastLanguageModel.get_peft_model(model, r=32)\n"
+        "GRPOTrainer(model=model, args=GRPOConfig(max_steps=5))\n"
+    )
+    read = sources.read([str(write(script))])
+    assert read.given == {
+        "model_name_or_path": "unsloth/Qwen3-4B", "load_in_4bit": True, "use_peft": True, "max_steps": 5
+    }  # fmt: skip
+    assert read.computed == ()

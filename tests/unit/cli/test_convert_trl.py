@@ -203,3 +203,39 @@ def test_prompts_that_trl_cuts_are_left_out() -> None:
 def test_a_cap_of_an_older_version_may_be_one_of_tokens() -> None:
     found = trl(vllm_importance_sampling_cap=2.0)
     assert any("weight is above 2 are left out" in one for one in found.to_do)
+
+
+def test_cispo_has_weights_up_to_its_upper_epsilon() -> None:
+    algorithm = spec(trl(loss_type="cispo", epsilon_high=5.0))["algorithm"]
+    assert (algorithm["importanceSampling"], algorithm["importanceCap"]) == ("Truncated", 5.0)
+    assert "clipLow" not in algorithm and "rolloutCorrection" in algorithm
+
+
+def test_rewards_scaled_over_the_batch_are_reinforce_plus_plus_with_one_update() -> None:
+    found = trl(scale_rewards="batch")
+    assert spec(found)["algorithm"]["name"] == "ReinforcePlusPlus"
+    assert "deviation of centred rewards" in found.left_out["scale_rewards"]
+    assert spec(trl(scale_rewards="batch", steps_per_generation=2))["algorithm"]["name"] == "GRPO"
+
+
+def test_the_divisor_of_several_updates_is_said() -> None:
+    key = "loss_type = dapo (by default)"
+    assert "by their mean number of tokens" in trl(steps_per_generation=2).left_out[key]
+    assert key not in trl().left_out
+
+
+def test_token_weights_of_gspo_are_said_to_be_the_tokens_own() -> None:
+    key = "vllm_importance_sampling_mode"
+    assert "mean weight" in trl(**{key: "token_truncate"}, importance_sampling_level="sequence").left_out[key]
+    assert key not in trl(**{key: "token_truncate"}).left_out
+
+
+def test_keys_of_open_r1_about_prompts_are_fields_of_the_data() -> None:
+    data = spec(trl(chat_template="{{ messages }}", system_prompt="think", dataset_prompt_column="problem"))["data"]
+    assert data["chat"] == {"template": "{{ messages }}", "systemPrompt": "think"}
+    assert data["promptField"] == "problem"
+
+
+def test_an_epsilon_of_ten_is_converted() -> None:
+    algorithm = spec(trl(epsilon=10.0))["algorithm"]
+    assert (algorithm["clipLow"], algorithm["clipHigh"]) == (10.0, 10.0)

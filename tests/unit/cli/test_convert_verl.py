@@ -86,7 +86,9 @@ def test_verls_older_configuration_for_megatron_chooses_it() -> None:
         trainer = spec(convert(VERL, VERL_RUN | sizes | {"--config-name": name}, FIXED))["trainer"]
         assert trainer["backend"] == "Megatron"
         assert (trainer["tensorParallelSize"], trainer["pipelineParallelSize"]) == (2, 2)
-    without = convert(VERL, VERL_RUN | sizes, FIXED)
+    for chosen in ({}, {"--config-name": "dapo_megatron_trainer"}):
+        assert spec(convert(VERL, VERL_RUN | sizes | chosen, FIXED))["trainer"]["backend"] == "Megatron"
+    without = convert(VERL, VERL_RUN | sizes | {"actor_rollout_ref.actor.strategy": "fsdp"}, FIXED)
     assert all("set model_engine=megatron" in without.left_out[key] for key in sizes)
 
 
@@ -112,7 +114,7 @@ def test_a_reward_function_stays_as_it_is() -> None:
 def test_a_path_is_below_the_storage_and_to_be_copied() -> None:
     found = verl(actor_rollout_ref__model__path="/mnt/models/Qwen2.5-7B/")
     assert spec(found)["model"]["path"] == "models/Qwen2.5-7B"
-    assert any("longshore put CLAIM /mnt/models/Qwen2.5-7B/ models/Qwen2.5-7B" in one for one in found.to_do)
+    assert any("longshore put shared /mnt/models/Qwen2.5-7B/ models/Qwen2.5-7B" in one for one in found.to_do)
 
 
 def test_files_of_the_same_name_stay_apart() -> None:
@@ -402,3 +404,47 @@ def test_what_the_page_of_losses_cannot_match_is_said() -> None:
     assert "actor_rollout_ref.actor.clip_ratio" not in clipped.left_out, "nobody has set it"
     both = verl(**VERL_GSPO, algorithm__norm_adv_by_std_in_grpo=False)
     assert "algorithm.norm_adv_by_std_in_grpo" in both.prevented
+
+
+def test_a_file_that_is_named_twice_weighs_twice() -> None:
+    sources = spec(verl(data__train_files=["/d/a.parquet", "/d/a.parquet", "/d/b.parquet"]))["data"]["sources"]
+    assert [one.get("weight", 1) for one in sources] == [2, 1]
+
+
+def test_fully_asynchronous_training_names_the_batch_of_a_step() -> None:
+    given = {
+        "data__train_batch_size": 0, "async_training__trigger_parameter_sync_step": 4,
+        "rollout__total_rollout_steps": 10_240, "trainer__total_training_steps": None,
+    }  # fmt: skip
+    reason = verl(**given).prevented["data.train_batch_size"]
+    assert "fully asynchronous" in reason and "data.train_batch_size=1024" in reason
+    assert spec(verl(**given | {"data__train_batch_size": 1024}))["algorithm"]["steps"] == 10
+
+
+def test_cispo_is_truncated_weights_without_a_clip() -> None:
+    found = verl(**{f"{ACTOR}policy_loss__loss_mode": "cispo", f"{ACTOR}clip_ratio_high": 4.0})
+    algorithm = spec(found)["algorithm"]
+    assert (algorithm["importanceSampling"], algorithm["importanceCap"]) == ("Truncated", 5.0)
+    assert "actor_rollout_ref.actor.clip_ratio_low = 0.2" in found.left_out
+
+
+def test_a_single_response_is_reinforce_plus_plus_without_baseline() -> None:
+    alone = {"algorithm__adv_estimator": "reinforce_plus_plus", "actor_rollout_ref__rollout__n": 1,
+             f"{ACTOR}ppo_mini_batch_size": 1024}  # fmt: skip
+    algorithm = spec(verl(**alone))["algorithm"]
+    assert (algorithm["name"], algorithm["responsesPerPrompt"]) == ("ReinforcePlusPlus", 1)
+
+
+def test_a_column_of_images_is_not_beside_what_is_learned() -> None:
+    key = "data.image_key"
+    assert key in verl(data__image_key="images").same
+    found = verl(data__image_key="pictures")
+    assert key in found.left_out and key not in found.beside_learning
+
+
+def test_rejected_tokens_of_gspo_are_said_to_stay_in_its_means() -> None:
+    key = "algorithm.rollout_correction.rollout_rs"
+    rejecting = {"algorithm__rollout_correction__rollout_rs": "token_k1",
+                 "algorithm__rollout_correction__rollout_rs_threshold": "0.5_2.0"}  # fmt: skip
+    assert "verl's GSPO takes it out" in verl(**VERL_GSPO, **rejecting).left_out[key]
+    assert key not in verl(**rejecting).left_out

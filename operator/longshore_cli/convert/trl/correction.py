@@ -41,6 +41,8 @@ def correction(settings: ForeignSettings) -> EntryOutcome:
         lost[f"{_CORRECTION}_clip_min"] = "truncated weights have no least value"
     look = (f"Look at {ALGORITHM}.rolloutCorrection: {key} is unset, so responses whose weight is above {cap:g} are "
             "left out, as in TRL; older versions cut weights of tokens.")  # fmt: skip
+    if is_gspo(settings) and weights == "Token":
+        lost[key] = "a weight is for the gradient of its own token, and in TRL all of a response have its mean weight"
     return EntryOutcome(
         {f"{ALGORITHM}.rolloutCorrection": {"rolloutIs": weights, "rolloutRs": rejection} | bounds},
         lost,

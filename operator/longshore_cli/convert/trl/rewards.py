@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from longshore_cli.convert.mapping import EntryOutcome, Fields, ForeignSettings, Refused, entry
+from longshore_cli.convert.mapping import EntryOutcome, Fields, ForeignSettings, Missing, Refused, entry
 from longshore_cli.convert.trl.objective import ALGORITHM, response_tokens
 
 _FUNCTIONS: Final = "spec.reward.functions"
@@ -48,7 +48,7 @@ def rewards(settings: ForeignSettings) -> EntryOutcome:
         raise Refused(_REWARD_MODEL, _NO_NUMBERS)
     names = settings.texts("reward_funcs")
     if not names:
-        raise Refused("reward_funcs", "it is unset, and a job needs rewards: name functions as module.function")
+        raise Missing("reward_funcs", "it is unset, and a job needs rewards: name functions as module.function")
     weights = _weights(settings, len(names))
     functions: list[dict[str, Any]] = []
     to_do: list[str] = []

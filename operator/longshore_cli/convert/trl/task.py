@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from longshore_cli.convert import places
-from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, entry
+from longshore_cli.convert import left_to_do, places
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
 from longshore_cli.convert.trl.objective import ALGORITHM, response_tokens
 from longshore_cli.convert.trl.rewards import rewards
 
@@ -16,8 +16,8 @@ _MAIN: Final = "main"
 def model(settings: ForeignSettings) -> EntryOutcome:
     name = settings.text("model_name_or_path") or settings.text("model")
     if name is None:
-        raise Refused("model_name_or_path", "it is unset, and a job needs a model")
-    found, revision = places.model(name), settings.text("model_revision")
+        raise Missing("model_name_or_path", "it is unset, and a job needs a model")
+    found, revision = places.model(name, "model_name_or_path"), settings.text("model_revision")
     if revision is None:
         return found
     if "spec.model.hub" in found.fields:
@@ -33,10 +33,12 @@ def model(settings: ForeignSettings) -> EntryOutcome:
 def data(settings: ForeignSettings) -> EntryOutcome:
     name, config = settings.text("dataset_name"), settings.text("dataset_config")
     if name is None:
-        raise Refused("dataset_name", "it is unset, and a job needs data")
+        raise Missing(
+            "dataset_name", "it is unset, and a job needs data: a name of the Hub, or a file to copy with put"
+        )
     split: dict[str, Any] = {"spec.data.split": settings.text("dataset_train_split") or "train"}
     if not places.is_repository(name):
-        found = places.data([name])
+        found = places.data([name], "dataset_name")
         return EntryOutcome(found.fields | split, to_do=found.to_do)
     return EntryOutcome({"spec.data.hub": name} | ({"spec.data.config": config} if config else {}) | split)
 
@@ -74,4 +76,25 @@ def chat(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {})
 
 
-ENTRIES: Final[tuple[MappingEntry, ...]] = (model, data, lengths, chat, rewards)
+_COLUMN: Final = "dataset_prompt_column"
+
+
+@entry([_COLUMN], ["spec.data.promptField"], "a key of open-r1; unset: `prompt`")
+def columns(settings: ForeignSettings) -> EntryOutcome:
+    column = settings.text(_COLUMN)
+    return EntryOutcome(
+        {"spec.data.promptField": column} if column else {},
+        to_do=(left_to_do.columns(column or "prompt", "solution with accuracy_reward"),),
+    )
+
+
+ENTRIES: Final[tuple[MappingEntry, ...]] = (
+    model,
+    data,
+    columns,
+    lengths,
+    chat,
+    direct("chat_template", "spec.data.chat.template", "a key of open-r1"),
+    direct("system_prompt", "spec.data.chat.systemPrompt", "a key of open-r1"),
+    rewards,
+)

@@ -57,7 +57,13 @@ def correction(settings: ForeignSettings) -> EntryOutcome:
         if fields["rolloutRs"] != "None":
             raise Refused(_RS, "it comes on top of the two bounds of rollout_is_threshold, and a job rejects once")
         fields |= _rejecting(rejection, *_bounds(settings, rejection))
-    return EntryOutcome({f"{ALGORITHM}.rolloutCorrection": fields})
+    lost = {}
+    if is_gspo and rejection is not None and fields["rolloutRs"] == "Token":
+        lost[_RS] = (
+            "a rejected token has weight 0 and stays in the means over its response; verl's GSPO takes it out of them, "
+            "which changes ratio and loss of every response with one"
+        )
+    return EntryOutcome({f"{ALGORITHM}.rolloutCorrection": fields}, lost)
 
 
 def _bypassed(settings: ForeignSettings, weights: _Weights | None, *, is_gspo: bool) -> EntryOutcome:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
 from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, ROLLOUT
 
 _ESTIMATORS: Final = {
@@ -18,7 +18,9 @@ _WHITENING: Final = (
     "ReinforcePlusPlus divides centred rewards by their deviation over responses; verl does so over tokens, where long "
     "responses weigh more, and subtracts their mean"
 )
+_ALONE: Final = "reinforce_plus_plus"
 _FILTER: Final = "algorithm.filter_groups.enable"
+_LOSS: Final = f"{ACTOR}.policy_loss.loss_mode"
 _DISPATCH: Final = "data.gen_batch_size"
 """Prompts that verl starts with at a time."""
 
@@ -28,8 +30,8 @@ _DISPATCH: Final = "data.gen_batch_size"
      f"{ACTOR}.policy_loss.loss_mode"],
     [f"{ALGORITHM}.name"],
     "`grpo` is GRPO, with `loss_mode: gspo` GSPO, and without division by the deviation DrGRPO; `rloo` is RLOO; "
-    "`reinforce_plus_plus_baseline` is ReinforcePlusPlus; `*_vectorized` are the same. Each has one way to add up "
-    "token losses",
+    "`reinforce_plus_plus_baseline` is ReinforcePlusPlus, and so is `reinforce_plus_plus` with `n: 1`; "
+    "`*_vectorized` are the same. Each has one way to add up token losses",
     algorithm__adv_estimator=_WITH_CRITIC,
     algorithm__norm_adv_by_std_in_grpo=True,
     actor_rollout_ref__actor__loss_agg_mode="token-mean",
@@ -37,11 +39,16 @@ _DISPATCH: Final = "data.gen_batch_size"
 )  # fmt: skip
 def objective(settings: ForeignSettings) -> EntryOutcome:
     estimator, loss = settings.text("algorithm.adv_estimator"), settings.text(f"{ACTOR}.policy_loss.loss_mode")
+    if estimator == _ALONE and settings.number(f"{ROLLOUT}.n") == 1:
+        estimator = f"{_ALONE}_baseline"  # With one response, both are centred in the batch.
+    if estimator == _ALONE:
+        why = f"with several responses of a prompt, the baseline is that of the group: choose {_ALONE}_baseline"
+        raise Refused("algorithm.adv_estimator", f"{estimator}: {why}")
     if estimator not in _ESTIMATORS:
         why = "it needs a critic, and there is none" if estimator == _WITH_CRITIC else "it is not available"
         raise Refused("algorithm.adv_estimator", f"{estimator}: {why}; choose one of {', '.join(_ESTIMATORS)}")
-    if loss not in ("vanilla", "gspo"):
-        raise Refused(f"{ACTOR}.policy_loss.loss_mode", f"{loss} is not available; choose vanilla or gspo")
+    if loss not in ("vanilla", "gspo", "cispo"):
+        raise Refused(f"{ACTOR}.policy_loss.loss_mode", f"{loss} is not available; choose vanilla, gspo or cispo")
     name = _ESTIMATORS[estimator]
     if name == "GRPO" and not settings.flag("algorithm.norm_adv_by_std_in_grpo"):
         name = "DrGRPO"
@@ -74,6 +81,25 @@ def divisor(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome(lost={f"{_DIVISOR} = null (by default)": why})
 
 
+_BATCH: Final = "data.train_batch_size"
+_ASYNC: Final = ("require_batches", "trigger_parameter_sync_step")
+
+
+def prompts_per_step(settings: ForeignSettings) -> int:
+    """Return the prompts of a step; fully asynchronous training has none."""
+    if settings.number(_BATCH) != 0:
+        return settings.wanted(_BATCH, "a step needs prompts")
+    prompts = settings.wanted(f"{ACTOR}.ppo_mini_batch_size", "an update needs prompts")
+    for name, default in zip(_ASYNC, (1, 4), strict=True):
+        prompts *= settings.count(f"async_training.{name}") or default
+    raise Missing(
+        _BATCH,
+        "0 belongs to fully asynchronous training of verl, where engines never wait, and a job has rounds: give the "
+        f"prompts between two transfers of weights, here {_BATCH}={prompts} (ppo_mini_batch_size * "
+        f"{' * '.join(_ASYNC)})",
+    )
+
+
 @entry(
     ["data.train_batch_size", "data.gen_batch_size", f"{ACTOR}.ppo_mini_batch_size"],
     [f"{ALGORITHM}.promptsPerStep", f"{ALGORITHM}.promptsPerUpdate"],
@@ -82,7 +108,7 @@ def divisor(settings: ForeignSettings) -> EntryOutcome:
     actor_rollout_ref__actor__ppo_mini_batch_size=256,
 )
 def batch(settings: ForeignSettings) -> EntryOutcome:
-    prompts = settings.wanted("data.train_batch_size", "a step needs prompts")
+    prompts = prompts_per_step(settings)
     per_update = settings.wanted(f"{ACTOR}.ppo_mini_batch_size", "an update needs prompts")
     fields = {f"{ALGORITHM}.promptsPerStep": prompts}
     if per_update != prompts:
@@ -96,9 +122,10 @@ def batch(settings: ForeignSettings) -> EntryOutcome:
 
 
 @entry(
-    ["trainer.total_training_steps", "trainer.total_epochs", "num_rows"],
+    ["trainer.total_training_steps", "trainer.total_epochs", "num_rows", "rollout.total_rollout_steps"],
     [f"{ALGORITHM}.steps"],
-    "`total_training_steps`, or else epochs times whole batches, for which `num_rows=N` gives the size of the data",
+    "`total_training_steps`, or else `total_rollout_steps` prompts of fully asynchronous training, or else epochs "
+    "times whole batches, for which `num_rows=N` gives the size of the data",
     trainer__total_epochs=30,
 )
 def steps(settings: ForeignSettings) -> EntryOutcome:
@@ -106,14 +133,14 @@ def steps(settings: ForeignSettings) -> EntryOutcome:
     epochs = settings.wanted("trainer.total_epochs", "a job needs an end")
     if total is not None:
         return EntryOutcome({f"{ALGORITHM}.steps": total}, to_do=_until(settings, total, epochs, rows))
+    if (sampled := settings.count("rollout.total_rollout_steps")) is not None:
+        return EntryOutcome({f"{ALGORITHM}.steps": max(1, sampled // prompts_per_step(settings))})
     if rows is None:
-        raise Refused(
+        raise Missing(
             "trainer.total_training_steps",
             f"it is unset, and {epochs} epochs are a number of steps only with the size of the data: add num_rows=N",
         )
-    return EntryOutcome(
-        {f"{ALGORITHM}.steps": epochs * (rows // settings.wanted("data.train_batch_size", "a step needs prompts"))}
-    )
+    return EntryOutcome({f"{ALGORITHM}.steps": epochs * (rows // prompts_per_step(settings))})
 
 
 _RESPONSE: Final = "data.max_response_length"
@@ -137,7 +164,7 @@ def response_tokens(settings: ForeignSettings) -> EntryOutcome:
 
 def _until(settings: ForeignSettings, total: int, epochs: int, rows: int | None) -> tuple[str, ...]:
     """Return what is left to do where verl may end earlier than after all steps: it ends with its epochs, too."""
-    prompts = settings.wanted("data.train_batch_size", "a step needs prompts")
+    prompts = prompts_per_step(settings)
     most = None if rows is None else epochs * (rows // prompts)
     if "trainer.total_epochs" not in settings.given or (most is not None and most >= total):
         return ()
@@ -162,8 +189,9 @@ def kl_loss(settings: ForeignSettings) -> EntryOutcome:
 
 @entry(
     [f"{ACTOR}.clip_ratio", f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"],
-    [f"{ALGORITHM}.clipLow", f"{ALGORITHM}.clipHigh"],
-    "`clip_ratio` counts only where the other two are null, as in verl",
+    [f"{ALGORITHM}.clipLow", f"{ALGORITHM}.clipHigh", f"{ALGORITHM}.importanceSampling", f"{ALGORITHM}.importanceCap"],
+    "`clip_ratio` counts only where the other two are null, as in verl. With `loss_mode: cispo` weights are "
+    "Truncated at 1 + `clip_ratio_high`",
     actor_rollout_ref__actor__clip_ratio=0.2,
 )
 def clipping(settings: ForeignSettings) -> EntryOutcome:
@@ -177,15 +205,25 @@ def clipping(settings: ForeignSettings) -> EntryOutcome:
     is_used = any(key in given and settings[key] is None for key in ends.values())
     lost = {f"{ACTOR}.clip_ratio": "verl clips by clip_ratio_low and clip_ratio_high, which are 0.2 unless set"}
     is_same = f"{ACTOR}.clip_ratio" not in given or both in (None, *fields.values())
-    return EntryOutcome(fields, {} if is_used or is_same else lost)
+    lost = {} if is_used or is_same else lost
+    if settings.text(_LOSS) != "cispo":
+        return EntryOutcome(fields, lost)
+    low, high = (value or 0.0 for value in fields.values())
+    if low < 1:
+        lost |= {
+            f"{ACTOR}.clip_ratio_low = {low:g}": "weights of tokens have no lower bound, as with 1 or more in verl"
+        }
+    return EntryOutcome(
+        {f"{ALGORITHM}.importanceSampling": "Truncated", f"{ALGORITHM}.importanceCap": 1.0 + high}, lost
+    )
 
 
 _DUAL: Final = f"{ACTOR}.clip_ratio_c"
 
 
-@entry([_DUAL], [], "there is no dual clip for negative advantages; in verl, GSPO has none either")
+@entry([_DUAL], [], "there is no dual clip for negative advantages; in verl, GSPO and CISPO have none either")
 def dual_clip(settings: ForeignSettings) -> EntryOutcome:
-    if settings.text(f"{ACTOR}.policy_loss.loss_mode") == "gspo":
+    if settings.text(_LOSS) in ("gspo", "cispo"):
         return EntryOutcome()
     key = _DUAL if settings[_DUAL] is not None else f"{_DUAL} = 3.0 (by default)"
     return EntryOutcome(lost={key: "there is no dual clip for negative advantages"})

@@ -4,7 +4,7 @@ from typing import Final
 
 from longshore_cli.convert import left_to_do
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
-from longshore_cli.convert.verl.objective import steps
+from longshore_cli.convert.verl.objective import prompts_per_step, steps
 from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, MODEL, OPTIM
 from longshore_cli.convert.verl.trainer import uses_megatron
 
@@ -25,7 +25,7 @@ def warmup(settings: ForeignSettings) -> EntryOutcome:
 
 
 def _updates_per_step(settings: ForeignSettings) -> int:
-    prompts = settings.wanted("data.train_batch_size", "a step needs prompts")
+    prompts = prompts_per_step(settings)
     per_update = settings.wanted(f"{ACTOR}.ppo_mini_batch_size", "an update needs prompts")
     return max(1, prompts // per_update) * (settings.count(f"{ACTOR}.ppo_epochs") or 1)
 

@@ -3,10 +3,10 @@
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from longshore_cli.convert import places
-from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, direct, entry
+from longshore_cli.convert import left_to_do, places
+from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
 from longshore_cli.convert.verl.objective import overlong, response_tokens
-from longshore_cli.convert.verl.sections import ALGORITHM, MODEL, ROLLOUT
+from longshore_cli.convert.verl.sections import ALGORITHM, MODEL, ROLLOUT, named
 
 
 @entry(
@@ -17,8 +17,8 @@ from longshore_cli.convert.verl.sections import ALGORITHM, MODEL, ROLLOUT
 def model(settings: ForeignSettings) -> EntryOutcome:
     name = settings.text(f"{MODEL}.path")
     if name is None:
-        raise Refused(f"{MODEL}.path", "it is unset, and a job needs a model")
-    return places.model(name)
+        raise Missing(f"{MODEL}.path", "it is unset, and a job needs a model")
+    return places.model(name, f"{MODEL}.path")
 
 
 _PADDED: Final = f"{ROLLOUT}.prompt_length"
@@ -49,8 +49,8 @@ def lengths(settings: ForeignSettings) -> EntryOutcome:
 def data(settings: ForeignSettings) -> EntryOutcome:
     files = settings.texts("data.train_files")
     if not files:
-        raise Refused("data.train_files", "it is unset, and a job needs data")
-    return places.data(files)
+        raise Missing("data.train_files", "it is unset, and a job needs data")
+    return places.data(files, "data.train_files")
 
 
 @entry(
@@ -65,6 +65,13 @@ def chat(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome(fields | ({"spec.data.chat.templateArguments": arguments} if arguments else {}))
 
 
+@entry(["data.prompt_key"], ["spec.data.promptField"], "", data__prompt_key="prompt")
+def columns(settings: ForeignSettings) -> EntryOutcome:
+    column = settings.text("data.prompt_key") or "prompt"
+    look = left_to_do.columns(column, "reward_model.ground_truth")
+    return EntryOutcome({"spec.data.promptField": column}, to_do=(look,))
+
+
 _REWARDS: Final = ("reward.custom_reward_function", "custom_reward_function")
 _REWARD_MODELS: Final = ("reward.reward_model.enable", "reward_model.enable")
 _SPREAD: Final = (
@@ -74,16 +81,38 @@ _SPREAD: Final = (
 _TURNS: Final = f"{ROLLOUT}.multi_turn.enable"
 _AGENT: Final = f"{ROLLOUT}.agent.default_agent_loop"
 _AGENTS: Final = f"{ROLLOUT}.agent.agent_loop_config_path"
+_TOOLS: Final = (
+    *named(f"{ROLLOUT}.multi_turn", "tool_config_path function_tool_path interaction_config_path"),
+    "data.tool_config_path", "data.function_tool_path",
+)  # fmt: skip
 _ONE_TURN: Final = "a response is one turn"
 
 
-@entry([_TURNS, _AGENT, _AGENTS], [], "false, `single_turn_agent` and null: a response is one turn")
+@entry([_TURNS, _AGENT, _AGENTS, *_TOOLS], [], "false, `single_turn_agent` and null: a response is one turn")
 def turns(settings: ForeignSettings) -> EntryOutcome:
     if settings.flag(_TURNS):
         raise Refused(_TURNS, _ONE_TURN)
     for key, single in ((_AGENT, "single_turn_agent"), (_AGENTS, None)):
         if settings[key] not in (None, single):
             raise Refused(key, f"{settings[key]}: {_ONE_TURN}, and there are no agents")
+    for key in _TOOLS:
+        if settings[key]:
+            raise Refused(key, f"{settings[key]}: {_ONE_TURN}, without tools and without a partner: set it to null")
+    return EntryOutcome()
+
+
+_TEACHER: Final = "distillation.enabled"
+_ONLY_EVALUATES: Final = "trainer.val_only"
+
+
+@entry([_TEACHER, _ONLY_EVALUATES], [], "false: a job trains, on its rewards alone")
+def other_work(settings: ForeignSettings) -> EntryOutcome:
+    if settings.flag(_TEACHER):
+        raise Refused(
+            _TEACHER, "a job learns from rewards, and not from a teacher: set it to false to convert the rest"
+        )
+    if settings.flag(_ONLY_EVALUATES):
+        raise Refused(_ONLY_EVALUATES, "a job trains: set it to false to convert the rest")
     return EntryOutcome()
 
 
@@ -117,9 +146,10 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     model,
     lengths,
     data,
-    direct("data.prompt_key", "spec.data.promptField", default="prompt"),
+    columns,
     direct("data.reward_fn_key", "spec.data.domainField", "domains choose reward functions", default="data_source"),
     chat,
     turns,
+    other_work,
     rewards,
 )

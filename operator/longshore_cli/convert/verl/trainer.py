@@ -26,14 +26,20 @@ def workers(settings: ForeignSettings) -> EntryOutcome:
 
 COMPOSED: Final = "files that are composed are not read: convert what `--cfg job --resolve` of verl prints"
 _CONFIG: Final = "--config-name"
-_OF_VERL: Final = {None: None, "ppo_trainer": None, "ppo_megatron_trainer": "megatron"}
-"""Configurations that verl comes with, and the engine that they choose."""
+_OF_VERL: Final = (None, "ppo_trainer", "ppo_megatron_trainer")
+"""Configurations that verl comes with."""
+_MEGATRON: Final = "megatron"
 
 
 def uses_megatron(settings: ForeignSettings) -> bool:
-    """Return whether verl trains with Megatron."""
-    chosen = (settings[f"{ACTOR}.strategy"], settings["model_engine"], _OF_VERL.get(_config(settings)))
-    return "megatron" in chosen
+    """Return whether verl trains with Megatron.
+
+    Only its configurations for Megatron, which have the word in their names, have sizes of Megatron.
+    """
+    if _MEGATRON in (settings[f"{ACTOR}.strategy"], settings["model_engine"]) or _MEGATRON in (_config(settings) or ""):
+        return True
+    is_open = settings.given.get(f"{ACTOR}.strategy") is None and settings["model_engine"] is None
+    return is_open and any((settings.count(f"{MEGATRON}.{name}_parallel_size") or 1) > 1 for name in _SIZES)
 
 
 def _config(settings: ForeignSettings) -> str | None:
@@ -45,8 +51,8 @@ def _config(settings: ForeignSettings) -> str | None:
      *(f"{MEGATRON}.{name}_parallel_size" for name in _SIZES)],
     ["spec.trainer.backend", "spec.trainer.fsdpSize", "spec.trainer.tensorParallelSize",
      "spec.trainer.pipelineParallelSize", "spec.trainer.contextParallelSize"],
-    "Torch for FSDP, Megatron for Megatron, which `ppo_megatron_trainer` chooses too. A replica lies inside one pod, "
-    "so FSDP over more GPUs becomes FSDP over those of a pod",
+    "Torch for FSDP, Megatron for Megatron, which sizes above 1 and `*megatron*` configurations choose too. A "
+    "replica lies inside one pod, so FSDP over more GPUs becomes FSDP over those of a pod",
     actor_rollout_ref__actor__strategy="fsdp",
     actor_rollout_ref__actor__fsdp_config__fsdp_size=-1,
 )  # fmt: skip

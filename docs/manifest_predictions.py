@@ -21,7 +21,6 @@ from longshore_cli.simulate.variants import with_strategy
 MANIFESTS: Final = Path(__file__).parents[1] / "manifests"
 _COMMAND: Final = re.compile(r"^#   (longshore simulate .*)$", re.MULTILINE)
 _LINE: Final = re.compile(r"^# Predicted:.*$", re.MULTILINE)
-_FIGURES: Final = re.compile(r"([\d,.]+) s a step on (\d+) GPUs, ([\d,.]+) GPU hours .*; ([\d.]+) times")
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,6 @@ class HeaderPrediction:
 def predicting() -> list[Path]:
     """Manifests with a prediction."""
     return [path for path in sorted(MANIFESTS.glob("*.yaml")) if _LINE.search(path.read_text(encoding="utf-8"))]
-
-
-def written(manifest: Path) -> HeaderPrediction:
-    """The prediction in a header."""
-    found = _FIGURES.search(manifest.read_text(encoding="utf-8"))
-    assert found is not None, f"{manifest.name} has no figures: run `make predictions`"
-    step_s, num_gpus, gpu_hours, speedup = (float(group.replace(",", "")) for group in found.groups())
-    return HeaderPrediction(step_s, int(num_gpus), gpu_hours, speedup)
 
 
 def predicted(manifest: Path) -> HeaderPrediction:

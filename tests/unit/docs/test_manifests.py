@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from docs.manifest_predictions import MANIFESTS, predicted, predicting, written
+from docs.manifest_predictions import MANIFESTS, predicted, predicting
 
 from longshore.checks.memory import ModelSize, memory_mistakes
 from longshore.checks.result import CheckOutcome
@@ -11,8 +11,6 @@ from longshore.policy.long_round_updates import expected_updates
 from longshore_cli.check import run
 from longshore_cli.simulate.inputs import read_job
 
-_TOLERANCE = 0.05
-"""Of a prediction in a header: a change of the simulator that moves it further is worth writing it again."""
 _QWEN2_5_32B = ModelSize(32_763_876_352, 64, 5120, 27648, 152064, 8, 128, is_tied=False)
 _PAPERS = ["april", "rolloutpipe", "rollpacker-14b", "rollpacker-32b", "rollpacker-7b"]
 
@@ -47,8 +45,5 @@ def test_the_experiments_of_the_papers_have_a_prediction() -> None:
 @pytest.mark.parametrize("name", _PAPERS)
 def test_a_header_predicts_what_the_simulator_does(name: str) -> None:
     manifest = MANIFESTS / f"{name}.yaml"
-    in_header, found = written(manifest), predicted(manifest)
-    assert in_header.num_gpus == found.num_gpus
-    for figure in ("step_s", "gpu_hours", "speedup"):
-        message = f"{figure} in the header of {manifest.name} is stale: run `make predictions`"
-        assert getattr(in_header, figure) == pytest.approx(getattr(found, figure), rel=_TOLERANCE), message
+    line = predicted(manifest).line(read_job(manifest, "simulated").spec.algorithm.steps)
+    assert line in manifest.read_text(encoding="utf-8").splitlines(), "run `make predictions`"

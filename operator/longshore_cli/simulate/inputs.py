@@ -131,7 +131,7 @@ def _checked(document: Json, where: str) -> RLJob:
 
 
 def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:
-    """Return recorded lengths, with prompts as long as they would be without a trace, which has none."""
+    """Return recorded lengths; where the trace has no lengths of prompts, these are as long as without one."""
     if options.lengths is not None:
         trace = read_trace(options.lengths, spec)
     elif options.source is None:
@@ -140,6 +140,8 @@ def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:
         trace = recorded_trace(options.source.lengths.groups, spec.algorithm.max_response_tokens)
     else:
         raise BadInput(f"--from: no response of {options.source.job} has finished in the recorded rounds.")
+    if trace.lengths.prompts:
+        return trace
     return replace(trace, lengths=replace(trace.lengths, prompts=(mean_prompt_tokens(spec),)))
 
 

@@ -1,12 +1,13 @@
 """What a simulation assumes, in sentences."""
 
 from collections.abc import Iterator
-from statistics import median
+from statistics import fmean, median
 
 from longshore.api.reward import Reward
 from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
-from longshore.sim.traces import NUM_TOKENS, PROMPT, LengthTrace
+from longshore.sim.job import mean_prompt_tokens
+from longshore.sim.traces import NUM_TOKENS, PROMPT, PROMPT_TOKENS, LengthTrace
 from longshore_cli import format as fmt
 from longshore_cli.simulate.inputs import Inputs, RecordedJob
 from longshore_cli.simulate.variants import StrategyVariant, num_training_gpus, total_gpus
@@ -47,14 +48,14 @@ def lengths_note(inputs: Inputs) -> str:
     longest = inputs.spec.algorithm.max_response_tokens
     if inputs.trace is None:
         return (
-            f"Lengths: a long-tailed default scaled to maxResponseTokens, {longest:,}; "
-            "pass recorded ones with --lengths."
+            f"Lengths: a long-tailed default scaled to maxResponseTokens, {longest:,}, and prompts of "
+            f"{fmt.count(mean_prompt_tokens(inputs.spec), 'token')}; pass recorded ones with --lengths."
         )
     trace = inputs.trace
     tokens = [length for group in trace.lengths.responses for length in group]
     return (
         f"Lengths: {fmt.count(trace.num_responses, 'recorded response')} to {fmt.count(trace.num_prompts, 'prompt')}, "
-        f"median {median(tokens):,.0f}, longest {max(tokens):,}."
+        f"median {median(tokens):,.0f}, longest {max(tokens):,}; prompts of {fmean(trace.lengths.prompts):,.0f} tokens."
     )
 
 
@@ -67,7 +68,7 @@ def trace_notes(trace: LengthTrace, spec: RLJobSpec) -> Iterator[str]:
         size = spec.algorithm.responses_per_prompt
         yield f"The trace has no column {PROMPT}: every {size} rows count as the responses of one prompt."
     if trace.ignored_columns:
-        yield f"Only {NUM_TOKENS} and {PROMPT} are read, not {', '.join(trace.ignored_columns)}."
+        yield f"Only {NUM_TOKENS}, {PROMPT} and {PROMPT_TOKENS} are read, not {', '.join(trace.ignored_columns)}."
 
 
 def source_notes(source: RecordedJob) -> Iterator[str]:

@@ -7,7 +7,8 @@ from typing import Final
 from pydantic import Field
 
 from longshore.api.base import ApiModel
-from longshore.api.rollout import EngineSettings, OnPolicy, Strategy
+from longshore.api.rollout import OnPolicy, Strategy
+from longshore.api.spec import RLJobSpec
 from longshore.sim.result import SimResult
 from longshore_cli import format as fmt
 from longshore_cli.simulate.advice import advice
@@ -19,6 +20,8 @@ _LARGE_BIAS: Final = 0.1
 _REMEDIES: Final = {
     Strategy.TAIL_BATCHING: "rollout.tailBatching.responseFactor: 1 ends the race that drops the long ones",
 }
+_SHOWN: Final = 0.005
+"""Share of a step from which a part of it is shown."""
 _LONG_WAIT: Final = 0.1
 """Share of a step from which waiting for rewards is reported."""
 
@@ -103,7 +106,7 @@ def report(
         outcomes=outcomes,
         skipped=[SkippedStrategy(strategy=one.strategy, reason=one.reason) for one in skipped],
         num_clipped_lengths=trace.num_clipped if trace else 0,
-        notes=[*notes, *_findings(outcomes, inputs.spec.rollout.engine)],
+        notes=[*notes, *_time_notes(outcomes), *_findings(outcomes, inputs.spec)],
         advice=advice(inputs.spec, runs),
     )
 
@@ -140,8 +143,26 @@ def _baseline(runs: Sequence[SimulatedVariant], num_gpus: int) -> SimResult:
     return next(run.result for run in runs if run.num_gpus == num_gpus and run.variant.strategy is Strategy.SYNCHRONOUS)
 
 
-def _findings(outcomes: Sequence[StrategyResult], engine: EngineSettings) -> Iterator[str]:
+def _time_notes(outcomes: Sequence[StrategyResult]) -> Iterator[str]:
+    """Yield where the time of a step goes: with the manifest's own strategy, or else with the first one."""
+    one = next((one for one in outcomes if one.is_given), outcomes[0])
+    parts = {
+        "sampling": one.rollout_s,
+        "waiting for rewards": one.reward_wait_s,
+        "training": one.train_s,
+        "publishing weights": one.publish_s,
+    }
+    spent = [
+        f"{fmt.duration(seconds)} {what} ({fmt.share(seconds / one.step_s)})"
+        for what, seconds in parts.items()
+        if seconds >= _SHOWN * one.step_s
+    ]
+    yield f"A step of {one.strategy} on {fmt.count(one.num_gpus, 'GPU')} takes {', '.join(spent)}."
+
+
+def _findings(outcomes: Sequence[StrategyResult], spec: RLJobSpec) -> Iterator[str]:
     """Yield what distorts the figures, or takes time that the user can win back."""
+    engine, prompts = spec.rollout.engine, spec.algorithm.prompts_per_step
     kv_field = "gpuMemoryUtilization" if engine.kv_cache is None else "kvCache"
     has_several_sizes = len({one.num_gpus for one in outcomes}) > 1
     for one in outcomes:
@@ -162,7 +183,9 @@ def _findings(outcomes: Sequence[StrategyResult], engine: EngineSettings) -> Ite
                 f"{name}: {fmt.duration(one.reward_wait_s)} of every step pass in waiting for rewards; "
                 "raise reward.pods or reward.workersPerPod, or reward.requestsPerPod for judges and services elsewhere."
             )
-        if one.num_groups_in_cache is not None:
+        num_engines = max(1, one.num_gpus // engine.tensor_parallel_size)
+        # An engine that holds its share of the step at once needs no bound.
+        if one.num_groups_in_cache is not None and one.num_groups_in_cache * num_engines < prompts:
             groups = fmt.count(one.num_groups_in_cache, "group")
             yield (
                 f"{name}: the KV cache of an engine holds {groups} in service, which it finds out in its first round; "

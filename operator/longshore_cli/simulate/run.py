@@ -1,7 +1,8 @@
 """What the command does: reads, simulates, shows."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -67,8 +68,8 @@ def search(options: SimulateOptions, timeline: Path | None, *, as_json: bool) ->
         picture.check(timeline)
     inputs = reading.read(options)
     job = sim_job(inputs, inputs.spec)
-    with consoles.errors().status("searching …"):
-        found = searching.searched(job, inputs.spec)
+    with _progress("searching …") as progress:
+        found = searching.searched(job, inputs.spec, progress)
     own = [StrategyVariant(inputs.spec, is_given=True)]
     report = searching.search_report(inputs, found, list(notes(inputs, own)))
     if as_json:
@@ -121,13 +122,32 @@ def _simulated(
     runs = []
     with consoles.errors().status("") as status:
         for variant, num_gpus, job in todo:
-            status.update(f"{variant.strategy} on {num_gpus} GPUs …")
+            doing = f"{variant.strategy} on {num_gpus} GPUs …"
+            status.update(doing)
+            if not consoles.errors().is_terminal:
+                consoles.errors().print(doing, markup=False)
             try:
                 result = run_job(job, num_steps, keeps_spans=keeps_spans and num_gpus == gpu_counts[0])
             except ValueError as error:
                 raise BadInput(str(error)) from error
             runs.append(SimulatedVariant(variant, num_gpus, result))
     return runs
+
+
+@contextmanager
+def _progress(doing: str) -> Iterator[Callable[[float], None]]:
+    """Show what is done and how far it is: on a terminal in place, in a pipe as a line for every tenth."""
+    console, tenths = consoles.errors(), -1
+    with console.status(doing) as status:
+
+        def show(share: float) -> None:
+            nonlocal tenths
+            status.update(f"{doing} {share:.0%}")
+            if not console.is_terminal and int(10 * share) > tenths:
+                tenths = int(10 * share)
+                console.print(f"{doing} {share:.0%}", markup=False)
+
+        yield show
 
 
 def _draw(runs: Sequence[SimulatedVariant], num_steps: int, path: Path) -> None:

@@ -13,7 +13,7 @@ from longshore.api.rollout import Handover, OnPolicy, RepurposeTrigger, Strategy
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.sim.choices import TRAININGS, Choice, SearchBounds
 from longshore.sim.job import SimJob, training_of
-from longshore.sim.search import Prediction, SearchResult
+from longshore.sim.search import Prediction, Progress, SearchResult
 from longshore.sim.search import search as run_search
 from longshore_cli import format as fmt
 from longshore_cli.simulate.errors import BadInput
@@ -69,10 +69,10 @@ class SearchReport(ApiModel):
     """What to change in the manifest."""
 
 
-def searched(job: SimJob, spec: RLJobSpec) -> SearchResult:
+def searched(job: SimJob, spec: RLJobSpec, progress: Progress) -> SearchResult:
     """BadInput where the job as it is cannot be simulated."""
     try:
-        return run_search(job, bounds_of(spec, job))
+        return run_search(job, bounds_of(spec, job), progress=progress)
     except ValueError as error:
         raise BadInput(str(error)) from error
 
@@ -157,11 +157,25 @@ def _outcome(one: Prediction, found: SearchResult, spec: RLJobSpec) -> SearchedC
 def _advice(found: SearchResult, spec: RLJobSpec) -> str:
     best, present = found.best, found.present
     if not found.is_change:
-        return f"Keep the job as it is: nothing that was tried is quicker by {fmt.share(found.margin)} or more."
+        kept = f"Keep the job as it is: nothing that was tried is quicker by {fmt.share(found.margin)} or more"
+        return f"{kept}{', without a bias' if _passed_over(found) else ''}.{_passed_over(found)}"
     step = f"a step then takes {fmt.duration(best.step_s)} instead of {fmt.duration(present.step_s)}"
     gain = fmt.share(1 - best.cost(present))
     to_do = ", ".join(_changes(present.choice, best.choice, spec))
-    return f"Set in spec.rollout: {to_do}. By the simulation {step}, which saves {gain} of the time or more."
+    return (
+        f"Set in spec.rollout: {to_do}. By the simulation {step}, which saves {gain} of the time or more."
+        f"{_passed_over(found)}"
+    )
+
+
+def _passed_over(found: SearchResult) -> str:
+    """Return why the quickest choice is not the one that is advised."""
+    first = found.ranking[0]
+    if first.choice == found.advised.choice:
+        return ""
+    by = fmt.share(1 - first.cost(found.present) / found.advised.cost(found.present))
+    why = "trains on tokens of older weights" if first.off_policy_share else "prefers short responses"
+    return f" {first.choice} is {by} quicker, but {why}."
 
 
 def _changes(present: Choice, best: Choice, spec: RLJobSpec) -> list[str]:

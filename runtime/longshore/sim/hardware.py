@@ -109,7 +109,10 @@ _ASPECT: Final = 128
 _NUM_KV_HEADS: Final = 8
 """Of grouped-query attention, in most models from 8B to 70B."""
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
-_SIZE_END: Final = re.compile(r"\d[bB]$", re.ASCII)
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([bm])", re.ASCII | re.IGNORECASE)
+"""Billions or millions of parameters, as `7B` or `135M`."""
+_SIZE_ENDS: Final = tuple(re.compile(rf"\d{unit}$", re.ASCII | re.IGNORECASE) for unit in "bm")
+"""Billions go first: millions beside them are tokens of context, as in `8B-1M`."""
 _MIXTURE: Final = re.compile(r"(?:^|[-_])(?:a\d+(?:\.\d+)?b|\d+x\d+(?:\.\d+)?b)(?:[-_]|$)", re.ASCII | re.IGNORECASE)
 """Active parameters as in `30B-A3B`, or experts as in `8x7B`."""
 
@@ -120,10 +123,10 @@ def model_of(num_parameters: float) -> ModelShape:
     Nobody knows its attention heads, so engines of any size count as possible.
     """
     num_layers = max(1, round((num_parameters / (12 * _ASPECT**2)) ** (1 / 3)))
-    name = f"{num_parameters / 1e9:g}B"
-    return ModelShape(
-        name, num_parameters, num_layers, _ASPECT * num_layers, _kv_bytes_per_token(num_layers, _NUM_KV_HEADS)
-    )
+    name = f"{num_parameters / 1e9:g}B" if num_parameters >= 1e9 else f"{num_parameters / 1e6:g}M"
+    num_heads = _ASPECT * num_layers // _HEAD_SIZE
+    kv_bytes = _kv_bytes_per_token(num_layers, min(_NUM_KV_HEADS, num_heads))
+    return ModelShape(name, num_parameters, num_layers, _ASPECT * num_layers, kv_bytes)
 
 
 def gpu_described(name: str) -> GpuModel:
@@ -144,8 +147,11 @@ def gpu_named(name: str) -> GpuModel:
 
 
 def model_named(name: str) -> ModelShape:
-    """The model of that name, or the fallback for a size such as `13B`, which may be part of the name; ValueError lists
-    the known ones, or names what can be done for a mixture of experts."""
+    """Return the model of that name, or the fallback for a size such as `13B` or `135M`, which may be part of it.
+
+    Raises:
+        ValueError: the known models are listed, or what can be done for a mixture of experts.
+    """
     if (known := known_model(name)) is not None:
         return known
     num_parameters = 1e9 * (_billions(name) or 0.0)
@@ -157,7 +163,7 @@ def model_named(name: str) -> ModelShape:
             "give a measured profile instead"
         )
     names = ", ".join(sorted(MODELS))
-    raise ValueError(f"model {name} is not known; choose one of {names}, or a size such as 13B")
+    raise ValueError(f"model {name} is not known; choose one of {names}, or a size such as 13B or 135M")
 
 
 def known_model(name: str) -> ModelShape | None:
@@ -171,8 +177,12 @@ def _billions(name: str) -> float | None:
     if _NUMBER.fullmatch(name):
         return float(name)
     parts = re.split(r"[-_]", _last_part(name))
-    sizes = [part for part in parts if parts[0] and _SIZE_END.search(part)]
-    return float(sizes[0][:-1]) if len(sizes) == 1 and _NUMBER.fullmatch(sizes[0][:-1]) else None
+    found = ([part for part in parts if parts[0] and end.search(part)] for end in _SIZE_ENDS)
+    sizes = next(filter(None, found), [])
+    size = _SIZE.fullmatch(sizes[0]) if len(sizes) == 1 else None
+    if size is None:
+        return None
+    return float(size[1]) * (1e-3 if size[2].lower() == "m" else 1.0)
 
 
 def _last_part(name: str) -> str:

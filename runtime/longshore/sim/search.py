@@ -21,6 +21,8 @@ DEFAULT_ROUNDS: Final = 800
 """Simulated rounds of a search."""
 DEFAULT_MARGIN: Final = 0.03
 """Gain from which on a change is worth it."""
+_NO_BIAS: Final = 0.005
+"""Of the mean length of trained responses: what is less is rounding."""
 _BEAM: Final = 3
 """Choices that are kept from stage to stage."""
 _USUAL_ROUNDS: Final = 10
@@ -41,8 +43,15 @@ class Prediction:
     """Of a step."""
     length_bias: float
     """See `SimResult.length_bias`."""
+    off_policy_share: float
+    """See `SimResult.off_policy_share`."""
     num_rounds: int
     """Simulated."""
+
+    @property
+    def is_unbiased(self) -> bool:
+        """Whether it trains on the tokens of the newest weights alone, and on responses of all lengths."""
+        return self.off_policy_share == 0 and abs(self.length_bias) < _NO_BIAS
 
     def cost(self, other: "Prediction") -> float:
         """Time that it takes for what the other one does in 1: at equal steps or at equal trained tokens, whichever is
@@ -68,9 +77,16 @@ class SearchResult:
 
     @property
     def best(self) -> Prediction:
-        """The first of the ranking where that beats the present by the margin, or else the present."""
+        """What is advised where it beats the present by the margin, or else the present."""
+        return self.advised if self.advised.cost(self.present) <= 1 - self.margin else self.present
+
+    @property
+    def advised(self) -> Prediction:
+        """The first of the ranking, or the first unbiased one that costs at most the margin more."""
         first = self.ranking[0]
-        return first if first.cost(self.present) <= 1 - self.margin else self.present
+        most = first.cost(self.present) * (1 + self.margin)
+        near = (one for one in self.ranking if one.is_unbiased and one.cost(self.present) <= most)
+        return next(near, first)
 
     @property
     def is_change(self) -> bool:
@@ -78,8 +94,21 @@ class SearchResult:
         return self.best.choice != self.present.choice
 
 
+Progress = Callable[[float], None]
+"""Is called with the share of the rounds that are simulated."""
+
+
+def _ignore(share: float) -> None:
+    return None
+
+
 def search(
-    job: SimJob, bounds: SearchBounds, *, num_rounds: int = DEFAULT_ROUNDS, margin: float = DEFAULT_MARGIN
+    job: SimJob,
+    bounds: SearchBounds,
+    *,
+    num_rounds: int = DEFAULT_ROUNDS,
+    margin: float = DEFAULT_MARGIN,
+    progress: Progress = _ignore,
 ) -> SearchResult:
     """The best choices for a job; ValueError where the job as it is cannot be simulated.
 
@@ -90,13 +119,21 @@ def search(
     fresh_rounds = _NUM_FRESH * sum(choice.num_rounds(job.shape) for choice in compared)
     num_rounds = max(num_rounds, present.num_rounds(job.shape) + fresh_rounds)
     reserve = fresh_rounds + _NUM_FRESH * _BEAM * _USUAL_ROUNDS
-    bench = _Bench(job, max(num_rounds - reserve, present.num_rounds(job.shape)))
+    bench = _Bench(
+        job, max(num_rounds - reserve, present.num_rounds(job.shape)), lambda done: progress(done / num_rounds)
+    )
     reference = bench.required(present)
     beam: tuple[Choice, ...] = (present,)
     for options in _stages(job, bounds, bench):
         found = _unique(chain(beam, filter(bounds.allow, chain.from_iterable(map(options, beam)))))
         beam = tuple(sorted(filter(bench.measured, found), key=lambda one: bench.required(one).cost(reference))[:_BEAM])
-    fresh = _Bench(job, num_rounds - bench.num_rounds, seeds=range(1, 1 + _NUM_FRESH))
+    selected = bench.num_rounds
+    fresh = _Bench(
+        job,
+        num_rounds - selected,
+        lambda done: progress((selected + done) / num_rounds),
+        seeds=range(1, 1 + _NUM_FRESH),
+    )
     return _final(_unique((*compared, *beam)), bench, fresh, margin)
 
 
@@ -128,7 +165,11 @@ def _final(finalists: tuple[Choice, ...], bench: "_Bench", fresh: "_Bench", marg
 class _Bench:
     """Simulates choices, each once, as long as rounds are left."""
 
-    def __init__(self, job: SimJob, num_rounds: int, seeds: Iterable[int] = (0,)) -> None:
+    def __init__(
+        self, job: SimJob, num_rounds: int, report: Callable[[int], None], seeds: Iterable[int] = (0,)
+    ) -> None:
+        """`report` is called with the number of rounds after every choice."""
+        self._report = report
         self._jobs = tuple(replace(job, seed=job.seed + seed) for seed in seeds)
         self._limit = num_rounds
         self._found: dict[Choice, Prediction | None] = {}
@@ -157,6 +198,7 @@ class _Bench:
                 self._found[choice] = None
             else:
                 self.num_rounds += total
+                self._report(self.num_rounds)
         return self._found[choice]
 
     def required(self, choice: Choice) -> Prediction:
@@ -180,6 +222,7 @@ def prediction(choice: Choice, results: list[SimResult]) -> Prediction:
         tokens_per_s=num_tokens / total_s,
         gpu_hours=sum(one.gpu_hours for one in results) / num_rounds,
         length_bias=sum(one.length_bias * one.total_s for one in results) / total_s,
+        off_policy_share=sum(one.off_policy_share * one.total_s for one in results) / total_s,
         num_rounds=num_rounds,
     )
 

@@ -1,7 +1,8 @@
 """Recorded response lengths: a CSV or JSONL file becomes lengths to simulate with.
 
-Every row is one response: `num_tokens`, and `prompt`, the id of its prompt. Without ids, every R0 rows in a row are the
-responses of one prompt. A row that cannot be used is an error that names its line and column; none is left out.
+Every row is one response: `num_tokens`, and perhaps `prompt`, the id of its prompt, and `prompt_tokens`, its length.
+Without ids, every R0 rows in a row are the responses of one prompt. A row that cannot be used is an error that names
+its line and column; none is left out.
 """
 
 import csv
@@ -20,6 +21,8 @@ NUM_TOKENS: Final = "num_tokens"
 """Column: tokens of the response."""
 PROMPT: Final = "prompt"
 """Column: id of the prompt."""
+PROMPT_TOKENS: Final = "prompt_tokens"
+"""Column: tokens of the prompt."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class _TraceRow(BaseModel):
 
     num_tokens: Annotated[float, Field(strict=True, ge=1, multiple_of=1, allow_inf_nan=False)]
     prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = ""
+    prompt_tokens: Annotated[float, Field(strict=True, ge=1, multiple_of=1, allow_inf_nan=False)] | None = None
 
 
 def csv_trace(path: Path, max_tokens: int, responses_per_prompt: int) -> LengthTrace:
@@ -79,6 +83,8 @@ def _trace(
         row = _row(fields, f"{path}, line {line}")
         if rows and bool(row.prompt) != bool(rows[0].prompt):
             raise ValueError(f"{path}, line {line}, column {PROMPT}: every row needs a prompt id, or none has one")
+        if rows and (row.prompt_tokens is None) != (rows[0].prompt_tokens is None):
+            raise ValueError(f"{path}, line {line}, column {PROMPT_TOKENS}: every row needs a number, or none has one")
         rows.append(row)
         columns |= fields.keys()
     if not rows:
@@ -86,12 +92,17 @@ def _trace(
     lengths = [round(row.num_tokens) for row in rows]
     clipped = [min(num_tokens, max_tokens) for num_tokens in lengths]
     has_ids = PROMPT in columns
+
+    def grouped(values: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        return _by_prompt(rows, values) if has_ids else _in_turn(values, responses_per_prompt)
+
+    prompts = grouped([round(row.prompt_tokens) for row in rows if row.prompt_tokens is not None])
     return LengthTrace(
-        TraceLengths(_by_prompt(rows, clipped) if has_ids else _in_turn(clipped, responses_per_prompt)),
+        TraceLengths(grouped(clipped), tuple(of_responses[0] for of_responses in prompts)),
         num_responses=len(rows),
         num_clipped=sum(num_tokens > max_tokens for num_tokens in lengths),
         has_prompt_ids=has_ids,
-        ignored_columns=tuple(sorted(columns - {NUM_TOKENS, PROMPT})),
+        ignored_columns=tuple(sorted(columns - {NUM_TOKENS, PROMPT, PROMPT_TOKENS})),
     )
 
 
@@ -107,7 +118,7 @@ def _row(fields: Mapping[str, Any], at: str) -> _TraceRow:
 def _by_prompt(rows: Sequence[_TraceRow], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Prompts in the order of their first rows."""
     groups: dict[str, list[int]] = {}
-    for row, num_tokens in zip(rows, lengths, strict=True):
+    for row, num_tokens in zip(rows, lengths, strict=bool(lengths)):
         groups.setdefault(row.prompt, []).append(num_tokens)
     return tuple(tuple(group) for group in groups.values())
 
@@ -130,7 +141,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise ValueError(f"{at}: {len(fields)} columns, unlike the header's {len(header)}")
                 else:
                     named = zip(header, fields, strict=True)
-                    yield reader.line_num, {name: _number(text) if name == NUM_TOKENS else text for name, text in named}
+                    numbers = (NUM_TOKENS, PROMPT_TOKENS)
+                    yield reader.line_num, {name: _number(text) if name in numbers else text for name, text in named}
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: no CSV: {error}") from error
 

@@ -98,7 +98,8 @@ def test_the_advice_is_no_strategy_that_is_quicker_only_because_it_trains_on_few
 
 
 def test_a_width_of_the_frontier_is_proposed(tmp_path: Path) -> None:
-    found = report(manifest(tmp_path), "--strategies", "GroupPipeline", *STEPS)
+    small = manifest(tmp_path, algorithm__promptsPerStep=160, rollout__engine={"kvCache": "200Mi"})
+    found = report(small, "--strategies", "GroupPipeline", *STEPS)
     width = by_strategy(found)["GroupPipeline"]["numGroupsInCache"]
     assert width > 1
     assert any(f"rollout.admission.frontierWidth: {width} " in note for note in found["notes"])
@@ -326,3 +327,28 @@ def test_auto_is_simulated_as_it_begins_and_says_so(tmp_path: Path) -> None:
 def test_an_elastic_job_is_simulated_on_fewer_gpus_than_it_needs_as_well() -> None:
     spec = make_job(workers={"replicas": 4, "minReplicas": 2, "gpusPerPod": 1}).spec
     assert with_gpus(spec, 1).workers.replicas == 1
+
+
+def test_the_output_says_where_the_time_of_a_step_goes(tmp_path: Path) -> None:
+    found = report(manifest(tmp_path), *STEPS)
+    (said,) = [note for note in found["notes"] if note.startswith("A step of Synchronous on 4 GPUs takes ")]
+    assert " sampling (" in said and " training (" in said
+
+
+def test_a_frontier_that_holds_more_than_a_step_is_not_advised(tmp_path: Path) -> None:
+    found = report(manifest(tmp_path), "--strategies", "GroupPipeline", "--steps", "3")
+    assert by_strategy(found)["GroupPipeline"]["numGroupsInCache"] > 8
+    assert not any("frontierWidth" in note for note in found["notes"])
+
+
+def test_prompts_of_recorded_lengths_are_as_long_as_they_were(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text("num_tokens,prompt_tokens\n" + "100,900\n" * 8)
+    found = report(manifest(tmp_path), "--lengths", file, *STEPS)
+    assert any(note.endswith("prompts of 900 tokens.") for note in found["notes"])
+
+
+def test_progress_goes_to_standard_error_in_a_pipe(tmp_path: Path) -> None:
+    done = simulated(manifest(tmp_path), "--json", *STEPS)
+    assert "Synchronous on 4 GPUs" in done.stderr
+    assert "on 4 GPUs …" not in done.stdout

@@ -21,7 +21,9 @@ LONG = {"algorithm__promptsPerStep": 8, "model__maxContextTokens": 10_000, "algo
 
 
 def report(*arguments: str | Path) -> Json:
-    found: Json = json.loads(simulated(*arguments, "--search", "--json").stdout)
+    done = simulated(*arguments, "--search", "--json")
+    assert done.stderr.startswith("searching … "), "a pipe shows progress, too"
+    found: Json = json.loads(done.stdout)
     return found
 
 

@@ -119,6 +119,10 @@ def test_a_size_stands_for_a_model_without_a_name() -> None:
         ("13b", model_of(13e9)),
         ("qwen2.5-7b-instruct", MODELS["Qwen2.5-7B"]),
         ("0.5", model_of(0.5e9)),
+        ("135M", model_of(135e6)),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", model_of(135e6)),
+        ("gemma-3-270m", model_of(270e6)),
+        ("Llama-3-8B-Instruct-1M", model_of(8e9)),
     ],
 )
 def test_a_name_says_what_the_model_is_where_it_has_one_size(name: str, shape: ModelShape) -> None:
@@ -153,3 +157,9 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         gpu_named("TPU")
     with pytest.raises(ValueError, match=r"model Lama is not known; choose one of Qwen2\.5-14B"):
         model_named("Lama")
+
+
+def test_a_small_model_is_named_in_millions_and_keeps_fewer_heads() -> None:
+    small = model_named("10M")
+    assert small.name == "10M"
+    assert small.kv_bytes_per_token <= 2 * small.num_layers * small.hidden_size * small.bytes_per_parameter

@@ -14,7 +14,7 @@ from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import LognormalLengths, TraceLengths
 from longshore.sim.paper import rollpacker
 from longshore.sim.profile import Profile
-from longshore.sim.search import SearchResult, search
+from longshore.sim.search import Prediction, SearchResult, search
 from longshore.sim.simulate import simulate
 from tests.unit.sim.jobs import POOL, job, rollout
 
@@ -220,3 +220,21 @@ def test_the_search_is_never_clearly_worse_than_tail_batching_on_a_paper_setting
         sum(simulate(choice.applied_to(one), 20).total_s for one in unseen) for choice in (best, Choice.of(default))
     )
     assert found_s <= 1.02 * default_s
+
+
+def test_an_unbiased_choice_within_the_margin_is_preferred() -> None:
+    present = Prediction(Choice.of(tailed()), 10.0, 100.0, 1.0, 0.0, 0.0, 8)
+    relaxed = replace(present, choice=present.choice.under(Strategy.PARTIAL_ROLLOUT), step_s=7.0, off_policy_share=0.2)
+    racing = replace(present, choice=present.choice.under(Strategy.TAIL_BATCHING), step_s=7.1, length_bias=-0.1)
+    strict = replace(present, choice=present.choice.under(Strategy.REORDER_ROLLOUT), step_s=7.2)
+    quickest = (replace(relaxed, tokens_per_s=200.0), replace(racing, tokens_per_s=200.0))
+    near = SearchResult((*quickest, replace(strict, tokens_per_s=200.0), present), present, present, 0.03, 8, 4)
+    assert near.best.choice == strict.choice
+    far = replace(near, ranking=(*quickest, replace(strict, step_s=7.5, tokens_per_s=200.0), present))
+    assert far.best.choice == relaxed.choice
+
+
+def test_a_search_says_how_far_it_is() -> None:
+    shares: list[float] = []
+    search(tailed(), SearchBounds(), num_rounds=60, progress=shares.append)
+    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] <= 1

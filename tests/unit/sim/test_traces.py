@@ -121,3 +121,10 @@ def test_a_csv_that_cannot_be_used_is_refused_at_its_line(text: str, message: st
 def test_jsonl_that_cannot_be_used_is_refused_at_its_line(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         jsonl_trace(text, 100, 2)
+
+
+def test_lengths_of_prompts_are_read_where_every_row_has_one() -> None:
+    found = csv_trace("prompt,num_tokens,prompt_tokens\na,5,70\na,6,70\nb,7,90\n", 100, 2)
+    assert (found.lengths.prompts, found.ignored_columns) == ((70, 90), ())
+    with pytest.raises(ValueError, match="line 2, column prompt_tokens: every row needs a number"):
+        jsonl_trace('{"num_tokens": 5, "prompt_tokens": 70}\n{"num_tokens": 5}\n', 100, 2)

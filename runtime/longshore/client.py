@@ -3,13 +3,14 @@
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
 from longshore_client.errors import ClientError
-from longshore_client.job import Job, JobFailed, fetch, get, list_jobs, submit, watch
+from longshore_client.job import Job, JobFailed, JobTimeout, fetch, get, list_jobs, submit, watch
 from longshore_client.target import Target
 
 __all__ = [
     "ClientError",
     "Job",
     "JobFailed",
+    "JobTimeout",
     "RLJob",
     "RLJobSpec",
     "Target",

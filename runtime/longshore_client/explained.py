@@ -1,5 +1,8 @@
 """Errors of the Kubernetes client as a sentence and a fix."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from longshore_client.errors import ClientError
 from longshore_kube.errors import AccessError, ApiError, KubeError, Unreadable
 
@@ -8,6 +11,15 @@ def explain(error: KubeError) -> ClientError:
     """Return the sentence for an error of the Kubernetes client."""
     message, fix = _words(error)
     return ClientError(" ".join(message.split()), fix)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise ClientError in place of errors of the Kubernetes client; also a decorator, but not of generators."""
+    try:
+        yield
+    except KubeError as error:
+        raise explain(error) from error
 
 
 def _words(error: KubeError) -> tuple[str, str]:

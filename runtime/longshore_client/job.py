@@ -16,6 +16,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import Phase, RLJobStatus
 from longshore_client import frames, jobs, outputs
 from longshore_client.errors import ClientError
+from longshore_client.explained import explained
 from longshore_client.kube import Kube
 from longshore_client.modules import read_modules, submit_with, with_modules
 from longshore_client.target import Target
@@ -37,6 +38,10 @@ JobLike = RLJob | Mapping[str, Any] | str | Path
 
 class JobFailed(ClientError):
     """The job that was waited for has failed; the message is the one of its condition."""
+
+
+class JobTimeout(ClientError, TimeoutError):
+    """The job that was waited for is not finished in time."""
 
 
 class Job:
@@ -83,6 +88,7 @@ class Job:
         """Succeeded or failed."""
         return self._view.is_finished
 
+    @explained()
     def refresh(self) -> Self:
         """Read the job again."""
         self._stored = self._kube.job(self.name)
@@ -97,29 +103,31 @@ class Job:
         changes = self._kube.watch(
             self._kube.jobs_path(), f"metadata.name={self.name}", known=[self._stored], timeout_s=timeout_s
         )
-        for kind, item in changes:
-            if kind == "DELETED":
-                raise ClientError(f"The RLJob {self.name!r} was deleted.")
-            self._stored = item
-            yield self.status
-            if self.is_finished:
-                return
+        with explained():
+            for kind, item in changes:
+                if kind == "DELETED":
+                    raise ClientError(f"The RLJob {self.name!r} was deleted.")
+                self._stored = item
+                yield self.status
+                if self.is_finished:
+                    return
 
     def wait(self, timeout_s: float | None = None) -> Self:
         """Wait until the job has succeeded.
 
         Raises:
             JobFailed: it has failed, and why.
-            TimeoutError: it is not finished after `timeout_s`.
+            JobTimeout: it is not finished after `timeout_s`.
         """
         for _ in self.watch(timeout_s):
             continue
         if not self.is_finished:
-            raise TimeoutError(f"The RLJob {self.name!r} is still {self.phase} after {timeout_s:g} s.")
+            raise JobTimeout(f"The RLJob {self.name!r} is still {self.phase} after {timeout_s:g} s.")
         if self.phase is Phase.FAILED:
             raise JobFailed(f"The RLJob {self.name!r} failed: {verdict(self._view)}")
         return self
 
+    @explained()
     def events(self) -> tuple[EventView, ...]:
         """Kubernetes events about the job, the oldest first."""
         found = self._kube.items(EVENTS.path(self.namespace), fields=f"involvedObject.uid={self._view.uid}")
@@ -127,10 +135,18 @@ class Job:
 
     def logs(self, component: Component | str = Component.COORDINATOR, index: int = 0, *, follow: bool = False,
              tail: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
-        """Return lines of the log of a pod."""
-        pod = jobs.pod_name(self.name, Component(component), index)
-        return jobs.pod_log(self._kube, pod, follow=follow, tail_lines=tail, previous=previous)
+        """Return lines of the log of a pod.
 
+        Raises:
+            ClientError: there is no such component, no such pod, or it has not started.
+        """
+        if component not in list(Component):
+            raise ClientError(f"logs: {component!r} is no component; choose one of {', '.join(Component)}.")
+        pod = jobs.pod_name(self.name, Component(component), index)
+        with explained():
+            yield from jobs.pod_log(self._kube, pod, follow=follow, tail_lines=tail, previous=previous)
+
+    @explained()
     def metrics(self) -> "pandas.DataFrame":
         """Return a row for each step, by its number, and a column for each metric (`docs/reference/metrics.md`).
 
@@ -139,6 +155,7 @@ class Job:
         with tempfile.TemporaryDirectory() as folder:
             return frames.metrics_frame(self._copied("metrics.jsonl", Path(folder)))
 
+    @explained()
     def samples(self, step: int | None = None, *, held_out: bool = False) -> "pandas.DataFrame":
         """Return a row for each response that the job kept of a step; unset: of the newest step that has some.
 
@@ -152,6 +169,7 @@ class Job:
         with tempfile.TemporaryDirectory() as folder:
             return frames.samples_frame(self._copied(f"{directory}/step-{step:06d}.parquet", Path(folder)))
 
+    @explained()
     def fetch(self, destination: str | Path | None = None, *, checkpoint: int | None = None, path: str | None = None,
               force: bool = False) -> Path:  # fmt: skip
         """Copy the final model, or the newest checkpoint, to this machine, checked by SHA-256.
@@ -162,16 +180,19 @@ class Job:
         wanted = outputs.source_path(self.refresh()._stored, checkpoint, path)
         return self._copy(wanted, Path(destination or self.name), force=force)
 
+    @explained()
     def suspend(self) -> Self:
         """Stop the pods of the job; its state is kept."""
         jobs.set_suspended(self._kube, self.name, suspended=True)
         return self.refresh()
 
+    @explained()
     def resume(self) -> Self:
         """Go on from the newest checkpoint."""
         jobs.set_suspended(self._kube, self.name, suspended=False)
         return self.refresh()
 
+    @explained()
     def delete(self) -> None:
         """Delete the job, and wait until it and its pods are gone. A claim that it does not own stays."""
         jobs.delete(self._kube, self.name)
@@ -199,6 +220,7 @@ class Job:
         return max(steps)
 
 
+@explained()
 def submit(job: JobLike, *, modules: Sequence[str | Path] = (), target: Target = HERE, image: str | None = None) -> Job:
     """Apply a job, with everything else that its file holds.
 
@@ -206,8 +228,8 @@ def submit(job: JobLike, *, modules: Sequence[str | Path] = (), target: Target =
     choose. `image`: of helper pods; unset: the runtime image of the job.
 
     Raises:
-        ClientError: the file holds not one RLJob, or something in it cannot be used.
-        KubeError: the API server refuses it, or cannot be reached.
+        ClientError: the file holds not one RLJob, something in it cannot be used, or the API server refuses it or
+            cannot be reached.
     """
     documents, config_map = _documents(job), None
     found = jobs.jobs_in(documents)
@@ -223,6 +245,7 @@ def submit(job: JobLike, *, modules: Sequence[str | Path] = (), target: Target =
     return Job(there, there.job(found[0]["metadata"]["name"]), image)
 
 
+@explained()
 def get(name: str, *, target: Target = HERE, image: str | None = None) -> Job:
     """Return the job of that name.
 
@@ -233,6 +256,7 @@ def get(name: str, *, target: Target = HERE, image: str | None = None) -> Job:
     return Job(kube, kube.job(name), image)
 
 
+@explained()
 def list_jobs(*, target: Target = HERE) -> list[Job]:
     """Return all jobs of the namespace, by name."""
     kube = target.connect()

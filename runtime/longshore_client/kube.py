@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from longshore.api import names
+from longshore.api.rules import CHANGES_WHILE_SUSPENDED
+from longshore_client.changes import refused_change
 from longshore_client.errors import ClientError
 from longshore_client.plain import plain, plain_json
 from longshore_kube.blocking import Blocking
@@ -141,12 +143,17 @@ class Kube:
         """Server-side apply one object of any kind.
 
         Raises:
-            ClientError: the cluster does not know the kind.
+            ClientError: the cluster does not know the kind, or an RLJob must be suspended before it changes so.
             ApiError: the server refused the object.
         """
         path = self._resource(document).path(self.within(document).namespace, document["metadata"]["name"])
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
-        return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
+        try:
+            return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
+        except ApiError as error:
+            if CHANGES_WHILE_SUSPENDED in error.message and (there := self.find(path)) is not None:
+                raise refused_change(there, document) from error
+            raise
 
     def pods(self, label_selector: str, namespace: str | None = None) -> list[Json]:
         """Return pods with these labels."""

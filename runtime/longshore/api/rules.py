@@ -79,6 +79,8 @@ def cel(rules: Iterable[Rule[Any]]) -> dict[str, Any]:
     return {CEL_RULES: entries} if entries else {}
 
 
+CHANGES_WHILE_SUSPENDED: Final = "may change only while the job is suspended"
+"""Part of the refusal of a change to a running job."""
 TRANSITION: Final = Unchecked("a model does not know the one that it replaces")
 IMMUTABLE: Final = cel(
     [Rule("", "self == oldSelf", TRANSITION, "the field is immutable: create a new RLJob instead of changing it")]

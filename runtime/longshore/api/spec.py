@@ -16,7 +16,7 @@ from longshore.api.pods import ElasticWorkers, PodOptions, Storage, Workers
 from longshore.api.records import Records
 from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
-from longshore.api.rules import IMMUTABLE, TRANSITION, Rule, belongs
+from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IMMUTABLE, TRANSITION, Rule, belongs
 from longshore.api.scheduling import Scheduling
 from longshore.api.sharing import Sharing, sharing_rules
 from longshore.api.tracking import Tracking
@@ -95,7 +95,7 @@ def _fit_rules(pods: str, unless: str, train: "Callable[[RLJobSpec], bool]") -> 
 
 
 def _frozen(field: str, is_same: str) -> "Rule[RLJobSpec]":
-    message = f"{field} may change only while the job is suspended: set suspend to true first"
+    message = f"{field} {CHANGES_WHILE_SUSPENDED}: run `longshore suspend` or set suspend to true first"
     return Rule(field, f"oldSelf.suspend || {is_same}", TRANSITION, message)
 
 

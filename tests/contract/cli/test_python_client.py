@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 
 from longshore.api.status import Phase
-from longshore.client import ClientError, Job, JobFailed, RLJob, RLJobSpec, Target, fetch, get, list_jobs, submit, watch
+from longshore.client import (
+    ClientError,
+    Job,
+    JobFailed,
+    JobTimeout,
+    RLJob,
+    RLJobSpec,
+    Target,
+    fetch,
+    get,
+    list_jobs,
+    submit,
+    watch,
+)
 from longshore_client import jobs
 from longshore_client.kube import Kube
 from longshore_client.transfer import copy
@@ -55,8 +68,9 @@ def test_reward_modules_travel_with_the_job(target: Target, kube: Kube, tmp_path
 
 
 def test_mistakes_are_one_sentence(target: Target, tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match="set onPolicy to Relaxed"):
+    with pytest.raises(ClientError, match="set onPolicy to Relaxed") as refused:
         submit(_written(tmp_path, job("demo", rollout={"strategy": "PartialRollout"})), target=target)
+    assert isinstance(refused.value.__cause__, ApiError)
     with pytest.raises(ClientError, match="holds 2 RLJobs; submit one at a time"):
         submit(_written(tmp_path, job("a"), job("b")), target=target)
     with pytest.raises(ClientError, match=r"spec\.algorithm\.steps: input should be greater than or equal to 1, not 0"):
@@ -65,6 +79,23 @@ def test_mistakes_are_one_sentence(target: Target, tmp_path: Path) -> None:
         submit(RLJob.model_validate({"spec": job("demo")["spec"]}), target=target)
     with pytest.raises(ClientError, match="There is no RLJob 'nobody' in namespace 'default'"):
         get("nobody", target=target)
+
+
+def test_a_refused_change_names_the_fields_and_the_commands(demo: Job, target: Target) -> None:
+    changed = job("demo", algorithm=demo.spec.algorithm.model_dump(mode="json", exclude_unset=True) | {"steps": 77})
+    with pytest.raises(ClientError, match=r"^algorithm\.steps: this may change only while") as refused:
+        submit(changed, target=target)
+    assert "`longshore suspend demo`" in refused.value.fix
+    demo.suspend()
+    assert submit(changed, target=target).spec.algorithm.steps == 77
+
+
+def test_whatever_is_expected_to_go_wrong_is_one_kind_of_error(demo: Job, tmp_path: Path) -> None:
+    assert issubclass(JobTimeout, ClientError) and issubclass(JobFailed, ClientError)
+    with pytest.raises(ClientError, match="'nurse' is no component"):
+        next(demo.logs("nurse"))
+    with pytest.raises(ClientError, match="No usable kubeconfig"):
+        list_jobs(target=Target(tmp_path / "none"))
 
 
 def _written(folder: Path, *documents: Json) -> Path:
@@ -89,7 +120,7 @@ def test_a_watch_shows_every_status_until_the_job_ends(demo: Job, kube: Kube, ta
 
 
 def test_waiting_ends_with_the_reason_of_a_failure_or_with_the_time(demo: Job, kube: Kube) -> None:
-    with pytest.raises(TimeoutError, match=r"'demo' is still Pending after 0\.5 s"):
+    with pytest.raises(JobTimeout, match=r"'demo' is still Pending after 0\.5 s"):
         demo.wait(timeout_s=0.5)
     why = condition("Failed", "True", "UserError", "data.path: there is no such file")
     report(kube, "demo", {"phase": "Failed", "conditions": [why]})

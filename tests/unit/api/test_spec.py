@@ -317,8 +317,9 @@ def test_a_running_job_is_suspended_before_it_shares_or_leaves_its_group() -> No
 def test_a_running_job_is_suspended_before_the_pods_of_its_trainer_change() -> None:
     before, more = disaggregated(gpus=1), disaggregated(gpus=2)
     assert from_api_server(before, old=before) == []
-    found = "trainerWorkers may change only while the job is suspended: set suspend to true first"
-    assert from_api_server(more, old=before) == [("trainerWorkers", found)]
+    found = "trainerWorkers may change only while the job is suspended"
+    ((field, message),) = from_api_server(more, old=before)
+    assert (field, message) == ("trainerWorkers", f"{found}: run `longshore suspend` or set suspend to true first")
     assert from_api_server(more | {"suspend": True}, old=before | {"suspend": True}) == []
 
 

@@ -167,7 +167,7 @@ def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
         **state,
         **(moments if _moments_stay(spec) else {}),
         **_copies(spec, model, own),
-        "gradient of the embedding": _embedding_gradient_bytes(model) / trainer.tensor_parallel_size,
+        "gradient of the embedding": embedding_gradient_bytes(model) / trainer.tensor_parallel_size,
         "activations": _activation_bytes(spec, model),
         "context": _CONTEXT_BYTES,
     }
@@ -240,7 +240,7 @@ def _copies(spec: RLJobSpec, model: ModelSize, own: float) -> dict[str, float]:
     }
 
 
-def _embedding_gradient_bytes(model: ModelSize) -> float:
+def embedding_gradient_bytes(model: ModelSize) -> float:
     """Return the memory of what is added to the gradient: of the output layer and, where that is tied, of the input."""
     return model.embedding * _GRADIENT_BYTES * (2 if model.is_tied else 1)
 

@@ -13,7 +13,7 @@ from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend
-from longshore.checks.memory import TRAINED_LOGIT_BYTES, ModelSize, Need, gib, logit_chunk_tokens
+from longshore.checks.memory import TRAINED_LOGIT_BYTES, ModelSize, Need, embedding_gradient_bytes, gib, logit_chunk_tokens
 
 _POD_BYTES: Final = 3 << 28
 """The pod's main process, its Ray node and what all of its processes have imported."""
@@ -23,6 +23,8 @@ CPU_KV_CACHE_BYTES: Final = 64 << 20
 """KV cache of an engine on the CPU where `rollout.engine.kvCache` is unset."""
 _PREFILL_TOKENS: Final = 2048
 """Tokens that vLLM computes at once on the CPU, or one prompt if that is longer."""
+_ENGINE_COPIES: Final = 2
+"""vLLM keeps weights of linear layers as it was given them and in the layout of its kernels."""
 _VALUE_BYTES: Final = 4
 _STATE_BYTES: Final = 16
 """Weight, gradient and both moments of AdamW of a parameter."""
@@ -133,6 +135,7 @@ def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, tokens: int, *, shorte
     longest = (tokens if shortest else max(tokens, spec.model.max_context_tokens)) / trainer.context_parallel_size
     logits = min(longest, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / trainer.tensor_parallel_size
     activations = longest * _values_per_token(spec, model) * _VALUE_BYTES + logits * TRAINED_LOGIT_BYTES
+    activations += embedding_gradient_bytes(model) / trainer.tensor_parallel_size
     step = model.embedding / shards * _STEP_BYTES
     num_processes = pods.num_ranks + pods.num_engines * spec.rollout.engine.tensor_parallel_size
     return Need(
@@ -166,7 +169,7 @@ def _engine_bytes(spec: RLJobSpec, model: ModelSize) -> float:
     prefill = max(_PREFILL_TOKENS, spec.model.max_context_tokens)
     layer = prefill * (4 * model.hidden_size + 2 * model.intermediate_size) * value_bytes
     logits = engine.max_num_seqs * model.vocab_size * 2 * _VALUE_BYTES
-    return model.num_parameters * value_bytes + kv_bytes + layer + logits
+    return _ENGINE_COPIES * model.num_parameters * value_bytes + kv_bytes + layer + logits
 
 
 def _whole_gib(num_bytes: float) -> int:

@@ -59,7 +59,7 @@ class ContainerProcess:
     def __init__(self, shim: Keeper, on_log: Callable[[], None] | None) -> None:
         self._shim = shim
         self._on_log = on_log
-        self._started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._started: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         self._exit_code: int | None = None
         self._follower = asyncio.create_task(self._follow())
 
@@ -90,7 +90,12 @@ class ContainerProcess:
     @property
     def pid(self) -> int:
         """The process id of the main process."""
-        return self._started.result()
+        return self._started.result()[0]
+
+    @property
+    def keeper(self) -> int:
+        """The process id of the shim, of which every process of the container is a descendant."""
+        return self._started.result()[1]
 
     async def wait(self) -> int:
         """Wait until the main process and all its descendants have ended; the exit code, 128 + N after signal N."""
@@ -136,7 +141,7 @@ class ContainerProcess:
 
     def _note(self, event: dict[str, Any]) -> None:
         if "pid" in event:
-            self._started.set_result(event["pid"])
+            self._started.set_result((event["pid"], event["keeper"]))
         elif "error" in event:
             self._started.set_exception(StartError(event["error"]))
         elif "exit_code" in event:

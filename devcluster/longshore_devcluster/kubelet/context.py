@@ -10,6 +10,7 @@ from longshore_devcluster.kubelet.containers import Spec
 from longshore_devcluster.kubelet.environment import ConfigError, resolve_command, resolve_env
 from longshore_devcluster.kubelet.layout import PodLayout
 from longshore_devcluster.kubelet.leftovers import CONTAINER_MARK, POD_MARK
+from longshore_devcluster.kubelet.memory import MemoryLimits
 from longshore_devcluster.kubelet.mounts import Mounts
 from longshore_devcluster.kubelet.status import PodRecord
 from longshore_devcluster.kubelet.volumes import VolumeLookup, kubeconfig_of, mount_table
@@ -31,6 +32,7 @@ class NodeServices:
     lookup: VolumeLookup
     path_prefix: str
     restart_backoff_s: float
+    memory: MemoryLimits
     warm: WarmInterpreter | None = None
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from longshore_devcluster.client.tasks import TaskGroup
-from longshore_devcluster.kubelet.containers import ContainerProcess, StartError
+from longshore_devcluster.kubelet.containers import KILLED, ContainerProcess, StartError
 from longshore_devcluster.kubelet.context import PodContext
 from longshore_devcluster.kubelet.environment import ConfigError
 from longshore_devcluster.kubelet.leftovers import kill_marked
@@ -34,6 +34,23 @@ class Instance:
         self._process = process
         self._execs: set[ContainerProcess] = set()
         self.log_watch = watch
+        self._was_killed_for_memory = False
+
+    def keepers(self) -> list[int]:
+        """Return the ids of the shims that keep the container and the execs into it."""
+        return [process.keeper for process in (self._process, *self._execs) if not process.ended]
+
+    def kill_for_memory(self) -> None:
+        """End every process of the container, because it is over its memory limit."""
+        if not self._process.ended:
+            self._was_killed_for_memory = True
+            self._process.kill()
+
+    def reason(self, exit_code: int) -> str:
+        """Return the reason of the end of the container, as its status gives it."""
+        if self._was_killed_for_memory and exit_code == KILLED:
+            return "OOMKilled"
+        return "Completed" if exit_code == 0 else "Error"
 
     async def watch(self) -> int:
         """Run probes and hooks until the container has ended; its exit code."""

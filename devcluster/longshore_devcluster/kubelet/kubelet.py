@@ -14,6 +14,7 @@ from longshore_devcluster.kubelet.addresses import Addresses
 from longshore_devcluster.kubelet.context import NodeServices, PodContext
 from longshore_devcluster.kubelet.layout import PodLayout, remove_strangers
 from longshore_devcluster.kubelet.leftovers import kill_marked
+from longshore_devcluster.kubelet.memory import MemoryLimits
 from longshore_devcluster.kubelet.nodes import NodeConfig, NodeRegistrar
 from longshore_devcluster.kubelet.status import load_pod_record
 from longshore_devcluster.kubelet.volumes import referenced_objects
@@ -58,6 +59,7 @@ class Kubelet:
         self._pods = Informer(client, PODS)
         self._objects = _Objects(client)
         self._warm = WarmInterpreter(config.preload) if config.preload else None
+        self._memory = MemoryLimits()
         self._services = NodeServices(
             client,
             now,
@@ -65,6 +67,7 @@ class Kubelet:
             self._objects,
             config.path_prefix,
             config.restart_backoff_s,
+            self._memory,
             self._warm,
         )
         self._workers: dict[str, PodWorker] = {}
@@ -78,8 +81,9 @@ class Kubelet:
     async def run(self) -> None:
         """Serve until cancelled, then end every container."""
         informers = [self._pods, *self._objects.informers]
+        runs = (self.registrar.run(), self._memory.run(), *(informer.run() for informer in informers))
         try:
-            async with TaskGroup(self.registrar.run(), *(informer.run() for informer in informers)):
+            async with TaskGroup(*runs):
                 for informer in informers:
                     await informer.synced.wait()
                 known = {uid_of(pod) for pod in self._pods}

@@ -8,6 +8,7 @@ from longshore_devcluster.kubelet.context import PodContext
 from longshore_devcluster.kubelet.environment import ConfigError
 from longshore_devcluster.kubelet.instance import Instance, termination_message
 from longshore_devcluster.kubelet.logs import LogWatch
+from longshore_devcluster.kubelet.memory import memory_limit_bytes
 from longshore_devcluster.kubelet.restart import Backoff, should_restart
 from longshore_devcluster.kubelet.status import ContainerRecord, Role, Running, Terminated, Waiting
 from longshore_devcluster.kubelet.waiting import Deadline, first
@@ -85,12 +86,15 @@ class ContainerRunner:
                 # The order to stop came while the process was being started.
                 assert self._deadline is not None
                 await self.instance.stop(self._deadline)
-            code = await self.instance.watch()
+            limit_bytes = memory_limit_bytes(self.container, self._context.pod)
+            with self._context.services.memory.enforced(self.instance, limit_bytes):
+                code = await self.instance.watch()
         except asyncio.CancelledError:
             process.kill()
             raise
+        reason = self.instance.reason(code)
         self.instance = None
-        return self._end(started_s, code, "Completed" if code == 0 else "Error", "")
+        return self._end(started_s, code, reason, "")
 
     async def _specification(self) -> Spec | None:
         """Return what to run, waited for until it is known; None when stopped before that."""

@@ -6,8 +6,8 @@ main process ends, or the kubelet goes away, it kills every one of them. Only th
 
 Standard input: one JSON line with the specification (`Spec` in `containers.py`), then JSON lines
 `{"signal": N}` (to the main process) or `{"kill": true}` (to everything); end of file means kill everything.
-Standard output: JSON lines `{"pid": N}` or `{"error": text}`, `{"logged": true}` after new log lines, and at the end
-`{"exit_code": N}` where death by signal N is 128 + N.
+Standard output: JSON lines `{"pid": N, "keeper": N}` (keeper: this process) or `{"error": text}`, `{"logged": true}`
+after new log lines, and at the end `{"exit_code": N}` where death by signal N is 128 + N.
 """
 
 import contextlib
@@ -72,10 +72,10 @@ def pieces(line: bytes) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def descendants(root: int) -> list[int]:
-    """Return the process ids of every living descendant of a process."""
+def descendants(root: int, tree: list[tuple[int, int, int]]) -> list[int]:
+    """Return the process ids of every descendant of a process, as of the moment when `tree` was read."""
     children: dict[int, list[int]] = {}
-    for pid, parent in processes():
+    for pid, parent, _ in tree:
         children.setdefault(parent, []).append(pid)
     found, queue = [], [root]
     while queue:
@@ -85,18 +85,18 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def processes() -> list[tuple[int, int]]:
-    """(process id, parent's id) of every process that is not a zombie."""
+def processes() -> list[tuple[int, int, int]]:
+    """Return (process id, parent's id, resident pages) of every process that is not a zombie."""
     found = []
     for entry in os.listdir("/proc"):  # noqa: PTH208
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/stat", "rb") as file:  # noqa: PTH123
-                    state, parent = file.read().rsplit(b")", 1)[1].split()[:2]
+                    fields = file.read().rsplit(b")", 1)[1].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if state not in (b"Z", b"X"):
-                found.append((int(entry), int(parent)))
+            if fields[0] not in (b"Z", b"X"):
+                found.append((int(entry), int(fields[1]), int(fields[21])))
     return found
 
 
@@ -131,7 +131,7 @@ class Shim:
         if error:
             report({"error": error})
             return
-        report({"pid": self._main})
+        report({"pid": self._main, "keeper": os.getpid()})
         self._obey(b"")
         while self._status is None:
             ready, _, _ = select.select([0, child_end, *self._streams], [], [], self._timeout_s())
@@ -212,7 +212,7 @@ class Shim:
     def _kill_rest(self) -> None:
         # Being subreaper, we are or become the parent of all that is left: no child means nothing is left.
         while self._reap():
-            for pid in descendants(os.getpid()):
+            for pid in descendants(os.getpid(), processes()):
                 send_signal(pid, signal.SIGKILL)
             self._ended(*os.waitpid(-1, 0))
 

@@ -133,7 +133,7 @@ def test_forced_deletion_ends_the_processes_too(kubectl: Kubectl) -> None:
 def test_container_whose_keeper_was_killed_is_ended_whole_and_restarted(kubectl: Kubectl) -> None:
     pod = kubectl.ready_pod("setsid -f sleep 1000; echo up; sleep 1000")
     first = marked_processes(uid(pod))
-    keepers = {parent for pid, parent in processes() if pid in first} - set(first)
+    keepers = {parent for pid, parent, _ in processes() if pid in first} - set(first)
     assert len(keepers) == 1
 
     os.kill(keepers.pop(), signal.SIGKILL)
@@ -141,6 +141,19 @@ def test_container_whose_keeper_was_killed_is_ended_whole_and_restarted(kubectl:
     kubectl.wait("pod/p", ".status.containerStatuses[0].ready", "true")
 
     assert not set(first) & set(marked_processes(uid(pod)))
+
+
+def test_memory_of_all_processes_counts_and_all_of_them_end(kubectl: Kubectl) -> None:
+    """As in a control group of version 2, where the kernel kills a container as a whole."""
+    grows = "x=$(head -c 50000000 /dev/zero | tr '\\0' x); sleep 1000"
+    script = 'setsid sh -c "$GROWS" & setsid sh -c "$GROWS" & sleep 1000'
+    fields = {"c_env": [{"name": "GROWS", "value": grows}], "c_resources": {"limits": {"memory": "80Mi"}}}
+    kubectl.apply(kubectl.pod("p", script, restartPolicy="Never", **fields))
+
+    pod = kubectl.wait_phase("p", "Failed")
+
+    assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] == "OOMKilled"
+    assert marked_processes(uid(pod)) == []
 
 
 def test_files_of_a_pod_go_with_it(kubectl: Kubectl) -> None:

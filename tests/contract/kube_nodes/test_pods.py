@@ -40,6 +40,15 @@ def test_pod_that_fails_reports_its_exit_code_and_last_words(kubectl: Kubectl) -
     assert (ended["exitCode"], ended["reason"], ended["message"]) == (7, "Error", "out of data")
 
 
+def test_container_over_its_memory_limit_is_reported_as_killed_for_it(kubectl: Kubectl) -> None:
+    grows = "x=$(head -c 100000000 /dev/zero | tr '\\0' x); sleep 1000"
+    kubectl.apply(kubectl.pod("p", grows, restartPolicy="Never", c_resources={"limits": {"memory": "48Mi"}}))
+
+    ended = main_status(kubectl.wait_phase("p", "Failed"))["state"]["terminated"]
+
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+
+
 def test_last_words_may_come_from_the_log(kubectl: Kubectl) -> None:
     script = "echo first; echo last; exit 1"
     policy = "FallbackToLogsOnError"

@@ -47,7 +47,7 @@ def with_template(
     `template_rules` refuses templates that ask for more; this second check does not rely on it. Containers that a
     template adds get the restricted security context, too. `requests` are defaults for the main container.
     """
-    own, limits = pod["metadata"], pod["spec"]["containers"][0]["resources"].get("limits", {})
+    own, resources = pod["metadata"], pod["spec"]["containers"][0]["resources"]
     merged: dict[str, Any] = template.merge(pod, options.template)
     metadata = merged["metadata"] | {field: own[field] for field in ("name", "namespace", "ownerReferences")}
     metadata["labels"] = metadata["labels"] | {
@@ -68,7 +68,7 @@ def with_template(
             spec[kind] = [_restricted(container, privileged) for container in spec[kind]]
     for container in spec["containers"]:
         if container["name"] == contract.CONTAINER and "resources" in container:
-            container["resources"] = _with_requests(container["resources"], requests, limits)
+            container["resources"] = _with_requests(container["resources"], requests, resources, spec)
     return merged | {"metadata": metadata, "spec": spec}
 
 
@@ -80,8 +80,29 @@ def _restricted(container: dict[str, Any], privileged: bool) -> dict[str, Any]:
     return container | {"securityContext": kept | _CONTAINER_SECURITY}
 
 
-def _with_requests(resources: dict[str, Any], requests: dict[str, str], own_limits: dict[str, str]) -> dict[str, Any]:
-    """Add missing requests. A request is at most the user's limit: the API server refuses a larger one."""
-    limits = resources.get("limits") or {}
-    added = {name: value for name, value in requests.items() if limits.get(name) == own_limits.get(name)}
-    return {**resources, "requests": added | (resources.get("requests") or {})}
+def _with_requests(
+    resources: dict[str, Any], requests: dict[str, str], own: dict[str, Any], spec: dict[str, Any]
+) -> dict[str, Any]:
+    """Add missing requests. A request is at most the user's limit: the API server refuses a larger one.
+
+    The pod's own memory limit becomes what the template requests, and makes way for a limit of the pod as a whole.
+
+    Args:
+        own: resources of the container before the template was merged.
+    """
+    limits, given = dict(resources.get("limits") or {}), resources.get("requests") or {}
+    own_limits, own_requests = own.get("limits", {}), own.get("requests", {})
+    added = {name: value for name, value in requests.items() if limits.get(name) in (None, own_limits.get(name))}
+    requested = given.get("memory", own_requests.get("memory"))
+    if limits.get("memory") is not None and limits["memory"] == own_limits.get("memory"):
+        if _limits_memory(spec.get("resources") or {}):
+            del limits["memory"]
+        elif requested != own_requests.get("memory"):
+            limits["memory"] = requested
+    kept = {field: value for field, value in resources.items() if field != "limits"}
+    return kept | ({"limits": limits} if limits else {}) | {"requests": added | given}
+
+
+def _limits_memory(whole: dict[str, Any]) -> bool:
+    """Return whether the resources of a pod as a whole limit its memory."""
+    return (whole.get("limits") or {}).get("memory") is not None

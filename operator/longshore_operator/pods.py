@@ -54,7 +54,9 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     if job.spec.reward.pods == 0:
         mounts.reward_function_tokens(pod, job)
         mounts.reward_modules(pod, job.spec.reward)
-    return _with_grace(with_template(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS))
+    return _with_grace(
+        _finished(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS, COORDINATOR_REQUESTS["memory"])
+    )
 
 
 def worker_pod(
@@ -70,7 +72,7 @@ def worker_pod(
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
     one_node.follow_coordinator(pod, job)
-    return with_template(pod, config, workers, GPU_POD_REQUESTS)
+    return _finished_gpu_pod(pod, config, workers)
 
 
 def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
     one_node.follow_coordinator(pod, job)
-    return with_template(pod, config, workers, GPU_POD_REQUESTS)
+    return _finished_gpu_pod(pod, config, workers)
 
 
 def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -96,14 +98,14 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     mounts.reward_pod_token(pod, job)
     mounts.reward_function_tokens(pod, job)
     mounts.reward_modules(pod, reward)
-    _limit_memory(pod, reward)
     container = pod["spec"]["containers"][0]
     container["ports"] = [{"name": "reward", "containerPort": contract.REWARD_PORT}]
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.REWARD_PORT}
     if reward.runtime_class_name is not None:
         pod["spec"]["runtimeClassName"] = reward.runtime_class_name
     one_node.follow_coordinator(pod, job)
-    return with_template(pod, config, reward, {"cpu": _reward_cpu(reward), "memory": REWARD_MEMORY_REQUEST})
+    requests = {"cpu": _reward_cpu(reward), "memory": REWARD_MEMORY_REQUEST}
+    return _finished(pod, config, reward, requests, f"{reward.pod_memory_bytes >> 20}Mi")
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -120,7 +122,7 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
     _hold_gpus(pod, function.pool)
     one_node.follow_coordinator(pod, job)
-    return with_template(pod, config, function.pool, GPU_POD_REQUESTS)
+    return _finished_gpu_pod(pod, config, function.pool)
 
 
 def _with_grace(pod: dict[str, Any]) -> dict[str, Any]:
@@ -144,11 +146,26 @@ def _hold_gpus(pod: dict[str, Any], workers: Workers) -> None:
             resources.setdefault(kind, {})[workers.gpu_resource_name] = str(workers.gpus_per_pod)
 
 
-def _limit_memory(pod: dict[str, Any], reward: Reward) -> None:
-    """Limit the memory, so that model-written programs can fill the pod but not its node."""
+def _finished_gpu_pod(pod: dict[str, Any], config: OperatorConfig, workers: Workers) -> dict[str, Any]:
+    """Finish a pod with engines, trainers or a judge. Processes on real GPUs need far more memory than the default."""
+    limit = None if workers.has_accelerator else GPU_POD_REQUESTS["memory"]
+    return _finished(pod, config, workers, GPU_POD_REQUESTS, limit)
+
+
+def _finished(
+    pod: dict[str, Any], config: OperatorConfig, options: PodOptions, requests: dict[str, str], limit: str | None
+) -> dict[str, Any]:
+    """Limit the memory of a pod to what the job requests, so that it cannot take that of others; merge the template.
+
+    Args:
+        requests: defaults for what the job does not request.
+        limit: memory limit of a pod for which the job requests no memory; None: it has no limit.
+    """
     resources = pod["spec"]["containers"][0]["resources"]
-    requested = resources.get("requests", {}).get("memory")
-    resources.setdefault("limits", {})["memory"] = requested or f"{reward.pod_memory_bytes >> 20}Mi"
+    limit = resources.get("requests", {}).get("memory", limit)
+    if limit is not None:
+        resources.setdefault("limits", {})["memory"] = limit
+    return with_template(pod, config, options, requests)
 
 
 def _join(pod: dict[str, Any], index: int, coordinator_ip: str) -> None:

@@ -47,7 +47,8 @@ class PodOptions(ApiModel):
 
     resources: Requests = Field(default_factory=dict)
     """CPU, memory and other requests of the container (GPUs are counted by `gpusPerPod`). Defaults for CPU and memory:
-    500m and 2Gi for the coordinator, 1 and 4Gi for a GPU pod, 250m per worker and 1Gi for a reward pod."""
+    500m and 2Gi for the coordinator, 1 and 4Gi for a GPU pod, 250m per worker and 1Gi for a reward pod. What is
+    requested of memory is also its limit; a pod with real GPUs that requests none has no limit."""
     node_selector: LabelMap = Field(default_factory=dict)
     """Node labels that the pods need."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(default_factory=list)

@@ -37,7 +37,7 @@ def test_a_trainer_pod_is_like_a_worker_with_gpus_of_its_own(running: Cluster) -
     assert container["command"] == ["python", "-m", "longshore_runtime", "trainer"]
     assert container["resources"] == {
         "requests": {"cpu": "1", "memory": "64Gi", "amd.com/gpu": "4"},
-        "limits": {"amd.com/gpu": "4"},
+        "limits": {"amd.com/gpu": "4", "memory": "64Gi"},
     }
     labels = trainer["metadata"]["labels"]
     assert (labels["longshore.dev/role"], labels["longshore.dev/index"]) == ("trainer", "1")

@@ -72,7 +72,7 @@ def test_a_judge_pod_serves_on_its_gpus_and_takes_no_part_in_ray() -> None:
     assert container["command"] == ["python", "-m", "longshore_runtime", "judge"]
     assert container["resources"] == {
         "requests": {"cpu": "1", "memory": "64Gi", "amd.com/gpu": "4"},
-        "limits": {"amd.com/gpu": "4"},
+        "limits": {"amd.com/gpu": "4", "memory": "64Gi"},
     }
     assert container["readinessProbe"]["httpGet"] == {"path": "/health", "port": contract.JUDGE_PORT}
     assert [port["containerPort"] for port in container["ports"]] == [contract.JUDGE_PORT]

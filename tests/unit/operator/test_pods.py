@@ -1,7 +1,7 @@
 """The pods that the operator makes keep the contract with the programs in them, and the restricted standard."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -155,7 +155,7 @@ def test_workers_ask_for_their_gpus_and_nobody_else_does() -> None:
     coordinator, worker, reward = all_pods(workers=workers)
     assert worker["spec"]["containers"][0]["resources"] == {
         "requests": {"cpu": "1", "memory": "64Gi", "amd.com/gpu": "8"},
-        "limits": {"amd.com/gpu": "8"},
+        "limits": {"amd.com/gpu": "8", "memory": "64Gi"},
     }
     for pod in (coordinator, reward):
         resources = pod["spec"]["containers"][0]["resources"]
@@ -195,7 +195,8 @@ class TestRequests:
 
     def test_what_the_job_asks_for_comes_first(self) -> None:
         *_, pod = all_pods(coordinator={"resources": {"cpu": "4"}})[:1]
-        assert pod["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "4", "memory": "2Gi"}}
+        requests = {"cpu": "4", "memory": "2Gi"}
+        assert pod["spec"]["containers"][0]["resources"] == {"requests": requests, "limits": {"memory": "2Gi"}}
 
     def test_a_limit_in_a_template_is_not_exceeded_by_a_request(self) -> None:
         limited = {"resources": {"limits": {"memory": "512Mi"}}}
@@ -210,6 +211,56 @@ class TestRequests:
     def test_a_template_can_remove_all_of_them(self) -> None:
         template = {"spec": {"containers": [{"name": contract.CONTAINER, "resources": None}]}}
         assert "resources" not in all_pods(coordinator={"template": template})[0]["spec"]["containers"][0]
+
+
+class TestMemoryLimits:
+    REAL: ClassVar = {"gpusPerPod": 1, "gpuResourceName": "nvidia.com/gpu"}
+
+    @pytest.mark.parametrize(
+        ("workers", "limit"),
+        [
+            ({"gpusPerPod": 0}, "4Gi"),
+            ({"gpusPerPod": 1, "gpuResourceName": "longshore.dev/pretend-gpu"}, "4Gi"),
+            (REAL, None),
+            (REAL | {"resources": {"memory": "64Gi"}}, "64Gi"),
+        ],
+        ids=["without-gpus", "pretended-gpus", "real-gpus", "requested"],
+    )
+    def test_pods_that_sample_train_or_judge_are_limited(self, workers: dict[str, Any], limit: str | None) -> None:
+        judge = {"placement": "Pool", "modelPath": "judge", "pool": workers}
+        job = make_job(
+            placement="Disaggregated",
+            workers=workers,
+            trainerWorkers=workers,
+            reward={"functions": [{"name": "critic", "kind": "Judge", "judge": judge}]},
+        )
+        for pod in (
+            worker_pod(job, CONFIG, 3, 1, "10.0.0.9", 1),
+            trainer_pod(job, CONFIG, 3, 0, "10.0.0.9"),
+            judge_pod(job, CONFIG, 3, 0, "10.0.0.9"),
+        ):
+            assert pod["spec"]["containers"][0]["resources"].get("limits", {}).get("memory") == limit
+
+    @pytest.mark.parametrize(
+        ("resources", "requested", "limit"),
+        [
+            ({"requests": {"memory": "6Gi"}}, "6Gi", "6Gi"),
+            ({"limits": {"memory": "6Gi"}}, "3Gi", "6Gi"),
+            ({"limits": {"memory": None}}, "3Gi", None),
+            ({"requests": {"memory": None}}, "2Gi", "3Gi"),
+        ],
+        ids=["requests-more", "limits-more", "no-limit", "requests-the-default"],
+    )
+    def test_template_changes_the_limit(self, resources: dict[str, Any], requested: str, limit: str | None) -> None:
+        template = {"spec": {"containers": [{"name": contract.CONTAINER, "resources": resources}]}}
+        pod = all_pods(coordinator={"resources": {"memory": "3Gi"}, "template": template})[0]
+        found = pod["spec"]["containers"][0]["resources"]
+        assert (found["requests"]["memory"], found.get("limits", {}).get("memory")) == (requested, limit)
+
+    def test_limit_of_a_whole_pod_replaces_that_of_its_container(self) -> None:
+        template = {"spec": {"resources": {"limits": {"memory": "3Gi"}}}}
+        pod = all_pods(coordinator={"template": template})[0]
+        assert "limits" not in pod["spec"]["containers"][0]["resources"]
 
 
 def reward_resources(**reward: Any) -> dict[str, Any]:

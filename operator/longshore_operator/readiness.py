@@ -41,15 +41,22 @@ def _is_extra(context: Context, pod: PodView) -> bool:
 
 
 def _scheduled(context: Context, pods: Sequence[PodView], num_pods: int) -> Fact:
-    for pod in pods:
-        if pod.unschedulable is not None and not pod.scheduled:
-            message = f"{pod.name}: {pod.unschedulable}{one_node.advice(context.job, pods, pod)}"
-            return Fact(False, ScheduledReason.UNSCHEDULABLE, message)
+    unschedulable = _unschedulable(context, pods)
+    if unschedulable:
+        return Fact(False, ScheduledReason.UNSCHEDULABLE, unschedulable)
     num_scheduled = sum(pod.scheduled for pod in pods)
     if num_scheduled < num_pods:
         message = f"{num_scheduled} of {num_pods} pods have a node"
         return Fact(False, ScheduledReason.WAITING_FOR_PODS, message)
     return Fact(True, ScheduledReason.SCHEDULED, f"all {num_pods} pods have a node")
+
+
+def _unschedulable(context: Context, pods: Sequence[PodView]) -> str:
+    """Return the first pod that fits no node, with the sentence of the scheduler; empty: all pods fit."""
+    for pod in pods:
+        if pod.unschedulable is not None and not pod.scheduled:
+            return f"{pod.name}: {pod.unschedulable}{one_node.advice(context.job, pods, pod)}"
+    return ""
 
 
 def _events(context: Context, facts: dict[ConditionType, Fact]) -> tuple[Event, ...]:
@@ -95,7 +102,19 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
         yield Fact(False, ReadyReason.POD_GROUP_UNAVAILABLE, observed.pod_group.mistake)
     if num_ready < num_pods:
         yield from _storage(observed.claim)
-        yield Fact(False, ReadyReason.PODS_NOT_READY, f"{num_ready} of {num_pods} pods are ready")
+        yield Fact(
+            False, ReadyReason.PODS_NOT_READY, f"{num_ready} of {num_pods} pods are ready{_missing(context, pods)}"
+        )
+
+
+def _missing(context: Context, pods: Sequence[PodView]) -> str:
+    """Return which pods a job lacks while its coordinator is ready, so that it may already train or wait for them."""
+    if not any(pod.ready and pod.component is Component.COORDINATOR for pod in pods):
+        return ""
+    if unschedulable := _unschedulable(context, pods):
+        return f"; {unschedulable}"
+    unready = sorted(pod.name for pod in pods if not pod.ready)
+    return f"; not ready: {_some(unready)}" if unready else ""
 
 
 def _all_ready(context: Context, num_pods: int) -> Fact:

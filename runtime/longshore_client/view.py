@@ -2,14 +2,20 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
+from longshore.api.reasons import ReadyReason, RestartReason, ScheduledReason
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_client.errors import ClientError
 from longshore_kube.resources import Json
+
+_HAVE_PODS: Final = frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESTARTING})
+_OWN_REASONS: Final = frozenset((*ReadyReason, *RestartReason))
+"""Reasons of the condition Ready that do not come from the kubelet."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,18 @@ def steps_text(done: int, total: int) -> str:
 def problems(view: JobView) -> tuple[Condition, ...]:
     """Conditions that are not well. A job that ended is not blamed for pods that are gone."""
     return tuple(condition for condition in view.status.conditions if _is_problem(condition, view.is_finished))
+
+
+def lacking(view: JobView) -> str:
+    """Return which pod keeps a job waiting that has begun, and why; empty: its pods are there, or start as usual."""
+    if view.phase not in _HAVE_PODS:
+        return ""
+    scheduled, ready = (view.status.condition(kind) for kind in (ConditionType.SCHEDULED, ConditionType.READY))
+    if scheduled is not None and scheduled.reason == ScheduledReason.UNSCHEDULABLE:
+        return scheduled.message
+    if ready is None or ready.status is not ConditionStatus.FALSE or ready.reason in _OWN_REASONS:
+        return ""
+    return f"{ready.reason}: {ready.message}"
 
 
 def assigned(view: JobView) -> str:

@@ -14,7 +14,7 @@ from longshore.api.status import ConditionStatus, Phase, PodCounts
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
 from longshore_cli.watch.history import JobChange, Line, WatchedStep, WatchHistory
-from longshore_client.view import EventView, JobView, assigned, problems, steps_text
+from longshore_client.view import EventView, JobView, assigned, lacking, problems, steps_text
 
 PHASE_STYLES: Final = {
     Phase.QUEUED: "blue",
@@ -61,6 +61,8 @@ def _figures(history: WatchHistory, now_s: float) -> Table:
     view, runtime = history.view, history.view.runtime
     table.add_row("Step", _step_row(history, now_s))
     table.add_row("Round", _round_row(view, now_s - history.since_s))
+    if lacking(view):
+        table.add_row("Waits for", Text(lacking(view), style="yellow"))
     if history.rewards:
         trend = fmt.sparkline([value for _, value in history.rewards], _TREND_WIDTH)
         table.add_row("Reward", Text.assemble(f"{fmt.reward(runtime.reward)}  ", (trend, "cyan")))

@@ -34,6 +34,7 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
     with screen_for(console, seen, clock) as screen:
         if view.is_finished:
             return seen
+        screen.job(seen, history.opening(view))
         for source, kind, item in _merged(_watches(kube, job, view)):
             if source in ("event", "claim"):
                 if kind != "DELETED":

@@ -8,7 +8,7 @@ from typing import Final
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ENDING_ACTIVITIES, Progress, ResponseTokens, RuntimeActivity, RuntimeStatus
 from longshore_cli.watch import words
-from longshore_client.view import JobView
+from longshore_client.view import JobView, lacking
 
 PACE_STEPS: Final = 8
 """Number of last steps that determine the pace."""
@@ -124,7 +124,16 @@ def _with_figures_of(before: JobView, after: JobView) -> JobView:
     return replace(after, status=after.status.model_copy(update={"runtime": kept}))
 
 
+def opening(view: JobView) -> tuple[Line, ...]:
+    """Return the lines with which a watch begins: what the job waits for."""
+    return (JobChange(f"waits for {lacking(view)}"),) if lacking(view) else ()
+
+
 def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
+    return _changes(before, after) + (opening(after) if lacking(after) != lacking(before) else ())
+
+
+def _changes(before: JobView, after: JobView) -> tuple[Line, ...]:
     if after.phase is not before.phase:
         return (JobChange(f"{after.phase}"),)
     if after.status.attempt != before.status.attempt and after.status.attempt > 1:
@@ -137,7 +146,8 @@ def _notices(before: JobView, after: JobView) -> tuple[Line, ...]:
         return ()
     if progress is not None and _quarters(progress) > _quarters(before.runtime.progress):
         what = f"{words.in_words(doing)}, {progress.detail}" if progress.detail else words.in_words(doing)
-        return (JobChange(f"{what}: {words.amount(progress)}"),)
+        waits = f"; waits for {lacking(after)}" if lacking(after) else ""
+        return (JobChange(f"{what}: {words.amount(progress)}{waits}"),)
     return ()
 
 

@@ -8,7 +8,7 @@ from longshore.api.round_status import RoundKind
 from longshore_cli.watch.history import JobChange, Line, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.text import line_text
 from longshore_client.view import job_view
-from tests.unit.cli.samples import at_step, rljob
+from tests.unit.cli.samples import at_step, condition, rljob
 
 
 def watched(*jobs: tuple[float, dict[str, Any]]) -> tuple[WatchHistory, list[Line]]:
@@ -179,6 +179,32 @@ def test_a_log_reports_every_quarter_of_what_takes_long_once() -> None:
         "model and warm start: 300 of 300 steps",
         "start of the engines",
     ]
+
+
+def test_a_log_says_which_pod_an_evaluation_waits_for() -> None:
+    unschedulable = condition("Scheduled", "False", "Unschedulable", "demo-reward-0: 1 Insufficient cpu")
+    not_ready = condition("Ready", "False", "PodsNotReady", "2 of 3 pods are ready; demo-reward-0: 1 Insufficient cpu")
+
+    def evaluation(done: int, *conditions: dict[str, Any]) -> dict[str, Any]:
+        progress = {"unit": "Responses", "done": done, "total": 64}
+        return rljob(at_step(0, activity="Evaluate", progress=progress), phase="Starting", conditions=conditions)
+
+    _, lines = watched(
+        (0, evaluation(0)), (1, evaluation(1, unschedulable, not_ready)), (2, evaluation(50, unschedulable, not_ready)),
+        (3, evaluation(64, condition("Scheduled", "True"))),
+    )  # fmt: skip
+    assert [line_text(line) for line in lines] == [
+        "waits for demo-reward-0: 1 Insufficient cpu",
+        "evaluation: 50 of 64 responses; waits for demo-reward-0: 1 Insufficient cpu",
+        "evaluation: 64 of 64 responses",
+    ]
+
+
+def test_a_log_says_why_a_container_waits_but_not_that_pods_start() -> None:
+    starts = condition("Ready", "False", "PodsNotReady", "2 of 3 pods are ready; not ready: demo-reward-0")
+    pulls = condition("Ready", "False", "ImagePullBackOff", "demo-reward-0: no such image")
+    _, lines = watched(*((at, rljob(at_step(0), conditions=(one,))) for at, one in enumerate((starts, pulls))))
+    assert [line_text(line) for line in lines] == ["waits for ImagePullBackOff: demo-reward-0: no such image"]
 
 
 def test_what_every_round_does_is_worth_no_line_however_long_it_takes() -> None:

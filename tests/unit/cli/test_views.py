@@ -157,6 +157,15 @@ def test_the_dashboard_shows_what_is_not_well_and_what_happened() -> None:
     assert "10:20:30 PodLost: worker 1 was lost" in shown
 
 
+def test_the_dashboard_shows_which_pod_a_job_waits_for_below_its_progress() -> None:
+    unschedulable = condition("Scheduled", "False", "Unschedulable", "demo-reward-0: 1 Insufficient cpu")
+    progress = {"unit": "Responses", "done": 50, "total": 64}
+    job = rljob(at_step(0, activity="Evaluate", progress=progress), phase="Starting", conditions=(unschedulable,))
+    shown = drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0)).splitlines()
+    (row,) = (at for at, line in enumerate(shown) if "50 of 64 responses" in line)
+    assert "Waits for  demo-reward-0: 1 Insufficient cpu" in shown[row + 1]
+
+
 def test_the_watch_shows_an_alarm_in_the_panel_in_a_pipe_and_after_the_end() -> None:
     sentence = "since step 3: every reward of the last 3 steps is 0, so nothing is learned"
     alarm = condition("TrainingAlarm", "True", "RewardsAllZero", sentence)

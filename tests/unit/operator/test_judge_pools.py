@@ -52,7 +52,7 @@ def test_judge_pods_are_counted_and_the_job_is_not_ready_without_them(running: C
     assert running.plan().actions == ()
     running.change("demo-judge-2", ready=False)
     running.step()
-    assert running.condition("Ready") == ("False", "PodsNotReady", "6 of 7 pods are ready")
+    assert running.condition("Ready") == ("False", "PodsNotReady", "6 of 7 pods are ready; not ready: demo-judge-2")
 
 
 def test_the_index_of_a_judge_pod_says_whom_it_serves(running: Cluster) -> None:

@@ -32,6 +32,23 @@ class TestObstacles:
         assert [event.reason for event in cluster.events] == ["Started", "Unschedulable"]
         assert cluster.plan().actions == ()
 
+    def test_a_job_that_waits_for_a_reward_pod_names_it_and_the_schedulers_sentence(self, running: Cluster) -> None:
+        no_room = "0/1 nodes are available: 1 Insufficient cpu."
+        running.change("demo-reward-0", ready=False, scheduled=False, unschedulable=no_room)
+        running.step()
+        message = f"3 of 4 pods are ready; demo-reward-0: {no_room}"
+        assert running.condition("Ready") == ("False", "PodsNotReady", message)
+        assert running.condition("Scheduled") == ("False", "Unschedulable", f"demo-reward-0: {no_room}")
+
+    def test_pods_that_start_are_named_once_the_coordinator_is_ready(self, running: Cluster) -> None:
+        for name in ("demo-worker-0", "demo-reward-0"):
+            running.change(name, ready=False)
+        running.step()
+        assert running.condition("Ready")[2] == "2 of 4 pods are ready; not ready: demo-reward-0, demo-worker-0"
+        running.change("demo-coordinator", ready=False)
+        running.step()
+        assert running.condition("Ready")[2] == "1 of 4 pods are ready"
+
     def test_an_image_that_cannot_be_pulled_is_the_reason_for_not_being_ready(self) -> None:
         cluster = Cluster()
         cluster.step()

@@ -80,7 +80,7 @@ def _container(image: str, read_only: bool) -> Json:
         "image": image,
         "command": ["python", "-c", _WAIT],
         "env": [{"name": _SOURCE_ENV, "value": _source()}],
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},

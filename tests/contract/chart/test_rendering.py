@@ -42,6 +42,7 @@ POD_MONITOR = {
 ENDPOINT = {
     "port", "path", "scheme", "params", "interval", "scrapeTimeout", "honorLabels", "relabelings", "metricRelabelings",
 }  # fmt: skip
+WORKLOADS = {"CronJob", "DaemonSet", "Deployment", "Job", "Pod", "StatefulSet"}
 RULE = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
 
 
@@ -416,6 +417,14 @@ def test_the_chart_test_asks_the_service_of_the_operator_and_is_no_pod_of_it() -
     assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert f"http://{service['metadata']['name']}:9000" in test["spec"]["containers"][0]["command"][-1]
     assert not service["spec"]["selector"].items() <= test["metadata"]["labels"].items()
+
+
+def test_every_pod_of_the_chart_can_be_created_under_a_quota_of_requests_and_memory() -> None:
+    pods = [one["spec"].get("template", one)["spec"] for (kind, _), one in rendered().items() if kind in WORKLOADS]
+    assert len(pods) == 2
+    for container in (one for spec in pods for one in (*spec["containers"], *spec.get("initContainers", ()))):
+        assert container["resources"]["requests"].keys() >= {"cpu", "memory"}
+        assert "memory" in container["resources"]["limits"]
 
 
 def test_jobs_are_viewed_and_edited_by_those_who_view_and_edit_other_things() -> None:

@@ -128,6 +128,13 @@ REFUSED: list[tuple[str, Json]] = [
             "containers": [{"name": OWN, "image": "registry.example.com/rl/i"}],
         }}}},
     ),
+    *(
+        (
+            "are not counted against the limit of 8 GPUs",
+            {"coordinator": {"resources": {f"deviceclass.resource.kubernetes.io/{name}": 7}}},
+        )
+        for name in ("h100", "mig.nvidia.com")
+    ),
     ("more than 6 pods", {"workers": {"replicas": 2, "gpusPerPod": 1}, "reward": {"pods": 1, "maxPods": 9}}),
     ("images of jobs must begin with registry.example.com/rl/", {"image": "docker.io/anybody/anything"}),
     ("images of jobs must begin with", with_container(image="docker.io/anybody/anything")),

@@ -15,6 +15,7 @@ from tests.unit.operator.model import CONFIG, Cluster, make_job
 from tests.unit.operator.test_judge_pools import judged
 
 GPU = "nvidia.com/gpu"
+DEVICES = "deviceclass.resource.kubernetes.io/mig.nvidia.com"
 LIMITED = replace(CONFIG, admission=AdmissionConfig(quotas={"team": {GPU: 8, "amd.com/gpu": 8}}))
 MORE = {"workers": {"replicas": 2, "gpusPerPod": 1}, "coordinator": {"resources": {GPU: "8"}}}
 
@@ -43,6 +44,35 @@ def test_gpus_that_nobody_counts_are_refused_with_the_field(field: str, spec: di
     refused = uncounted_gpus(make_job(**spec), LIMITED)
     assert refused is not None
     assert refused.startswith(f"spec.{field}: a pod requests ")
+
+
+@pytest.mark.parametrize(
+    ("field", "spec"),
+    [
+        ("coordinator", {"coordinator": {"resources": {DEVICES: 8}}}),
+        ("workers", {"workers": template(resource=DEVICES)}),
+        ("workers", {"workers": {"gpusPerPod": 8, "gpuResourceName": DEVICES}}),
+    ],
+)
+def test_devices_of_a_class_without_a_limit_are_refused(field: str, spec: dict[str, Any]) -> None:
+    refused = uncounted_gpus(make_job(**spec), LIMITED)
+    assert refused is not None
+    assert refused.startswith(f"spec.{field}: a pod requests {DEVICES}, devices of a DeviceClass")
+
+
+def test_devices_of_a_class_with_a_limit_are_counted() -> None:
+    limited = replace(CONFIG, admission=AdmissionConfig(quotas={"team": {DEVICES: 8}}))
+    workers = {"gpusPerPod": 8, "gpuResourceName": DEVICES}
+    assert uncounted_gpus(make_job(workers=workers), limited) is None
+    assert uncounted_gpus(make_job(workers=workers, coordinator={"resources": {DEVICES: 1}}), limited) is not None
+
+
+def test_resource_claims_of_a_template_are_refused_where_gpus_are_limited() -> None:
+    claims = {"template": {"spec": {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "eight"}]}}}
+    refused = uncounted_gpus(make_job(workers=claims), LIMITED)
+    assert refused is not None
+    assert refused.startswith("spec.workers.template.spec.resourceClaims: ")
+    assert uncounted_gpus(make_job(workers=claims), CONFIG) is None
 
 
 def test_a_judge_is_named_by_its_reward_function() -> None:

@@ -6,6 +6,7 @@ from longshore.api import contract
 from longshore.api.pods import PodOptions
 from longshore_operator import template
 from longshore_operator.plan import OperatorConfig
+from longshore_operator.template_rules import MESH_LABELS
 
 _CONTAINER_SECURITY: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -22,15 +23,10 @@ _OWN_FIELDS = (
 """Fields of a pod that only the operator sets, with the same exception."""
 _NODE_FIELDS = ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "nodeName", "priority")
 """Fields of pods that share more with their node or preempt other pods; the operator's own pods have none of them."""
+_RESTARTS = ("restartPolicy", "restartPolicyRules")
+"""Fields by which a container restarts in place; init containers with them run beside the others."""
 _POWERS = ("privileged", "procMount", "capabilities")
 """Fields of a container's security context that give it power over its node."""
-MESH_LABELS = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
-MESH_ANNOTATIONS = {"linkerd.io/inject": "disabled"}
-"""Labels and annotations that keep a pod out of service meshes, unless its template says otherwise.
-
-With the NetworkPolicies of the job, the proxy of a mesh does not reach its control plane; and a pod that runs once does
-not end while its proxy runs.
-"""
 
 
 def pod_security(user: int | None) -> dict[str, Any]:
@@ -65,18 +61,20 @@ def with_template(
         spec["securityContext"] = spec["securityContext"] | _RESTRICTED_POD
     for kind in ("containers", "initContainers"):
         if spec.get(kind):
-            spec[kind] = [_restricted(container, privileged) for container in spec[kind]]
+            spec[kind] = [_restricted(container, privileged, kind == "initContainers") for container in spec[kind]]
     for container in spec["containers"]:
         if container["name"] == contract.CONTAINER and "resources" in container:
             container["resources"] = _with_requests(container["resources"], requests, resources, spec)
     return merged | {"metadata": metadata, "spec": spec}
 
 
-def _restricted(container: dict[str, Any], privileged: bool) -> dict[str, Any]:
+def _restricted(container: dict[str, Any], privileged: bool, is_init: bool) -> dict[str, Any]:
     requested = container.get("securityContext") or {}
     if privileged:
         return container | {"securityContext": template.merge(_CONTAINER_SECURITY, requested)}
     kept = {field: value for field, value in requested.items() if field not in _POWERS}
+    if not is_init:
+        container = {field: value for field, value in container.items() if field not in _RESTARTS}
     return container | {"securityContext": kept | _CONTAINER_SECURITY}
 
 

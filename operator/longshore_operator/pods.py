@@ -10,7 +10,8 @@ from longshore.api.rljob import RLJob
 from longshore_operator import mounts, one_node, topology
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_security import MESH_ANNOTATIONS, MESH_LABELS, pod_security, with_template
+from longshore_operator.pod_security import pod_security, with_template
+from longshore_operator.template_rules import MESH_ANNOTATIONS, MESH_LABELS
 
 NODE_GRACE_S = 30
 KUBERNETES_GRACE_S = 30

@@ -16,6 +16,14 @@ from longshore_operator.template import Json, misshapen
 MAX_GRACE_S: Final = 600
 """Longest time that a pod may take to end: until then it keeps its node, its GPUs, and suspension waiting."""
 
+MESH_LABELS: Final = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
+MESH_ANNOTATIONS: Final = {"linkerd.io/inject": "disabled"}
+"""Labels and annotations that keep a pod out of service meshes, unless its template says otherwise.
+
+With the NetworkPolicies of the job, the proxy of a mesh does not reach its control plane; and a pod that runs once does
+not end while its proxy runs.
+"""
+
 _POD_FIELDS: Final = (
     "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "hostNetwork", "hostPID", "hostIPC",
     "restartPolicy", "hostname", "hostnameOverride", "subdomain", "nodeName", "ephemeralContainers",
@@ -37,12 +45,27 @@ _IDENTITY: Final = (
 )  # fmt: skip
 """Domains of labels and annotations by which clouds give pods an identity."""
 _NODE: Final = (
-    "cdi.k8s.io", "container.apparmor.security.beta.kubernetes.io", "container.seccomp.security.alpha.kubernetes.io",
-    "io.containerd", "io.katacontainers", "io.kubernetes.cri-o", "nri.containerd.io", "nri.io",
-    "seccomp.security.alpha.kubernetes.io",
+    "cdi.k8s.io", "cri-o.io", "crio.io", "dev.gvisor", "io.containerd", "io.katacontainers", "io.kubernetes",
+    "nri.containerd.io", "nri.io",
 )  # fmt: skip
 """Domains of annotations that configure container runtimes: profiles, devices, hypervisors."""
-_STATIC_POD: Final = "kubernetes.io/config."
+_RESERVED: Final = ("kubernetes.io", "k8s.io")
+"""Domains of Kubernetes itself, in which only the names below are for users."""
+_FOR_USERS: Final = (
+    "cluster-autoscaler.kubernetes.io", "controller.kubernetes.io", "descheduler.alpha.kubernetes.io",
+    "kubectl.kubernetes.io", "scheduling.k8s.io", "scheduling.sigs.k8s.io",
+)  # fmt: skip
+_BANDWIDTH: Final = frozenset({"kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth"})
+_INJECTORS: Final = (
+    "admission.datadoghq.com", "appmesh.k8s.aws", "banzaicloud.io", "dapr.io", "dynatrace.com", "flagger.app",
+    "hashicorp.com", "istio.io", "jaegertracing.io", "kuma.io", "linkerd.io", "openservicemesh.io", "opentelemetry.io",
+)  # fmt: skip
+"""Domains of webhooks that add containers, images and volumes to a pod as its labels and annotations say."""
+_INJECTS: Final = "inject"
+"""What is part of most names by which other such webhooks are asked."""
+_KUEUE: Final = "kueue.x-k8s.io/"
+_SIDECAR: Final = "Always"
+"""Restart policy of an init container that runs beside the others."""
 _CHECKS: Final = ("readinessProbe", "livenessProbe", "startupProbe")
 _HOOKS: Final = ("postStart", "preStop")
 
@@ -106,13 +129,21 @@ def _metadata(template: Json) -> Iterator[str]:
 
 
 def _refused_key(name: str) -> str | None:
-    domain = name.split("/")[0]
-    if domain.endswith(GROUP) or domain == "app.kubernetes.io":
+    """Return why a template must not have a label or an annotation of this name; None: it may."""
+    domain, _, own_name = name.rpartition("/")
+    if (domain or own_name).endswith(GROUP) or domain == "app.kubernetes.io":
         return "is set by the operator"
-    if _is_in(domain, _IDENTITY):
+    if _is_in(domain or own_name, _IDENTITY):
         return "gives the pod another identity"
-    if _is_in(domain, _NODE) or name.startswith(_STATIC_POD):
+    is_for_users = name in _BANDWIDTH or _is_in(domain, _FOR_USERS)
+    if _is_in(domain, _NODE) or (_is_in(domain, _RESERVED) and not is_for_users):
         return "tells the node how to run the pod"
+    if not domain and "." in own_name:
+        return "tells the node how to run the pod: container runtimes read names with a dot and without a slash"
+    if name in MESH_LABELS | MESH_ANNOTATIONS:
+        return None
+    if _is_in(domain, _INJECTORS) or _INJECTS in name.lower():
+        return "has a webhook add containers or volumes to the pod; add them in the template itself"
     return None
 
 
@@ -125,6 +156,9 @@ def _spec(spec: Json, allowed: Allowed) -> Iterator[str]:
     for field in _POD_FIELDS:
         if field in spec:
             yield f"spec.{field}: is not for a template"
+    for gate in spec.get("schedulingGates") or ():
+        if gate["name"].startswith(_KUEUE):
+            yield f"spec.schedulingGates[{gate['name']}]: is set by Kueue"
     if spec.get("hostUsers", False) is not False:
         yield "spec.hostUsers: can only be false"
     if spec.get("shareProcessNamespace", False) is not False:
@@ -138,7 +172,17 @@ def _spec(spec: Json, allowed: Allowed) -> Iterator[str]:
         yield from _volume(volume)
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():
-            yield from _container(f"spec.{kind}[{container['name']}]", container)
+            path = f"spec.{kind}[{container['name']}]"
+            yield from _restarts(path, container, is_init=kind == "initContainers")
+            yield from _container(path, container)
+
+
+def _restarts(path: str, container: Json, *, is_init: bool) -> Iterator[str]:
+    """Refuse restarts in place: the operator decides what follows when a container has ended."""
+    for field in ("restartPolicy", "restartPolicyRules"):
+        if container.get(field) is not None and not (is_init and container[field] == _SIDECAR):
+            allowed = f"; only init containers may have it, as {_SIDECAR}" if field == "restartPolicy" else ""
+            yield f"{path}.{field}: restarts a container that the operator replaces with its pod{allowed}"
 
 
 def _classes(spec: Json, allowed: Allowed) -> Iterator[str]:

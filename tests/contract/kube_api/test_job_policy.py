@@ -74,6 +74,10 @@ HARMLESS: list[Json] = [
     templated(volumes=[{"name": "all", "projected": {"sources": None}}, {"name": "none", "projected": None}]),
     with_container(securityContext={"runAsUser": 1001}, ports=[{"containerPort": 9000}]),
     EIGHT_GPUS,
+    templated(
+        initContainers=[{"name": "proxy", "image": "registry.example.com/rl/p", "restartPolicy": "Always"}],
+        containers=[{"name": OWN, "restartPolicy": None}],
+    ),
     {"coordinator": {"resources": {"cpu": 1, "rdma/hca": 1}}},
     with_container(resources={"requests": {"cpu": 1}, "limits": None}),
     with_container(resources=None),
@@ -95,6 +99,12 @@ REFUSED: list[tuple[str, Json]] = [
         "has a securityContext that is not for templates",
         templated(initContainers=[{"name": "i", "image": "registry.example.com/rl/i",
                                    "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]),
+    ),
+    ("but the operator replaces it with its pod", with_container(restartPolicy="Always")),
+    ("but the operator replaces it with its pod", with_container(restartPolicyRules=[{"action": "Restart"}])),
+    (
+        "but the operator replaces it with its pod",
+        templated(initContainers=[{"name": "i", "image": "registry.example.com/rl/i", "restartPolicy": "OnFailure"}]),
     ),
     ("opens a port of its node", with_container(ports=[{"containerPort": 1, "hostPort": 1}])),
     *(

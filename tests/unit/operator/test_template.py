@@ -55,6 +55,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"terminationGracePeriodSeconds": MAX_GRACE_S + 1}}, "spec.terminationGracePeriodSeconds"),
     ({"spec": {"shareProcessNamespace": True}}, "spec.shareProcessNamespace"),
     ({"spec": {"hostUsers": True}}, "spec.hostUsers"),
+    (
+        {"spec": {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}},
+        "schedulingGates[kueue.x-k8s.io/admission]",
+    ),
+    *(
+        ({"spec": {kind: [{"name": "x", field: value}]}}, f"spec.{kind}[x].{field}: restarts")
+        for kind, field, value in (
+            ("containers", "restartPolicy", "Always"),
+            ("containers", "restartPolicyRules", [{"action": "Restart"}]),
+            ("initContainers", "restartPolicy", "OnFailure"),
+        )
+    ),
     ({"spec": {"hostnameOverride": "other"}}, "spec.hostnameOverride"),
     ({"spec": {"ephemeralContainers": [{"name": "x"}]}}, "spec.ephemeralContainers"),
     (
@@ -89,7 +101,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             "iam.gke.io/gcp-service-account",
             "azure.workload.identity/use",
             "aadpodidbinding",
+            "admission.datadoghq.com/java-lib.version",
             "cdi.k8s.io/gpus",
+            "config.linkerd.io/proxy-image",
+            "dapr.io/sidecar-image",
+            "dev.gvisor.flag.network",
+            "instrumentation.opentelemetry.io/inject-python",
+            "io.kubernetes.cri.untrusted-workload",
+            "io.kubernetes.cri-o.seccompNotifierAction/longshore",
+            "kubernetes.io/anything",
+            "operator.example.com/inject",
+            "proxy.istio.io/config",
+            "run.oci.handler",
+            "sidecar.istio.io/proxyImage",
+            "sidecar.istio.io/userVolume",
+            "vault.hashicorp.com/agent-inject",
             "io.kubernetes.cri-o.Devices",
             "io.katacontainers.config.hypervisor.path",
             "devices.nri.io/container.longshore",
@@ -184,6 +210,33 @@ def test_what_users_need_is_allowed() -> None:
         },
         allowed,
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ad.datadoghq.com/longshore.checks",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict",
+        "cost-centre",
+        "example.com/team",
+        "istio.io/dataplane-mode",
+        "k8s.v1.cni.cncf.io/networks",
+        "karpenter.sh/do-not-disrupt",
+        "kubernetes.io/egress-bandwidth",
+        "kueue.x-k8s.io/podset-required-topology",
+        "linkerd.io/inject",
+        "prometheus.io/scrape",
+        "scheduling.k8s.io/group-name",
+        "sidecar.istio.io/inject",
+    ],
+)
+def test_metadata_that_leaves_the_pod_as_it_is_or_asks_for_the_mesh_is_allowed(name: str) -> None:
+    assert not refusals({"metadata": {"labels": {name: "x"}, "annotations": {name: "x"}}})
+
+
+def test_sidecars_and_gates_of_the_user_are_allowed() -> None:
+    sidecar = {"name": "proxy", "restartPolicy": "Always"}
+    assert not refusals({"spec": {"initContainers": [sidecar], "schedulingGates": [{"name": "example.com/licence"}]}})
 
 
 def test_the_user_may_be_left_to_the_cluster() -> None:

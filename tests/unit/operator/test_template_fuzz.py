@@ -128,6 +128,7 @@ STEALS = {
 }
 ESCAPES = {
     "restart policy": {"restartPolicy": "Always"},
+    "restart policy of a container": {"containers": [{"name": "longshore", "restartPolicy": "Always"}]},
     "account": {"serviceAccountName": "admin"},
     "token": {"automountServiceAccountToken": None},
     "host": {"hostNetwork": True, "hostPID": True, "hostIPC": True, "hostUsers": True, "nodeName": "n"},
@@ -208,6 +209,7 @@ def keeps_the_standard(pod: dict[str, Any]) -> None:
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["containers"]
+    assert not any("restartPolicy" in container for container in spec["containers"])
     for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
         security = container["securityContext"]
         assert not {"privileged", "procMount"} & security.keys()

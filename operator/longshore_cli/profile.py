@@ -72,7 +72,7 @@ def run(kube: Kube, plan: ProfilePlan, console: Console) -> None:
     claim, path = jobs.claim_of(kube, name, plan.image), f"{jobs.output_path(kube.job(name))}/{PROFILE_FILE}"
     copy.fetch(kube, claim, path, plan.out, force=plan.force)
     if not plan.keep:
-        jobs.delete(kube, name)
+        jobs.delete(kube, name, view.uid)
     show(read_profile(plan.out), console)
     kept = f" The RLJob {name!r} is kept." if plan.keep else ""
     console.print(f"The profile is in {plan.out}.{kept} Use it with:", markup=False, soft_wrap=True)

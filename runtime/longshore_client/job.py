@@ -17,7 +17,7 @@ from longshore.api.status import Phase, RLJobStatus
 from longshore_client import frames, jobs, outputs
 from longshore_client.errors import ClientError
 from longshore_client.explained import explained
-from longshore_client.kube import Kube
+from longshore_client.kube import Kube, replaced
 from longshore_client.modules import read_modules, submit_with, with_modules
 from longshore_client.target import Target
 from longshore_client.transfer import copy
@@ -90,8 +90,15 @@ class Job:
 
     @explained()
     def refresh(self) -> Self:
-        """Read the job again."""
-        self._stored = self._kube.job(self.name)
+        """Read the job again.
+
+        Raises:
+            ClientError: it was deleted, even if another one has its name now.
+        """
+        stored = self._kube.job(self.name)
+        if stored["metadata"]["uid"] != self._view.uid:
+            raise replaced(self.name)
+        self._stored = stored
         return self
 
     def watch(self, timeout_s: float | None = None) -> Iterator[RLJobStatus]:
@@ -183,19 +190,19 @@ class Job:
     @explained()
     def suspend(self) -> Self:
         """Stop the pods of the job; its state is kept."""
-        jobs.set_suspended(self._kube, self.name, suspended=True)
+        jobs.set_suspended(self._kube, self.name, self._view.uid, suspended=True)
         return self.refresh()
 
     @explained()
     def resume(self) -> Self:
         """Go on from the newest checkpoint."""
-        jobs.set_suspended(self._kube, self.name, suspended=False)
+        jobs.set_suspended(self._kube, self.name, self._view.uid, suspended=False)
         return self.refresh()
 
     @explained()
     def delete(self) -> None:
         """Delete the job, and wait until it and its pods are gone. A claim that it does not own stays."""
-        jobs.delete(self._kube, self.name)
+        jobs.delete(self._kube, self.name, self._view.uid)
 
     @property
     def _view(self) -> JobView:

@@ -11,11 +11,12 @@ from longshore.api.names import Component
 from longshore.api.status import Phase
 from longshore_client import installed
 from longshore_client.errors import ClientError
-from longshore_client.kube import Kube
+from longshore_client.kube import Kube, replaced
 from longshore_client.transfer.copy import StorageClaim
 from longshore_client.transfer.pod import IDS, HelperOptions, trouble
 from longshore_client.view import job_view
 from longshore_client.yaml_values import ManifestLoader, RepeatedKey
+from longshore_kube.errors import ApiError
 from longshore_kube.resources import CLAIMS, PODS, Json
 
 DELETE_TIMEOUT_S: Final = 180.0
@@ -104,7 +105,7 @@ def make_room(kube: Kube, name: str, *, otherwise: str) -> str | None:
     view = job_view(existing)
     if not view.is_finished:
         return f"An RLJob {name!r} is {view.phase.lower()} already; {otherwise}."
-    delete(kube, name)
+    delete(kube, name, view.uid)
     return f"The RLJob {name!r} of an earlier run, which {view.phase.lower()}, was deleted first."
 
 
@@ -123,19 +124,24 @@ def pod_name(job: str, component: Component, index: int) -> str:
             return names.judge_pod(job, index)
 
 
-def set_suspended(kube: Kube, name: str, *, suspended: bool) -> None:
+def set_suspended(kube: Kube, name: str, uid: str | None = None, *, suspended: bool) -> None:
     """Stop the pods of a job, or let it continue.
+
+    Args:
+        uid: of the job that is meant; unset: the one that has the name now.
 
     Raises:
         ClientError: there is no such job, or it is finished.
     """
     job = kube.job(name)
     view = job_view(job)
+    if uid not in (None, view.uid):
+        raise replaced(name)
     if view.is_finished:
         what = "suspended" if suspended else "resumed"
         fix = "" if suspended or view.phase is Phase.SUCCEEDED else _how_to_go_on(job)
         raise ClientError(f"The RLJob {name!r} {view.phase.lower()} already and cannot be {what}.", fix)
-    kube.patch_job(name, {"spec": {"suspend": suspended}})
+    kube.patch_job(name, {"spec": {"suspend": suspended}}, view.uid)
 
 
 def _how_to_go_on(job: Json) -> str:
@@ -176,17 +182,29 @@ def has_started(pod: Json) -> bool:
     return bool((pod.get("status") or {}).get("phase", "Pending") != "Pending")
 
 
-def delete(kube: Kube, name: str) -> None:
+def delete(kube: Kube, name: str, uid: str | None = None) -> None:
     """Delete an RLJob and wait until it and its pods are gone; a claim that it does not own stays.
 
+    Args:
+        uid: of the job that is meant; unset: the one that has the name now.
+
     Raises:
-        ClientError: it did not go in time.
+        ClientError: there is no such job, another one has its name, or it did not go in time.
     """
-    kube.request("DELETE", kube.job_path(name), {"propagationPolicy": "Background"})
-    if (job := kube.find_job(name)) is not None:
+    uid = uid or str(kube.job(name)["metadata"]["uid"])
+    options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+    try:
+        kube.request("DELETE", kube.job_path(name), options)
+    except ApiError as error:
+        if error.conflict:
+            raise replaced(name) from error
+        raise
+    job = kube.find_job(name)
+    if job is not None and job["metadata"]["uid"] == uid:
         _wait_deleted(kube, kube.jobs_path(), job, "RLJob")
     for pod in kube.pods(f"{names.LABEL_JOB}={name}"):
-        _wait_deleted(kube, PODS.path(kube.namespace), pod, "pod")
+        if any(owner.get("uid") == uid for owner in pod["metadata"].get("ownerReferences") or ()):
+            _wait_deleted(kube, PODS.path(kube.namespace), pod, "pod")
 
 
 def claim_of(kube: Kube, name: str, image: str | None) -> StorageClaim:

@@ -126,17 +126,21 @@ class Kube:
             raise self._no_job(name)
         return found
 
-    def patch_job(self, name: str, patch: Json) -> Json:
-        """Merge `patch` into the RLJob `name`.
+    def patch_job(self, name: str, patch: Json, uid: str) -> Json:
+        """Merge `patch` into the RLJob `name` that has this uid.
 
         Raises:
-            ClientError: there is no such job.
+            ClientError: there is no such job, or another one has its name.
         """
+        patch = patch | {"metadata": {"uid": uid}}
         try:
             return self.request("PATCH", self.job_path(name), patch, content_type=Patch.MERGE.value)
         except ApiError as error:
             if is_missing_object(error):
                 raise self._no_job(name) from error
+            # API servers call it an attempt to change the uid, or a conflict.
+            if error.code in (409, 422) and self.job(name)["metadata"]["uid"] != uid:
+                raise replaced(name) from error
             raise
 
     def apply(self, document: Json) -> Json:
@@ -197,6 +201,13 @@ class Kube:
 def is_missing_object(error: ApiError) -> bool:
     """Is it the object that is missing, rather than the whole API?"""
     return error.not_found and bool(error.details.get("name"))
+
+
+def replaced(name: str) -> ClientError:
+    """Return that a job is gone and that its name means another one."""
+    return ClientError(
+        f"The RLJob {name!r} was deleted, and another one has its name now.", "Read that one by its name to act on it."
+    )
 
 
 def _plain(answer: Json) -> Json:

@@ -100,7 +100,7 @@ def _train(settings: Settings, starter: NodeStarter, stop: Stop) -> None:
     signals = _StopSignal(stop)
     registry = CollectorRegistry()
     access = load()
-    sink = LatestStatus(StatusReporter(access, settings.namespace, settings.job))
+    sink = LatestStatus(StatusReporter(access, settings.namespace, settings.job, settings.job_uid))
     page = _page(settings, spec, storage, sink)
     with start_head(settings, starter), HealthServer(settings.pod_ip, registry) as health, page:
         health.ready()
@@ -142,7 +142,7 @@ def _until_done(
     while True:
         signals.stop.require_none()
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        watch = JobWatch(access, settings.namespace, settings.job, events)
+        watch = JobWatch(access, settings.namespace, settings.job, settings.job_uid, events)
         size = _asked(watch, last).size if spec.workers.is_elastic else None
         sized = spec.resized(size.workers) if size is not None else spec
         if spec.sharing is not None and first.sharing is None:

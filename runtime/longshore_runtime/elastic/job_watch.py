@@ -58,11 +58,14 @@ class NoOperator:
 
 
 class JobWatch:
-    """Puts every epoch into the driver's events once. Without the API server rounds go on with what was known last."""
+    """Puts every epoch into the driver's events once. Without the API server rounds go on with what was known last.
 
-    def __init__(self, access: Access, namespace: str, job: str, events: "queue.SimpleQueue[Event]") -> None:
+    A pod may outlive its job (`kubectl delete --cascade=orphan`); it does not obey another job of that name.
+    """
+
+    def __init__(self, access: Access, namespace: str, job: str, uid: str, events: "queue.SimpleQueue[Event]") -> None:
         self._kube = Blocking(access, names.COORDINATOR_FIELD_MANAGER)
-        self._path, self._job = _RLJOBS.path(namespace), job
+        self._path, self._job, self._uid = _RLJOBS.path(namespace), job, uid
         self._events = events
         self._lock = threading.Lock()
         self._newest = Assignment()
@@ -108,9 +111,13 @@ class JobWatch:
 
     def _run(self) -> None:
         options: Any = {"fields": f"metadata.name={self._job}", "on_error": _log_failure}
-        for news in self._kube.iterate(lambda client: Reflector(client, self._path, _status, **options).changes()):
+        for news in self._kube.iterate(lambda client: Reflector(client, self._path, self._status, **options).changes()):
             for status in news.items if isinstance(news, Listed) else [news.item]:
                 self._take_status(status)
+
+    def _status(self, job: Json) -> Json | None:
+        """Return the status of this job, and None for another one of its name."""
+        return (job.get("status") or {}) if job["metadata"].get("uid") == self._uid else None
 
     def _take_status(self, status: Json) -> None:
         measured = (status.get("runtime") or {}).get("sharing")
@@ -152,10 +159,6 @@ class JobWatch:
             self._newest = assignment
         self._is_known.set()
         self._events.put(AssignmentChanged(assignment))
-
-
-def _status(job: Json) -> Json:
-    return job.get("status") or {}
 
 
 def _log_failure(error: KubeError, silence_s: float) -> None:

@@ -1,4 +1,7 @@
-"""Report RLJob.status.runtime by server-side apply. The newest report wins, and training never waits for it.
+"""Report RLJob.status.runtime. The newest report wins, and training never waits for it.
+
+A pod may outlive its job (`kubectl delete --cascade=orphan`), and another job may have the name by then. So a report is
+a JSON patch that tests the uid: an API server ignores the uid in every other kind of patch of a status.
 
 The newest report also arrives: a job that waits for its turn on the GPUs has asked for it in its last report, and
 makes no other one. So where the API server is away, that report is sent again.
@@ -19,8 +22,9 @@ from longshore.api import names
 from longshore.api.runtime_status import RuntimeStatus
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
+from longshore_kube.client import Patch
 from longshore_kube.errors import ApiError
-from longshore_kube.resources import Resource
+from longshore_kube.resources import Json, Resource
 from longshore_runtime.errors import first_line
 from longshore_runtime.telemetry.status_fields import is_urgent
 
@@ -57,13 +61,19 @@ class StatusReporter:
     """Write reports in a separate thread: the newest one until it has arrived, or until the server has refused it."""
 
     def __init__(
-        self, access: Access, namespace: str, job: str, pace_s: float = PACE_S, retry_s: float = FIRST_RETRY_S
-    ) -> None:
+        self, access: Access, namespace: str, job: str, uid: str, *, pace_s: float = PACE_S,
+        retry_s: float = FIRST_RETRY_S,
+    ) -> None:  # fmt: skip
+        """Start the thread.
+
+        Args:
+            uid: of the job; the server refuses reports to another job of the name.
+        """
         self._pace_s = pace_s
         self._first_retry_s = self._retry_s = retry_s
         self._kube = Blocking(access, names.COORDINATOR_FIELD_MANAGER)
         self._namespace = namespace
-        self._job = job
+        self._job, self._uid = job, uid
         self._changed = threading.Condition()
         self._newest: RuntimeStatus | None = None
         self._waiting: RuntimeStatus | None = None
@@ -124,11 +134,16 @@ class StatusReporter:
         return max(self._retry_at_s, self._sent_s + pace_after(self._sent_s - self._since_s, self._pace_s))
 
     def _apply(self, status: RuntimeStatus) -> None:
-        body = {
-            "metadata": {"namespace": self._namespace, "name": self._job},
-            "status": {"runtime": status.model_dump(mode="json", exclude_none=True)},
-        }
-        self._kube.call(lambda client: client.apply(_RLJOBS, body, "status"))
+        runtime = status.model_dump(mode="json", exclude_none=True)
+        change: list[Json] = [
+            {"op": "test", "path": "/metadata/uid", "value": self._uid},
+            {"op": "add", "path": "/status/runtime", "value": runtime},
+        ]
+        self._kube.call(
+            lambda client: client.patch(
+                _RLJOBS, self._job, self._namespace, change, kind=Patch.JSON, subresource="status"
+            )
+        )
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from longshore_client import jobs
 from longshore_client import kube as module
+from longshore_client.errors import ClientError
 from longshore_client.explained import explain
 from longshore_client.kube import Change, Kube
 from longshore_kube.blocking import Blocking
@@ -70,14 +71,35 @@ async def test_what_the_caller_has_seen_and_is_gone_by_now_is_reported() -> None
 
 async def test_deleting_ends_also_where_everything_goes_before_the_watch_begins() -> None:
     nothing_left, pod = page([], 9), job("demo-worker-0", 3)
-    script = Script(found(job("demo", 1)), found(job("demo", 2)), nothing_left, page([pod], 5), nothing_left)
+    pod["metadata"]["ownerReferences"] = [{"uid": "demo"}]
+    existing = [found(job("demo", 1)) for _ in range(3)]
+    script = Script(*existing, nothing_left, page([pod], 5), nothing_left)
     await with_server(script, lambda kube: jobs.delete(kube, "demo"))
-    assert [request.method for request in script.requests] == ["DELETE", "GET", "GET", "GET", "GET"]
+    assert [request.method for request in script.requests] == ["GET", "DELETE", "GET", "GET", "GET", "GET"]
+
+
+async def test_deleting_waits_neither_for_a_new_job_of_the_name_nor_for_its_pods() -> None:
+    new, pod = job("demo", 2), job("demo-worker-0", 3)
+    new["metadata"]["uid"], pod["metadata"]["ownerReferences"] = "new", [{"uid": "new"}]
+    script = Script(found(job("demo", 1)), found(new), page([pod], 5))
+    await with_server(script, lambda kube: jobs.delete(kube, "demo", "demo"))
+    assert [request.method for request in script.requests] == ["DELETE", "GET", "GET"]
+
+
+async def test_a_job_is_not_deleted_in_place_of_another_one_of_its_name() -> None:
+    with pytest.raises(ClientError, match="was deleted, and another one has its name now"):
+        await with_server(Script(failure(409, "Conflict")), lambda kube: jobs.delete(kube, "demo", "earlier"))
+
+
+async def test_a_job_is_not_resumed_in_place_of_another_one_of_its_name() -> None:
+    later = found({**job("demo", 1), "spec": {}})
+    with pytest.raises(ClientError, match="was deleted, and another one has its name now"):
+        await with_server(Script(later), lambda kube: jobs.set_suspended(kube, "demo", "earlier", suspended=False))
 
 
 async def test_deleting_ends_where_the_answer_shows_that_nothing_is_left() -> None:
     script = Script(found(job("demo", 1)), missing("demo"), page([], 9))
-    await with_server(script, lambda kube: jobs.delete(kube, "demo"))
+    await with_server(script, lambda kube: jobs.delete(kube, "demo", "demo"))
 
 
 async def test_a_refusal_ends_it_at_once() -> None:

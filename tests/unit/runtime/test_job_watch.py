@@ -15,8 +15,9 @@ LIMIT_S = 180.0
 """Longer than anything here takes."""
 
 
-def job(epoch: int) -> dict[str, Any]:
-    return {"metadata": {"name": "demo", "resourceVersion": "7"}, "status": {"assignment": {"epoch": epoch}}}
+def job(epoch: int, uid: str = "job-uid") -> dict[str, Any]:
+    metadata = {"name": "demo", "uid": uid, "resourceVersion": "7"}
+    return {"metadata": metadata, "status": {"assignment": {"epoch": epoch}}}
 
 
 def changed(*epochs: int) -> list[dict[str, Any]]:
@@ -27,7 +28,7 @@ async def epochs(script: Script, count: int) -> list[int]:
     """What the driver hears, in its order."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     async with access_to(script) as access:
-        watched = JobWatch(access, "team", "demo", events)
+        watched = JobWatch(access, "team", "demo", "job-uid", events)
         try:
             received = [await asyncio.to_thread(events.get, timeout=LIMIT_S) for _ in range(count)]
         finally:
@@ -77,7 +78,7 @@ async def test_what_an_earlier_attempt_measured_is_known_and_reports_that_follow
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     script = Script(page([first], 5), stream(event("MODIFIED", second), stays_open=True))
     async with access_to(script) as access:
-        watched = JobWatch(access, "team", "demo", events)
+        watched = JobWatch(access, "team", "demo", "job-uid", events)
         for _ in range(2):
             await asyncio.to_thread(events.get, timeout=LIMIT_S)
         found = await asyncio.to_thread(watched.measured, LIMIT_S)
@@ -90,7 +91,7 @@ async def test_where_reward_pods_are_is_known_from_the_first_list_on() -> None:
     found["status"]["rewards"] = {"addresses": ["10.0.0.1", ""]}
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     async with access_to(Script(page([found], 5), stream(stays_open=True))) as access:
-        watched = JobWatch(access, "team", "demo", events)
+        watched = JobWatch(access, "team", "demo", "job-uid", events)
         await asyncio.to_thread(events.get, timeout=LIMIT_S)
         assert [watched.reward_address(index) for index in range(3)] == ["10.0.0.1", None, None]
         await asyncio.to_thread(watched.close)
@@ -99,7 +100,7 @@ async def test_where_reward_pods_are_is_known_from_the_first_list_on() -> None:
 async def test_an_elastic_job_waits_until_it_knows_how_many_worker_pods_it_has() -> None:
     script = Script(page([job(0)], 5), stream(*changed(1), stays_open=True))
     async with access_to(script) as access:
-        watched = JobWatch(access, "team", "demo", queue.SimpleQueue())
+        watched = JobWatch(access, "team", "demo", "job-uid", queue.SimpleQueue())
         try:
             first = await asyncio.to_thread(watched.first, LIMIT_S)
         finally:
@@ -109,8 +110,13 @@ async def test_an_elastic_job_waits_until_it_knows_how_many_worker_pods_it_has()
 
 async def test_an_elastic_job_waits_for_a_silent_api_server_no_longer_than_it_says() -> None:
     async with access_to(Script(*[failure(503)] * 100)) as access:
-        watched = JobWatch(access, "team", "demo", queue.SimpleQueue())
+        watched = JobWatch(access, "team", "demo", "job-uid", queue.SimpleQueue())
         try:
             assert (await asyncio.to_thread(watched.first, 0.1)).epoch == 0
         finally:
             await asyncio.to_thread(watched.close)
+
+
+async def test_a_coordinator_does_not_obey_another_job_of_its_name() -> None:
+    later = [event("MODIFIED", job(9, "later-job")), event("MODIFIED", job(2))]
+    assert await epochs(Script(page([job(8, "later-job")], 5), stream(*later, stays_open=True)), 1) == [2]

@@ -27,32 +27,37 @@ class Status(Script):
 
     def __init__(self, *answers: Answer) -> None:
         super().__init__(*answers)
-        self.sent: list[dict[str, Any]] = []
+        self.sent: list[list[dict[str, Any]]] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.sent.append(json.loads(await request.read()))
         return await super().handle(request)
 
 
+def steps_of(script: Status) -> list[int]:
+    """The steps that were sent."""
+    return [body[1]["value"]["step"] for body in script.sent]
+
+
 async def reported(script: Status, *steps: int) -> list[int]:
     """The steps that arrive, one report after the other."""
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo", pace_s=0.0)
+        reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=0.0)
         for number, step in enumerate(steps, 1):
             reporter.report(RuntimeStatus(attempt=1, step=step))
             await script.until_requested(number)
         await asyncio.to_thread(reporter.close)
-    return [body["status"]["runtime"]["step"] for body in script.sent]
+    return steps_of(script)
 
 
-async def test_a_report_is_applied_to_the_runtime_part_of_the_status() -> None:
+async def test_a_report_replaces_the_runtime_part_of_the_status_of_its_own_job() -> None:
     script = Status(page([], 1))
     assert await reported(script, 7) == [7]
     (request,), (sent,) = script.requests, script.sent
-    assert (request.method, request.content_type) == ("PATCH", "application/apply-patch+yaml")
+    assert (request.method, request.content_type) == ("PATCH", "application/json-patch+json")
     assert request.path == "/apis/longshore.dev/v1alpha1/namespaces/team/rljobs/demo/status"
-    assert dict(request.query) == {"fieldManager": "longshore-coordinator", "force": "true"}
-    assert (sent["apiVersion"], sent["kind"], sent["metadata"]["name"]) == ("longshore.dev/v1alpha1", "RLJob", "demo")
+    assert sent[0] == {"op": "test", "path": "/metadata/uid", "value": "job-uid"}
+    assert (sent[1]["op"], sent[1]["path"]) == ("add", "/status/runtime")
 
 
 async def test_a_report_that_is_refused_does_not_stop_later_ones() -> None:
@@ -67,17 +72,17 @@ async def test_the_newest_report_is_sent_again_until_the_server_takes_it(
     monkeypatch.setattr("longshore_kube.client._pause_s", lambda *_, **__: None)
     script = Status(*[answer] * NUM_FAILURES, page([], 1))
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo", pace_s=0.0, retry_s=0.01)
+        reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=0.0, retry_s=0.01)
         reporter.report(RuntimeStatus(attempt=1, step=7))
         await script.until_requested(NUM_FAILURES + 1)
         await asyncio.to_thread(reporter.close)
-    assert [body["status"]["runtime"]["step"] for body in script.sent] == [7] * (NUM_FAILURES + 1)
+    assert steps_of(script) == [7] * (NUM_FAILURES + 1)
 
 
 async def test_a_newer_report_takes_the_place_of_one_that_did_not_arrive() -> None:
     script = Status(*[failure(403, "Forbidden")] * 2, page([], 1))
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo", pace_s=0.0, retry_s=AN_HOUR_S)
+        reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=0.0, retry_s=AN_HOUR_S)
         reporter.report(RuntimeStatus(attempt=1, step=7))
         await script.until_requested(1)
         reporter.report(RuntimeStatus(attempt=1, step=8, applied_epoch=3))
@@ -85,13 +90,13 @@ async def test_a_newer_report_takes_the_place_of_one_that_did_not_arrive() -> No
         reporter.report(RuntimeStatus(attempt=1, step=9, applied_epoch=4))
         await script.until_requested(3)
         await asyncio.to_thread(reporter.close)
-    assert [body["status"]["runtime"]["step"] for body in script.sent] == [7, 8, 9]
+    assert steps_of(script) == [7, 8, 9]
 
 
 async def test_closing_does_not_wait_for_a_server_that_is_away() -> None:
     script = Status(failure(403, "Forbidden"), failure(403, "Forbidden"))
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo", pace_s=0.0, retry_s=AN_HOUR_S)
+        reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=0.0, retry_s=AN_HOUR_S)
         reporter.report(RuntimeStatus(attempt=1, step=7))
         await script.until_requested(1)
         await asyncio.to_thread(reporter.close)
@@ -104,14 +109,14 @@ STEP = RuntimeStatus(attempt=1, step=7, activity=RuntimeActivity.TRAIN)
 async def test_of_figures_that_follow_each_other_quickly_the_newest_is_reported_once_the_pace_allows() -> None:
     script = Status(*[page([], 1)] * 9)
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo", pace_s=0.2)
+        reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=0.2)
         reporter.report(STEP)
         await script.until_requested(1)
         for step in range(100):
             reporter.report(STEP.model_copy(update={"step": step}))
         await script.until_requested(2)
         await asyncio.to_thread(reporter.close)
-    assert script.sent[-1]["status"]["runtime"]["step"] == 99
+    assert steps_of(script)[-1] == 99
     assert len(script.sent) < 9
 
 
@@ -130,7 +135,7 @@ async def test_of_figures_that_follow_each_other_quickly_the_newest_is_reported_
 async def test_what_the_operator_acts_on_is_reported_at_once_with_the_figures_that_wait(change: dict[str, Any]) -> None:
     script = Status(*[page([], 1)] * 9)
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo", pace_s=AN_HOUR_S)
+        reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=AN_HOUR_S)
         reporter.report(STEP)
         await script.until_requested(1)
         reporter.report(STEP.model_copy(update={"step": 8, "round": ROUND}))
@@ -138,8 +143,8 @@ async def test_what_the_operator_acts_on_is_reported_at_once_with_the_figures_th
         reporter.report(STEP.model_copy(update={"step": 9, "round": ROUND} | change))
         await script.until_requested(2)
         await asyncio.to_thread(reporter.close)
-    assert script.sent[1]["status"]["runtime"]["step"] in (8, 9)
-    assert script.sent[-1]["status"]["runtime"]["step"] == 9
+    assert steps_of(script)[1] in (8, 9)
+    assert steps_of(script)[-1] == 9
 
 
 @pytest.mark.parametrize(
@@ -156,25 +161,25 @@ async def test_a_new_activity_is_reported_although_the_one_before_was_reported_s
     monkeypatch.setattr(status_reporter, "pace_after", lambda elapsed_s, _: AN_HOUR_S if elapsed_s >= 0 else 0.0)
     script = Status(*[page([], 1)] * 9)
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo", pace_s=0.0)
+        reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=0.0)
         reporter.report(STEP)
         await script.until_requested(1)
         reporter.report(STEP.model_copy(update={"reward": 0.5}))
         reporter.report(STEP.model_copy(update={"activity": RuntimeActivity.ROLLOUT}))
         await script.until_requested(2)
         await asyncio.to_thread(reporter.close)
-    assert [body["status"]["runtime"]["activity"] for body in script.sent] == ["Train", "Rollout"]
+    assert [body[1]["value"]["activity"] for body in script.sent] == ["Train", "Rollout"]
 
 
 async def test_the_last_report_does_not_wait() -> None:
     script = Status(*[page([], 1)] * 9)
     async with access_to(script) as access:
-        reporter = StatusReporter(access, "team", "demo", pace_s=AN_HOUR_S)
+        reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=AN_HOUR_S)
         reporter.report(STEP)
         await script.until_requested(1)
         reporter.report(STEP.model_copy(update={"step": 8}))
         await asyncio.to_thread(reporter.close)
-    assert [body["status"]["runtime"]["step"] for body in script.sent] == [7, 8]
+    assert steps_of(script) == [7, 8]
 
 
 def test_every_field_that_the_operator_reads_to_decide_is_urgent() -> None:

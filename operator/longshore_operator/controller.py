@@ -17,9 +17,17 @@ from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
 from longshore_kube.errors import ApiError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
-from longshore_operator.execute import ApplyFailed, Executor, replace_status, status_fields, write_status
+from longshore_operator.execute import (
+    ApplyFailed,
+    Executor,
+    replace_status,
+    require_repairs,
+    status_fields,
+    write_status,
+)
 from longshore_operator.existing_jobs import ExistingJobs
 from longshore_operator.handlers import JobNews
+from longshore_operator.hidden_pods import LOOK_EVERY_S, HiddenPods, has_hidden
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.job_memory import JobMemory
 from longshore_operator.kube import KubeClient
@@ -28,7 +36,7 @@ from longshore_operator.kueue.view import KueueView
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
 from longshore_operator.observed import ClaimView, Observed
-from longshore_operator.plan import Action, Event, OperatorConfig, Plan
+from longshore_operator.plan import Action, Event, LabelPod, OperatorConfig, Plan
 from longshore_operator.pod_group.desk import PodGroupDesk
 from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.reconcile import reconcile, reject
@@ -81,6 +89,7 @@ class Controller:
             on_listed=self.schedule.catch_up,
             on_synced=self.schedule.open,
         )
+        self._hidden = HiddenPods(kube, self.informer)
 
     def on_news(self, key: Key, news: JobNews) -> None:
         """Schedule a job that changed, unless the change is the operator's own write or the job has ended."""
@@ -120,6 +129,7 @@ class Controller:
 
     async def _pass(self, key: Key) -> PassResult:
         """Reconcile one job."""
+        await self._hidden.look(key)
         now = self._clock()
         memory, pods, busy_s = self._memories.setdefault(key, JobMemory()), self.informer.pods(key), 0.0
         stored = memory.take_kept(pods, now)
@@ -128,7 +138,8 @@ class Controller:
             if found is None:
                 self._forget(key)  # First: others get its GPUs even if its sharing group cannot be written.
                 await self._sharing.leave(key, pods, now)
-                return PassResult(exists=False)
+                is_left = has_hidden(self.informer.pods(key))
+                return PassResult(exists=is_left, next_look_s=LOOK_EVERY_S if is_left else None)
             began_s = time.perf_counter()
             stored = read_job(found, now)
             # A whole job can have a megabyte, so no reference to it is kept while the API server is queried.
@@ -136,6 +147,7 @@ class Controller:
             busy_s = time.perf_counter() - began_s
         memory = memory.refreshed(stored.metadata["uid"], stored.version, self.informer.pods(key), now)
         self._memories[key] = memory
+        memory.searched_for = await self._hidden.search(key, stored, memory.searched_for)
         around = await self._around(key, memory, stored, now)
         began_s = time.perf_counter()
         plan = self._decide(key, memory, stored, around, now)
@@ -147,6 +159,8 @@ class Controller:
             await self._sharing.leave(key, self.informer.pods(key), now)
         is_finished = next_look_s is None and status.phase in FINISHED_PHASES
         memory.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
+        if has_hidden(self.informer.pods(key)):
+            next_look_s = min(LOOK_EVERY_S, next_look_s if next_look_s is not None else LOOK_EVERY_S)
         return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)
 
     async def _around(self, key: Key, memory: JobMemory, stored: StoredJob, now: datetime) -> Observed:
@@ -320,17 +334,20 @@ class Controller:
             self._kube,
             on_applied=memory.applied.__setitem__,
             on_created=lambda pod: self.informer.mark_created(key, pod),
+            on_found=self.informer.mark_found,
             on_deleting=lambda name, uid: self.informer.mark_deleting(key, name, uid),
         )
+        actions = self._affordable(memory, plan.actions, now)
         try:
-            await executor.run(key, memory.uid, self._affordable(memory, plan.actions), now)
+            await executor.run(key, memory.uid, actions, now)
+            require_repairs(plan.actions, actions, memory.apply_error)
         except ApplyFailed as error:
             memory.apply_error = str(error)
             raise
         memory.apply_error = None
 
-    def _affordable(self, memory: JobMemory, actions: tuple[Action, ...]) -> list[Action]:
-        """Return the actions without events that exceed the job's rate."""
+    def _affordable(self, memory: JobMemory, actions: tuple[Action, ...], now: datetime) -> list[Action]:
+        """Return the actions without events that exceed the job's rate, and without repairs that are not due yet."""
         kept: list[Action] = []
         for action in actions:
             if isinstance(action, Event):
@@ -339,6 +356,8 @@ class Controller:
                     self._metrics.events_dropped.inc()
                     continue
                 memory.events.take(now_s)
+            if isinstance(action, LabelPod) and action.is_repair and not memory.may_repair(action.uid, now):
+                continue
             kept.append(action)
         return kept
 

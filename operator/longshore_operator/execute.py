@@ -16,6 +16,7 @@ from longshore_kube.times import rfc3339, rfc3339_micro
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, controller
 from longshore_operator.informer import Key
 from longshore_operator.kube import KubeClient
+from longshore_operator.observed import is_of_job
 from longshore_operator.plan import (
     Action,
     Apply,
@@ -51,9 +52,10 @@ def status_fields(status: RLJobStatus) -> dict[str, Any]:
 async def write_status(
     kube: KubeClient, key: Key, uid: str, fields: dict[str, Any], version: str = ""
 ) -> dict[str, Any]:
-    """Write the operator's part of the status; the uid protects a new job of the same name.
+    """Write the operator's part of the status.
 
-    With a resource version, it is a conflict if the job has changed since.
+    With a resource version, it is a conflict if the job has changed since, or is another one of the name. The uid alone
+    protects a new job only where the API server compares it, which Kubernetes does not for the status of an RLJob.
     """
     metadata = {"namespace": key[0], "name": key[1], "uid": uid} | ({"resourceVersion": version} if version else {})
     return await kube.apply(
@@ -82,15 +84,33 @@ def _difference(before: Any, after: Any) -> Any:
     return changed | dict.fromkeys(before.keys() - after.keys())
 
 
-class NameTaken(Exception):
+class Hindrance(Exception):
+    """Something in the cluster stands in the way of an action; the message names it and the fix."""
+
+
+class NameTaken(Hindrance):
     """Another object has the name of one of the job's children."""
 
     def __init__(self, kind: str, found: dict[str, Any], wanted: dict[str, Any]) -> None:
         name = found["name"]
+        if _is_of_namesake(found, wanted):
+            super().__init__(f"{kind} {name} of an earlier job is still being deleted: this job starts when it is gone")
+        elif "deletionTimestamp" in found:
+            problem = f"{kind} {name}, which does not belong to this job, is still being deleted"
+            super().__init__(f"{problem}: this job starts when it is gone")
+        else:
+            super().__init__(f"{kind} {name} exists and does not belong to this job: delete it or rename the job")
+
+
+class LabelsOverruled(Hindrance):
+    """The API server accepted labels of a pod and stored others, as policies that change objects make it."""
+
+    def __init__(self, pod: LabelPod, found: dict[str, str]) -> None:
+        name = next(name for name, value in pod.labels.items() if found.get(name) != value)
+        has = f"sets it to {found[name]!r}" if name in found else "removes it"
         super().__init__(
-            f"{kind} {name} of an earlier job is still being deleted: this job starts when it is gone"
-            if _will_be_deleted(found, wanted)
-            else f"{kind} {name} exists and does not belong to this job: delete it or rename the job"
+            f"label {name} of pod {pod.name} must be {pod.labels[name]!r}, and a policy of the cluster {has}: exempt "
+            "the pods of RLJobs from that policy"
         )
 
 
@@ -98,7 +118,7 @@ class Executor:
     """Apply the actions of one job.
 
     `on_applied((kind, name), fingerprint)`, `on_created(pod)` and `on_deleting(name, uid)` learn what the API server
-    accepted.
+    accepted, and `on_found(pod)` which pods of the job exist already.
     """
 
     def __init__(
@@ -106,11 +126,13 @@ class Executor:
         kube: KubeClient,
         on_applied: Callable[[tuple[str, str], str], None],
         on_created: Callable[[dict[str, Any]], None],
+        on_found: Callable[[dict[str, Any]], None],
         on_deleting: Callable[[str, str], None],
     ) -> None:
         self._kube = kube
         self._on_applied = on_applied
         self._on_created = on_created
+        self._on_found = on_found
         self._on_deleting = on_deleting
 
     async def run(self, key: Key, uid: str, actions: Iterable[Action], now: datetime) -> None:
@@ -136,11 +158,7 @@ class Executor:
         others += await _all(self._object(key, one) for one in actions if isinstance(one, ObjectAction))
         if not needed:
             needed = await _all(self._create_pod(pod) for pod in creations)
-        others += await _all(
-            self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
-            for pod in actions
-            if isinstance(pod, LabelPod)
-        )
+        others += await _all(self._label(key, pod) for pod in actions if isinstance(pod, LabelPod))
         for number, event in enumerate(action for action in actions if isinstance(action, Event)):
             # Events of one pass keep their order where times are compared.
             await self._post(key, uid, event, now + timedelta(microseconds=number))
@@ -197,15 +215,29 @@ class Executor:
         self._on_deleting(pod.name, pod.uid)
 
     async def _create_pod(self, pod: CreatePod) -> None:
-        """Create a pod. An existing one of this name appears in a later pass if an RLJob owns it, or is an error."""
-        created = await self._kube.create(pod.manifest)
-        if created is not None:
-            self._on_created(created)
+        """Create a pod. An existing one of this name counts from now on if it is the job's, or else is an error.
+
+        The watch does not show a pod that has lost its labels.
+        """
+        wanted = pod.manifest["metadata"]
+        while (created := await self._kube.create(pod.manifest)) is None:
+            found = await self._kube.get("Pod", wanted["namespace"], pod.name)
+            if found is None:
+                continue  # It has gone meanwhile.
+            if not is_of_job(found["metadata"], controller(wanted)["name"]):
+                raise NameTaken("pod", found["metadata"], wanted)
+            self._on_found(found)
             return
-        namespace = pod.manifest["metadata"]["namespace"]
-        found = await self._kube.get("Pod", namespace, pod.name, metadata_only=True)
-        if found is not None and names.LABEL_JOB not in found["metadata"].get("labels", {}):
-            raise NameTaken("pod", found["metadata"], pod.manifest["metadata"])
+        self._on_created(created)
+
+    async def _label(self, key: Key, pod: LabelPod) -> None:
+        found = await self._kube.label("Pod", key[0], pod.name, pod.uid, pod.labels)
+        if found is None:
+            return
+        self._on_found(found)
+        labels = found["metadata"].get("labels") or {}
+        if not pod.labels.items() <= labels.items():
+            raise LabelsOverruled(pod, labels)
 
     async def _post(self, key: Key, uid: str, event: Event, now: datetime) -> None:
         """Post an event. Events are for people, so a failure is only logged."""
@@ -228,16 +260,31 @@ async def _until_role_is_known(apply: Callable[[Apply], Awaitable[None]], bindin
             await apply(binding)
 
 
+def require_repairs(wanted: Iterable[Action], done: Iterable[Action], error: str | None) -> None:
+    """Raise ApplyFailed if labels of a pod are not restored yet, because that was refused or somebody changes them.
+
+    Args:
+        error: why the previous plan could not be applied; None: it was.
+    """
+    done_uids = {pod.uid for pod in done if isinstance(pod, LabelPod)}
+    for pod in wanted:
+        if isinstance(pod, LabelPod) and pod.is_repair and pod.uid not in done_uids:
+            name = next(iter(pod.labels))
+            raise ApplyFailed(
+                error
+                or f"label {name} of pod {pod.name} was changed again after the operator had restored it: exempt the "
+                f"pods of RLJobs from what changes it; it must be {pod.labels[name]!r}"
+            )
+
+
 def _is_our_creation(entry: dict[str, Any]) -> bool:
     """Whether an entry of the managed fields names what the operator set when it created the object."""
     return entry.get("manager") == names.OPERATOR_FIELD_MANAGER and entry.get("operation") == "Update"
 
 
-def _will_be_deleted(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Return whether an object is being deleted, or will be because an earlier job of this name owns it."""
-    earlier, job = controller(found), controller(wanted)
-    namesake = earlier.get("kind") == names.KIND and earlier.get("name") == job.get("name")
-    return "deletionTimestamp" in found or namesake
+def _is_of_namesake(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Return whether an earlier job of this name owns an object, which is therefore deleted soon."""
+    return is_of_job(found, str(controller(wanted).get("name")))
 
 
 def event_manifest(key: Key, uid: str, event: Event, now: datetime) -> dict[str, Any]:
@@ -278,7 +325,7 @@ async def _all(work: Iterable[Awaitable[None]]) -> list[str]:
         async with slots:
             try:
                 await item
-            except (KubeError, NameTaken) as error:
+            except (KubeError, Hindrance) as error:
                 return str(error) or repr(error)
         return None
 

@@ -63,6 +63,10 @@ class Identity:
             labels[names.LABEL_COMPONENT] = component.value
         return labels
 
+    def pod_labels(self, component: Component, index: int, attempt: int) -> dict[str, str]:
+        """Return the labels that say which pod of the job a pod is."""
+        return self.labels(component) | {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index)}
+
     def metadata(self, name: str, component: Component | None = None) -> dict[str, Any]:
         """Metadata of a child."""
         return {

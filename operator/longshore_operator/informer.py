@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import structlog
-
 from longshore.api import names
 from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import PODS
@@ -16,10 +14,10 @@ from longshore_operator.observed import PodView, comes_up, pod_view
 Key = tuple[str, str]
 """(namespace, name) of an RLJob."""
 
-SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY},{names.LABEL_JOB}"
+SELECTOR = names.LABEL_JOB
+"""Only the pods of jobs are kept, so the watch needs a label; it is one that only this operator uses. A pod that loses
+it is read by its name (`hidden_pods`)."""
 _REMEMBERED = 1024
-
-log = structlog.get_logger(__name__)
 
 
 class _Created(NamedTuple):
@@ -29,8 +27,8 @@ class _Created(NamedTuple):
     version: int
 
 
-class _Unlabelled(NamedTuple):
-    """A pod whose labels say no more whose it is."""
+class _Unowned(NamedTuple):
+    """A pod that no RLJob controls, for example because its job was deleted with `--cascade=orphan`."""
 
     uid: str
 
@@ -38,6 +36,9 @@ class _Unlabelled(NamedTuple):
 class PodInformer:
     """Keeps `PodView`s by job. Calls `on_change(key)` when a job's pods change, `on_progress(key)` instead while they
     come up one after the other, and `on_listed(key)` when they were listed, and may have changed or not.
+
+    To a watch with a selector, a pod that loses its label looks deleted. So a pod that the watch shows no more, and
+    that nobody was deleting, is kept as hidden until somebody has looked for it.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class PodInformer:
         on_listed: Callable[[Key], None],
         on_synced: Callable[[], None] = lambda: None,
     ) -> None:
-        self._reflector: Reflector[PodView | _Unlabelled] = Reflector(
+        self._reflector: Reflector[PodView | _Unowned] = Reflector(
             kube.client, PODS.path(namespace), _view, labels=SELECTOR
         )
         self._on_change = on_change
@@ -62,7 +63,7 @@ class PodInformer:
         self._created: dict[tuple[Key, str], _Created] = {}
         """Pods that were created here and that the watch has not reported yet."""
         self._jobs: dict[str, Key] = {}
-        """Jobs of the pods, by the uid of the pod: a label may change."""
+        """Jobs of the pods, by the uid of the pod: its owner may change."""
         self._deleted: deque[str] = deque(maxlen=_REMEMBERED)
         """uids of pods that were deleted recently."""
 
@@ -109,6 +110,23 @@ class PodInformer:
             self._pods[key][name] = replace(pod, deleting=True)
             self._sorted.pop(key, None)
 
+    def mark_found(self, pod: dict[str, Any]) -> None:
+        """Take note of a pod that was read by its name; the watch shows it again as soon as it has its label."""
+        view = _view(pod)
+        if view.uid in self._deleted:
+            return
+        if isinstance(view, PodView):
+            view = replace(view, is_hidden=names.LABEL_JOB not in (pod["metadata"].get("labels") or {}))
+        self.take("MODIFIED", view)
+
+    def mark_gone(self, key: Key, pod: PodView) -> None:
+        """Forget a pod that was hidden and does not exist any more."""
+        self._deleted.append(pod.uid)
+        self._jobs.pop(pod.uid, None)
+        siblings = self._pods.get(key, {})
+        if pod.name in siblings and siblings[pod.name].uid == pod.uid:
+            self._remove(key, pod.name)
+
     async def run(self) -> None:
         """List and watch for ever."""
         async for news in self._reflector.changes():
@@ -118,14 +136,19 @@ class PodInformer:
             else:
                 self.take(news.kind, news.item)
 
-    def take_list(self, listed: Listed[PodView | _Unlabelled]) -> None:
+    def take_list(self, given: Listed[PodView | _Unowned]) -> None:
         """Apply a list of all pods."""
         # A list may be older than a pod whose creation was answered while it was on its way.
-        self._created = {place: one for place, one in self._created.items() if one.version > listed.version}
+        self._created = {place: one for place, one in self._created.items() if one.version > given.version}
         views: dict[Key, dict[str, PodView]] = {}
-        found = [view for view in listed.items if isinstance(view, PodView)]
+        found = [view for view in given.items if isinstance(view, PodView)]
         for view in (*found, *(one.view for one in self._created.values())):
             views.setdefault((view.namespace, view.job), {})[view.name] = view
+        listed = {view.uid for view in given.items}
+        for key, of_job in self._pods.items():
+            for pod in of_job.values():
+                if pod.uid not in listed and not pod.deleting:
+                    views.setdefault(key, {}).setdefault(pod.name, replace(pod, is_hidden=True))
         self._jobs = {view.uid: key for key, of_job in views.items() for view in of_job.values()}
         listed_or_gone = self._pods.keys() | views.keys()
         self._pods = views
@@ -133,9 +156,9 @@ class PodInformer:
         for key in listed_or_gone:
             self._on_listed(key)
 
-    def take(self, kind: str, view: PodView | _Unlabelled) -> None:
+    def take(self, kind: str, view: PodView | _Unowned) -> None:
         """Apply one change of the watch."""
-        if isinstance(view, _Unlabelled):
+        if isinstance(view, _Unowned):
             self._leave_job(view.uid)
             return
         key = (view.namespace, view.job)
@@ -148,6 +171,8 @@ class PodInformer:
         self._sorted.pop(key, None)
         siblings = self._pods.setdefault(key, {})
         known = siblings.get(view.name)
+        if kind == "DELETED" and known is not None and known.uid == view.uid and not (known.deleting or view.deleting):
+            kind, view = "HIDDEN", replace(known, is_hidden=True)
         if kind == "DELETED":
             self._jobs.pop(view.uid, None)
             self._deleted.append(view.uid)
@@ -173,16 +198,18 @@ class PodInformer:
         name = next((pod.name for pod in siblings.values() if pod.uid == uid), None)
         if key is None or name is None:
             return
-        del siblings[name]
-        if not siblings:
-            del self._pods[key]
-        self._sorted.pop(key, None)
+        self._remove(key, name)
         self._on_change(key)
 
+    def _remove(self, key: Key, name: str) -> None:
+        del self._pods[key][name]
+        if not self._pods[key]:
+            del self._pods[key]
+        self._sorted.pop(key, None)
 
-def _view(pod: dict[str, Any]) -> PodView | _Unlabelled:
+
+def _view(pod: dict[str, Any]) -> PodView | _Unowned:
     try:
         return pod_view(pod)
-    except (KeyError, ValueError) as error:
-        log.warning("a pod carries damaged labels", pod=pod["metadata"].get("name"), error=repr(error))
-        return _Unlabelled(pod["metadata"]["uid"])
+    except ValueError:
+        return _Unowned(pod["metadata"]["uid"])

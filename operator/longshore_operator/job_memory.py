@@ -18,6 +18,8 @@ RESYNC: Final = timedelta(minutes=15)
 RESYNC_WHILE_STARTING: Final = timedelta(seconds=20)
 """The same while a pod has had a node for so long and does not start: someone may have deleted what it mounts. Doubled
 each time."""
+REPAIR_PAUSE: Final = timedelta(seconds=1)
+"""Least time between two repairs of one pod's labels, doubled each time."""
 CLAIM_PATIENCE: Final = timedelta(minutes=1)
 """How long pods may be pending before the volume claim is looked at, unless the scheduler refuses them."""
 NODE_PATIENCE: Final = timedelta(seconds=10)
@@ -58,6 +60,10 @@ class JobMemory:
     """The job as it was last read or written, for as long as it starts and there are no news."""
     is_contended: bool = False
     """Whether others changed the job while its status was to be written, which is then written whatever they change."""
+    searched_for: int = 0
+    """Attempt in which pods without labels were searched for; 0: they were not."""
+    repairs: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    """How often labels of a pod were restored, and when last, by uid."""
     finished_generation: int = 0
     """Generation at which the job ended and nothing remained to be done; 0: it has not ended."""
     events: Bucket = field(default_factory=lambda: Bucket(EVENT_BURST, EVENTS_PER_S, time.monotonic()))
@@ -73,6 +79,9 @@ class JobMemory:
         if not memory.starting_since:
             memory.num_starting_looks = 0
         memory.seen_version = version
+        if memory.repairs:
+            present = {pod.uid for pod in pods}
+            memory.repairs = {uid: repair for uid, repair in memory.repairs.items() if uid in present}
         return memory
 
     def take_kept(self, pods: Sequence[PodView], now: datetime) -> StoredJob | None:
@@ -112,6 +121,14 @@ class JobMemory:
             return applied_since + RESYNC
         patience = RESYNC_WHILE_STARTING * (1 << min(self.num_starting_looks, 8))
         return max(applied_since, min(self.starting_since.values())) + min(RESYNC, patience)
+
+    def may_repair(self, uid: str, now: datetime) -> bool:
+        """Return whether to restore labels of a pod now, and note it: ever later, as others may keep changing them."""
+        count, since = self.repairs.get(uid, (0, now))
+        if count and now - since < min(REPAIR_PAUSE * (1 << min(count, 16)), RESYNC):
+            return False
+        self.repairs[uid] = count + 1, now
+        return True
 
     def spec_hash(self, generation: int, spec: RLJobSpec) -> str:
         """Return the fingerprint of the settings in the spec, computed once per generation."""

@@ -68,10 +68,15 @@ class KubeClient:
         resource = _RESOURCES[manifest["kind"]]
         return await self.client.apply(resource, manifest, subresource, accept=METADATA_TYPE)
 
-    async def label(self, kind: str, namespace: str, name: str, uid: str, labels: dict[str, str]) -> None:
-        """Set labels of the object with this uid; one that is gone is no error."""
-        # Another uid is a conflict: the name belongs to a newer object by now.
-        await self.merge(kind, namespace, name, {"metadata": {"uid": uid, "labels": labels}})
+    async def label(self, kind: str, namespace: str, name: str, uid: str, labels: dict[str, str]) -> Object | None:
+        """Set labels of the object with this uid, and return it; None: it is gone."""
+        try:
+            return await self.merge(kind, namespace, name, {"metadata": {"uid": uid, "labels": labels}})
+        except ApiError as error:
+            # The name belongs to a newer object by now, whose uid cannot be changed.
+            if error.code == 422 and "metadata.uid" in str(error):
+                return None
+            raise
 
     async def merge(self, kind: str, namespace: str, name: str, change: Object, subresource: str = "") -> Object | None:
         """Merge patch; None if the object is gone, or is not of the version that the change names."""

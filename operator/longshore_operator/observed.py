@@ -8,7 +8,7 @@ from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import RLJobStatus
-from longshore_operator.identity import controller
+from longshore_operator.identity import Identity, controller
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.sharing.view import SharingView
@@ -22,7 +22,9 @@ _KUEUE_HOLDS_IT: Final = (
 _MAX_MESSAGE_LENGTH = 4096
 """Longest termination message, in characters."""
 _NUM_INDICES = 65_536
-"""More than pods of one component in any job that the API takes. Labels can be written by others."""
+"""More than pods of one component in any job that the API takes. Pods can be created by others."""
+_NO_ATTEMPT: Final = -1
+"""Attempt of a pod that does not say which it belongs to: it is older than any."""
 NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
 """Why the container of a healthy pod waits."""
 _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
@@ -69,6 +71,10 @@ class PodView:
     """uid of the RLJob that the pod was created for, which may be an earlier job of the same name."""
     sharing: str = ""
     """Sharing group whose GPUs the pod uses (`names.sharing_token`); empty: it shares none."""
+    wrong_labels: tuple[tuple[str, str], ...] = ()
+    """Labels that somebody has changed or removed, with the values that they must have."""
+    is_hidden: bool = False
+    """Whether the watch does not show the pod: it is gone, or has lost the label that the watch selects by."""
 
     @property
     def terminal(self) -> bool:
@@ -202,13 +208,18 @@ def _end_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> st
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """The slim view of a pod made by this operator.
+    """Return the slim view of a pod of an RLJob.
+
+    Owner, name and spec say what the pod is, because they cannot change while it exists. Its labels can: people and
+    policies of a platform edit them.
 
     Raises:
-        KeyError, ValueError: the pod does not carry the operator's labels.
+        ValueError: no RLJob controls the pod, or no pod of that job has its name.
     """
     metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
-    labels = metadata["labels"]
+    labels, owner = metadata.get("labels") or {}, _owner(metadata)
+    component, index = _place(owner["name"], metadata["name"])
+    attempt, sharing = _attempt(spec, labels), _sharing(metadata, spec)
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     container = _main_container_state(status)
     terminated, waiting = container.get("terminated") or {}, container.get("waiting") or {}
@@ -219,10 +230,10 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         name=metadata["name"],
         namespace=metadata["namespace"],
         uid=metadata["uid"],
-        job=labels[names.LABEL_JOB],
-        component=Component(labels[names.LABEL_COMPONENT]),
-        index=_index(labels.get(names.LABEL_INDEX, "0")),
-        attempt=int(labels[names.LABEL_ATTEMPT]),
+        job=owner["name"],
+        component=component,
+        index=index,
+        attempt=attempt,
         phase=_phase(status, container),
         reason=status.get("reason", ""),
         ip=status.get("podIP") or None,
@@ -240,18 +251,67 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting_message=_shortened(waiting.get("message")),
         role=labels.get(names.LABEL_ROLE),
         tp_size=labels.get(names.LABEL_TP_SIZE),
-        sharing=labels.get(names.LABEL_SHARING) or (metadata.get("annotations") or {}).get(names.LABEL_SHARING, ""),
+        sharing=sharing,
         others_run="terminated" in container and status.get("phase") == "Running",
         others_stay="terminated" in container and _is_another_running(status),
-        owner_uid=controller(metadata).get("uid", ""),
+        owner_uid=owner.get("uid", ""),
+        wrong_labels=_wrong_labels(metadata, component, index, attempt, sharing),
     )
 
 
-def _index(label: str) -> int:
-    index = int(label)
-    if not 0 <= index < _NUM_INDICES:
-        raise ValueError(f"no pod of a job has the index {label}")
-    return index
+def is_of_job(metadata: Mapping[str, Any], job: str) -> bool:
+    """Return whether an RLJob of this name controls the object: the present one, or an earlier one."""
+    owner = controller(metadata)
+    group, _, _ = str(owner.get("apiVersion", "")).partition("/")
+    return (group, owner.get("kind"), owner.get("name")) == (names.GROUP, names.KIND, job)
+
+
+def _owner(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    owner = controller(metadata)
+    if not is_of_job(metadata, owner.get("name", "")):
+        raise ValueError("no RLJob controls the pod")
+    return owner
+
+
+def _place(job: str, pod: str) -> tuple[Component, int]:
+    """Return component and index of a pod of a job, which its name consists of; raises ValueError."""
+    kind, _, number = pod.removeprefix(f"{job}-").partition("-")
+    component, index = Component(kind), int(number or 0)
+    if pod not in (f"{job}-{kind}", f"{job}-{kind}-{index}") or not 0 <= index < _NUM_INDICES:
+        raise ValueError(f"no pod of the job {job} is called {pod}")
+    return component, index
+
+
+def _attempt(spec: Mapping[str, Any], labels: Mapping[str, str]) -> int:
+    """Return the attempt that the pod was started with, which its label may not say any more."""
+    containers = [one for one in spec.get("containers") or () if one.get("name") == contract.CONTAINER]
+    written = [
+        one.get("value") for own in containers for one in own.get("env") or () if one["name"] == contract.ENV_ATTEMPT
+    ]
+    texts = [*written, labels.get(names.LABEL_ATTEMPT)]
+    return next((int(text) for text in texts if text is not None and text.isdecimal()), _NO_ATTEMPT)
+
+
+def _sharing(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
+    """Return the sharing group of a pod: of one with a label, its affinity names it, too, which cannot change."""
+    affinity = (spec.get("affinity") or {}).get("podAffinity") or {}
+    for one in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+        selector = one.get("podAffinityTerm", {}).get("labelSelector") or {}
+        if token := (selector.get("matchLabels") or {}).get(names.LABEL_SHARING):
+            return str(token)
+    written = (metadata.get("labels") or {}, metadata.get("annotations") or {})
+    return next((found[names.LABEL_SHARING] for found in written if found.get(names.LABEL_SHARING)), "")
+
+
+def _wrong_labels(
+    metadata: Mapping[str, Any], component: Component, index: int, attempt: int, sharing: str
+) -> tuple[tuple[str, str], ...]:
+    owner, labels = controller(metadata), metadata.get("labels") or {}
+    identity = Identity(owner["name"], metadata["namespace"], owner.get("uid", ""), generation=0)
+    wanted = identity.pod_labels(component, index, attempt)
+    if sharing and names.LABEL_SHARING not in (metadata.get("annotations") or {}):
+        wanted[names.LABEL_SHARING] = sharing
+    return tuple((name, value) for name, value in wanted.items() if labels.get(name) != value)
 
 
 def _is_another_running(status: Mapping[str, Any]) -> bool:

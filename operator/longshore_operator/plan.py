@@ -72,6 +72,8 @@ class LabelPod:
     name: str
     uid: str
     labels: dict[str, str]
+    is_repair: bool = False
+    """Whether somebody has changed some of these labels, and may do so again."""
 
 
 @dataclass(frozen=True, slots=True)

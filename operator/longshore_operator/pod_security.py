@@ -63,9 +63,18 @@ def with_template(
         if spec.get(kind):
             spec[kind] = [_restricted(container, privileged, kind == "initContainers") for container in spec[kind]]
     for container in spec["containers"]:
-        if container["name"] == contract.CONTAINER and "resources" in container:
+        if container["name"] != contract.CONTAINER:
+            continue
+        if "resources" in container:
             container["resources"] = _with_requests(container["resources"], requests, resources, spec)
+        container["env"] = _with_attempt(container.get("env") or [], pod["spec"]["containers"][0]["env"])
     return merged | {"metadata": metadata, "spec": spec}
+
+
+def _with_attempt(env: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the environment with the attempt of the pod, which its labels may not say for ever."""
+    attempt = [one for one in own if one["name"] == contract.ENV_ATTEMPT]
+    return env if attempt[0] in env else [*(one for one in env if one["name"] != contract.ENV_ATTEMPT), *attempt]
 
 
 def _restricted(container: dict[str, Any], privileged: bool, is_init: bool) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def _pod(
     options = one_node.placed(options, component, job.spec.workers, job.spec.storage)
     secrets = [{"name": secret} for secret in config.image_pull_secrets]
     metadata = identity.metadata(name, component)
-    metadata["labels"] |= {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index), **MESH_LABELS}
+    metadata["labels"] = identity.pod_labels(component, index, attempt) | MESH_LABELS
     metadata["annotations"] = {
         **_STAYS_ON_ITS_NODE,
         **MESH_ANNOTATIONS,

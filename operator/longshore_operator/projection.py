@@ -11,12 +11,17 @@ from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Condition, ConditionStatus, ConditionType, GpuCounts, RLJobStatus
 from longshore_operator.context import Context
+from longshore_operator.identity import Identity
+from longshore_operator.observed import PodView
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import POD_BATCH, Event, LabelPod
 
 
 def reconcile_roles(context: Context) -> Outcome:
-    """Decide roles only by what the coordinator of this attempt has reported, and while the job has pods."""
+    """Decide roles only by what the coordinator of this attempt has reported, and while the job has pods.
+
+    Labels by which other objects find the pods of the job are restored at all times.
+    """
     runtime = context.runtime if context.progress.active else None
     labels = tuple(islice(_labels(context, runtime), POD_BATCH + 1))
     fact = None if context.progress.finished else _repurposed(context.job.status, runtime)
@@ -30,19 +35,25 @@ def reconcile_roles(context: Context) -> Outcome:
 
 
 def _labels(context: Context, runtime: RuntimeStatus | None) -> Iterator[LabelPod]:
-    """Changes of labels that make the worker pods of the attempt say what they do."""
-    if runtime is None:
-        return
-    trainers = frozenset(runtime.trainer_pods)
-    for pod in context.pods:
-        if pod.component is not Component.WORKER or pod.terminal:
-            continue
-        labels = {names.LABEL_ROLE: _role(pod.index in trainers).value}
-        if runtime.tp_size:
-            labels[names.LABEL_TP_SIZE] = str(runtime.tp_size)
-        shown = {names.LABEL_ROLE: pod.role, names.LABEL_TP_SIZE: pod.tp_size}
-        if any(shown[name] != value for name, value in labels.items()):
-            yield LabelPod(pod.name, pod.uid, labels)
+    """Yield changes of labels: those that were edited, and those by which worker pods say what they do."""
+    uid = Identity.of(context.job).uid
+    for pod in context.observed.pods:
+        edited = dict(pod.wrong_labels) if pod.owner_uid == uid else {}
+        role = _role_labels(context, runtime, pod)
+        if edited or role:
+            yield LabelPod(pod.name, pod.uid, edited | role, is_repair=bool(edited))
+
+
+def _role_labels(context: Context, runtime: RuntimeStatus | None, pod: PodView) -> dict[str, str]:
+    """Return the labels that make a worker pod of the attempt say what it does; empty: it does."""
+    is_worker = pod.component is Component.WORKER and pod.attempt == context.progress.attempt
+    if runtime is None or not is_worker or pod.deleting or pod.terminal:
+        return {}
+    labels = {names.LABEL_ROLE: _role(pod.index in frozenset(runtime.trainer_pods)).value}
+    if runtime.tp_size:
+        labels[names.LABEL_TP_SIZE] = str(runtime.tp_size)
+    shown = {names.LABEL_ROLE: pod.role, names.LABEL_TP_SIZE: pod.tp_size}
+    return labels if any(shown[name] != value for name, value in labels.items()) else {}
 
 
 def _repurposed(status: RLJobStatus, runtime: RuntimeStatus | None) -> Fact | None:

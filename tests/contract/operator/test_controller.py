@@ -263,7 +263,7 @@ async def test_a_child_that_was_created_loses_what_its_manifest_has_no_more(oper
     assert service.key == ("Service", "demo-pods")
     del service.manifest["metadata"]["labels"]["app.kubernetes.io/instance"]
     changed = replace(service, fingerprint="another")
-    executor = Executor(operator.kube, lambda *_: None, lambda _: None, lambda *_: None)
+    executor = Executor(operator.kube, lambda *_: None, lambda _: None, lambda _: None, lambda *_: None)
     await executor.run(KEY, stored["metadata"]["uid"], [changed], operator.now)
     found = await operator.kube.get("Service", KEY[0], "demo-pods")
     assert found is not None

@@ -60,7 +60,7 @@ class SlowRoles:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.handle)
         async with TestServer(app) as server, KubeClient(Access(str(server.make_url("")).rstrip("/"))) as kube:
-            yield Executor(kube, lambda *_: None, lambda _: None, lambda *_: None)
+            yield Executor(kube, lambda *_: None, lambda _: None, lambda _: None, lambda *_: None)
 
 
 def _status(code: int) -> web.Response:
@@ -126,7 +126,7 @@ class Refusing:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.handle)
         async with TestServer(app) as server, KubeClient(Access(str(server.make_url("")).rstrip("/"))) as kube:
-            executor = Executor(kube, lambda *_: None, lambda _: None, lambda *_: None)
+            executor = Executor(kube, lambda *_: None, lambda _: None, lambda _: None, lambda *_: None)
             with pytest.raises(ApplyFailed, match=f"{self._refused} is refused"):
                 await executor.run(("team", "demo"), "u", actions, NOW)
         return self.created

@@ -1,6 +1,9 @@
 """What the operator knows of its pods before the watch reports it, and which news may wait for others."""
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from longshore.api import names
 from longshore_kube.access import Access
@@ -28,7 +31,9 @@ def informer() -> PodInformer:
 
 
 def take(pods: PodInformer, kind: str, pod: dict[str, Any]) -> None:
-    pods.take(kind, pod_view(pod))
+    """What the watch says; a pod that goes was asked to go."""
+    view = pod_view(pod)
+    pods.take(kind, replace(view, deleting=True) if kind == "DELETED" else view)
 
 
 def uids(pods: PodInformer) -> list[str]:
@@ -52,35 +57,76 @@ def test_late_news_of_an_earlier_pod_of_that_name_changes_nothing() -> None:
     assert uids(pods) == []
 
 
+LABELS = {"job": names.LABEL_JOB, "attempt": names.LABEL_ATTEMPT, "index": names.LABEL_INDEX}
+
+
 def relabelled(pod: dict[str, Any], **labels: str) -> dict[str, Any]:
-    names_of = {"job": names.LABEL_JOB, "attempt": names.LABEL_ATTEMPT}
-    more = {names_of[name]: value for name, value in labels.items()}
+    more = {LABELS[name]: value for name, value in labels.items()}
     return pod | {"metadata": pod["metadata"] | {"labels": pod["metadata"]["labels"] | more}}
 
 
-def test_a_pod_that_somebody_gives_to_another_job_leaves_its_own() -> None:
+def unlabelled(pod: dict[str, Any]) -> dict[str, Any]:
+    labels = {name: value for name, value in pod["metadata"]["labels"].items() if name != names.LABEL_JOB}
+    return pod | {"metadata": pod["metadata"] | {"labels": labels}}
+
+
+@pytest.mark.parametrize("label", [{"job": "other"}, {"attempt": "first"}, {"attempt": "7"}, {"index": "70000"}])
+def test_a_pod_stays_with_its_job_and_attempt_whatever_its_labels_say(label: dict[str, str]) -> None:
+    heard = Heard()
+    take(heard.pods, "ADDED", coordinator("one"))
+    heard.news.clear()
+    take(heard.pods, "MODIFIED", relabelled(coordinator("one", "2"), **label))
+    (pod,) = (pod for pod in heard.pods.pods(KEY) if pod.uid == "one")
+    assert (heard.news, pod.attempt, pod.index, pod.job) == (["change"], 1, 0, "demo")
+    assert dict(pod.wrong_labels).keys() == {LABELS[name] for name in label}
+
+
+def test_a_pod_that_was_orphaned_is_of_no_job_any_more() -> None:
     pods = informer()
     take(pods, "ADDED", coordinator("one"))
-    given_away = relabelled(coordinator("one", "2"), job="other")
-    take(pods, "MODIFIED", given_away)
+    orphan = coordinator("one", "2")
+    orphan["metadata"] = {name: value for name, value in orphan["metadata"].items() if name != "ownerReferences"}
+    pods.take("MODIFIED", _view(orphan))
     assert uids(pods) == []
-    assert [pod.uid for pod in pods.pods(("team", "other"))] == ["one"]
-    take(pods, "DELETED", given_away)
-    assert pods.pods(("team", "other")) == ()
-    take(pods, "ADDED", coordinator("two", "3"))
-    assert uids(pods) == ["two"]
+    pods.take_list(Listed([_view(orphan)], 4))
+    assert uids(pods) == []
 
 
-def test_a_pod_whose_labels_are_damaged_is_of_no_job_any_more() -> None:
+def test_a_pod_that_leaves_the_watch_undeleted_is_kept_until_it_is_looked_for() -> None:
+    heard = Heard()
+    take(heard.pods, "ADDED", coordinator("one"))
+    heard.news.clear()
+    heard.pods.take("DELETED", pod_view(coordinator("one", "2")))
+    assert [(pod.uid, pod.is_hidden) for pod in heard.pods.pods(KEY) if pod.uid == "one"] == [("one", True)]
+    assert heard.news == ["change"]
+
+
+def test_a_hidden_pod_that_does_not_exist_is_forgotten() -> None:
     pods = informer()
     take(pods, "ADDED", coordinator("one"))
-    damaged = _view(relabelled(coordinator("one", "2"), attempt="first"))
-    for kind in ("MODIFIED", "DELETED"):
-        pods.take(kind, damaged)
-        assert uids(pods) == []
-    take(pods, "ADDED", coordinator("two", "3"))
-    pods.take_list(Listed([pod_view(coordinator("two", "3")), damaged], 4))
-    assert uids(pods) == ["two"]
+    pods.take("DELETED", pod_view(coordinator("one", "2")))
+    pods.mark_gone(KEY, pods.pods(KEY)[0])
+    assert uids(pods) == []
+    pods.mark_found(coordinator("one"))
+    assert uids(pods) == [], "an answer that was on its way does not bring it back"
+
+
+def test_a_pod_that_was_found_is_hidden_for_as_long_as_it_lacks_its_label() -> None:
+    pods = informer()
+    pods.mark_found(unlabelled(coordinator("one")))
+    assert [pod.is_hidden for pod in pods.pods(KEY)] == [True]
+    take(pods, "ADDED", coordinator("one", "2"))
+    assert [pod.is_hidden for pod in pods.pods(KEY)] == [False]
+
+
+def test_a_pod_that_a_new_list_lacks_is_hidden_unless_it_was_being_deleted() -> None:
+    pods = informer()
+    take(pods, "ADDED", coordinator("one"))
+    relist(pods, 7)
+    assert [pod.is_hidden for pod in pods.pods(KEY)] == [True]
+    pods.mark_deleting(KEY, "demo-coordinator", "one")
+    relist(pods, 8)
+    assert uids(pods) == []
 
 
 def relist(pods: PodInformer, version: int, *found: dict[str, Any]) -> None:
@@ -95,7 +141,7 @@ def test_a_list_that_is_older_than_a_pod_does_not_hide_it() -> None:
     take(pods, "MODIFIED", coordinator("old", "5"))
     assert uids(pods) == ["new"]
     relist(pods, 7)
-    assert uids(pods) == [], "the list knows that it has gone"
+    assert [pod.is_hidden for pod in pods.pods(KEY)] == [True], "the list knows that it has gone, or lost its label"
 
 
 def test_an_older_list_with_an_earlier_pod_of_that_name_does_not_replace_the_new_one() -> None:
@@ -132,9 +178,7 @@ class Heard:
     def take(self, name: str, node: str = "", **status: Any) -> list[str]:
         """A pod becomes so; returns what was passed on."""
         pod, self.news = coordinator(name), []
-        component = name.split("-")[0]
-        labels = pod["metadata"]["labels"] | {names.LABEL_COMPONENT: component, names.LABEL_INDEX: name[-1]}
-        metadata = pod["metadata"] | {"name": name, "labels": labels}
+        metadata = pod["metadata"] | {"name": f"demo-{name}"}
         self.pods.take("MODIFIED", pod_view({"metadata": metadata, "spec": {"nodeName": node}, "status": status}))
         return self.news
 
@@ -158,8 +202,8 @@ def test_pods_that_come_up_one_after_the_other_are_progress_until_all_are_ready(
 
 def test_an_address_of_the_coordinator_is_a_change_since_other_pods_need_it() -> None:
     heard = Heard()
-    heard.take("coordinator-0", "node-0")
-    assert heard.take("coordinator-0", "node-0", phase="Running", podIP="10.0.0.1") == ["change"]
+    heard.take("coordinator", "node-0")
+    assert heard.take("coordinator", "node-0", phase="Running", podIP="10.0.0.1") == ["change"]
 
 
 def test_whatever_goes_wrong_with_a_pod_is_a_change() -> None:

@@ -5,21 +5,34 @@ from typing import Any
 import pytest
 
 from longshore.api.names import Component
+from longshore_operator.identity import Identity
 from longshore_operator.observed import pod_view
+from longshore_operator.sharing.placement import sharing_worker
+from tests.unit.operator.model import make_job
+
+JOB = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "name": "demo", "uid": "job-uid", "controller": True}
+SHARES = {
+    "replicas": 2,
+    "gpusPerPod": 1,
+    "gpuResourceName": "nvidia.com/gpu.shared",
+    "resources": {"memory": "16Gi"},
+}
 
 
 def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    labels = {"longshore.dev/job": "demo", "longshore.dev/component": "worker", "longshore.dev/attempt": "2"}
+    labels = Identity("demo", "team", "job-uid", 1).pod_labels(Component.WORKER, 1, 2)
+    own = {"name": "longshore", "env": [{"name": "LONGSHORE_ATTEMPT", "value": "2"}]}
     return {
         "metadata": {
             "name": "demo-worker-1",
             "namespace": "team",
             "uid": "u1",
             "resourceVersion": "7",
-            "labels": labels | {"longshore.dev/index": "1"},
+            "labels": labels,
+            "ownerReferences": [JOB],
             **metadata,
         },
-        "spec": {"nodeName": "node-0"},
+        "spec": {"nodeName": "node-0", "containers": [own]},
         "status": status or {},
     }
 
@@ -28,19 +41,37 @@ def container(state: dict[str, Any], name: str = "longshore") -> dict[str, Any]:
     return {"name": name, "state": state}
 
 
-def test_identity_comes_from_the_labels() -> None:
-    view = pod_view(pod())
-    assert (view.job, view.component, view.index, view.attempt) == ("demo", Component.WORKER, 1, 2)
+@pytest.mark.parametrize("labels", [{}, {"longshore.dev/attempt": "9", "longshore.dev/job": "other"}])
+def test_identity_comes_from_owner_name_and_environment(labels: dict[str, str]) -> None:
+    view = pod_view(pod(labels=labels))
+    assert (view.job, view.owner_uid, view.component, view.index, view.attempt) == (
+        "demo", "job-uid", Component.WORKER, 1, 2,
+    )  # fmt: skip
     assert (view.phase, view.scheduled, view.ready, view.deleting) == ("Pending", True, False, False)
 
 
-@pytest.mark.parametrize("index", ["-1", "65536", "9" * 63])
-def test_no_pod_of_a_job_has_such_an_index(index: str) -> None:
-    """Everybody who may create pods can write any label."""
+def test_labels_that_were_edited_are_shown_with_what_they_must_be() -> None:
+    assert pod_view(pod()).wrong_labels == ()
     found = pod()
-    found["metadata"]["labels"]["longshore.dev/index"] = index
-    with pytest.raises(ValueError, match="index"):
-        pod_view(found)
+    del found["metadata"]["labels"]["longshore.dev/job"]
+    found["metadata"]["labels"] |= {"app.kubernetes.io/managed-by": "platform", "team": "rl"}
+    wrong = dict(pod_view(found).wrong_labels)
+    assert wrong == {"longshore.dev/job": "demo", "app.kubernetes.io/managed-by": "longshore"}
+
+
+def test_the_sharing_group_of_a_worker_is_known_without_its_label() -> None:
+    found = sharing_worker(pod(), make_job(workers=SHARES, sharing={"group": "lab"}))
+    token = found["metadata"]["labels"].pop("longshore.dev/sharing", "")
+    assert token
+    assert pod_view(found).sharing == token
+    assert dict(pod_view(found).wrong_labels) == {"longshore.dev/sharing": token}
+
+
+@pytest.mark.parametrize("name", ["demo-worker--1", "demo-worker-65536", "demo-worker-01", "demo-helper-1", "demo"])
+def test_no_pod_of_a_job_has_such_a_name(name: str) -> None:
+    """Everybody who may create pods can write any owner."""
+    with pytest.raises(ValueError, match=r"demo|Component"):
+        pod_view(pod(name=name))
 
 
 def test_a_deletion_timestamp_means_that_the_pod_is_leaving() -> None:
@@ -124,9 +155,7 @@ def test_an_init_container_that_cannot_start_speaks_for_the_pod() -> None:
     assert (view.waiting_reason, view.waiting_message) == ("ImagePullBackOff", "no")
 
 
-@pytest.mark.parametrize("label", ["longshore.dev/job", "longshore.dev/component", "longshore.dev/attempt"])
-def test_a_pod_without_our_labels_is_not_ours(label: str) -> None:
-    stranger = pod()
-    del stranger["metadata"]["labels"][label]
-    with pytest.raises(KeyError):
-        pod_view(stranger)
+@pytest.mark.parametrize("owner", [[], [JOB | {"kind": "ReplicaSet"}], [JOB | {"controller": False}]])
+def test_a_pod_that_no_rljob_controls_is_not_ours(owner: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError, match="no RLJob controls the pod"):
+        pod_view(pod(ownerReferences=owner))

@@ -14,6 +14,7 @@ from longshore_operator.observed import NORMAL_WAITS, ClaimView, PodView
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
 from longshore_operator.refused_pods import with_advice
+from longshore_operator.settings import HOW_TO_TAKE_EFFECT, waits_for_next_attempt
 from longshore_operator.size import num_needed
 from longshore_operator.template_rules import pod_options
 
@@ -121,6 +122,9 @@ def _all_ready(context: Context, num_pods: int) -> Fact:
     """Return that the job runs, although the API server may refuse a change: one more pod, or a right."""
     refusal = _refusal(context)
     more = "" if refusal is None else f"; but a change cannot be made: {refusal}"
+    image = context.job.spec.image
+    if waits_for_next_attempt(image, context.decided.settings):
+        more += f"; spec.image: {image} {HOW_TO_TAKE_EFFECT}"
     return Fact(True, ReadyReason.PODS_READY, f"all {num_pods} pods are ready{more}")
 
 

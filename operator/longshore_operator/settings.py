@@ -8,12 +8,14 @@ still run. The status therefore says what the attempt was started with, and whic
 from functools import cache
 from typing import Final
 
+from longshore.api.reasons import EventReason
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import AttemptSettings, RLJobStatus
 from longshore_operator.context import Context
 from longshore_operator.fingerprint import fingerprint
 from longshore_operator.identity import Identity
 from longshore_operator.outcome import Outcome
+from longshore_operator.plan import Event
 
 NOT_SEEN_BY_PODS: Final = frozenset(
     {
@@ -27,6 +29,7 @@ NOT_SEEN_BY_PODS: Final = frozenset(
     }
 )
 """Changes of these do not restart a running job; a new image is taken by the next attempt."""
+HOW_TO_TAKE_EFFECT: Final = "takes effect with the next attempt: suspend and resume the job to start one"
 
 
 def pod_settings_fingerprint(spec: RLJobSpec) -> str:
@@ -64,4 +67,20 @@ def reconcile_settings(context: Context) -> Outcome:
     if context.has_coordinator and recorded is not None:
         image = recorded.image or image
     now = AttemptSettings(generation=Identity.of(job).generation, fingerprint=context.observed.spec_hash, image=image)
-    return Outcome(status=RLJobStatus(settings=now))
+    is_edited = recorded is not None and recorded.generation != now.generation
+    events = () if not (is_edited and waits_for_next_attempt(job.spec.image, now)) else (_image_deferred(context),)
+    return Outcome(status=RLJobStatus(settings=now), events=events)
+
+
+def waits_for_next_attempt(image: str | None, settings: AttemptSettings | None) -> bool:
+    """Return whether the attempt runs with another image than the spec names: the only change of pods that waits.
+
+    Others are refused while the job runs. A new default of the operator's is no change by the user.
+    """
+    return image is not None and settings is not None and image != settings.image
+
+
+def _image_deferred(context: Context) -> Event:
+    image, attempt = context.job.spec.image, context.progress.attempt
+    message = f"spec.image: {image} {HOW_TO_TAKE_EFFECT}"
+    return Event("Normal", EventReason.IMAGE_DEFERRED, message, f"image-{attempt}-{image}")

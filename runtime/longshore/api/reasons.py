@@ -268,6 +268,10 @@ class EventReason(Reason):
     PLANNER_RESET = "PlannerReset", "the parallelism planner's history cannot be read; it starts without one"
 
 
+    IMAGE_DEFERRED = (
+        "ImageDeferred",
+        "a new `spec.image` takes effect with the next attempt; suspend and resume the job to start one",
+    )
 @dataclass(frozen=True, slots=True)
 class ConditionReasons:
     """A condition, and the reasons that it can have."""

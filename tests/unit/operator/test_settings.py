@@ -119,6 +119,24 @@ class TestRunningJob:
         running.reconcile_until_stable()
         assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "mine:3"
 
+    def test_an_image_that_waits_for_the_next_attempt_is_said_once_and_shown(self, running: Cluster) -> None:
+        running.spec, running.generation = {"image": "mine:3"}, 2
+        running.reconcile_until_stable()
+        said = [event.message for event in running.events if event.reason == "ImageDeferred"]
+        how = "spec.image: mine:3 takes effect with the next attempt: suspend and resume the job to start one"
+        assert said == [how]
+        assert running.condition("Ready")[2] == f"all 4 pods are ready; {how}"
+        running.delete("demo-coordinator")
+        running.reconcile_until_stable()
+        assert running.condition("Ready")[2] == "all 4 pods are ready"
+
+    def test_a_new_default_image_of_the_operator_is_no_edit_that_waits(self, running: Cluster) -> None:
+        running.config = replace(CONFIG, runtime_image="runtime:2")
+        running.spec, running.generation = {"backoffLimit": 9}, 2
+        running.reconcile_until_stable()
+        assert "ImageDeferred" not in [event.reason for event in running.events]
+        assert running.condition("Ready")[2] == "all 4 pods are ready"
+
     def test_deleted_settings_are_written_again(self, running: Cluster) -> None:
         del running.children[CONFIG_MAP]
         (action,) = running.plan().actions

@@ -239,8 +239,6 @@ class Controller:
     async def _kueue_view(self, key: Key, stored: StoredJob, pod_group: PodGroupView | None) -> KueueView | None:
         """Return the state of Kueue for a job with a queue."""
         status = stored.status.status
-        if "deletionTimestamp" in stored.metadata:
-            return None
         if isinstance(stored.spec, ValidationError):
             queue = status.admission.queue if status.admission is not None else ""
             return await self._kueue.of_unreadable(key, queue) if queue else None

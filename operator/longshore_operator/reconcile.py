@@ -27,6 +27,7 @@ from longshore_operator.attempts import finish
 from longshore_operator.children import reconcile_children
 from longshore_operator.context import Context
 from longshore_operator.converge import reconcile_pods
+from longshore_operator.deletion import reconcile_deletion
 from longshore_operator.elasticity import reconcile_elasticity
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.concern import abandon, reconcile_kueue
@@ -74,10 +75,10 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     """Decide actions and status that bring `job` from what is `observed` to what its spec asks for.
 
     Level-triggered: the same input twice gives the same plan, and once a plan is applied the next one is empty until
-    something changes or `requeue_at` comes. A job that is being deleted is left to the garbage collector.
+    something changes or `requeue_at` comes.
     """
     if "deletionTimestamp" in job.metadata:
-        return Plan()
+        return reconcile_deletion(job, observed, now)
     identity, before = Identity.of(job), job.status
     pods = _without_namesakes(observed.pods, identity.uid)
     if job.spec.runs_elsewhere and _is_elsewhere(job, observed.kueue):

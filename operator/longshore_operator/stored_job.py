@@ -13,7 +13,8 @@ from longshore.api.status import Phase, RLJobStatus
 from longshore_operator.stored_status import StoredStatus, read_status
 
 _NEEDED_METADATA: Final = (
-    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "finalizers",
+    "labels",
 )  # fmt: skip
 _STARTING: Final = frozenset({Phase.PENDING, Phase.STARTING})
 _MAX_KEPT_BYTES: Final = 32 * 1024

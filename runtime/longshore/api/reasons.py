@@ -85,6 +85,10 @@ class ReadyReason(Reason):
     PODS_NOT_READY = "PodsNotReady", "pods run but are not ready yet"
     SUSPENDED = "Suspended", "the job is suspended"
     QUEUED = "Queued", "the job waits to be admitted; the condition `Admitted` says why"
+    BEING_DELETED = (
+        "BeingDeleted",
+        "the job was deleted, and a finalizer of somebody else holds it: its pods are stopped, and nothing else is done",
+    )
     FINISHED = "Finished", "the job has ended"
 
 

@@ -8,10 +8,8 @@ import pytest
 from longshore.api.contract import ExitCode
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import Phase, RLJobStatus
-from longshore_operator.observed import Observed
 from longshore_operator.plan import Apply, CreateOnce, CreatePod, OperatorConfig
-from longshore_operator.reconcile import reconcile
-from tests.unit.operator.model import ALL_PODS, CONFIG, START, Cluster, make_job
+from tests.unit.operator.model import ALL_PODS, START, Cluster
 
 
 class TestStart:
@@ -82,12 +80,6 @@ class TestStart:
         cluster = Cluster(status=RLJobStatus(runtime=RuntimeStatus(step=7)))
         cluster.step()
         assert cluster.status.runtime == RuntimeStatus(step=7)
-
-    def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector(self) -> None:
-        job = make_job()
-        leaving = job.model_copy(update={"metadata": job.metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-        plan = reconcile(leaving, Observed(), START, CONFIG)
-        assert (plan.actions, plan.status) == ((), None)
 
 
 class TestChildren:

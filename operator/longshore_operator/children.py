@@ -22,7 +22,8 @@ def reconcile_children(context: Context) -> Outcome:
 
     The ConfigMap of an attempt that has begun is kept, so that all pods of the attempt read the same settings.
     It is only written again if somebody has deleted it. Its Secrets are there, too, once its coordinator runs, which
-    has mounted them; to create them again would only show that, and fails in a namespace whose quota is used up.
+    has mounted them; to create them again would only show that, and fails in a namespace whose quota is used up. Each
+    later attempt makes ConfigMap and Secrets again, in case that somebody has deleted them: they are not watched.
     """
     job, observed = context.job, context.observed
     generation = Identity.of(job).generation
@@ -31,12 +32,18 @@ def reconcile_children(context: Context) -> Outcome:
     applied = observed.children
     wanted = children(job, context.config, keeps_settings=context.has_coordinator)
     is_new = job.status.attempt == 0
-    changed = [replace(apply, is_new=is_new) for apply in wanted if _is_due(apply, applied.get(apply.key))]
+    is_next = observed.applied_for[1] not in (0, context.progress.attempt)
+    again = {"ConfigMap"} if is_next else set()
+    changed = [
+        replace(apply, is_new=is_new)
+        for apply in wanted
+        if apply.key[0] in again or _is_due(apply, applied.get(apply.key))
+    ]
     if any(pod.component is Component.COORDINATOR and pod.phase == "Running" for pod in context.pods):
         return Outcome(actions=tuple(changed))
     is_again = context.has_coordinator or context.progress.attempt > 1
-    secrets = (replace(secret, is_again=is_again) for secret in _secrets(job, observed))
-    missing = [secret for secret in secrets if secret.key not in applied]
+    made = [replace(secret, is_again=is_again) for secret in secrets(job, observed)]
+    missing = [secret for secret in made if is_next or secret.key not in applied]
     return Outcome(actions=(*changed, *missing))
 
 
@@ -59,15 +66,15 @@ def children(job: RLJob, config: OperatorConfig, *, keeps_settings: bool = False
     return (settings, *(_child(manifest) for manifest in manifests))
 
 
-def _secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, ...]:
+def secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, ...]:
     """Build the Secrets with the tokens for the Ray cluster and judges of a job, and for its reward pods, if any."""
     identity = Identity.of(job)
     tokens = {contract.RAY_TOKEN_KEY: observed.ray_token, contract.JUDGE_TOKEN_KEY: observed.judge_token}
-    secrets = [_secret(identity, identity.ray_token_secret, tokens)]
+    made = [_secret(identity, identity.ray_token_secret, tokens)]
     if job.spec.reward.most_pods:
         own = {contract.REWARD_TOKEN_KEY: observed.reward_token}
-        secrets.append(_secret(identity, identity.reward_token_secret, own))
-    return tuple(secrets)
+        made.append(_secret(identity, identity.reward_token_secret, own))
+    return tuple(made)
 
 
 def _secret(identity: Identity, name: str, tokens: dict[str, str]) -> CreateOnce:

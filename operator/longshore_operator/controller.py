@@ -17,6 +17,7 @@ from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
 from longshore_kube.errors import ApiError, Unreadable
 from longshore_operator.admission.desk import AdmissionDesk
+from longshore_operator.child_watch import ChildWatch, lost_secrets
 from longshore_operator.execute import (
     ApplyFailed,
     Executor,
@@ -90,6 +91,9 @@ class Controller:
             on_synced=self.schedule.open,
         )
         self._hidden = HiddenPods(kube, self.informer)
+        self._children = ChildWatch(
+            kube, namespace, self._memories, self.schedule.wake, network_policies=config.network_policies
+        )
 
     def on_news(self, key: Key, news: JobNews) -> None:
         """Schedule a job that changed, unless the change is the operator's own write or the job has ended."""
@@ -113,6 +117,10 @@ class Controller:
     async def follow_kueue(self) -> None:
         """Wake jobs whose Workloads change; never return."""
         await self._kueue.run()
+
+    async def follow_children(self) -> None:
+        """Wake jobs whose children are deleted; never return."""
+        await self._children.run()
 
     async def open_admission(self) -> None:
         """List the existing jobs, if jobs have to be admitted; never return."""
@@ -172,6 +180,7 @@ class Controller:
                 pod_group=pod_group,
                 kueue=await self._kueue_view(key, stored, pod_group),
                 sharing=await self._sharing_view(key, stored, now),
+                lost_secrets=await lost_secrets(self._kube, stored, memory, self.informer.pods(key)),
             )
         except Exception:
             # The pass fails, and may fail again: admission must not wait for this job.
@@ -283,6 +292,7 @@ class Controller:
         """Write the status and apply the actions; returns in how many seconds to look again."""
         before = stored.status.status
         may_be_kept = plan.status is not None and stored.may_be_kept(plan.status)
+        num_lost = memory.num_lost
         if plan.status is not None:
             self._metrics.show(key, plan.status)
             fields = status_fields(plan.status)
@@ -310,7 +320,7 @@ class Controller:
         error_shown = memory.apply_error
         await self._execute(key, memory, plan, now)
         memory.kept = stored if may_be_kept else None
-        if plan.has_all_children and plan.status is not None:
+        if plan.has_all_children and plan.status is not None and memory.num_lost == num_lost:
             memory.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
         self._note_reported(memory, before)
         if error_shown is not None:

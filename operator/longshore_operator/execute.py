@@ -188,6 +188,9 @@ class Executor:
                 raise NameTaken(kind, found["metadata"], metadata)
             annotations = found["metadata"].get("annotations", {})
             if child.is_kept or annotations.get(ANNOTATION_FINGERPRINT) == child.fingerprint:
+                if not metadata["labels"].items() <= found["metadata"].get("labels", {}).items():
+                    uid = found["metadata"]["uid"]
+                    await self._kube.label(kind, metadata["namespace"], name, uid, metadata["labels"])
                 return
             await self._own(child, found["metadata"])
         await self._kube.apply(child.manifest)

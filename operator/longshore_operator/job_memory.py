@@ -38,6 +38,8 @@ class JobMemory:
     """Fingerprint with which each child was last applied, by (kind, name)."""
     applied_for: tuple[int, int] = (0, 0)
     """Generation of the spec and attempt for which all children were applied."""
+    num_lost: int = 0
+    """How many children were seen to be gone."""
     applied_since: datetime | None = None
     num_starting_looks: int = 0
     """How many times children were applied again because a pod did not start."""
@@ -121,6 +123,14 @@ class JobMemory:
             return applied_since + RESYNC
         patience = RESYNC_WHILE_STARTING * (1 << min(self.num_starting_looks, 8))
         return max(applied_since, min(self.starting_since.values())) + min(RESYNC, patience)
+
+    def lose(self, kind: str, name: str) -> bool:
+        """Note that a child is gone, so that it is applied again; return False if it was not known to exist."""
+        if self.applied.pop((kind, name), None) is None:
+            return False
+        self.applied_for = (0, self.applied_for[1])
+        self.num_lost += 1
+        return True
 
     def may_repair(self, uid: str, now: datetime) -> bool:
         """Return whether to restore labels of a pod now, and note it: ever later, as others may keep changing them."""

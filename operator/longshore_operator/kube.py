@@ -112,6 +112,19 @@ class KubeClient:
                 return None
             raise
 
+    async def is_missing(self, manifest: Object) -> bool:
+        """Return whether the object could be created, without the right to read it and without creating it."""
+        resource, namespace = _RESOURCES[manifest["kind"]], manifest["metadata"]["namespace"]
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, **manifest}
+        try:
+            await self.client.request("POST", resource.path(namespace), query={"dryRun": "All"}, body=body)
+        except ApiError as error:
+            # A namespace whose quota is used up refuses it before it looks at the name; then nothing is missing.
+            if error.conflict or error.code == 403:
+                return False
+            raise
+        return True
+
     async def replace(self, manifest: Object) -> Object:
         """Write a whole object, which carries the resource version that it was read with."""
         return await self.client.replace(_RESOURCES[manifest["kind"]], manifest)

@@ -53,10 +53,12 @@ def advance(
     *,
     settings_changed: bool,
     standing: Standing | None = None,
+    lost_secrets: Sequence[str] = (),
 ) -> LifecycleProgress:
     """Return the next state of the job. Deterministic: the same input gives the same progress.
 
-    `settings_changed`: the pods of the attempt run with other settings than the spec has now.
+    `settings_changed`: the pods of the attempt run with other settings than the spec has now. `lost_secrets`: Secrets
+    that were deleted while pods of the attempt run.
     """
     current = recorded_progress(status, now)
     if current.finished:
@@ -77,7 +79,12 @@ def advance(
     if deadline is not None and deadline <= now:
         message = f"the job was active for more than activeDeadlineSeconds ({spec.active_deadline_seconds} s)"
         return finish(current, Phase.FAILED, FailedReason.DEADLINE_EXCEEDED, message, now)
-    return _advance_attempt(spec, current, mine, now, settings_changed=settings_changed)
+    after = _advance_attempt(spec, current, mine, now, settings_changed=settings_changed)
+    if lost_secrets and not after.finished and after.attempt == current.attempt:
+        # Pods that run have the old tokens, which nobody can read; new pods could not join them with new ones.
+        why = f"Secret {lost_secrets[0]} was deleted, and with new tokens no pod can join those that run"
+        return restarted(current, RestartReason.SECRET_DELETED, why, now)
+    return after
 
 
 def recorded_progress(status: RLJobStatus, now: datetime) -> LifecycleProgress:

@@ -183,6 +183,7 @@ async def run(options: OperatorOptions, access: Access, stop: asyncio.Event) -> 
             controller.open_admission(),
             controller.find_deletions(),
             controller.follow_kueue(),
+            controller.follow_children(),
             _watch_jobs(kube, access, options.namespace, controller, stop),
         ]
         await until_first_ends([*parts, election.hold()] if options.leader_election else parts)

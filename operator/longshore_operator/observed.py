@@ -143,6 +143,8 @@ class Observed:
     pods: tuple[PodView, ...] = ()
     children: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Fingerprint that was last applied, by (kind, name); absent: not known to exist."""
+    lost_secrets: tuple[str, ...] = ()
+    """Secrets that somebody has deleted although pods of the attempt use their tokens."""
     ray_token: str = ""
     judge_token: str = ""
     reward_token: str = ""

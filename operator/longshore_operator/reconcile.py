@@ -92,7 +92,15 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     starts = changed or before.attempt == 0 or before.phase in WITHOUT_PODS
     if starts and _is_of_other_settings(job, observed, config):
         observed = replace(observed, standing=_to_be_admitted_again(observed.standing))
-    progress = advance(job.spec, before, pods, now, settings_changed=changed, standing=observed.standing)
+    progress = advance(
+        job.spec,
+        before,
+        pods,
+        now,
+        settings_changed=changed,
+        standing=observed.standing,
+        lost_secrets=observed.lost_secrets,
+    )
     if not progress.finished and (refused := _refusal(job, observed, config, starts=starts)) is not None:
         progress = finish(progress, Phase.FAILED, FailedReason.TEMPLATE_REFUSED, refused, now)
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))

@@ -119,8 +119,12 @@ Ports on which the API server answers: those of the values, and those that this 
   resources: [pods]
   verbs: [get, list, watch, create, delete, patch]
 - apiGroups: [""]
-  resources: [configmaps, persistentvolumeclaims, services, serviceaccounts]
+  resources: [configmaps, persistentvolumeclaims]
   verbs: [get, create, patch]
+# What a job owns comes back when somebody deletes it, so the operator follows it (metadata of objects with the label of jobs).
+- apiGroups: [""]
+  resources: [services, serviceaccounts]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [configmaps]
   # The object of a sharing group changes its owners. Clusters that check owner references let only those do so who may delete it.
@@ -135,7 +139,7 @@ Ports on which the API server answers: those of the values, and those that this 
 # Coordinators get a part of the rights above, so neither "escalate" nor "bind" is needed.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
-  verbs: [get, create, patch]
+  verbs: [get, list, watch, create, patch]
 {{- if include "longshore.usesKueue" . }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
@@ -158,7 +162,7 @@ Ports on which the API server answers: those of the values, and those that this 
 {{- if .Values.jobNetworkPolicies.enabled }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, create, patch]
+  verbs: [get, list, watch, create, patch]
 {{- end }}
 {{- end -}}
 

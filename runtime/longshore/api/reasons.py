@@ -102,6 +102,11 @@ class RestartReason(Reason):
         "after a back-off if that happens again without a newer checkpoint",
     )
     COORDINATOR_LOST = "CoordinatorLost", "the coordinator's pod is gone: a new attempt as after an interruption"
+    SECRET_DELETED = (
+        "SecretDeleted",
+        "a Secret with tokens of the job was deleted, and pods cannot start without it: a new attempt with new tokens, "
+        "not counted",
+    )
     SPEC_CHANGED = "SpecChanged", "pods run with other settings than the spec has: a new attempt, not counted"
     POD_FAILED = "PodFailed", "another pod crashed: it is replaced after the back-off, counted"
     POD_LEFT = (
@@ -263,6 +268,10 @@ class EventReason(Reason):
     POD_LOST = "PodLost", "a pod that was ready is deleted or disrupted; it is replaced"
     REWARD_PODS_RESIZED = "RewardPodsResized", "the number of reward pods follows the load"
     QUOTA_RETURNED = "QuotaReturned", "Kueue gets the quota of reward pods that were not wanted for long"
+    IMAGE_DEFERRED = (
+        "ImageDeferred",
+        "a new `spec.image` takes effect with the next attempt; suspend and resume the job to start one",
+    )
     STATUS_UNREADABLE = "StatusUnreadable", "parts of the stored status cannot be read"
     RESIZED = "Resized", "an elastic job goes on with another number of worker pods"
     REPURPOSING = "Repurposing", "the operator asks pods to train for the rest of the round"
@@ -272,10 +281,6 @@ class EventReason(Reason):
     PLANNER_RESET = "PlannerReset", "the parallelism planner's history cannot be read; it starts without one"
 
 
-    IMAGE_DEFERRED = (
-        "ImageDeferred",
-        "a new `spec.image` takes effect with the next attempt; suspend and resume the job to start one",
-    )
 @dataclass(frozen=True, slots=True)
 class ConditionReasons:
     """A condition, and the reasons that it can have."""

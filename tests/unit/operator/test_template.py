@@ -169,7 +169,10 @@ def test_without_variables_of_its_own_a_container_still_knows_how_long_it_may_ta
     template = {"spec": {"containers": [{"name": "longshore", "env": None}]}}
     cluster = Cluster({"coordinator": {"template": template}})
     (made,) = [action for action in cluster.plan().actions if isinstance(action, CreatePod)]
-    assert [one["name"] for one in made.manifest["spec"]["containers"][0]["env"]] == [contract.ENV_GRACE]
+    assert [one["name"] for one in made.manifest["spec"]["containers"][0]["env"]] == [
+        contract.ENV_ATTEMPT,
+        contract.ENV_GRACE,
+    ]
 
 
 @pytest.mark.parametrize(("template", "where"), REFUSED, ids=[where for _, where in REFUSED])

@@ -36,7 +36,7 @@ from longshore_operator.kueue.desk import KueueDesk, queue_of
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
-from longshore_operator.observed import ClaimView, Observed
+from longshore_operator.observed import Observed
 from longshore_operator.plan import Action, Event, LabelPod, OperatorConfig, Plan
 from longshore_operator.pod_group.desk import PodGroupDesk
 from longshore_operator.pod_group.view import PodGroupView
@@ -46,6 +46,7 @@ from longshore_operator.sharing.concern import KUEUE_REFUSAL
 from longshore_operator.sharing.desk import SharingDesk
 from longshore_operator.sharing.view import SharingView
 from longshore_operator.stored_job import StoredJob, read_job
+from longshore_operator.volume_claim import read_claim
 
 _SECRET_BYTES = 32
 
@@ -176,7 +177,7 @@ class Controller:
         try:
             pod_group = await self._pod_group_view(stored)
             return Observed(
-                claim=await self._claim(key, memory, stored, now),
+                claim=await read_claim(self._kube, memory, stored, self.informer.pods(key), now),
                 pod_group=pod_group,
                 kueue=await self._kueue_view(key, stored, pod_group),
                 sharing=await self._sharing_view(key, stored, now),
@@ -269,22 +270,6 @@ class Controller:
             await self._sharing.leave(key, pods, now)
             return SharingView(stored.spec.sharing.group, refusal=KUEUE_REFUSAL)
         return await self._sharing.look(job, pods, now)
-
-    async def _claim(self, key: Key, memory: JobMemory, stored: StoredJob, now: datetime) -> ClaimView | None:
-        """Return the volume claim, which is read only while pods wait for long, or are refused by the scheduler."""
-        if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
-            return None
-        if not memory.needs_claim(self.informer.pods(key), now):
-            return None
-        name = stored.spec.storage.claim_name or names.storage_claim(key[1])
-        if memory.bound_claim is not None and memory.bound_claim.name == name:
-            return memory.bound_claim
-        claim = await self._kube.get("PersistentVolumeClaim", key[0], name)
-        if claim is None:
-            return ClaimView(name, exists=False)
-        view = ClaimView(name, exists=True, phase=claim.get("status", {}).get("phase", ""))
-        memory.bound_claim = view if view.phase == "Bound" else None
-        return view
 
     async def _carry_out(
         self, key: Key, memory: JobMemory, stored: StoredJob, plan: Plan, now: datetime

@@ -156,7 +156,6 @@ class Controller:
             busy_s = time.perf_counter() - began_s
         memory = memory.refreshed(stored.metadata["uid"], stored.version, self.informer.pods(key), now)
         self._memories[key] = memory
-        memory.searched_for = await self._hidden.search(key, stored, memory.searched_for)
         around = await self._around(key, memory, stored, now)
         began_s = time.perf_counter()
         plan = self._decide(key, memory, stored, around, now)
@@ -176,13 +175,15 @@ class Controller:
         """Return what a decision reads besides the job and its pods."""
         try:
             pod_group = await self._pod_group_view(stored)
-            return Observed(
+            around = Observed(
                 claim=await read_claim(self._kube, memory, stored, self.informer.pods(key), now),
                 pod_group=pod_group,
                 kueue=await self._kueue_view(key, stored, pod_group),
                 sharing=await self._sharing_view(key, stored, now),
                 lost_secrets=await lost_secrets(self._kube, stored, memory, self.informer.pods(key)),
             )
+            memory.searched_for = await self._hidden.search(key, stored, memory.searched_for)
+            return around
         except Exception:
             # The pass fails, and may fail again: admission must not wait for this job.
             if not isinstance(stored.spec, ValidationError):

@@ -1,6 +1,7 @@
 """What passes of the controller tell the admission: which jobs hold GPUs, and from when they do not."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ async def test_gpus_of_a_job_that_moves_to_a_queue_are_taken_until_its_pods_are_
     assert not is_free(controller)
     decide(controller, make_job(RUNNING), VIEW)
     assert not is_free(controller)
-    controller.informer.take("DELETED", POD)
+    controller.informer.take("DELETED", replace(POD, deleting=True))
     decide(controller, make_job(RUNNING), VIEW)
     assert is_free(controller)
 

@@ -1,6 +1,11 @@
-"""The scoring process: reads samples as JSON lines, answers each with its reward. Started by `scorer`.
+"""The scoring process: reads numbered samples as JSON lines and answers each with its reward.
 
-It ends with the worker that started it, also in the middle of a sample: nobody would be left to cut it off.
+    worker (`scorer`) ── pipe of requests ──► main thread: reads a sample, calls the function, writes the reply
+                      ◄── pipe of replies ───
+                      closes its end ───────► thread `_end_with_worker`: kills the process group
+
+Code of users runs in this process and may start others. Only this process holds the two pipes: another one would take
+requests away, or answer the next request. Standard input is empty, and what is printed goes to standard error.
 """
 
 import json
@@ -10,9 +15,9 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import orjson
 
@@ -25,34 +30,50 @@ from longshore_runtime.rewards.signatures import Sample, WrongReward, caller
 _WORK_BYTES: Final = 1 << 30
 """Memory in which built-in functions compute: mathematics that a model wrote may need any amount."""
 
+Say = Callable[[int, Mapping[str, Any]], None]
+"""Answers the request of a number."""
 
-def main() -> None:
-    """Serve until standard input ends."""
-    threading.Thread(target=_end_with_worker, daemon=True).start()
-    answers = _take_stdout()
-    say = _writer(answers)
-    options = orjson.loads(sys.stdin.buffer.readline())
-    kind = RewardKind(options["kind"])
+
+class _CannotScore(Exception):
+    """The function cannot be called: a field of it and what is wrong."""
+
+
+def main(requests: int, replies: int) -> None:
+    """Serve until the pipe of requests ends. Both arguments are file descriptors."""
+    _keep_from_other_processes(requests, replies)
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_worker, args=(requests,), daemon=True).start()
+    lines, say = os.fdopen(requests, "rb"), _writer(replies)
+    options = orjson.loads(lines.readline())
+    try:
+        call = _prepared(options)
+    except _CannotScore as error:
+        say(options["number"], {"error": str(error)})
+        return
+    say(options["number"], {"ready": True})
+    for line in lines:
+        sample = json.loads(line)  # orjson would round integers that need more than 64 bits.
+        say(sample["number"], _score(call, sample))
+
+
+def _prepared(options: Mapping[str, Any]) -> Callable[[Sample], Any]:
+    """Return the function as one of a sample. Raises: _CannotScore."""
+    kind, path = RewardKind(options["kind"]), options["import_path"]
     if options["modules"]:
         sys.path.insert(0, options["modules"])
     try:
-        function = reward_function(kind, options["import_path"])
+        function = reward_function(kind, path)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
-        say({"error": f"importPath: {options['import_path']!r} cannot be imported ({_one_line(error)})"})
-        return
+        raise _CannotScore(f"importPath: {path!r} cannot be imported ({_one_line(error)})") from error
     if not callable(function):
-        say({"error": f"importPath: {options['import_path']!r} is no function"})
-        return
+        raise _CannotScore(f"importPath: {path!r} is no function")
     try:
         call = with_company(function, lambda one: caller(one, Signature(options["signature"])))
     except ValueError as error:
-        say({"error": f"importPath: {options['import_path']!r} {error}"})
-        return
+        raise _CannotScore(f"importPath: {path!r} {error}") from error
     if kind is not RewardKind.PYTHON:
         _limit_memory()
-    say({"ready": True})
-    for line in sys.stdin.buffer:
-        say(_score(call, json.loads(line)))  # orjson would round integers that need more than 64 bits.
+    return call
 
 
 def _one_line(error: BaseException) -> str:
@@ -60,17 +81,26 @@ def _one_line(error: BaseException) -> str:
     return text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
 
 
-def _take_stdout() -> BinaryIO:
-    """Keep standard output for the answers; what reward code prints goes to standard error."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
+def _keep_from_other_processes(*pipes: int) -> None:
+    """Let no process that is started from this one have the pipes: neither after `exec` nor after `fork`."""
+    for pipe in pipes:
+        os.set_inheritable(pipe, False)
+    nothing = os.open(os.devnull, os.O_RDWR)
+
+    def replace_pipes() -> None:
+        for pipe in pipes:  # Closed ones would be numbers that another file may get.
+            os.dup2(nothing, pipe, inheritable=False)
+
+    os.register_at_fork(after_in_child=replace_pipes)
 
 
-def _end_with_worker() -> None:
-    """The worker holds the other end of standard input: once that is closed, end everything that was started here."""
+def _end_with_worker(requests: int) -> None:
+    """Wait until the worker has closed its end of the pipe, then kill everything that was started here.
+
+    This also ends a sample that is being scored: nobody would be left to cut it off.
+    """
     lifeline = select.poll()
-    lifeline.register(0, 0)  # Its end is reported in any case.
+    lifeline.register(requests, 0)  # Its end is reported in any case.
     lifeline.poll()
     os.killpg(os.getpid(), signal.SIGKILL)
 
@@ -82,10 +112,14 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _writer(answers: BinaryIO) -> Callable[[dict[str, Any]], None]:
-    def say(message: dict[str, Any]) -> None:
-        answers.write(orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE))
-        answers.flush()
+def _writer(replies: int) -> Say:
+    owner, file = os.getpid(), os.fdopen(replies, "wb")
+
+    def say(number: int, message: Mapping[str, Any]) -> None:
+        if os.getpid() != owner:
+            os._exit(0)  # The function has forked and returns in both processes: this one is not the one that answers.
+        file.write(orjson.dumps({"number": number, **message}, option=orjson.OPT_APPEND_NEWLINE))
+        file.flush()
 
     return say
 
@@ -104,4 +138,4 @@ def _score(call: Callable[[Sample], Any], sample: Sample) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from typing import IO, Final
+from collections.abc import Iterator
+from typing import Final
 
 from longshore.api.reward_kind import RewardKind
 
@@ -20,19 +21,20 @@ _START_LIMIT_S: Final = 120.0
 class ChildProcess(ABC):
     """A running `child`."""
 
-    def __init__(self, stdin: IO[bytes], stdout: IO[bytes]) -> None:
-        """This end of its pipes."""
-        self._stdin, self._stdout = stdin, stdout
+    def __init__(self, requests: int, replies: int) -> None:
+        """Take this end of its two pipes, as file descriptors."""
+        self._requests = os.fdopen(requests, "wb", buffering=0)
+        self._replies = os.fdopen(replies, "rb", buffering=0)
 
     @property
-    def stdin(self) -> int:
+    def requests(self) -> int:
         """The pipe to it; raises ValueError once it was ended, as the number may be another file's."""
-        return self._stdin.fileno()
+        return self._requests.fileno()
 
     @property
-    def stdout(self) -> int:
-        """The pipe from it; as above."""
-        return self._stdout.fileno()
+    def replies(self) -> int:
+        """The pipe from it; raises ValueError like `requests`."""
+        return self._replies.fileno()
 
     @abstractmethod
     def kill(self) -> None:
@@ -42,8 +44,25 @@ class ChildProcess(ABC):
         """
 
     def _close_pipes(self) -> None:
-        self._stdin.close()
-        self._stdout.close()
+        self._requests.close()
+        self._replies.close()
+
+
+@contextlib.contextmanager
+def _new_pipes() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Yield the ends of a pipe of requests and one of replies: first ours, then the child's.
+
+    The child's are closed afterwards, and ours too if the block raises.
+    """
+    child_requests, requests = os.pipe()
+    replies, child_replies = os.pipe()
+    with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
+        for file in (child_requests, child_replies):
+            always.callback(os.close, file)
+        for file in (requests, replies):
+            undo.callback(os.close, file)
+        yield (requests, replies), (child_requests, child_replies)
+        undo.pop_all()
 
 
 def start_child(kind: RewardKind) -> ChildProcess:
@@ -53,15 +72,15 @@ def start_child(kind: RewardKind) -> ChildProcess:
 
 class _Spawned(ChildProcess):
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "longshore_runtime.rewards.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(),
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        super().__init__(self._process.stdin, self._process.stdout)
+        with _new_pipes() as (ours, theirs):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "longshore_runtime.rewards.child", *map(str, theirs)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=theirs,
+                env=_environment(),
+                start_new_session=True,
+            )
+        super().__init__(*ours)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -73,15 +92,15 @@ class _Spawned(ChildProcess):
 class _Forked(ChildProcess):
     """Runs no code of users, so nothing is started from it."""
 
-    def __init__(self, stdin: int, stdout: int, handle: int) -> None:
+    def __init__(self, requests: int, replies: int, handle: int) -> None:
         """`handle`: a pidfd."""
-        super().__init__(os.fdopen(stdin, "wb", buffering=0), os.fdopen(stdout, "rb", buffering=0))
+        super().__init__(requests, replies)
         self._handle = handle
         self._lock = threading.Lock()
 
     def kill(self) -> None:
         with self._lock:
-            if self._stdin.closed:
+            if self._requests.closed:
                 return
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
@@ -103,31 +122,21 @@ class _Template:
 
     def fork(self) -> _Forked:
         """Return a new fork; raises OSError."""
-        with self._lock, contextlib.ExitStack() as undo:
-            theirs, stdin = os.pipe()
-            stdout, answers = os.pipe()
-            for file in (stdin, stdout):
-                undo.callback(os.close, file)
-            try:
-                handle = self._forked(theirs, answers)
-            finally:
-                os.close(theirs)
-                os.close(answers)
-            undo.pop_all()
-            return _Forked(stdin, stdout, handle)
+        with self._lock, _new_pipes() as (ours, theirs):
+            return _Forked(*ours, self._forked(theirs))
 
-    def _forked(self, stdin: int, stdout: int) -> int:
-        """Return a pidfd."""
+    def _forked(self, pipes: tuple[int, int]) -> int:
+        """Return a pidfd of a fork that has these ends of pipes."""
         try:
-            return self._ask(stdin, stdout)
+            return self._ask(pipes)
         except OSError:  # Somebody has ended it, for want of memory perhaps.
             self._start()
-            return self._ask(stdin, stdout)
+            return self._ask(pipes)
 
-    def _ask(self, stdin: int, stdout: int) -> int:
+    def _ask(self, pipes: tuple[int, int]) -> int:
         if self._control is None:
             raise ConnectionError("it has not been started")
-        socket.send_fds(self._control, [b"f"], [stdin, stdout])
+        socket.send_fds(self._control, [b"f"], pipes)
         _, handles, _, _ = socket.recv_fds(self._control, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not handles:
             raise ConnectionError("it is gone")

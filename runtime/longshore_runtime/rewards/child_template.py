@@ -1,7 +1,7 @@
 """A process with the imports of mathematics done, whose forks score. `child_process` starts it.
 
 The imports take 0.4 s of CPU time and 40 MB, for every worker and again whenever one was cut off. Standard input is a
-socket: each request brings the standard input and output of a fork, and is answered with a pidfd of it. The process
+socket: each request brings the two pipes of a fork (`child`), and is answered with a pidfd of it. The process
 runs no code of users, and ends with the one that started it; its forks end with theirs (`child`).
 """
 
@@ -34,13 +34,13 @@ def main() -> None:
         os.close(handle)
 
 
-def _fork(control: socket.socket, stdin: int, stdout: int) -> int:
+def _fork(control: socket.socket, requests: int, replies: int) -> int:
     """Return a pidfd of a new scoring process."""
     # A fork that ends at once is reaped only after this: its process id may then go to another process.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     if (pid := os.fork()) == 0:
         control.close()
-        _run(stdin, stdout)
+        _run(requests, replies)
     handle = os.pidfd_open(pid)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     return handle
@@ -52,17 +52,19 @@ def _reap(number: int, frame: FrameType | None) -> None:
             pass
 
 
-def _run(stdin: int, stdout: int) -> None:
+def _run(requests: int, replies: int) -> None:
     """Be a scoring process."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.setsid()
-        os.dup2(stdin, 0)
-        os.dup2(stdout, 1)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        child.main()
+        first, last = sorted((requests, replies))
+        os.closerange(3, first)
+        os.closerange(first + 1, last)
+        os.closerange(last + 1, os.sysconf("SC_OPEN_MAX"))
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        child.main(requests, replies)
         status = 0
     finally:
         os._exit(status)

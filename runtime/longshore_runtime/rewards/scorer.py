@@ -191,8 +191,10 @@ def _wait(selector: selectors.BaseSelector, deadline_s: float) -> None:
 class _ScorerProcess:
     def __init__(self, function: RewardFunction) -> None:
         self._child = start_child(function.kind)
-        os.set_blocking(self._child.stdin, False)
+        os.set_blocking(self._child.requests, False)
         self._unread = b""
+        self._number = 0
+        """Number of the last request."""
         options = {
             "kind": function.kind.value,
             "import_path": function.import_path,
@@ -217,11 +219,22 @@ class _ScorerProcess:
             raise RewardSetupError(f"reward.functions[{function.name}].{hello['error']}")
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Send one line, wait for one line; raises TimeoutError or, when the process has ended, EOFError."""
+        """Send a request and wait for the reply to it; another reply, such as a late one, is dropped.
+
+        Raises:
+            TimeoutError: there is no reply in time.
+            EOFError: the process has ended, or what it writes cannot be read.
+        """
         deadline_s = time.monotonic() + timeout_s
-        self._write(to_json(request) + b"\n", deadline_s)
-        reply: dict[str, Any] = orjson.loads(self._read_line(deadline_s))
-        return reply
+        self._number += 1
+        self._write(to_json({"number": self._number, **request}) + b"\n", deadline_s)
+        while True:
+            try:
+                reply: dict[str, Any] = orjson.loads(self._read_line(deadline_s))
+            except orjson.JSONDecodeError as error:
+                raise EOFError from error
+            if reply["number"] == self._number:
+                return reply
 
     def kill(self) -> None:
         """End the process at once, with everything that reward code has started from it."""
@@ -229,7 +242,7 @@ class _ScorerProcess:
 
     def _write(self, line: bytes, deadline_s: float) -> None:
         """Write as the process reads: a pipe holds less than a long response, and a process may hang."""
-        unwritten, pipe = memoryview(line), self._child.stdin
+        unwritten, pipe = memoryview(line), self._child.requests
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_WRITE)
             while unwritten:
@@ -241,10 +254,10 @@ class _ScorerProcess:
 
     def _read_line(self, deadline_s: float) -> bytes:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._child.stdout, selectors.EVENT_READ)
+            selector.register(self._child.replies, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 _wait(selector, deadline_s)
-                chunk = os.read(self._child.stdout, 1 << 16)
+                chunk = os.read(self._child.replies, 1 << 16)
                 if not chunk:
                     raise EOFError
                 self._unread += chunk

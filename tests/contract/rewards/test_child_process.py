@@ -18,15 +18,15 @@ from longshore_runtime.rewards.scoring import ScoreItem
 
 REPOSITORY = Path(__file__).parents[3]
 LIMIT_S = 120.0
-OPTIONS = b'{"kind": "Maths", "import_path": null, "signature": "Longshore", "modules": null}\n'
-SAMPLE = b'{"prompt": "", "response": "\\\\boxed{1/2}", "answer": "0.5", "is_cut": false}\n'
+OPTIONS = b'{"number": 1, "kind": "Maths", "import_path": null, "signature": "Longshore", "modules": null}\n'
+SAMPLE = b'{"number": 2, "prompt": "", "response": "\\\\boxed{1/2}", "answer": "0.5", "is_cut": false}\n'
 
 
 def lines_of(child: ChildProcess, num_lines: int) -> list[bytes]:
     """What it answers."""
     answers = b""
     while answers.count(b"\n") < num_lines:
-        read = os.read(child.stdout, 4096)
+        read = os.read(child.replies, 4096)
         assert read, "it has ended"
         answers += read
     return answers.splitlines()
@@ -63,8 +63,8 @@ def is_template(process: psutil.Process) -> bool:
 
 
 def test_a_fork_scores_as_a_new_process_does(child: ChildProcess) -> None:
-    os.write(child.stdin, OPTIONS + SAMPLE)
-    assert lines_of(child, 2) == [b'{"ready":true}', b'{"reward":1.0}']
+    os.write(child.requests, OPTIONS + SAMPLE)
+    assert lines_of(child, 2) == [b'{"number":1,"ready":true}', b'{"number":2,"reward":1.0}']
 
 
 def test_forks_have_one_process_in_common(child: ChildProcess) -> None:
@@ -80,8 +80,8 @@ def test_a_fork_that_is_killed_is_gone_and_the_others_go_on(child: ChildProcess)
     (process,) = forks() - before
     other.kill()
     assert has_ended(process)
-    os.write(child.stdin, OPTIONS)
-    assert lines_of(child, 1) == [b'{"ready":true}']
+    os.write(child.requests, OPTIONS)
+    assert lines_of(child, 1) == [b'{"number":1,"ready":true}']
 
 
 @pytest.mark.parametrize("kind", [RewardKind.MATHS, RewardKind.TASK])
@@ -90,17 +90,17 @@ def test_a_process_may_be_ended_by_several_threads(kind: RewardKind) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: child.kill(), range(8)))
     with pytest.raises(ValueError, match="closed"):
-        os.write(child.stdin, OPTIONS)
+        os.write(child.requests, OPTIONS)
 
 
 def test_a_fork_ends_when_nobody_holds_its_input() -> None:
     """As when the worker that started it is killed."""
     child = start_child(RewardKind.MATHS)
-    os.write(child.stdin, OPTIONS)
+    os.write(child.requests, OPTIONS)
     lines_of(child, 1)
     with Path(os.devnull).open("wb") as nothing:
-        os.dup2(nothing.fileno(), child.stdin)  # Closes this end of its pipe.
-    assert os.read(child.stdout, 1) == b"", "the pipe of its output has no other end any more"
+        os.dup2(nothing.fileno(), child.requests)  # Closes this end of its pipe.
+    assert os.read(child.replies, 1) == b"", "the pipe of its output has no other end any more"
     child.kill()
 
 

@@ -23,8 +23,9 @@ import orjson
 
 from longshore.api.reward_kind import RewardKind, Signature
 from longshore_runtime.rewards.company import with_company
+from longshore_runtime.rewards.failure_text import error_with_place
 from longshore_runtime.rewards.functions import reward_function
-from longshore_runtime.rewards.numbers import finite_reward
+from longshore_runtime.rewards.numbers import finite_reward, is_boolean
 from longshore_runtime.rewards.signatures import Sample, WrongReward, caller
 
 _WORK_BYTES: Final = 1 << 30
@@ -63,8 +64,8 @@ def _prepared(options: Mapping[str, Any]) -> Callable[[Sample], Any]:
         sys.path.insert(0, options["modules"])
     try:
         function = reward_function(kind, path)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
-        raise _CannotScore(f"importPath: {path!r} cannot be imported ({_one_line(error)})") from error
+    except BaseException as error:
+        raise _CannotScore(f"importPath: {path!r} cannot be imported ({error_with_place(error)})") from error
     if not callable(function):
         raise _CannotScore(f"importPath: {path!r} is no function")
     try:
@@ -74,11 +75,6 @@ def _prepared(options: Mapping[str, Any]) -> Callable[[Sample], Any]:
     if kind is not RewardKind.PYTHON:
         _limit_memory()
     return call
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
 
 
 def _keep_from_other_processes(*pipes: int) -> None:
@@ -129,12 +125,13 @@ def _score(call: Callable[[Sample], Any], sample: Sample) -> dict[str, Any]:
         reward = call(sample)
     except WrongReward as error:
         return {"error": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a reward raises is reported, with the sample
-        return {"error": f"raised {type(error).__name__}: {error}"}
+    except BaseException as error:  # noqa: BLE001 - whatever a reward raises is reported, with the sample
+        return {"error": f"raised {error_with_place(error)}"}
     try:
         return {"reward": finite_reward(reward)}
     except ValueError as error:
-        return {"error": str(error)}
+        fix = ": convert booleans with float()" if is_boolean(reward) else ""
+        return {"error": f"{error}{fix}"}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.api.reward import RewardFunction, RewardKind
+from longshore_runtime.rewards.failure_text import error_text, one_line
 from longshore_runtime.rewards.numbers import MAX_REWARD as MAX_REWARD
 from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import MAX_CASES as MAX_CASES
@@ -187,8 +188,8 @@ def outcomes_of(answer: Answer, items: Sequence[ScoreItem]) -> list[ScoreOutcome
 def failed(error: BaseException) -> Failed:
     """Return an error in words."""
     if isinstance(error, RewardError | RewardFault):
-        return Failed(error.kind, str(error)[:MAX_SENTENCE])
-    return Failed("fault", f"the reward worker failed ({type(error).__name__}: {error})"[:MAX_SENTENCE])
+        return Failed(error.kind, one_line(str(error))[:MAX_SENTENCE])
+    return Failed("fault", f"the reward worker failed ({error_text(error)})"[:MAX_SENTENCE])
 
 
 def error_of(failure: Failed) -> RewardError | RewardFault:

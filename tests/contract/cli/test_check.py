@@ -276,10 +276,13 @@ def test_a_mistake_in_the_data_does_nothing_to_the_terminal(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("source", "reported"),
     [
-        (None, "'rewards_of_mine:score' cannot be imported (No module named 'rewards_of_mine')"),
-        ("def other(): ...", "(module 'rewards_of_mine' has no 'score')"),
-        ("def scores(): ...", "(module 'rewards_of_mine' has no 'score'; did you mean 'scores'?)"),
-        ("raise SystemExit(3)", "cannot be imported (SystemExit: 3)"),
+        (None, "'rewards_of_mine:score' cannot be imported (ModuleNotFoundError: No module named 'rewards_of_mine')"),
+        ("def other(): ...", "(AttributeError: module 'rewards_of_mine' has no 'score')"),
+        ("def scores(): ...", "(AttributeError: module 'rewards_of_mine' has no 'score'; did you mean 'scores'?)"),
+        (
+            "raise SystemExit(3)",
+            "cannot be imported (SystemExit: 3 at rewards_of_mine.py:1 in <module>: raise SystemExit(3))",
+        ),
         ("score = 3", "'rewards_of_mine:score' is no function"),
         ("print('hello')\ndef score(prompt, response, answer): ...", None),
     ],

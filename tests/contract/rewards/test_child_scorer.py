@@ -22,6 +22,15 @@ REPOSITORY = Path(__file__).parents[3]
 LIMIT_S = 180.0
 
 
+class Silent(Exception):
+    """Cannot be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
 def misbehaving(prompt: str, response: str, answer: str) -> object:
     """A user's reward that does what the response says."""
     match response:
@@ -33,6 +42,14 @@ def misbehaving(prompt: str, response: str, answer: str) -> object:
             return "1.0"
         case "bool":
             return True
+        case "not unicode":
+            raise ValueError("\ud83d")
+        case "silent":
+            raise Silent
+        case "return silent":
+            return Silent()
+        case "exit":
+            sys.exit(0)
         case "hang":
             while True:
                 time.sleep(1)
@@ -74,7 +91,11 @@ def item(response: str) -> ScoreItem:
         ("raise", r"mine: row 7, response 0-7-1: raised KeyError: 'missing'"),
         ("nan", "returned nan"),
         ("text", "returned '1.0' instead of a number"),
-        ("bool", "returned True instead of a number"),
+        ("bool", r"returned True instead of a number: convert booleans with float\(\)"),
+        ("not unicode", r"raised ValueError: \\ud83d at test_child_scorer.py:\d+ in misbehaving: raise ValueError\("),
+        ("silent", r"raised Silent: <its text cannot be shown: str\(\) raises RuntimeError> at "),
+        ("return silent", "returned <Silent whose repr raises RuntimeError> instead of a number"),
+        ("exit", r"raised SystemExit: 0 at test_child_scorer.py:\d+ in misbehaving: sys.exit\(0\)"),
     ],
 )
 def test_a_reward_that_fails_is_an_error_that_names_reward_and_sample(
@@ -189,7 +210,11 @@ def rehearsed(name: str, responses: list[str], prompt: str = "0", **options: Any
         ("misbehaving", ["raise", "nan"], r"\.importPath: it scores none of the 2 rows .* line 0: raised KeyError"),
         ("two_arguments", ["1"], r"\.importPath: it scores none of the 1 rows that were tried: .* takes 2 positional"),
         ("not_callable", ["1"], r"\.importPath: '.*:not_callable' is no function"),
-        ("absent", ["1"], r"\.importPath: '.*:absent' cannot be imported \(module .* has no 'absent'\)"),
+        (
+            "absent",
+            ["1"],
+            r"\.importPath: '.*:absent' cannot be imported \(AttributeError: module .* has no 'absent'\)",
+        ),
     ],
 )
 def test_a_function_that_scores_nothing_is_refused_before_it_is_used(
@@ -258,7 +283,11 @@ def test_a_function_that_judges_each_response_alone_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("code", "reported"),
-    [("def f(:", "SyntaxError"), ("raise ValueError('no key')", "ValueError: no key"), ("exit(3)", "SystemExit: 3")],
+    [
+        ("def f(:", "SyntaxError"),
+        ("raise ValueError('no key')", "ValueError: no key at broken_reward.py:1 in <module>: raise V"),
+        ("exit(3)", "SystemExit: 3"),
+    ],
 )
 def test_a_module_that_cannot_be_imported_is_reported_whatever_it_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reported: str

@@ -1,0 +1,87 @@
+"""What code of users raises and returns is described, whatever it is."""
+
+import json
+from collections.abc import Callable
+
+import orjson
+import pytest
+
+from longshore_runtime.rewards.failure_text import error_text, error_with_place, shortened, shown
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def caught(raises: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as info:
+        raises()
+    return info.value
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("label"), "KeyError: 'label'"),
+        (ValueError("one\n  two"), "ValueError: one two"),
+        (MemoryError(), "MemoryError"),
+        (SystemExit(0), "SystemExit: 0"),
+        (ValueError(json.loads('"\\ud83d"')), "ValueError: \\ud83d"),
+        (Silent(), "Silent: <its text cannot be shown: str() raises RuntimeError>"),
+        (ExceptionGroup("a", [KeyError("b")]), "ExceptionGroup: a (1 sub-exception); the first: KeyError: 'b'"),
+    ],
+)
+def test_exception_is_one_line_that_can_be_encoded(error: BaseException, text: str) -> None:
+    assert error_text(error) == text
+    orjson.dumps(text)
+
+
+def test_long_exception_keeps_its_beginning_and_its_end() -> None:
+    text = error_text(ValueError("a" * 1_000_000 + "z"))
+    assert len(text) < 400
+    assert text.startswith("ValueError: aaa") and "az (1,000,001 characters)" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("1.0", "'1.0'"), (Silent(), "<Silent whose repr raises RuntimeError>"), ("\ud83d", "'\\ud83d'")],
+)
+def test_value_is_shown_as_python_shows_it(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_integer_that_python_does_not_print_is_shown_by_its_type() -> None:
+    assert shown(10**5000) == "<int whose repr raises ValueError>"
+
+
+def test_place_is_that_of_the_users_code_not_of_a_library() -> None:
+    described = error_with_place(caught(lambda: json.loads("{")))
+    assert "JSONDecodeError: Expecting property name" in described
+    assert described.endswith('in <lambda>: described = error_with_place(caught(lambda: json.loads("{")))')
+    assert "decoder.py" not in described
+
+
+def deep(depth: int) -> None:
+    if depth:
+        deep(depth - 1)
+    raise ValueError("deep")
+
+
+def test_last_three_places_are_named_outermost_first() -> None:
+    _, places = error_with_place(caught(lambda: deep(9))).split(" at ", 1)
+    first, second, last = places.split(" > ")
+    assert first == second != last
+    assert first.endswith("in deep: deep(depth - 1)") and last.endswith('in deep: raise ValueError("deep")')
+
+
+def test_place_of_a_group_is_that_of_its_first_exception() -> None:
+    group = ExceptionGroup("several", [caught(lambda: deep(0))])  # type: ignore[list-item]
+    assert error_with_place(group).endswith('in deep: raise ValueError("deep")')
+
+
+def test_shortened_text_says_how_long_it_was() -> None:
+    assert shortened("x" * 90, 90) == "x" * 90
+    assert shortened("abc" * 40, 9) == "abcabc … abc (120 characters)"

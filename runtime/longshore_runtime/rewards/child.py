@@ -26,7 +26,7 @@ from longshore_runtime.rewards.company import with_company
 from longshore_runtime.rewards.failure_text import error_with_place
 from longshore_runtime.rewards.functions import reward_function
 from longshore_runtime.rewards.numbers import finite_reward, is_boolean
-from longshore_runtime.rewards.signatures import Sample, WrongReward, caller
+from longshore_runtime.rewards.signatures import EventLoop, Sample, WrongReward, caller
 
 _WORK_BYTES: Final = 1 << 30
 """Memory in which built-in functions compute: mathematics that a model wrote may need any amount."""
@@ -44,20 +44,20 @@ def main(requests: int, replies: int) -> None:
     _keep_from_other_processes(requests, replies)
     os.dup2(2, 1)
     threading.Thread(target=_end_with_worker, args=(requests,), daemon=True).start()
-    lines, say = os.fdopen(requests, "rb"), _writer(replies)
+    lines, say, loop = os.fdopen(requests, "rb"), _writer(replies), EventLoop()
     options = orjson.loads(lines.readline())
     try:
-        call = _prepared(options)
+        call = _prepared(options, loop)
     except _CannotScore as error:
         say(options["number"], {"error": str(error)})
         return
     say(options["number"], {"ready": True})
-    for line in lines:
+    while line := loop.wait_for(lines.readline):
         sample = json.loads(line)  # orjson would round integers that need more than 64 bits.
         say(sample["number"], _score(call, sample))
 
 
-def _prepared(options: Mapping[str, Any]) -> Callable[[Sample], Any]:
+def _prepared(options: Mapping[str, Any], loop: EventLoop) -> Callable[[Sample], Any]:
     """Return the function as one of a sample. Raises: _CannotScore."""
     kind, path = RewardKind(options["kind"]), options["import_path"]
     if options["modules"]:
@@ -69,7 +69,7 @@ def _prepared(options: Mapping[str, Any]) -> Callable[[Sample], Any]:
     if not callable(function):
         raise _CannotScore(f"importPath: {path!r} is no function")
     try:
-        call = with_company(function, lambda one: caller(one, Signature(options["signature"])))
+        call = with_company(function, lambda one: caller(one, Signature(options["signature"]), loop))
     except ValueError as error:
         raise _CannotScore(f"importPath: {path!r} {error}") from error
     if kind is not RewardKind.PYTHON:

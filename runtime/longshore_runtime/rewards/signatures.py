@@ -1,10 +1,17 @@
 """Calls a reward function of the user as it wants to be called: as Longshore, verl or TRL do."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Set
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from longshore.api.reward_kind import Signature
+from longshore_runtime.rewards.failure_text import shown
+from longshore_runtime.rewards.numbers import is_boolean
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
 
 Sample = Mapping[str, Any]
 """A response to score: prompt, response, answer and is_cut; for verl and TRL also row, reference and messages."""
@@ -21,8 +28,35 @@ class WrongReward(ValueError):
     """A function returned what is no reward: the end of a sentence that begins with its name."""
 
 
-def caller(function: Callable[..., Any], signature: Signature) -> Callable[[Sample], Any]:
-    """Return the function as one of a sample.
+class EventLoop:
+    """The event loop of asynchronous functions, which lives as long as the process, as in TRL and verl.
+
+    A client, lock or semaphore of a module belongs to the loop in which it is first used, and fails in another one.
+    """
+
+    def __init__(self) -> None:
+        self._runner: asyncio.Runner | None = None
+
+    def result_of(self, returned: Any) -> Any:
+        """Return what a function has returned, or the result of it if it is awaitable."""
+        if not inspect.isawaitable(returned):
+            return returned
+        import asyncio  # A tenth of what a scoring process imports, for functions that are rare.
+
+        self._runner = self._runner or asyncio.Runner()
+        return self._runner.run(_awaited(returned))
+
+    def wait_for(self, call: Callable[[], T]) -> T:
+        """Return the result of a call that blocks; meanwhile, tasks that functions have left behind go on."""
+        if self._runner is None:
+            return call()
+        import asyncio
+
+        return self._runner.run(asyncio.to_thread(call))
+
+
+def caller(function: Callable[..., Any], signature: Signature, loop: EventLoop) -> Callable[[Sample], Any]:
+    """Return the function as one of a sample. Asynchronous ones run in the loop.
 
     Raises:
         ValueError: it cannot be called like this: the end of a sentence that begins with its name.
@@ -30,16 +64,17 @@ def caller(function: Callable[..., Any], signature: Signature) -> Callable[[Samp
     match signature:
         case Signature.LONGSHORE:
             _refuse_others(function)
-            takes = [name for name in (_IS_CUT,) if name in _names(function)]
-            return lambda sample: function(
-                sample["prompt"], sample["response"], sample["answer"], **{name: sample[name] for name in takes}
+            takes = ("prompt", "response", "answer")
+            options = [name for name in (_IS_CUT,) if name in _names(function)]
+            return lambda sample: loop.result_of(
+                function(*(sample[name] for name in takes), **{name: sample[name] for name in options})
             )
         case Signature.VERL:
             _require_verl(function)
-            return lambda sample: _plain(_finished(function(**_verl_arguments(sample))), "score")
+            return lambda sample: _plain(loop.result_of(function(**_verl_arguments(sample))), "score")
         case Signature.TRL:
             accepts = _accepted_by_trl(function)
-            return lambda sample: _only(_finished(function(**accepts(_trl_arguments(sample)))))
+            return lambda sample: _only(loop.result_of(function(**accepts(_trl_arguments(sample)))))
 
 
 def _refuse_others(function: Callable[..., Any]) -> None:
@@ -95,31 +130,21 @@ def _trl_arguments(sample: Sample) -> dict[str, Any]:
 
 def _only(rewards: Any) -> Any:
     """Return the reward of the only completion; in TRL None says that a function has no say about a row."""
-    if not isinstance(rewards, Sequence) and not hasattr(rewards, "__len__"):
-        raise WrongReward(f"returned {rewards!r} instead of a list of rewards")
+    is_list = hasattr(rewards, "__len__") and not isinstance(rewards, str | bytes | Mapping | Set)
+    if not is_list or getattr(rewards, "shape", None) == ():  # Arrays without dimensions have no length.
+        raise WrongReward(f"returned {shown(rewards)} instead of a list of rewards")
     if len(rewards) != 1:
         raise WrongReward(f"returned {len(rewards)} rewards for one completion")
     return 0.0 if rewards[0] is None else _plain(rewards[0], "reward")
 
 
 def _plain(reward: Any, key: str) -> Any:
-    """Return a number out of what these systems take for one: booleans, tensors of one element, verl's dictionaries."""
+    """Return what `finite_reward` takes out of what these systems also take: verl's dictionaries, and booleans."""
     if isinstance(reward, Mapping):
         if key not in reward:
-            raise WrongReward(f"returned a dictionary without {key!r}")
+            raise WrongReward(f"returned {shown(reward)}, a dictionary without {key!r}")
         reward = reward[key]
-    if hasattr(reward, "item"):
-        reward = reward.item()
-    return float(reward) if isinstance(reward, bool) else reward
-
-
-def _finished(result: Any) -> Any:
-    """Return the result of a function, also of an asynchronous one."""
-    if not inspect.isawaitable(result):
-        return result
-    import asyncio  # A tenth of what a scoring process imports, for functions that are rare.
-
-    return asyncio.run(_awaited(result))
+    return float(reward) if is_boolean(reward) else reward
 
 
 async def _awaited(result: Any) -> Any:

@@ -1,14 +1,17 @@
 """Reward functions of verl and TRL score as they are, from files that no package holds."""
 
+import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from longshore.api import contract
 from longshore.api.reward import RewardFunction
+from longshore_runtime.rewards.numbers import finite_reward
 from longshore_runtime.rewards.protocol import Begin, ScoreRequest, decode, encode_begin, encode_request
 from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem
@@ -96,6 +99,28 @@ def test_booleans_and_coroutines_of_verl_are_rewards() -> None:
     texts = ScoreItem("row", "p", "72", "72", {}, reference="72")
     assert reward(function("as_boolean", "Verl"), texts) == 1.0
     assert reward(function("judged", "Verl"), texts) == 2.0
+
+
+def test_tensor_is_a_reward_if_it_holds_one_number() -> None:
+    assert finite_reward(torch.tensor([[0.5]])) == finite_reward(torch.tensor(0.5, requires_grad=True)) == 0.5
+    with pytest.raises(
+        ValueError, match=r"^returned tensor\(\[1., 2.\]\), which float\(\) does not convert \(RuntimeE"
+    ):
+        finite_reward(torch.tensor([1.0, 2.0]))
+    with pytest.raises(ValueError, match=r"^returned tensor\(True\) instead of a number"):
+        finite_reward(torch.tensor(True))
+
+
+def test_asynchronous_functions_share_one_event_loop_for_all_calls() -> None:
+    assert rewards(function("plain_reward:of_two", "Longshore"), *[item("72")] * 3) == [1.0] * 3
+
+
+def test_task_of_an_asynchronous_function_goes_on_between_calls(tmp_path: Path) -> None:
+    scorer = ChildScorer(function("plain_reward:later", "Longshore"))
+    scorer.score(item(str(tmp_path / "written")))
+    while not (tmp_path / "written").exists():
+        time.sleep(0.01)
+    scorer.close()
 
 
 @pytest.mark.parametrize(

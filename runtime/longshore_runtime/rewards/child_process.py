@@ -9,13 +9,15 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from longshore.api.reward_kind import RewardKind
 
 _START_LIMIT_S: Final = 120.0
 """For the imports."""
+_OWN_PREFIXES: Final = ("LONGSHORE_", "RAY_", "KUBE")
+"""Of variables that do not belong to reward code; `KUBE` also covers `KUBERNETES_` and `KUBECONFIG`."""
 
 
 class ChildProcess(ABC):
@@ -77,7 +79,7 @@ class _Spawned(ChildProcess):
                 [sys.executable, "-m", "longshore_runtime.rewards.child", *map(str, theirs)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=theirs,
-                env=_environment(),
+                env=child_environment(os.environ),
                 start_new_session=True,
             )
         super().__init__(*ours)
@@ -153,7 +155,7 @@ class _Template:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "longshore_runtime.rewards.child_template"],
                 stdin=theirs.fileno(),
-                env=_environment(),
+                env=child_environment(os.environ),
                 start_new_session=True,
             )
 
@@ -161,7 +163,9 @@ class _Template:
 _TEMPLATE = _Template()
 
 
-def _environment() -> dict[str, str]:
-    """Nothing but what Python needs: no token and no address reaches reward code."""
-    kept = ("PATH", "PYTHONPATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of a pod's environment that reward code sees: what the image and the pod template set.
+
+    Variables of Longshore, Ray and Kubernetes say where the job's tokens and its API server are.
+    """
+    return {name: value for name, value in environment.items() if not name.startswith(_OWN_PREFIXES)}

@@ -66,7 +66,7 @@ def misbehaving(prompt: str, response: str, answer: str) -> object:
         case "pid":
             return os.getpid()
         case "environment":
-            return float("RAY_AUTH_TOKEN_PATH" in os.environ or "KUBECONFIG" in os.environ)
+            return float(prompt in os.environ)
     return 0.5
 
 
@@ -154,11 +154,16 @@ def test_what_a_reward_prints_is_not_taken_for_an_answer(scorer: ChildScorer) ->
     assert scorer.score(item("print")).reward == 0.25
 
 
-def test_reward_code_sees_no_token_and_no_address(scorer: ChildScorer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/secret")
-    monkeypatch.setenv("KUBECONFIG", "/secret")
+@pytest.mark.parametrize(
+    ("variable", "is_seen"),
+    [("OPENAI_API_KEY", 1.0), ("LONGSHORE_REWARD_TOKEN", 0.0), ("RAY_AUTH_TOKEN_PATH", 0.0), ("KUBECONFIG", 0.0)],
+)
+def test_reward_code_sees_variables_of_the_pod_but_not_those_of_the_job(
+    scorer: ChildScorer, monkeypatch: pytest.MonkeyPatch, variable: str, is_seen: float
+) -> None:
+    monkeypatch.setenv(variable, "/secret")
     scorer.close()
-    assert scorer.score(item("environment")).reward == 0.0
+    assert scorer.score(ScoreItem("row 7", variable, "environment", "", {})).reward == is_seen
 
 
 def test_an_import_path_that_leads_nowhere_is_reported_by_its_field_before_anything_is_scored() -> None:

@@ -210,7 +210,9 @@ class RoundProtocol:
         del self._unscored[draw]
         self._rejected[draw] = reason
         if len(self._rejected) > MAX_REJECTED_BATCHES * self._num_groups:
-            message = f"reward: {len(self._rejected)} groups of one round had none; the last: {reason}"
+            message = (
+                f"reward: no reward could be computed for {len(self._rejected)} groups of a round. Last error: {reason}"
+            )
             self._emit(messages.GiveUp(message, is_users_mistake=True))
         # An accepted group that loses its rewards leaves a batch that was complete: the policy admits another draw.
         self._accepted.pop(draw, None)

@@ -9,9 +9,9 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Final
 
-_MAX_TEXT: Final = 300
+_MAX_TEXT: Final = 240
 """Characters of an exception's text or of a value."""
-_MAX_LINE: Final = 80
+_MAX_LINE: Final = 60
 """Characters of a line of source code."""
 _NUM_FRAMES: Final = 3
 _RUNTIME: Final = str(Path(__file__).parents[1])
@@ -33,10 +33,10 @@ def one_line(text: str) -> str:
     return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
 
 
-def shown(value: object) -> str:
+def shown(value: object, limit: int = _MAX_TEXT) -> str:
     """Return a value as Python shows it."""
     try:
-        return shortened(repr(value), _MAX_TEXT)
+        return shortened(repr(value), limit)
     except BaseException as error:  # noqa: BLE001 - code of users may raise anything
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
 

@@ -8,11 +8,16 @@ from pydantic import Field
 
 from longshore.api.reward import RewardFunction, Signature
 from longshore.policy.adaptive_timeout import CaseRun, Seconds
+from longshore_runtime.rewards.failure_text import one_line, shortened, shown
 from longshore_runtime.rewards.numbers import MAX_REWARD
 from longshore_runtime.sandbox.layers import LayerReport
 
 MAX_CASES: Final = 65_536
 MAX_SENTENCE: Final = 2_000
+_MAX_RESPONSE: Final = 120
+_MAX_ROW: Final = 200
+_MAX_FIELD: Final = 60
+"""Characters of a response, of a row and of a field of it in a message."""
 Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
 ErrorKind = Literal["error", "setup", "fault", "broken"]
 
@@ -79,6 +84,13 @@ class ScoreResult:
 
 ScoreOutcome = ScoreResult | RewardError | RewardFault
 """What became of one response among several."""
+
+
+def with_sample(error: str, item: ScoreItem) -> str:
+    """Return an error with the response and the row that it is about, both cut: an event has 1,024 bytes."""
+    row = item.row or {"prompt": item.prompt, "answer": item.answer}
+    fields = ", ".join(f"{one_line(str(name))}: {shown(value, _MAX_FIELD)}" for name, value in row.items())
+    return f"{error}. Response: {shown(item.response, _MAX_RESPONSE)}. Row: {shortened(fields, _MAX_ROW)}"
 
 
 def wants_row(function: RewardFunction) -> bool:

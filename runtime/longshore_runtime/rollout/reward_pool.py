@@ -29,6 +29,7 @@ from longshore_runtime.rewards.scoring import (
     ScoreItem,
     ScoreResult,
     WorkerBroken,
+    with_sample,
 )
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.batch import RewardStats
@@ -296,11 +297,13 @@ class RewardPool:
             is_wanted = task.response.draw in self._groups
             replaces = self._functions[task.function].on_error is OnRewardError.REPLACE
             may_pass = replaces and not isinstance(outcome, WorkerBroken)
-            return self._failed(task, why, is_fatal=is_wanted and not may_pass)
+            of_sample = not isinstance(outcome, WorkerBroken)
+            return self._failed(task, why, of_sample=of_sample, is_fatal=is_wanted and not may_pass)
         lane.queue.finished(task)
         if isinstance(outcome, ScoreResult):
             return self._known(task, outcome)
-        return self._failed(task, str(outcome), is_fatal=isinstance(outcome, RewardSetupError))
+        of_setup = isinstance(outcome, RewardSetupError)
+        return self._failed(task, str(outcome), of_sample=not of_setup, is_fatal=of_setup)
 
     def _known(self, task: ScoreTask, result: ScoreResult) -> GroupScored | None:
         """Set the reward of a response; return its group if that completes it."""
@@ -312,14 +315,21 @@ class RewardPool:
         group.missing.discard(task)
         return None if group.missing else self._group_scored(task.response.draw)
 
-    def _failed(self, task: ScoreTask, error: str, *, is_fatal: bool) -> GroupScored | None:
-        """Report that a response cannot be scored; return its group if that waits for it or the error `is_fatal`."""
+    def _failed(self, task: ScoreTask, error: str, *, of_sample: bool, is_fatal: bool) -> GroupScored | None:
+        """Report that a response cannot be scored; return its group if that waits for it or the error `is_fatal`.
+
+        Args:
+            of_sample: whether the response and the row may be the reason, so that the report shows them.
+        """
         draw = task.response.draw
         if draw not in self._groups and not is_fatal:
             return None
+        error = with_sample(error, self._item(task)) if of_sample else error
         self.forget([draw])
-        replaces = self._functions[task.function].on_error is OnRewardError.REPLACE
-        return GroupScored(draw, error=error, is_fatal=is_fatal or not replaces)
+        is_fatal = is_fatal or self._functions[task.function].on_error is not OnRewardError.REPLACE
+        if not is_fatal:
+            log.warning("a group is replaced because it has no reward", reason=error)
+        return GroupScored(draw, error=error, is_fatal=is_fatal)
 
     def _group_scored(self, draw: Draw) -> GroupScored:
         group = self._groups[draw]

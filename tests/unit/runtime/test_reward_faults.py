@@ -1,17 +1,19 @@
 """Rewards whose workers die, or find their sandbox broken: what it costs, and whom."""
 
 import queue
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import structlog
 
 from longshore.api.reward import Judge, JudgePlacement, OnRewardError, RewardFunction, RewardKind
 from longshore_runtime.judge.options import POOL_WAIT_S
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, WorkerBroken
+from longshore_runtime.rewards.scoring import RewardError, ScoreItem, ScoreOutcome, WorkerBroken
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.events import Event, GroupScored
 from longshore_runtime.rollout.reward_pool import RewardPool
@@ -105,9 +107,35 @@ def test_a_response_that_a_function_cannot_stand_costs_its_group_or_the_job_as_i
 ) -> None:
     """One odd response may end every worker that scores it, or have a service answer 500 each time."""
     group, pool = scored_by(Mortal(), own(on_error))
-    assert str(group.error).endswith("(2 times)")
+    assert "(2 times). Response: " in str(group.error)
     assert group.is_fatal == (on_error is not OnRewardError.REPLACE)
     assert pool.stats.num_faults == 2
+
+
+class Failing(Mortal):
+    """A host whose worker reports an error of the function for every response."""
+
+    def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
+        answer = Future[list[ScoreOutcome]]()
+        answer.set_result([RewardError(f"reward gate: {item.sample}: raised KeyError: 'label'") for item in items])
+        return answer
+
+
+def test_error_of_a_function_shows_response_and_row() -> None:
+    group, _ = scored_by(Failing(), own(OnRewardError.FAIL))
+    assert group.is_fatal
+    assert re.fullmatch(
+        r"reward gate: d, line 1, response \S+: raised KeyError: 'label'\. Response: '.*'\. "
+        r"Row: tests: \[\{'stdin': '', 'stdout': ''\}\]",
+        str(group.error),
+    )
+
+
+def test_error_of_a_replaced_group_is_in_the_log() -> None:
+    with structlog.testing.capture_logs() as logs:
+        group, _ = scored_by(Failing(), own(OnRewardError.REPLACE))
+    assert not group.is_fatal
+    assert [entry["reason"] for entry in logs if "replaced" in entry["event"]] == [group.error]
 
 
 def test_a_response_that_nobody_waits_for_does_not_end_the_job() -> None:

@@ -180,7 +180,8 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     """Domains whose rows the function scores, by `data.domainField`; empty: all rows."""
     timeout_s: float | None = Field(default=None, gt=0, le=3_600, alias="timeoutSeconds")
     """Seconds after which the scoring of one response is cut off and counts as wrong (Code has separate limits). For
-    Judge and HTTP, a late answer is a fault. Unset: 2; 60 for Judge and 10 for HTTP."""
+    Judge and HTTP, a late answer is a fault. Unset: 2, and 30 for the first call of a Python function; 60 for Judge and
+    10 for HTTP."""
     max_concurrency: int | None = Field(default=None, ge=1, le=65_536)
     """Most responses that the function scores at once; unset: one in every reward worker, and up to 32 in one call of
     a colocated judge, which reads its weights once for all of them."""

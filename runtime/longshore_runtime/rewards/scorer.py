@@ -25,11 +25,12 @@ from longshore_runtime.rewards.scoring import (
     ScoreItem,
     ScoreResult,
     wants_row,
+    with_sample,
 )
 
 _START_TIMEOUT_S: Final = 120.0
 _WARM_UP_TIMEOUT_S: Final = 30.0
-"""The first call of a function may load what it needs, and takes longer than the others."""
+"""Limit of the first call where `timeoutSeconds` is unset: it may load what the function needs."""
 
 _COMPANY_TOLERANCE: Final = 0.01
 """Difference of rewards, absolute or relative, that a model leaves which computes several responses at once."""
@@ -50,6 +51,8 @@ class ChildScorer:
         self._rehearsal = rehearsal if function.kind is RewardKind.PYTHON else ()
         try:
             self._child: _ScorerProcess | None = self._started()
+        except _FirstCallTooSlow as fault:
+            raise self._setup_error("timeoutSeconds", str(fault)) from fault
         except RewardFault as fault:
             raise self._setup_error("importPath", str(fault)) from fault
         self._rehearse()
@@ -86,17 +89,31 @@ class ChildScorer:
             self._child = None
 
     def _started(self) -> "_ScorerProcess":
-        """Return a process that has answered once, if there is something to ask; what it answers does not matter."""
+        """Return a process that has answered once, if there is something to ask; what it answers does not matter.
+
+        A pod that stood still meanwhile gives it a second chance.
+        """
+        try:
+            return self._warmed_up()
+        except _FirstCallTooSlow as error:
+            if isinstance(error.__cause__, _Stalled):
+                return self._warmed_up()
+            raise
+
+    def _warmed_up(self) -> "_ScorerProcess":
         child = _ScorerProcess(self._function)
         if not self._rehearsal:
             return child
-        item, limit_s = self._rehearsal[0], max(_WARM_UP_TIMEOUT_S, self._function.limit_s)
+        item, limit_s = self._rehearsal[0], self._function.timeout_s or _WARM_UP_TIMEOUT_S
         who = f"reward {self._function.name}: {item.sample}: {self._function.import_path}"
         try:
             child.ask(_request(item, self._function), limit_s)
         except TimeoutError as error:
             child.kill()
-            raise RewardFault(f"{who} does not return within {limit_s:g} s") from error
+            raise _FirstCallTooSlow(
+                f"{who} does not return within {limit_s:g} s at its first call; load what it needs when its module is "
+                "imported, or raise timeoutSeconds"
+            ) from error
         except EOFError as error:
             child.kill()
             raise RewardFault(f"{who} ends its process") from error
@@ -110,7 +127,7 @@ class ChildScorer:
             try:
                 num_late += self.score(item).timed_out
             except (RewardError, RewardFault) as error:
-                errors.append(str(error))
+                errors.append(with_sample(str(error), item))
         num_rows = len(self._rehearsal)
         if num_rows and num_late == num_rows:
             self._refuse(
@@ -175,6 +192,10 @@ def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
     if wants_row(function):
         sample |= {"row": item.row, "reference": item.reference, "messages": list(item.messages)}
     return sample
+
+
+class _FirstCallTooSlow(RewardFault):
+    """The first call of a function has exceeded its limit."""
 
 
 class _Stalled(TimeoutError):

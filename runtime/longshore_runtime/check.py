@@ -63,7 +63,10 @@ def results(request: CheckRequest) -> Iterator[CheckResult]:
         yield from _made(Check.PROMPTS, request, lambda name: _prompts(name, spec, model, data))
     for one in functions:
         if one.kind is RewardKind.PYTHON:
-            yield from _made(Check.REWARD_IMPORTS, request, partial(_import, function=one))
+            imports = list(_made(Check.REWARD_IMPORTS, request, partial(_import, function=one)))
+            yield from imports
+            if data is not None and imports and not imports[0].mistakes:
+                yield from _made(Check.REWARD_CALLS, request, partial(_call, function=one, spec=spec, path=data))
 
 
 def _made(name: Check, request: CheckRequest, check: Callable[[Check], CheckResult]) -> Iterator[CheckResult]:
@@ -188,6 +191,46 @@ def _import(name: Check, function: RewardFunction) -> CheckResult:
         fix = f"correct it, put its directory on PYTHONPATH, or add --skip {name} if only the image has it"
         return CheckResult(name, (f"{error}; {fix}",))
     return CheckResult(name, detail=f"{function.import_path} is a function")
+
+
+def _call(name: Check, function: RewardFunction, spec: RLJobSpec, path: Path) -> CheckResult:
+    """Score rows as the reward pods do before they are used: with their reference answers as responses."""
+    from longshore_runtime.rewards.routing import rehearsals
+    from longshore_runtime.rewards.scorer import ChildScorer
+    from longshore_runtime.rewards.scoring import RewardSetupError
+
+    rows = _valid_rows(path, spec.data.each[0])
+    if rows is None:
+        return not_checked(name, _UNREADABLE)
+    rehearsal = rehearsals([_scored_record(index, row, spec) for index, row in enumerate(rows)], [function])
+    items = rehearsal[function.name]
+    if not items:
+        return not_checked(name, f"{function.name} scores no row of the data")
+    try:
+        ChildScorer(function, items).close()
+    except RewardSetupError as error:
+        fix = f"correct it, or add --skip {name} if it needs what only the pods of the job have"
+        return CheckResult(name, (f"{error}; {fix}",))
+    return CheckResult(name, detail=f"{function.import_path} was called with {len(items)} rows of the data")
+
+
+def _scored_record(index: int, row: "Row", spec: RLJobSpec) -> "PromptRecord":
+    """Return a row as reward functions see it; its prompt as text has no chat template, which only a model has."""
+    from longshore_runtime.data.chat import conversation
+    from longshore_runtime.data.prompt_record import PromptRecord
+
+    source = row.data_set
+    prompt = value_at(row.fields, source.prompt_field)
+    if isinstance(prompt, str):
+        prompt = source.prompt_template.replace("{prompt}", prompt)
+    messages = conversation(prompt, spec.data.chat)
+    text = "\n".join(str(message.get("content") or "") for message in messages) if messages else prompt
+    domain = domain_of(row.fields, source) or ""
+    reference = value_at(row.fields, source.answer_field)
+    return PromptRecord(
+        index, text, (), "" if reference is None else str(reference), row.fields, row.source, domain,
+        tuple(one.name for one in functions_of(domain, spec.reward.functions)), reference, messages,
+    )  # fmt: skip
 
 
 def _valid_rows(path: Path, source: Source) -> "list[Row] | None":

@@ -20,6 +20,7 @@ class Check(StrEnum):
     REFERENCES = "references"
     PROMPTS = "prompts"
     REWARD_IMPORTS = "reward-imports"
+    REWARD_CALLS = "reward-calls"
     TRACKERS = "trackers"
 
 

@@ -302,6 +302,38 @@ def test_a_reward_is_imported_and_nothing_else_is_started(
         assert "add --skip reward-imports if only the image has it" in result.mistakes[0]
 
 
+@pytest.mark.parametrize(
+    ("body", "reported"),
+    [
+        ("return float(response == answer)", None),
+        (
+            "raise KeyError(prompt)",
+            "scores none of the 2 rows that were tried: reward mine: data/train.jsonl, line 1, its",
+        ),
+        ("return 'good'", "returned 'good' instead of a number. Response: '2'. Row: prompt: '1+1', answer: '2'"),
+    ],
+)
+def test_reward_is_called_with_rows_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, reported: str | None
+) -> None:
+    (tmp_path / "rewards_of_mine.py").write_text(f"def score(prompt, response, answer):\n    {body}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    checks = found(None, written(tmp_path / "train.jsonl", ROW, ROW), **MINE)
+    assert checks[Check.REWARD_IMPORTS].outcome is CheckOutcome.PASSED
+    called = checks[Check.REWARD_CALLS]
+    if reported is None:
+        assert called.detail == "rewards_of_mine:score was called with 2 rows of the data"
+    else:
+        (mistake,) = called.mistakes
+        assert mistake.startswith("reward.functions[mine].importPath: ") and reported in mistake
+        assert mistake.endswith("correct it, or add --skip reward-calls if it needs what only the pods of the job have")
+
+
+def test_reward_that_cannot_be_imported_is_not_called(tmp_path: Path) -> None:
+    checks = found(None, written(tmp_path / "train.jsonl", ROW), **MINE)
+    assert checks[Check.REWARD_IMPORTS].mistakes and Check.REWARD_CALLS not in checks
+
+
 def without_vocabulary(directory: Path) -> None:
     for path in directory.glob("tokenizer*"):
         path.unlink()

@@ -224,7 +224,8 @@ def rehearsed(name: str, responses: list[str], prompt: str = "0", **options: Any
             "misbehaving",
             ["raise", "nan"],
             r"\.importPath: it scores none of the 2 rows .* line 0: raised KeyError: 'missing' at "
-            r"test_child_scorer.py:\d+ in misbehaving: raise KeyError\(.missing.\)\. Response: 'raise'\. Row: prompt: '0', answer: ''$",
+            r"test_child_scorer.py:\d+ in misbehaving: raise KeyError\(.missing.\)\. "
+            r"Response: 'raise'\. Row: prompt: '0', answer: ''$",
         ),
         ("two_arguments", ["1"], r"\.importPath: it scores none of the 1 rows that were tried: .* takes 2 positional"),
         ("not_callable", ["1"], r"\.importPath: '.*:not_callable' is no function"),

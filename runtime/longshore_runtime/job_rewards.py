@@ -12,6 +12,7 @@ from longshore_runtime.places import engine_places
 from longshore_runtime.rewards.judge import memory_limit
 from longshore_runtime.rollout.pod_workers import PodWorkers
 from longshore_runtime.rollout.ray_workers import RayWorkers
+from longshore_runtime.rollout.reward_logs import RewardLogs
 from longshore_runtime.rollout.reward_workers import RewardLane
 from longshore_runtime.rollout.worker_hosts import JoinedHosts, LocalWorkers, WorkerHost
 
@@ -36,6 +37,12 @@ def reward_lanes(reward: Reward, workers: Workers, address_of: AddressOf) -> lis
     if colocated:
         lanes.append(RewardLane(colocated, RayWorkers(judge_processes(reward, workers))))
     return lanes
+
+
+def reward_logs(reward: Reward, address_of: AddressOf, output_dir: Path, attempt: int) -> RewardLogs:
+    """Begin to copy the logs of the job's reward pods into its output directory."""
+    token = Path(os.environ[contract.ENV_REWARD_TOKEN])
+    return RewardLogs(reward.most_pods, address_of, token, output_dir / "logs", attempt)
 
 
 def judge_processes(reward: Reward, workers: Workers) -> list[ActorPlacement]:

@@ -47,7 +47,7 @@ from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.ending import Ending
 from longshore_runtime.errors import UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
-from longshore_runtime.job_rewards import reward_lanes
+from longshore_runtime.job_rewards import reward_lanes, reward_logs
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.model_export import ModelExport
 from longshore_runtime.model_source import (
@@ -404,6 +404,9 @@ class PartsBuilder:
         reward = self._spec.reward
         for function in reward.functions:
             check_judge(function)
+        if reward.most_pods:
+            logs = reward_logs(reward, self._assignments.reward_address, self._storage.output_dir, self._attempt)
+            self._ending.reports.callback(lambda: logs.close(self._ending.left_s()))
         lanes = reward_lanes(reward, self._spec.workers, self._assignments.reward_address)
         pool = RewardPool(
             lanes,

@@ -35,6 +35,8 @@ from longshore_runtime.sandbox.layers import Layer, LayerReport
 
 PATH: Final = "/v1/worker"
 """A WebSocket here is a worker: it is there as long as its connection."""
+LOG_PATH: Final = "/v1/log"
+"""A GET here returns what the pod has written to its log since the last one."""
 HEARTBEAT_S: Final = 30.0
 """Seconds between two checks whether the other side is still there; an answer may take half as long. A process that
 ends closes its connections at once: this is for nodes that are lost, and pods may stand still for a while."""

@@ -23,6 +23,7 @@ from longshore.api.contract import ExitCode
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.errors import ASKED_TO_STOP
 from longshore_runtime.rewards import protocol
+from longshore_runtime.rewards.captured_log import CapturedLog
 from longshore_runtime.rewards.protocol import BadMessage, Begin, Hello, ScoreRequest
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.worker import ScoringThread
@@ -44,9 +45,11 @@ def run_reward(settings: Settings) -> int:
     reward, output = spec.reward, job_storage(settings, spec.storage.output).output
     factory = ScorerFactory(reward.computing + reward.waiting, output)
     token = Path(os.environ[contract.ENV_REWARD_TOKEN]).read_text(encoding="utf-8").strip()
-    server = RewardServer(factory, token, reward.num_computing + reward.num_waiting)
-    code, reason = asyncio.run(_serve(server, settings.pod_ip))
-    log.info("the pod ends", code=code, reason=reason)
+    captured = CapturedLog()
+    server = RewardServer(factory, token, reward.num_computing + reward.num_waiting, captured)
+    with captured.capturing():
+        code, reason = asyncio.run(_serve(server, settings.pod_ip))
+        log.info("the pod ends", code=code, reason=reason)
     settings.report_reason(reason)
     return code
 
@@ -64,16 +67,24 @@ async def _serve(server: "RewardServer", host: str) -> tuple[int, str]:
 
 
 class RewardServer:
-    """Server with one worker per connection, and `/health`."""
+    """Server with one worker per connection, the log of the pod, and `/health`."""
 
     def __init__(
-        self, factory: ScorerFactory, token: str, num_workers: int, *, close_limit_s: float = CLOSE_LIMIT_S
+        self,
+        factory: ScorerFactory,
+        token: str,
+        num_workers: int,
+        captured: CapturedLog | None = None,
+        *,
+        close_limit_s: float = CLOSE_LIMIT_S,
     ) -> None:
+        """`captured`: the log of the pod."""
         assert token, "everybody would be let in"
         self.hangs = asyncio.Event()
         """A worker that was given up does not end."""
         self._name = str(uuid.uuid4())
         self._factory = factory
+        self._captured = captured or CapturedLog()
         self._token = f"Bearer {token}".encode()
         self._most_workers = SPARE_WORKERS * num_workers
         self._close_limit_s = close_limit_s
@@ -87,6 +98,7 @@ class RewardServer:
         application = web.Application()
         application.router.add_get("/health", self._health)
         application.router.add_get(protocol.PATH, self._worker)
+        application.router.add_get(protocol.LOG_PATH, self._log)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -103,9 +115,17 @@ class RewardServer:
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(text="ready\n")
 
-    async def _worker(self, request: web.Request) -> web.WebSocketResponse:
+    async def _log(self, request: web.Request) -> web.Response:
+        """Answer with what was written to the log since the last request."""
+        self._require_token(request)
+        return web.Response(body=self._captured.take())
+
+    def _require_token(self, request: web.Request) -> None:
         if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
             raise web.HTTPUnauthorized
+
+    async def _worker(self, request: web.Request) -> web.WebSocketResponse:
+        self._require_token(request)
         if len(self._threads) >= self._most_workers:
             raise web.HTTPServiceUnavailable(text="every worker is taken")
         socket = web.WebSocketResponse(

@@ -31,6 +31,7 @@ from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
 from longshore_runtime.rewards.server import SPARE_WORKERS, RewardServer
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rollout.pod_workers import PodWorkers
+from longshore_runtime.rollout.reward_logs import RewardLogs
 from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 from tests.addresses import network
 
@@ -173,13 +174,42 @@ def test_a_pod_has_room_for_all_its_requests_and_starts_no_process_for_them(pod:
     host.close()
 
 
+@pytest.mark.parametrize("path", [protocol.PATH, protocol.LOG_PATH])
 @pytest.mark.parametrize("header", [None, "Bearer ", "Bearer wrong", TOKEN], ids=str)
-def test_a_pod_lets_nobody_in_without_its_token(pod: Pod, header: str | None) -> None:
+def test_a_pod_lets_nobody_in_without_its_token(pod: Pod, header: str | None, path: str) -> None:
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     headers |= {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="} | ({"Authorization": header} if header else {})
     with pytest.raises(HTTPError) as refused:
-        urlopen(Request(pod.url + protocol.PATH, headers=headers), timeout=LIMIT_S)
+        urlopen(Request(pod.url + path, headers=headers), timeout=LIMIT_S)
     assert refused.value.code == 401
+
+
+def test_log_of_a_pod_is_copied_into_the_storage(pod: Pod, token: Path) -> None:
+    logs = RewardLogs(1, lambda index: pod.ip, token, pod.directory / "logs", 1)
+    logs.close(LIMIT_S)
+    assert "the reward pod serves" in (pod.directory / "logs" / "reward-0-1.log").read_text()
+
+
+CAPTURED = """
+import os, subprocess, sys
+from longshore_runtime.rewards.captured_log import CapturedLog
+captured = CapturedLog()
+with captured.capturing():
+    print("printed")
+    subprocess.run(["echo", "of a program"], check=True)
+    left = subprocess.Popen(["sleep", "600"])
+    os.write(2, b"x" * 100_000)
+sys.stderr.write("later")
+left.kill()
+os.write(1, captured.take())
+"""
+
+
+def test_output_of_all_processes_is_captured_and_still_written() -> None:
+    done = subprocess.run([sys.executable, "-c", CAPTURED], capture_output=True, check=True)
+    taken, written = done.stdout, done.stderr
+    assert sorted(taken.split(b"\n")) == sorted([b"printed", b"of a program", b"x" * 100_000])
+    assert written == taken + b"later"
 
 
 BEGIN = b'{"functions":["maths"],"rehearsals":{}}'

@@ -1,0 +1,103 @@
+"""Copy the logs of reward pods into the storage, which those pods mount read-only: `logs/reward-INDEX-ATTEMPT.log`.
+
+A thread asks every pod every few seconds. What a pod sends is read as from an attacker: of bounded size, and text.
+"""
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import httpx
+import structlog
+
+from longshore.api import contract
+from longshore.api.addresses import redacted
+from longshore_runtime.rewards import protocol
+from longshore_runtime.rewards.captured_log import MAX_LOG_BYTES
+from longshore_runtime.rollout.pod_workers import AddressOf
+from longshore_runtime.settings import host_port
+
+log = structlog.get_logger()
+
+_PERIOD_S: Final = 5.0
+_ASK_LIMIT_S: Final = 2.0
+_MAX_ANSWER_BYTES: Final = MAX_LOG_BYTES + 1024
+_MAX_FILE_BYTES: Final = 4 << 20
+"""Size at which a file becomes the older one, `.old.log`, in place of the one before it."""
+
+
+class RewardLogs:
+    """Copies the logs of `num_pods` reward pods until it is closed."""
+
+    def __init__(
+        self,
+        num_pods: int,
+        address_of: AddressOf,
+        token: Path,
+        directory: Path,
+        attempt: int,
+        port: int = contract.REWARD_PORT,
+    ) -> None:
+        """Start to copy. `token` is the file with the bearer token of the job's reward pods."""
+        self._num_pods = num_pods
+        self._address_of = address_of
+        self._token = token
+        self._directory = directory
+        self._attempt = attempt
+        self._port = port
+        self._client = httpx.Client(timeout=_ASK_LIMIT_S, trust_env=False, follow_redirects=False)
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reward-logs", daemon=True)
+        self._thread.start()
+
+    def close(self, limit_s: float) -> None:
+        """Copy what has been written since the last time, and end; give up after the limit."""
+        self._is_closed.set()
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        is_last = False
+        try:
+            while not is_last:
+                is_last = self._is_closed.wait(_PERIOD_S)
+                for index in range(self._num_pods):
+                    self._copy(index)
+        except OSError as error:  # A full volume, say: scoring does not depend on it.
+            log.warning("the logs of reward pods are no longer copied to the storage", reason=str(error))
+        self._client.close()
+
+    def _copy(self, index: int) -> None:
+        if (address := self._address_of(index)) is None:
+            return
+        try:
+            data = self._new_lines(address)
+        except httpx.HTTPError:
+            return  # `PodWorkers` reports pods that do not answer.
+        if data:
+            self._append(self._directory / f"reward-{index}-{self._attempt}.log", data)
+
+    def _new_lines(self, address: str) -> bytes:
+        headers = {"Authorization": f"Bearer {self._token.read_text(encoding='utf-8').strip()}"}
+        url = f"http://{host_port(address, self._port)}{protocol.LOG_PATH}"
+        data, deadline_s = b"", time.monotonic() + _ASK_LIMIT_S
+        with self._client.stream("GET", url, headers=headers) as answer:
+            answer.raise_for_status()
+            for chunk in answer.iter_raw():
+                data += chunk
+                if len(data) > _MAX_ANSWER_BYTES or time.monotonic() > deadline_s:
+                    break
+        return data[:_MAX_ANSWER_BYTES]
+
+    def _append(self, path: Path, data: bytes) -> None:
+        text = redacted(_printable(data.decode("utf-8", "replace")))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size + len(data) > _MAX_FILE_BYTES:
+            path.replace(path.with_suffix(".old.log"))
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _printable(text: str) -> str:
+    """Replace control characters, because terminals show the text."""
+    return "".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)

@@ -1,0 +1,82 @@
+"""Logs of reward pods are copied into the storage, whatever the pods send."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rollout import reward_logs
+from longshore_runtime.rollout.reward_logs import RewardLogs
+from tests.unit.runtime.reward_servers import Pods
+
+MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS)
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    pods = Pods(tmp_path, factory=ScorerFactory((MATHS,), "output"))
+    pods.host(1).close()
+    yield pods
+    pods.close()
+
+
+def copied(pods: Pods, num_pods: int = 1) -> Path:
+    """The directory of the logs, after one more copy."""
+    directory = pods.directory / "logs"
+    logs = RewardLogs(num_pods, pods.address, pods.directory / "token", directory, 3, pods.port)
+    logs.close(LIMIT_S)
+    return directory
+
+
+def write(pods: Pods, index: int, data: bytes) -> None:
+    pods.servers[index]._captured.add(data)
+
+
+def test_logs_are_appended_to_a_file_for_each_pod_and_attempt(pods: Pods) -> None:
+    pods.join(0)
+    pods.join(2)
+    write(pods, 0, b"one\n")
+    write(pods, 2, "Grüße\n".encode())
+    copied(pods, 3)
+    write(pods, 0, b"two\n")
+    directory = copied(pods, 3)
+    assert {path.name: path.read_text() for path in directory.iterdir()} == {
+        "reward-0-3.log": "one\ntwo\n",
+        "reward-2-3.log": "Grüße\n",
+    }
+
+
+def test_log_of_a_pod_does_nothing_to_a_terminal_and_reveals_no_password(pods: Pods) -> None:
+    pods.join(0)
+    write(pods, 0, b"\x1b]0;owned\x07\thttp://user:secret@judge/\xff\n")
+    text = (copied(pods) / "reward-0-3.log").read_text()
+    assert text == "\ufffd]0;owned\ufffd\thttp://judge/\ufffd\n"
+
+
+def test_two_files_of_bounded_size_are_kept_of_a_pod(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_logs, "_MAX_FILE_BYTES", 8)
+    pods.join(0)
+    for line in (b"first\n", b"second\n", b"third\n"):
+        write(pods, 0, line)
+        directory = copied(pods)
+    assert {path.name: path.read_text() for path in directory.iterdir()} == {
+        "reward-0-3.log": "third\n",
+        "reward-0-3.old.log": "second\n",
+    }
+
+
+def test_pod_that_sends_without_end_is_cut_off(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_logs, "_MAX_ANSWER_BYTES", 4)
+    pods.join(0)
+    write(pods, 0, b"12345678\n")
+    assert (copied(pods) / "reward-0-3.log").read_text() == "1234"
+
+
+def test_pods_that_refuse_the_token_or_are_away_have_no_log(pods: Pods) -> None:
+    pods.join(0)
+    write(pods, 0, b"one\n")
+    (pods.directory / "token").write_text("wrong\n")
+    assert not copied(pods, 2).exists()

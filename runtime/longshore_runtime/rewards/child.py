@@ -8,6 +8,7 @@ Code of users runs in this process and may start others. Only this process holds
 requests away, or answer the next request. Standard input is empty, and what is printed goes to standard error.
 """
 
+import io
 import json
 import os
 import resource
@@ -43,6 +44,8 @@ def main(requests: int, replies: int) -> None:
     """Serve until the pipe of requests ends. Both arguments are file descriptors."""
     _keep_from_other_processes(requests, replies)
     os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # The process ends by being killed, and would lose what it holds.
     threading.Thread(target=_end_with_worker, args=(requests,), daemon=True).start()
     lines, say, loop = os.fdopen(requests, "rb"), _writer(replies), EventLoop()
     options = orjson.loads(lines.readline())

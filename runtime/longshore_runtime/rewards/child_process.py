@@ -76,7 +76,7 @@ class _Spawned(ChildProcess):
     def __init__(self) -> None:
         with _new_pipes() as (ours, theirs):
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "longshore_runtime.rewards.child", *map(str, theirs)],
+                [sys.executable, "-X", "faulthandler", "-m", "longshore_runtime.rewards.child", *map(str, theirs)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=theirs,
                 env=child_environment(os.environ),

@@ -158,6 +158,15 @@ def test_what_a_reward_prints_is_not_taken_for_an_answer(scorer: ChildScorer) ->
     assert scorer.score(item("print")).reward == 0.25
 
 
+def test_what_a_reward_prints_is_in_the_log_also_if_its_process_is_killed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    scorer = ChildScorer(function(f"{__name__}:misbehaving"))
+    scorer.score(item("print"))
+    scorer.close()
+    assert "noise that must not be taken for an answer" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("variable", "is_seen"),
     [("OPENAI_API_KEY", 1.0), ("LONGSHORE_REWARD_TOKEN", 0.0), ("RAY_AUTH_TOKEN_PATH", 0.0), ("KUBECONFIG", 0.0)],

@@ -10,9 +10,16 @@ _TO_ASCII: Final = str.maketrans(_FULL_WIDTH | {"，": ", ", "、": ", ", "。":
 """Wide commas divide lists, not thousands, and wide braces are those of sets, not those of LaTeX."""
 _SPACES: Final = re.compile(r"(?<!\\)\\[,;: ]|\\quad\b|\\qquad\b|~|\\hspace\{[^{}]*\}|\s")
 _NOTHING: Final = re.compile(r"\\!|\\displaystyle\b|\\(?:left|right)(?![A-Za-z])\.?|\\(?:limits|nolimits)\b")
+_LINES: Final = re.compile(
+    r"\\(?:begin|end)\s*\{(?:align|aligned|gather|gathered|split|eqnarray|equation|cases)\*?\}|\\\\|&"
+)
+"""What divides a chain or a list of equations into lines; elements of a matrix are divided by the same signs."""
 _TEXT_COMMAND: Final = re.compile(r"\\(?:mbox|textbf|textrm|textit|textnormal|textsf|mathrm|mathsf|hbox)\s*\{")
 _TEXT: Final = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WRAPPERS: Final = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_TIGHT_COMMA: Final = re.compile(r"(?<=\d)(?<!\b0)(?:\{,\}|, ?\\!) ?(?:\\! ?)*(?=\d{3}(?!\d))")
+r"""A comma as LaTeX writes it within a number: `1{,}000`, `1,\!000`."""
+_DECIMAL_COMMA: Final = re.compile(r"(?<=\d)\{,\}(?=\d)")
 _THOUSANDS: Final = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?!\d|,\d)")
 _SPACED_THOUSANDS: Final = re.compile(r"(?<![\d.,] )(?<![\d.,])\d{1,3}(?: \d{3})+(?![\d ]|,\d)")
 _SCIENTIFIC: Final = re.compile(r"(?<![\w}])(\d+(?:\.\d+)?|\.\d+)[eE]([-+]?\d+)(?![\w.])")
@@ -21,7 +28,10 @@ _POWER: Final = r"(?:\s*\^\s*\{?\s*(?P<power>[23])\s*\}?)?"
 _UNIT_IN_TEXT: Final = re.compile(
     rf"^(?P<value>.*[\d}})\]a-zA-Z%])\s*\\text\s*\{{(?P<unit>[^{{}}]*)\}}{_POWER}$", re.DOTALL
 )
-_UNIT_IN_WORDS: Final = re.compile(rf"^(?P<value>[^a-zA-Z]*[\d)}}])\s*(?P<unit>[a-zA-Z][a-zA-Z ./]*?){_POWER}$")
+_CJK: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_UNIT_IN_WORDS: Final = re.compile(
+    rf"^(?P<value>[^a-zA-Z{_CJK}]*[\d)}}])\s*(?P<unit>[a-zA-Z{_CJK}][a-zA-Z{_CJK} ./]*?|\\?\$|€|£|¥){_POWER}$"
+)
 _DEGREES: Final = re.compile(
     r"^(?P<value>.*?[\d}\w])\s*(?:\^\s*\{?\s*\\circ\s*\}?|°|\\degree)\s*(?P<scale>[CF]?)$", re.DOTALL
 )
@@ -89,11 +99,14 @@ class Quantity:
 
 def tidied(answer: str) -> str:
     """The same answer without delimiters, spacing, synonyms of commands and thousands separators."""
-    text = _NOTHING.sub("", answer.translate(_TO_ASCII).replace("−", "-").replace("{,}", ",").replace("\\$", "\uff04"))
+    text = answer.translate(_TO_ASCII).replace("−", "-").replace("\\$", "\uff04")
+    text = _NOTHING.sub("", _DECIMAL_COMMA.sub(".", _TIGHT_COMMA.sub("", text)).replace("{,}", ","))
+    if "matrix}" not in text and "array}" not in text:
+        text = _LINES.sub(" ", text)
     text = _TEXT_COMMAND.sub(r"\\text{", text).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     text = text.replace("\\varnothing", "\\emptyset").replace("∅", "\\emptyset")
     text = _SPACES.sub(" ", text).strip()
-    unwrapped = _unwrapped(text.rstrip(" .,;"))
+    unwrapped = _unwrapped(_without_full_stop(text))
     spaced = " ".join(unwrapped.replace("\uff04", "\\$").split())
     plain = re.sub(r"(?<=\d) ?, (?=\d{3}\b)", ", ", spaced)
     return _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _without_thousands(plain))
@@ -136,10 +149,15 @@ def _unwrapped(text: str) -> str:
     for start, end in _WRAPPERS:
         inner = text[len(start) : -len(end)]
         if len(text) > len(start) + len(end) and text.startswith(start) and text.endswith(end) and start not in inner:
-            return _unwrapped(inner.strip(" .,;"))
+            return _unwrapped(_without_full_stop(inner))
     if text.startswith("**") and text.endswith("**") and len(text) > 4:
-        return _unwrapped(text[2:-2].strip(" .,;"))
+        return _unwrapped(_without_full_stop(text[2:-2]))
     return text
+
+
+def _without_full_stop(text: str) -> str:
+    """Remove punctuation around an answer, but no point with which a decimal begins."""
+    return re.sub(r"^(?:[ ,;]|\.(?!\d))+", "", text).rstrip(" .,;")
 
 
 def _without_thousands(text: str) -> str:
@@ -159,7 +177,7 @@ def _without_thousands(text: str) -> str:
 
 def _unit(words: str, power: str | None) -> str | None:
     found = []
-    for word in words.lower().replace("a.m", "am").replace("p.m", "pm").replace(" per ", "/").split():
+    for word in words.lower().lstrip("\\").replace("a.m", "am").replace("p.m", "pm").replace(" per ", "/").split():
         name = word.strip(".,")
         if name in _POWERS:
             power = _POWERS[name]
@@ -184,9 +202,10 @@ def _is_plain(value: str) -> bool:
 
 
 def _is_word(unit: str) -> bool:
-    """Return whether this is a word and no product of variables."""
-    return all(
-        len(word) >= 3 or (len(word) == 2 and _singular(word.lower().strip(".")) in _UNITS) for word in unit.split()
+    """Return whether this is a word or a sign of currency, and no product of variables."""
+    return unit.endswith("$") or all(
+        len(word) >= 3 or not word.isascii() or (len(word) == 2 and _singular(word.lower().strip(".")) in _UNITS)
+        for word in unit.split()
     )
 
 

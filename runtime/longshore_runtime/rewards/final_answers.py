@@ -31,12 +31,18 @@ _BEFORE_WORDS: Final = re.compile(r"[^\w\\$(]*")
 _SENTENCE: Final = re.compile(r"answer(?:\s+is|\s*:)[:*\s]*([^\n]+)", re.IGNORECASE)
 _SENTENCE_END: Final = re.compile(r"\.(?:\s|\**$)|\.?\s+I hope")
 _FORMULA: Final = re.compile(
-    r"\$\$(?P<display>.+?)\$\$|\\\[(?P<bracket>.+?)\\\]|\\\((?P<parenthesis>.+?)\\\)|(?<!\\)\$(?P<inline>[^$\n]+?)(?<!\\)\$",
+    r"\$\$(?P<display>.+?)\$\$|\\\[(?P<bracket>.+?)\\\]|\\\((?P<parenthesis>.+?)\\\)|(?<!\\)\$(?!\d[\d,.]*\s+[a-z]{2})(?P<inline>[^$\n]+?)(?<!\\)\$(?!\d)",
     re.DOTALL,
 )
+"""Between dollar signs stands a formula, unless one of them begins an amount: `$18 per day ... $2`."""
 _NUMBER: Final = re.compile(
     r"(?<![\w.,])[-+]?(?:\$|€|£)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+|/\d+)?(?:\s*\\?%)?"
 )
+_STATED_NUMBER: Final = re.compile(
+    rf"(?:\b(?:is|are|was|were|be|equals?|gets?|gives?)\b|[=:])[:*\s]*({_NUMBER.pattern})", re.IGNORECASE
+)
+"""A number that is more than a part of a sentence."""
+_VARIABLE: Final = re.compile(r"\\?[A-Za-z]+(?:_\w)?")
 _END_CHARACTERS: Final = 4_000
 """Characters at the end of a response in which an unmarked answer is looked for."""
 
@@ -109,11 +115,13 @@ def _answer_in(text: str, *, in_words: bool) -> str | None:
     end = text[-_END_CHARACTERS:]
     sentences = _SENTENCE.findall(end)
     tail = _SENTENCE_END.split(sentences[-1])[0] if sentences else end
-    formulas = [next(filter(None, found.groups())) for found in _FORMULA.finditer(tail)]
-    if formulas:
-        return formulas[-1].strip()
+    formula = _last(_FORMULA.finditer(tail))
+    if formula is not None:
+        content = next(filter(None, formula.groups())).strip()
+        later = (_NUMBER if _VARIABLE.fullmatch(content) else _STATED_NUMBER).findall(tail, formula.end())
+        return later[-1].rstrip(",") if later else content
     if sentences:
-        return tail.strip(" *.") or None
+        return tail.lstrip(" *").rstrip(" *.") or None
     numbers = _NUMBER.findall(end)
     return numbers[-1].rstrip(",") if numbers else None
 

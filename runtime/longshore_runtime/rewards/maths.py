@@ -1,68 +1,42 @@
 r"""Answers compared as mathematics: 1/2 equals 0.5, and `#### 1,000` equals \boxed{1000}.
 
-math-verify parses and compares. Its own way of finding an answer in a text takes any part that it can read (12 of
-`12\pi`), and its parser drops notation that it does not know, so that both are kept to whole answers and to notation
-that it reads in full. Everything else is compared as text.
+An answer is divided at its commas, brackets and signs (`answer_structure`), and compared part by part: parts are words,
+choices, or quantities, whose values are compared in `answer_values`.
 """
 
-import logging
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Final
-
-import sympy
-from math_verify import LatexExtractionConfig, parse, verify
+from itertools import pairwise
+from typing import Final
 
 from longshore_runtime.rewards.answer_notation import Quantity, as_words, quantity, tidied
+from longshore_runtime.rewards.answer_structure import (
+    Statement,
+    bracketed,
+    interval,
+    is_name,
+    is_set,
+    listed,
+    statement,
+)
+from longshore_runtime.rewards.answer_values import (
+    differences_agree,
+    expressions_agree,
+    is_formula,
+    is_number,
+    is_opaque,
+    is_rounded,
+)
 from longshore_runtime.rewards.final_answers import answer_of_cut, begins_with_words, final_answer
 from longshore_runtime.rewards.references import MAX_CHARACTERS, answer_of_reference, unreadable_reference
 
-logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns of every call without its own time limit.
-
-_CONFIG: Final = LatexExtractionConfig(boxed_match_priority=0)
-_WHOLE: Final = (replace(_CONFIG, normalization_config=replace(_CONFIG.normalization_config, units=False)),)
-"""The content of a box, all of it or nothing; units have been separated before."""
-_DROPPED: Final = re.compile(
-    r"'|\\prime|\^\{?\s*(?:T\b|\\top|\\perp|\\dagger|\*)|(?<=\d)_|\\[pb]?mod\b|\.\.\.|\\[lc]?dots\b|"
-    r"\\(?:bar|hat|vec|tilde|dot|overline|underline|mathbb|mathfrak|mathcal|aleph|partial|nabla|operatorname)\b"
-)
-"""Notation that the parser drops or misreads: derivatives, transposes, bases of numbers, remainders, accents, names."""
-_CHOICE: Final = re.compile(r"^\(?([A-J])(?:\)|(?=$))")
-_OTHER_CHOICE: Final = re.compile(r"\(([A-J])\)")
-_ORDERED: Final = ("(", "[")
-_MAX_RELATIVE_ERROR: Final = 1e-4
-"""Of a decimal that is right to six places: 0.000123 is not 0.0001234."""
-_EXACT: Final = 1e-9
-_EXACT_FUNCTIONS: Final = (
-    sympy.Add, sympy.Mul, sympy.Pow, sympy.factorial, sympy.binomial, sympy.Abs, sympy.floor, sympy.ceiling,
-    sympy.UnevaluatedExpr,
-)  # fmt: skip
-"""What is computed exactly, where that gives a fraction of integers."""
-_MAX_EXACT_BITS: Final = 100_000
-"""Of a number that is computed exactly, which takes milliseconds: a tower of powers has any size."""
-_RELATION: Final = re.compile(r"[<>=≤≥]|\\(?:leq?|geq?|lt|gt|in|cup|cap|setminus)(?![A-Za-z])")
-_IMAGINARY: Final = re.compile(r"(?<=\d)i(?![A-Za-z])")
-_LOG: Final = re.compile(r"\\log(?![A-Za-z]|\s*_)")
-
-
-@dataclass(frozen=True)
-class _ParsedAnswer:
-    """One final answer in every form that it is compared in."""
-
-    text: str
-    words: str | None
-    quantity: Quantity
-
-    @property
-    def is_opaque(self) -> bool:
-        """Whether it has notation that only text can be compared by."""
-        letters = set(re.findall(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", self.text)))
-        return bool(_DROPPED.search(self.text)) or any(letter.swapcase() in letters for letter in letters)
+_CHOICE: Final = re.compile(r"^\(?([A-J])(?:\)|[.:](?=\s)|(?=$))")
+_OTHER_CHOICE: Final = re.compile(r"\(([A-J])\)|(?<!\w)([A-J])[.:](?=\s)")
 
 
 def answers_agree(response: str, answer: str, *, prompt: str = "", is_cut: bool = False) -> bool:
-    """Whether the final answer of a response equals the reference; a response without an answer does not.
+    """Return whether the final answer of a response equals the reference; a response without an answer does not.
 
     `prompt` may have begun the thinking of a response that `is_cut`.
 
@@ -73,179 +47,222 @@ def answers_agree(response: str, answer: str, *, prompt: str = "", is_cut: bool 
     """
     if reason := unreadable_reference(answer):
         raise ValueError(reason)
-    reference = _reference(answer)
-    in_words = reference.words is not None or begins_with_words(reference.text)
+    reference = _tidied_reference(answer)
+    in_words = as_words(reference) is not None or begins_with_words(reference)
     given = answer_of_cut(prompt, response, in_words=in_words) if is_cut else final_answer(response, in_words=in_words)
     if given is None or len(given) > MAX_CHARACTERS:
         return False
-    return _agree(reference, _read(given))
+    return _agree(reference, tidied(given))
 
 
 @lru_cache(maxsize=1_024)
-def _reference(answer: str) -> _ParsedAnswer:
-    return _read(answer_of_reference(answer))
+def _tidied_reference(answer: str) -> str:
+    return tidied(answer_of_reference(answer))
 
 
-def _read(answer: str) -> _ParsedAnswer:
-    tidy = tidied(answer)
-    return _ParsedAnswer(tidy, as_words(tidy), quantity(tidy))
-
-
-def _agree(reference: _ParsedAnswer, given: _ParsedAnswer) -> bool:
-    if _squeezed(reference.text) == _squeezed(given.text):
+def _agree(reference: str, given: str) -> bool:
+    """Return whether two answers, or two parts of answers, say the same."""
+    if _squeezed(reference) == _squeezed(given):
         return True
-    if reference.words is not None or given.words is not None:
-        return _words_agree(reference, given)
-    if (choice := _CHOICE.match(reference.text)) and choice.end() == len(reference.text):
-        return _chosen(given.text) == choice.group(1)
-    ours, theirs = reference.quantity, given.quantity
-    if not _units_agree(ours.unit, theirs.unit):
-        return False
-    if _squeezed(ours.value) == _squeezed(theirs.value):
+    if (words := (as_words(reference), as_words(given))) != (None, None):
+        return _words_agree(reference, given, *words)
+    if (choice := _CHOICE.match(reference)) and choice.end() == len(reference):
+        return _chosen(given) == choice.group(1)
+    ours, theirs = listed(reference), listed(given)
+    if len(ours) == len(theirs) == 1:
+        return _items_agree(ours[0], theirs[0])
+    if _lists_agree(ours, theirs, are_sets=is_set(reference) and is_set(given)):
         return True
-    if reference.is_opaque or given.is_opaque:
-        return False
-    return _values_agree(ours, theirs)
+    # A list may be the value of one statement, as in `S = {1, 2}`.
+    is_value = min(len(ours), len(theirs)) == 1 and (statement(reference) is None) != (statement(given) is None)
+    return is_value and _items_agree(reference, given)
 
 
-def _words_agree(reference: _ParsedAnswer, given: _ParsedAnswer) -> bool:
-    ours = reference.words or _squeezed(reference.text).casefold()
-    theirs = given.words or _squeezed(given.text).casefold()
+def _words_agree(reference: str, given: str, our_words: str | None, their_words: str | None) -> bool:
+    ours = our_words or _squeezed(reference).casefold()
+    theirs = their_words or _squeezed(given).casefold()
     if ours.strip("()") == theirs.strip("()"):
         return True
     choice = _CHOICE.match(ours.upper())
-    return choice is not None and choice.end() == len(ours) and _chosen(given.text) == choice.group(1)
+    return choice is not None and choice.end() == len(ours) and _chosen(given) == choice.group(1)
 
 
 def _chosen(text: str) -> str | None:
-    """The letter of a multiple choice with which an answer begins; None: none, or several."""
+    """Return the letter of a multiple choice with which an answer begins; None: none, or several."""
     plain = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text).strip()
     choice = _CHOICE.match(plain)
-    others = set(_OTHER_CHOICE.findall(plain))
+    others = {"".join(found) for found in _OTHER_CHOICE.findall(plain)}
     return choice.group(1) if choice and others <= {choice.group(1)} else None
 
 
-def _units_agree(ours: str | None, theirs: str | None) -> bool:
-    return ours is None or theirs is None or ours == theirs
+def _lists_agree(ours: Sequence[str], theirs: Sequence[str], *, are_sets: bool) -> bool:
+    """Return whether two lists have equal items, in any order and equally often; repetition in sets means nothing.
+
+    Values of different variables are coordinates: `x = 1, y = 2` may be written as `(1, 2)` or `1, 2`, not as `2, 1`.
+    """
+    coordinates = _coordinates(ours), _coordinates(theirs)
+    values = [found or _elements(items) for found, items in zip(coordinates, (ours, theirs), strict=True)]
+    if coordinates.count(None) == 1 and not any(statement(value) for value in values[coordinates[0] is not None]):
+        return _pairs_agree(*values)
+    rest = list(theirs)
+    for item in ours:
+        found = next((other for other in rest if _agree(item, other)), None)
+        if found is None and not (are_sets and any(_agree(item, other) for other in theirs)):
+            return False
+        if found is not None:
+            rest.remove(found)
+    return not rest or (are_sets and all(any(_agree(item, other) for item in ours) for other in rest))
 
 
-def _values_agree(ours: Quantity, theirs: Quantity) -> bool:
-    if _confuses_order(ours.value, theirs.value) or _confuses_order(theirs.value, ours.value):
+def _coordinates(items: Sequence[str]) -> list[str] | None:
+    """Return the values of different variables, in the order of their names; None: the items are something else."""
+    values = {}
+    for found in map(statement, items):
+        if found is None or not found.is_equation or not (names := _labels(found)):
+            return None
+        values[names[0]] = _values(found)[-1]
+    return [values[name] for name in sorted(values)] if 1 < len(values) == len(items) else None
+
+
+def _elements(items: Sequence[str]) -> Sequence[str]:
+    """Return the elements of a point, which may stand after `(x, y) =`; other items as they are."""
+    if len(items) > 1:
+        return items
+    found = statement(items[0])
+    point = bracketed(_values(found)[-1] if found and _values(found) else items[0])
+    return point.elements if point is not None and (point.opening, point.closing) == ("(", ")") else items
+
+
+def _pairs_agree(ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    return len(ours) == len(theirs) and all(map(_agree, ours, theirs))
+
+
+def _items_agree(reference: str, given: str) -> bool:
+    ours, theirs = statement(reference), statement(given)
+    if ours is not None and theirs is not None:
+        return _statements_agree(ours, theirs)
+    if ours is not None:
+        return any(_agree(value, given) for value in _values(ours))
+    if theirs is not None:
+        return _is_consistent(theirs) and any(_agree(reference, value) for value in _values(theirs))
+    return _quantities_agree(quantity(reference), quantity(given))
+
+
+def _quantities_agree(ours: Quantity, theirs: Quantity) -> bool:
+    if ours.unit is not None and theirs.unit is not None and ours.unit != theirs.unit:
         return False
-    reference, given = _expression(ours.value), _expression(theirs.value)
-    if reference is None or given is None:
-        return False
-    if _equal(reference, given):
+    if _squeezed(ours.value) == _squeezed(theirs.value):
         return True
-    if (ours.unit == "percent") != (theirs.unit == "percent"):
-        return _equal(*_as_fractions(reference, given, ours.unit == "percent"))
-    if "\\log" in ours.value + theirs.value:  # Of base 10 for some, and natural for others.
-        natural = [_expression(_LOG.sub(r"\\ln", side.value)) for side in (ours, theirs)]
-        return None not in natural and _equal(*natural)
-    return False
-
-
-def _as_fractions(reference: Any, given: Any, is_percentage: bool) -> tuple[Any, Any]:
-    """0.5 is 50 %, whichever of the two states it."""
-    hundredth = sympy.Rational(1, 100)
-    try:
-        return (reference * hundredth, given) if is_percentage else (reference, given * hundredth)
-    except TypeError:
-        return reference, given
-
-
-def _equal(reference: Any, given: Any) -> bool:
-    if not _is_sound(given, reference):
+    first, second = bracketed(ours.value), bracketed(theirs.value)
+    if first is not None and second is not None:
+        is_same_kind = (first.opening, first.closing) == (second.opening, second.closing)
+        return is_same_kind and _pairs_agree(first.elements, second.elements)
+    if is_opaque(ours.value) or is_opaque(theirs.value):
         return False
-    if isinstance(reference, sympy.MatrixBase) and isinstance(given, sympy.MatrixBase):
-        pairs = zip(reference.flat(), given.flat(), strict=False)
-        return reference.shape == given.shape and all(_equal(ours, theirs) for ours, theirs in pairs)
-    exact = _exact_number(reference), _exact_number(given)
-    if None not in exact:
-        return bool(exact[0] == exact[1])
-    agree = bool(verify(reference, given, timeout_seconds=None, allow_set_relation_comp=True))
-    error = _relative_error(reference, given)
-    return agree if error is None else error <= _EXACT or (agree and error <= _MAX_RELATIVE_ERROR)
+    return expressions_agree(ours.value, theirs.value, percent=(ours.unit == "percent", theirs.unit == "percent"))
 
 
-def _exact_number(value: Any) -> sympy.Rational | None:
-    """Return the fraction that an expression without decimals is; None: it is none, or too large to compute."""
-    if isinstance(value, sympy.Rational):
-        return value
-    if not isinstance(value, _EXACT_FUNCTIONS):
-        return None
-    numbers = [number for number in map(_exact_number, value.args) if number is not None]
-    if len(numbers) < len(value.args) or _most_bits(value.func, numbers) > _MAX_EXACT_BITS:
-        return None
-    result = numbers[0] if isinstance(value, sympy.UnevaluatedExpr) else value.func(*numbers)
-    return result if isinstance(result, sympy.Rational) else None
+def _labels(found: Statement) -> list[str]:
+    """Return the sides of an equation that name what the others are: none if it does not begin or end with a name."""
+    labels = [side for side in found.sides if _is_label(side)]
+    return labels if _is_label(found.sides[0]) or _is_label(found.sides[-1]) else []
 
 
-def _most_bits(function: type, numbers: list[sympy.Rational]) -> int:
-    """Return how many bits a function of these numbers has at most, without computing it."""
-    if function is sympy.Pow:
-        return _num_bits(numbers[0]) * _magnitude(numbers[1])
-    if function is sympy.factorial:
-        return _num_bits(numbers[0]) * _magnitude(numbers[0])
-    if function is sympy.binomial:
-        return (_num_bits(numbers[0]) + _num_bits(numbers[1])) * _magnitude(numbers[1])
-    return sum(map(_num_bits, numbers))
+def _is_label(side: str) -> bool:
+    if is_name(side):
+        return True
+    value = quantity(side).value
+    return not _is_compound(value) and (is_opaque(value) or not (is_number(value) or is_formula(value)))
 
 
-def _num_bits(number: sympy.Rational) -> int:
-    return int(number.p).bit_length() + int(number.q).bit_length()
+def _is_number(side: str) -> bool:
+    value = quantity(side).value
+    return not (is_name(side) or _is_compound(value) or is_opaque(value)) and is_number(value)
 
 
-def _magnitude(number: sympy.Rational) -> int:
-    """Return a whole number of at least its size."""
-    return abs(int(number.p)) // int(number.q) + 1
+def _is_compound(value: str) -> bool:
+    return len(listed(value)) > 1 or bracketed(value) is not None
 
 
-def _is_sound(given: Any, reference: Any) -> bool:
-    """Whether a chain of equations is a statement about its last part: `9 = 5` is not one about 5."""
-    if isinstance(given, sympy.Eq) and not isinstance(reference, sympy.Eq) and not given.lhs.free_symbols:
-        error = _relative_error(given.lhs, given.rhs)
-        return error is None or error <= _MAX_RELATIVE_ERROR
-    if isinstance(given, sympy.Eq) and not isinstance(reference, sympy.Eq):
-        return isinstance(given.lhs, sympy.Symbol | sympy.Function | sympy.Tuple)
-    return True
+def _values(found: Statement) -> tuple[str, ...]:
+    """Return what an answer without a sign may be to say the same as a statement, each of them alone.
+
+    That is 5 for `f(2) = 5`, either side of `1/2 = 0.5`, 7 for `a + b = 3 + 4 = 7`, an interval for an inequality, and
+    nothing for `2x + 1 = 5`.
+    """
+    if found.is_equation:
+        labels = _labels(found)
+        numbers = tuple(side for side in found.sides if _is_number(side))
+        if numbers and (labels or len(found.sides) > 2 or len(numbers) == 2):
+            return numbers
+        if labels:
+            return tuple(side for side in found.sides if side not in labels) or found.sides[-1:]
+        return found.sides[-1:] if len(found.sides) > 2 else ()
+    return _range(found)[1:]
 
 
-def _relative_error(reference: Any, given: Any) -> float | None:
-    """Return the relative error of two numbers; None: one is not a number, or is too large to compare."""
-    try:
-        pair = [complex(sympy.sympify(value).evalf(30)) for value in (reference, given)]
-    except (TypeError, ValueError, OverflowError, AttributeError, ArithmeticError, RecursionError, MemoryError):
-        return None
-    size = max(map(abs, pair))
-    return abs(pair[0] - pair[1]) / size if size else 0.0
+def _range(found: Statement) -> tuple[str, ...]:
+    """Return a variable and the set that a statement says it is in; empty: it says something else."""
+    name = found.sides[0]
+    if found.signs == ("∈",):
+        return (name, found.sides[1])
+    if found.signs == ("≠",) and is_name(name):
+        return (name, rf"(-\infty, {found.sides[1]}) \cup ({found.sides[1]}, \infty)")
+    bounds = interval(found)
+    return () if bounds is None else (bounds[0], bounds[1].text)
 
 
-def _confuses_order(one: str, other: str) -> bool:
-    """Whether one is a pair, a tuple or an interval, and the other is a list or a set: math-verify equates them."""
-    return _is_ordered(one) and "," in other and not _is_ordered(other) and not _RELATION.search(other)
+def _is_consistent(found: Statement) -> bool:
+    """Return whether the values of a chain of equations are equal: `9 = 5` says nothing about 5."""
+    values = _values(found)
+    return all(_sides_agree(one, other) or _sides_agree(other, one) for one, other in pairwise(values))
 
 
-def _is_ordered(value: str) -> bool:
-    if not value.startswith(_ORDERED) or "," not in value:
+def _sides_agree(reference: str, given: str) -> bool:
+    """Return whether a value is the other one, also rounded or in another unit."""
+    ours, theirs = quantity(reference), quantity(given)
+    is_converted = None not in (ours.unit, theirs.unit) and ours.unit != theirs.unit
+    return is_converted or _agree(reference, given) or is_rounded(ours.value, theirs.value)
+
+
+def _statements_agree(ours: Statement, theirs: Statement) -> bool:
+    if ours.is_equation and theirs.is_equation:
+        return _equations_agree(ours, theirs)
+    ranges = _range(ours), _range(theirs)
+    if all(ranges):
+        return _names_agree(ranges[0][0], ranges[1][0]) and _agree(ranges[0][1], ranges[1][1])
+    ours, theirs = _oriented(ours), _oriented(theirs)
+    if ours.signs != theirs.signs:
         return False
-    depth = 0
-    brackets = list(re.finditer(r"\\[{}]|[()\[\]]", value))
-    for found in brackets:
-        depth += 1 if found.group() in ("(", "[", "\\{") else -1
-        if depth == 0:  # Else the first bracket does not hold the whole, as of a product or of a union.
-            return found is brackets[-1] and found.end() == len(value)
-    return False
+    if _pairs_agree(ours.sides, theirs.sides):
+        return True
+    return len(ours.sides) == 2 and differences_agree(ours.sides, theirs.sides, is_directed=ours.signs != ("≠",))
 
 
-def _expression(text: str) -> Any | None:
-    """A value of SymPy; None: this is not mathematics that the parser can read."""
-    boxed = rf"\boxed{{{_IMAGINARY.sub(' i', text)}}}"
-    try:
-        found = parse(boxed, _WHOLE, fallback_mode="no_fallback", extraction_mode="first_match", parsing_timeout=None)
-    except (RecursionError, MemoryError):
-        return None
-    return found[0] if found else None
+def _oriented(found: Statement) -> Statement:
+    return found.mirrored if found.signs[0] in (">", "≥") else found
+
+
+def _equations_agree(ours: Statement, theirs: Statement) -> bool:
+    """Return whether two equations name the same value, or relate the same letters in the same way."""
+    labels = _labels(ours), _labels(theirs)
+    values = _values(ours), _values(theirs)
+    is_same_name = not all(labels) or any(_names_agree(one, other) for one in labels[0] for other in labels[1])
+    if is_same_name and any(_agree(one, other) for one in values[0] for other in values[1]):
+        return _is_consistent(theirs) and all(any(_sides_agree(one, other) for one in values[0]) for other in values[1])
+    is_closed = [bool(sides) and all(map(_is_number, sides)) for sides in values]
+    if all(is_closed):
+        return False
+    if _pairs_agree(ours.sides, theirs.sides) or _pairs_agree(ours.sides, theirs.mirrored.sides):
+        return True
+    if any(is_closed) or {len(ours.sides), len(theirs.sides)} != {2}:
+        return False
+    return differences_agree(ours.sides, theirs.sides, is_directed=False)
+
+
+def _names_agree(ours: str, theirs: str) -> bool:
+    """Return whether two names are the same, in which `A` and `a` are one letter."""
+    return _squeezed(ours).casefold() == _squeezed(theirs).casefold()
 
 
 def _squeezed(text: str) -> str:

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from longshore_runtime.rewards.answer_values import _exact_number, expression
 from longshore_runtime.rewards.final_answers import final_answer
-from longshore_runtime.rewards.maths import _exact_number, _expression, answers_agree
+from longshore_runtime.rewards.maths import answers_agree
 from longshore_runtime.rewards.references import unreadable_reference
 
 
@@ -178,7 +179,7 @@ def test_large_numbers_differ_if_their_last_digit_does(reference: str, given: st
     ["9^{9^{9^{9}}}", "2^{-9^{9^{9}}}", "(9^{9})!", "((99!)!)!", r"\frac{1}{3^{9^{9}}}", "2^{2^{50}}-2^{2^{50}}+1"],
 )
 def test_a_number_with_too_many_digits_is_not_computed(tower: str) -> None:
-    parsed = _expression(tower)
+    parsed = expression(tower)
     assert parsed is not None
     assert _exact_number(parsed) is None
 

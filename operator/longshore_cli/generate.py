@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from longshore.api.crd import rljob_crd
+from longshore.api.crd import default_sentence, rljob_crd
 from longshore.api.reasons import CONDITIONS, EVENTS, Reason
 from longshore_cli.convert.tables import with_tables
 from longshore_cli.convert.trl import TRL
@@ -97,7 +97,8 @@ def _section(path: str, schema: dict[str, Any]) -> Iterator[str]:
         # The default of an object is that of its fields, which have a table of their own.
         shown = "" if "properties" in field else field.get("default", "")
         default = "*required*" if name in schema.get("required", []) else _code(shown)
-        yield f"| `{name}` | {_type(field)} | {default} | {_escaped(field.get('description', ''))} |"
+        meaning = field.get("description", "").removesuffix(default_sentence(field))
+        yield f"| `{name}` | {_type(field)} | {default} | {_escaped(meaning)} |"
         item = field.get("items", field)
         if "properties" in item:
             nested.append((f"{path}.{name}" + ("[]" if "items" in field else ""), item))

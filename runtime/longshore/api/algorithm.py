@@ -103,89 +103,100 @@ _RULES: "tuple[Rule[Algorithm], ...]" = (
 
 
 class Algorithm(ApiModel, rules=_RULES):
-    """Objective and batch. How token losses are added up belongs to the algorithm (`docs/explanation/losses.md`)."""
+    """Objective of the training, number of steps, size of a batch, and settings of the optimizer."""
 
     name: AlgorithmName = AlgorithmName.GRPO
-    """GRPO: advantages normalised within the group of a prompt, mean over all tokens of the step. DAPO: the same, for
-    use with clipHigh 0.28, overlongBufferTokens and dynamicSampling. GSPO: ratio and clipping per response, relative
-    to the trainer at the start of the step (the paper clips at 0.0003 and 0.0004). DrGRPO: no division by standard
-    deviation or response length. RLOO: advantages relative to the mean of the other responses. ReinforcePlusPlus:
-    centred in the group (in the batch with responsesPerPrompt 1), whitened over the whole batch."""
+    """Objective, which determines advantages, importance ratios and how token losses are added up
+    (`docs/explanation/losses.md`). GRPO: advantages normalised within the group of a prompt, mean over all tokens of
+    the step. DAPO: the same, for use with clipHigh 0.28, overlongBufferTokens and dynamicSampling. GSPO: ratio and
+    clipping per response, relative to the trainer at the start of the step (the paper clips at 0.0003 and 0.0004).
+    DrGRPO: no division by standard deviation or response length. RLOO: advantages relative to the mean of the other
+    responses. ReinforcePlusPlus: centred in the group (in the batch with responsesPerPrompt 1), whitened over the whole
+    batch."""
     steps: int = Field(ge=1, le=10_000_000)
-    """Steps to train. A step is a round with its optimizer update, or updates (promptsPerUpdate, epochsPerStep)."""
+    """Number of steps to train. A step is one round of responses with its optimizer update or updates
+    (`promptsPerUpdate`, `epochsPerStep`)."""
     prompts_per_step: int = Field(ge=1, le=65_536)
-    """P0: prompts that one step trains on."""
+    """Number of prompts that one step trains on (P0)."""
     responses_per_prompt: int = Field(ge=1, le=4_096)
-    """R0: responses per prompt that one step trains on; at least 2, because advantages compare them. With
-    ReinforcePlusPlus also 1: advantages then compare the responses of the batch."""
+    """Number of responses to each prompt that one step trains on (R0). At least 2, because advantages compare them;
+    with ReinforcePlusPlus also 1, because its advantages then compare the responses of the batch."""
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
-    """U: prompts that one optimizer update takes. Unset: all of the step. With fewer than promptsPerStep, a step makes
-    several updates on one rollout: after the round shuffled, in the same order in every attempt; with a pipelined
-    handover in the order in which groups became trainable while the round runs."""
+    """Number of prompts that one optimizer update takes. With fewer than promptsPerStep, a step makes several updates
+    on one rollout: after the round they take the prompts in a shuffled order, which is the same in every attempt; with
+    a pipelined handover, in the order in which groups become trainable. Unset: all prompts of the step."""
     long_round_updates: LongRoundUpdates = LongRoundUpdates.PER_ROUND
-    """Updates of a long round, in which the strategy takes up the draws that earlier rounds have put off. PerRound: one
-    for each of these rounds, and its own: five with the defaults of TailBatching. Each takes its part of the prompts,
-    so prompts with long responses are trained on in about as many updates as with Synchronous
-    (`docs/explanation/tail-batching.md`, What is learned). One: a single update, which is also what long rounds make if
-    handover is Streamed, or Pipelined with GSPO or rolloutCorrection, with ReinforcePlusPlus, and if promptsPerUpdate
-    is set to promptsPerStep."""
+    """How many optimizer updates a long round makes, which takes up the prompts that earlier rounds have deferred.
+    PerRound: one for each of these rounds and one of its own, five with the defaults of TailBatching; prompts with long
+    responses are then trained on in about as many updates as with Synchronous (`docs/explanation/tail-batching.md`,
+    What is learned). One: a single update. Long rounds also make a single update with handover Streamed, with handover
+    Pipelined and GSPO or rolloutCorrection, with ReinforcePlusPlus, and if promptsPerUpdate equals promptsPerStep."""
     epochs_per_step: int = Field(default=1, ge=1, le=64)
-    """How many times a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
+    """Number of times that a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
     max_response_tokens: int = Field(ge=1, le=10_000_000)
-    """Tokens after which a response is cut."""
+    """Largest length of a response, in tokens; longer responses are cut."""
     temperature: float = Field(default=1.0, gt=0, le=10)
-    """Sampling temperature of training rollouts."""
+    """Sampling temperature of the responses that are trained on."""
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
-    """Peak learning rate of AdamW."""
+    """Peak learning rate of the AdamW optimizer."""
     learning_rate_schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
-    """Learning rate after the warm-up: constant, or falling over all optimizer updates of the job."""
+    """How the learning rate changes after the warm-up. Constant: it stays. Linear and Cosine: it falls over all
+    optimizer updates of the job."""
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
-    """Optimizer updates over which the learning rate rises linearly."""
+    """Number of optimizer updates over which the learning rate rises linearly to its peak."""
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Linear and Cosine: share of the peak learning rate that remains at the end."""
+    """Learning rate at the end of the job, as a share of the peak, with learningRateSchedule Linear or Cosine."""
     learning_rate_scaling: LearningRateScaling = LearningRateScaling.NEVER
-    """BySignal: the learning rate of an update is multiplied by the share of its samples whose advantage is not 0,
-    divided by the mean share of the last ten updates, at most 5. For strategies that train on draws by length, some of
-    whose updates teach little (`docs/explanation/tail-batching.md`, What is learned). Never: the schedule alone."""
+    """Whether the learning rate follows how much a batch teaches. Never: the schedule alone decides. BySignal: the
+    learning rate of an update is multiplied by the share of its samples whose advantage is not 0, divided by the mean
+    share of the last ten updates, at most 5. This suits strategies that train on prompts by length, some of whose
+    updates teach little (`docs/explanation/tail-batching.md`, What is learned)."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
-    """AdamW: decay of the first moment."""
+    """Decay rate of the first moment in AdamW."""
     adam_beta2: float = Field(default=0.95, ge=0, lt=1)
-    """AdamW: decay of the second moment. RL runs are short: with 0.999, it would warm up during most of the run."""
+    """Decay rate of the second moment in AdamW. Reinforcement learning makes few updates: with 0.999, the moment would
+    still be warming up during most of the run."""
     adam_epsilon: float = Field(default=1e-8, gt=0, le=1)
-    """AdamW: added to the denominator."""
+    """Number that AdamW adds to its denominator."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
-    """AdamW weight decay."""
+    """Weight decay of AdamW."""
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e6)
-    """Gradients are clipped to this global norm."""
+    """Global norm to which gradients are clipped."""
     clip_low: float = Field(default=0.2, gt=0, le=1_000)
-    """Lower clip of the importance ratio: 1 - clipLow; from 1 on, there is no lower clip."""
+    """Distance from 1 to the lower clip of the importance ratio, which is 1 - clipLow. From 1 on, there is no lower
+    clip."""
     clip_high: float = Field(default=0.2, gt=0, le=1_000)
-    """Upper clip of the importance ratio: 1 + clipHigh (0.28 is DAPO's clip-higher, 10 that of DeepSeek-R1)."""
+    """Distance from 1 to the upper clip of the importance ratio, which is 1 + clipHigh (DAPO's clip-higher is 0.28, and
+    DeepSeek-R1 used 10)."""
     importance_sampling: ImportanceSampling = ImportanceSampling.CLIPPED
-    """Clipped: the loss uses the clipped ratio to the distribution that sampled a token, or a response with GSPO.
-    Truncated: tokens are weighted by that ratio, cut at importanceCap, without clipping; suited to tokens of much older
-    weights. The ratio also contains what the updates of the step have learned; `rolloutCorrection` separates the
-    two, and Truncated with it is CISPO."""
+    """How the loss corrects tokens that other weights have sampled than those in training. Clipped: the loss uses the
+    clipped ratio to the distribution that sampled the token, or the response with GSPO. Truncated: tokens are weighted
+    by that ratio, at most importanceCap, without clipping; this suits tokens of much older weights. The ratio also
+    contains what the updates of the step have learned; `rolloutCorrection` separates the two, and Truncated with it is
+    CISPO."""
     importance_cap: float = Field(default=2.0, ge=1, le=1_000)
     """Largest weight of a token with importanceSampling Truncated."""
     rollout_correction: RolloutCorrection | None = None
-    """Correction for engines whose log-probabilities differ from the trainer's; unset: the clipped ratio of a token is
-    relative to the engine's, that of a response (GSPO) to the trainer's own. The correction, and GSPO without one, cost
-    one more forward pass if a step makes several updates, and nothing otherwise."""
+    """Correction for engines whose log-probabilities differ from those of the trainer. It costs one more forward pass
+    if a step makes several updates, and nothing otherwise. Unset: the clipped ratio of a token is relative to the
+    engine, and that of a response (GSPO) to the trainer, at the same cost."""
     mask_stale_tokens: bool = False
-    """Leave out of the loss tokens that older weights than the round's sampled (kept tokens of partial responses)."""
+    """Whether the loss leaves out tokens that older weights have sampled than those of the round, as in continued
+    responses."""
     dynamic_sampling: bool = False
-    """Replace groups whose rewards are all equal, and do not train on them (DAPO, section 3.2)."""
+    """Whether groups whose rewards are all equal are replaced and not trained on (DAPO, section 3.2)."""
     overlong_buffer_tokens: int = Field(default=0, ge=0, le=10_000_000)
-    """Tokens before maxResponseTokens over which the reward falls linearly (DAPO, equation 13); 0: none."""
+    """Number of tokens before maxResponseTokens over which the reward falls linearly (DAPO, equation 13). 0: the reward
+    does not depend on the length."""
     overlong_penalty: float = Field(default=1.0, ge=0, le=1_000)
     """Amount by which overlongBufferTokens reduces the reward of a response of maxResponseTokens."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
-    """Weight of the KL penalty towards the initial model, estimated with k3; 0 turns it off."""
+    """Weight of the KL penalty towards the initial model, estimated with k3. 0: there is no penalty."""
     advantage_epsilon: float = Field(default=1e-6, gt=0, le=1)
-    """Added to the (unbiased) standard deviation of a group; a group with equal rewards has advantages of exactly 0."""
+    """Number that is added to the (unbiased) standard deviation of a group's rewards before advantages are divided by
+    it. A group with equal rewards has advantages of exactly 0."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Seeds prompt order, sampling and initialisation."""
+    """Seed of the prompt order, of sampling and of initialisation."""
 
     @property
     def groups_per_update(self) -> int:

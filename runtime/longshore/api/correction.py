@@ -36,18 +36,20 @@ _RULES: "tuple[Rule[RolloutCorrection], ...]" = (
 
 
 class RolloutCorrection(ApiModel, rules=_RULES):
-    """Decoupled rollout correction: the ratio that is clipped compares with the trainer's own log-probabilities at the
-    start of the step, and losses are weighted by what these are to the log-probabilities that sampled (verl's
-    `algorithm.rollout_correction`). The defaults are those of TRL's `vllm_importance_sampling_correction`."""
+    """Decoupled correction of the rollout, as verl's `algorithm.rollout_correction`: the clipped ratio compares with
+    the trainer's own log-probabilities at the start of the step, and losses are weighted by the ratio of these to the
+    log-probabilities of the engines. The defaults are those of TRL's `vllm_importance_sampling_correction`."""
 
     rollout_is: RolloutIs = RolloutIs.SEQUENCE
-    """Weight of a loss. Token: the token's own ratio; Sequence: the product of the ratios of its response; None: 1."""
+    """What weighs a loss. Token: the ratio of its token. Sequence: the product of the ratios of its response. None:
+    nothing, every weight is 1."""
     rollout_is_threshold: float = Field(default=3.0, gt=0, le=1e6)
-    """Larger weights are cut down to this one (truncated importance sampling)."""
+    """Largest weight; larger ones are cut to it (truncated importance sampling)."""
     rollout_rs: RolloutRs = RolloutRs.SEQUENCE
-    """Losses whose ratio is out of bounds get weight 0 (masked importance sampling). Token: by the token's ratio;
-    Sequence: whole responses, by the product of their tokens' ratios; Geometric: by the geometric mean; None: none."""
+    """Which losses are left out because their ratio is out of bounds (masked importance sampling). Token: by the ratio
+    of the token. Sequence: whole responses, by the product of their tokens' ratios. Geometric: whole responses, by the
+    geometric mean. None: no loss is left out."""
     rollout_rs_threshold: float = Field(default=3.0, gt=0, le=1e6)
-    """Upper bound of the ratio."""
+    """Upper bound of the ratio for `rolloutRs`."""
     rollout_rs_threshold_lower: float = Field(default=0.0, ge=0, le=1e6)
-    """Lower bound; 0: none."""
+    """Lower bound of the ratio for `rolloutRs`. 0: there is none."""

@@ -1,5 +1,6 @@
 """CustomResourceDefinition of RLJob, generated from the models: structural, described, with CEL rules."""
 
+import json
 from collections.abc import Collection
 from typing import Any
 
@@ -145,7 +146,27 @@ def _root_schema() -> dict[str, Any]:
     root["required"] = ["spec"]
     _strip_defaults(root["properties"]["status"])
     root["properties"]["status"].pop("default", None)
+    _describe_defaults(root["properties"]["spec"])
     return root
+
+
+def default_sentence(field: dict[str, Any]) -> str:
+    """Return ` Default: VALUE.` for a field with a default of its own, or nothing.
+
+    The default of an object follows from those of its fields, and descriptions say what an empty value means.
+    """
+    default = field.get("default")
+    if "properties" in field or default in (None, "", {}, []):
+        return ""
+    return f" Default: {default if isinstance(default, str) and default.isalnum() else json.dumps(default)}."
+
+
+def _describe_defaults(schema: dict[str, Any]) -> None:
+    """Add defaults to descriptions, because `kubectl explain` shows only these."""
+    for field in schema.get("properties", {}).values():
+        field["description"] += default_sentence(field)
+        _describe_defaults(field)
+        _describe_defaults(field.get("items", {}))
 
 
 def _strip_defaults(schema: dict[str, Any]) -> None:

@@ -31,12 +31,14 @@ Revision = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z
 
 
 class Hub(ApiModel):
-    """The Hub from which `model.hub` and `data.hub` are downloaded, once, into the storage of the job."""
+    """Hugging Face Hub, or a mirror of it, from which `model.hub` and `data.hub` are downloaded once into the storage
+    of the job."""
 
     endpoint: HttpAddress | None = None
-    """Address of a mirror; unset: `HF_ENDPOINT` of the coordinator's container, or else https://huggingface.co."""
+    """Address of a mirror of the Hub. Unset: `HF_ENDPOINT` of the coordinator's container, or else
+    https://huggingface.co."""
     token_secret: SecretKey | None = None
-    """Token for private and gated repositories. Only the coordinator's pod mounts it."""
+    """Secret with the token for private and gated repositories. Only the coordinator pod mounts it."""
 
     @property
     def port(self) -> int:

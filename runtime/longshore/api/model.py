@@ -133,20 +133,23 @@ _DATA_RULES: "tuple[Rule[Data], ...]" = (
 
 
 class Model(ApiModel, rules=(_REVISION, *_MODEL_RULES)):
-    """The model to train: a Hugging Face checkpoint in the storage of the job or on the Hub, or a built-in tiny one."""
+    """Model to train: a Hugging Face checkpoint in the storage of the job or on the Hub, or a tiny built-in model."""
 
     path: RelativePath | None = None
-    """Directory of a Hugging Face checkpoint, relative to the storage of the job."""
+    """Directory of a Hugging Face checkpoint, as a path inside the storage of the job."""
     hub: Repository | None = None
-    """Repository of the Hub, such as `Qwen/Qwen2.5-1.5B`: downloaded into the storage unless it is already there."""
+    """Repository of the Hub, such as `Qwen/Qwen2.5-1.5B`. The model is downloaded into the storage of the job, unless
+    it is already there."""
     revision: Revision | None = None
-    """Branch, tag or commit of `hub`; unset: main. The commit is chosen once: restarts use the same one."""
+    """Branch, tag or commit of `hub`. The commit is chosen once: restarts use the same one. Unset: main."""
     builtin: BuiltinModel | None = None
-    """Tiny: a Qwen3 with fewer than a million parameters and a character tokenizer, generated when the job starts."""
+    """Built-in model. Tiny: a Qwen3 with fewer than a million parameters and a character tokenizer, generated when the
+    job starts."""
     warm_start_steps: int = Field(default=0, ge=0, le=100_000)
-    """Supervised steps on the built-in task's demonstrations before the RL starts (built-in model only)."""
+    """Number of supervised steps on demonstrations of the built-in task before reinforcement learning starts. Only for
+    the built-in model."""
     max_context_tokens: int = Field(default=2048, ge=16, le=10_000_000)
-    """Most tokens of prompt and response together."""
+    """Largest number of tokens of a prompt and its response together."""
 
 
 class Chat(ApiModel, rules=_CHAT_RULES):
@@ -155,51 +158,51 @@ class Chat(ApiModel, rules=_CHAT_RULES):
     system_prompt: str | None = Field(default=None, min_length=1, max_length=16_384)
     """System message for every conversation that has none."""
     template: str | None = Field(default=None, min_length=1, max_length=16_384)
-    """Chat template in Jinja; unset: that of the tokenizer."""
+    """Chat template in Jinja. Unset: the chat template of the tokenizer."""
     template_arguments: Freeform = Field(default_factory=dict)
-    """Further arguments of the template, such as `enable_thinking: false`."""
+    """Further arguments of the chat template, such as `enable_thinking: false`."""
 
 
 class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
-    """Where rows come from."""
+    """Data set in the storage of the job or on the Hub."""
 
     path: RelativePath | None = None
-    """File or directory, relative to the storage of the job; see `format`."""
+    """File or directory with the data, as a path inside the storage of the job; `format` says how it is stored."""
     hub: Repository | None = None
-    """Data set of the Hub, such as `openai/gsm8k`, with Parquet or JSONL files: downloaded into the storage unless it
-    is already there."""
+    """Data set of the Hub, such as `openai/gsm8k`, with Parquet or JSONL files. It is downloaded into the storage of
+    the job, unless it is already there."""
     revision: Revision | None = None
-    """Branch, tag or commit of `hub`; unset: main. The commit is chosen once: restarts use the same one."""
+    """Branch, tag or commit of `hub`. The commit is chosen once: restarts use the same one. Unset: main."""
     config: str | None = Field(default=None, min_length=1, max_length=256)
-    """Configuration (subset) of `hub`; unset: the only one, or the default."""
+    """Configuration (subset) of the data set `hub`. Unset: the only one, or the default."""
     format: DataFormat = DataFormat.JSONL
-    """How the data at `path` is stored: a JSONL file; a Parquet file, or a directory of them; or a directory written by
-    `datasets`."""
+    """How the data at `path` is stored. Jsonl: a JSONL file. Parquet: a Parquet file, or a directory of them.
+    HuggingFace: a directory written by the library `datasets`."""
     split: str = Field(default="train", min_length=1, max_length=128)
-    """Split of `hub`, or of a directory written by `datasets`."""
+    """Split of the data set `hub`, or of a directory written by `datasets`."""
     where: dict[str, Annotated[str, Field(max_length=256)]] = Field(default_factory=dict, max_length=8)
-    """Use only rows whose fields have these texts, such as `{ability: code}`. A number or truth value has its text in
-    JSON: `{level: "5", checked: "true"}`."""
+    """Texts that fields of a row must have for the row to be used, such as `{ability: code}`. A number or truth value
+    has its text in JSON: `{level: "5", checked: "true"}`."""
 
 
 class DataSource(DataSet, rules=_SOURCE_RULES):
-    """One of several data sets. If it leaves promptField, answerField, domainField or promptTemplate unset, it has
-    those of `data`; every other field of `data` that says where rows come from is set for each source."""
+    """One of several data sets. Unset promptField, answerField, domainField and promptTemplate are those of `data`;
+    every other field that says where rows come from is set for each source."""
 
     name: str = Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
-    """Name in messages."""
+    """Name of the source in messages."""
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
-    """Share of the draws, relative to the other weights."""
+    """Share of the sampled prompts that come from this source, relative to the weights of the other sources."""
     prompt_field: FieldName | None = None
-    """Field with the prompt; unset: `data.promptField`."""
+    """Field of a row with the prompt. Unset: `data.promptField`."""
     answer_field: FieldName | None = None
-    """Field with the reference answer; unset: `data.answerField`."""
+    """Field of a row with the reference answer. Unset: `data.answerField`."""
     domain_field: FieldName | None = None
-    """Field with the domain; unset: `data.domainField`, unless `domain` is set."""
+    """Field of a row with its domain. Unset: `data.domainField`, unless `domain` is set."""
     domain: str | None = Field(default=None, min_length=1, max_length=256)
-    """Domain of all its rows."""
+    """Domain of all rows of this source."""
     prompt_template: str | None = Field(default=None, max_length=16_384)
-    """Text around a prompt; unset: `data.promptTemplate`."""
+    """Text around a prompt, with `{prompt}` in its place. Unset: `data.promptTemplate`."""
 
 
 @dataclass(frozen=True)
@@ -207,43 +210,46 @@ class Source:
     """A data set with every default applied."""
 
     at: str
-    """Where the spec names it: `data` or `data.sources[name]`."""
+    """Place in the spec that names the data set: `data` or `data.sources[name]`."""
     name: str
-    """Empty for the only one."""
+    """Name of the source; empty if it is the only one."""
     weight: float
     origin: DataSet
     prompt_field: str
     answer_field: str
     domain_field: str | None
     domain: str
-    """Of all rows, where there is no `domain_field`."""
+    """Domain of all rows, if there is no `domain_field`."""
     prompt_template: str
 
 
 class Data(DataSet, rules=_DATA_RULES):
-    """Prompts to train on: one data set of the storage or the Hub, several of them, or a built-in task."""
+    """Prompts to train on and to evaluate with: one data set in the storage of the job or on the Hub, several of them,
+    or a built-in task."""
 
     sources: Annotated[list[DataSource], Field(min_length=1, max_length=32)] | None = Field(
         default=None, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     )
-    """Several data sets, mixed by weight: the draws have their shares as nearly as whole prompts allow."""
+    """Several data sets, mixed by weight: the sampled prompts have these shares as nearly as whole prompts allow."""
     builtin: BuiltinTask | None = None
-    """Counting: count down from N, with a long-tailed N."""
+    """Built-in task. Counting: count down from a number; most numbers are small, and a few are large."""
     prompt_field: FieldName = "prompt"
-    """Field with the prompt: a text, or a list of chat messages. Dots reach into objects, here and below."""
+    """Field of a row with the prompt, a text or a list of chat messages. Dots lead into objects, as in
+    `extra.question`; this holds for all names of fields."""
     answer_field: FieldName = "answer"
-    """Field with the reference answer."""
+    """Field of a row with the reference answer."""
     domain_field: FieldName | None = None
-    """Field with the domain of a row, a text that selects its reward functions and separates metrics."""
+    """Field of a row with its domain, a text that selects the reward functions of the row and separates its metrics.
+    Unset: rows have no domain."""
     prompt_template: str = Field(default="{prompt}", max_length=16_384)
-    """Text around a plain-text prompt, for which `{prompt}` stands."""
+    """Text around a plain-text prompt, with `{prompt}` in its place."""
     chat: Chat | None = None
-    """Chat settings. If set, even to `{}`, a plain-text prompt becomes a user message. Unset: only prompts that are
-    lists of messages are conversations."""
+    """How prompts become conversations. If it is set, even to `{}`, a plain-text prompt becomes a user message. Unset:
+    only prompts that are lists of messages are conversations."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=10_000_000)
-    """Longer prompts are left out, and counted (`status.runtime.prompts`)."""
+    """Largest length of a prompt, in tokens. Longer prompts are left out and counted (`status.runtime.prompts`)."""
     held_out_prompts: int = Field(default=64, ge=0, le=100_000)
-    """Prompts kept out of training and scored by `evaluation`."""
+    """Number of prompts that are kept out of training and scored by `evaluation`."""
 
     @property
     def each(self) -> tuple[Source, ...]:
@@ -276,11 +282,11 @@ class Data(DataSet, rules=_DATA_RULES):
 
 
 class Evaluation(ApiModel):
-    """Scoring of held-out prompts, before the first step and after the last, and optionally in between."""
+    """Scoring of held-out prompts before the first step, after the last, and optionally in between."""
 
     every_steps: int = Field(default=0, ge=0, le=1_000_000)
-    """Steps from one evaluation to the next; 0: evaluate only before the first step and after the last."""
+    """Number of steps from one evaluation to the next. 0: evaluate only before the first step and after the last."""
     responses_per_prompt: int = Field(default=1, ge=1, le=1_024)
-    """Responses sampled per held-out prompt."""
+    """Number of responses sampled for each held-out prompt."""
     temperature: float = Field(default=1.0, ge=0, le=10)
-    """Sampling temperature; 0 is greedy."""
+    """Sampling temperature of an evaluation. 0: the most likely token is taken (greedy)."""

@@ -28,33 +28,33 @@ class TaintEffect(StrEnum):
 
 
 class Toleration(ApiModel):
-    """A taint that pods of the job accept, as in a pod."""
+    """Taint of nodes that pods of the job accept, as in a pod."""
 
     key: str | None = Field(default=None, max_length=316)
-    """Taint key; unset with operator Exists: every taint."""
+    """Key of the taint. Unset, with operator Exists: every taint."""
     operator: TolerationOperator = TolerationOperator.EQUAL
-    """Exists or Equal."""
+    """How the taint is matched. Equal: its value must equal `value`. Exists: any value matches."""
     value: str | None = Field(default=None, max_length=63)
-    """Taint value for operator Equal."""
+    """Value of the taint, for operator Equal."""
     effect: TaintEffect | None = None
-    """Effect to tolerate; unset: all."""
+    """Effect of the taint. Unset: all effects."""
     toleration_seconds: int | None = Field(default=None, ge=0)
-    """How long a NoExecute taint is tolerated."""
+    """Seconds for which a taint with effect NoExecute is tolerated. Unset: without a limit."""
 
 
 class PodOptions(ApiModel):
-    """What a user may set for the pods of one component."""
+    """Resources and placement of the pods of one component."""
 
     resources: Requests = Field(default_factory=dict)
-    """CPU, memory and other requests of the container (GPUs are counted by `gpusPerPod`). Defaults for CPU and memory:
-    500m and 2Gi for the coordinator, 1 and 4Gi for a GPU pod, 250m per worker and 1Gi for a reward pod. What is
-    requested of memory is also its limit; a pod with real GPUs that requests none has no limit."""
+    """Requests of the container for CPU, memory and other resources; GPUs are counted by `gpusPerPod`. Unset: the
+    coordinator requests a CPU of 500m and a memory of 2Gi, a GPU pod 1 and 4Gi, and a reward pod 250m per worker and
+    1Gi. The request for memory is also its limit; a pod with real GPUs that requests none has no limit."""
     node_selector: LabelMap = Field(default_factory=dict)
-    """Node labels that the pods need."""
+    """Labels that the nodes of the pods must have."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(default_factory=list)
-    """Taints that the pods accept."""
+    """Taints of nodes that the pods accept."""
     template: Freeform = Field(default_factory=dict)
-    """Patch merged over the generated pod: metadata and spec, lists of named items merged by name."""
+    """Patch that is merged over the generated pod: its metadata and spec; lists of named items are merged by name."""
 
     def requests(self) -> dict[str, str]:
         """Resource requests as Kubernetes strings."""
@@ -72,12 +72,12 @@ class Workers(PodOptions):
     """GPU pods. A pod holds its GPUs for the life of the job, whether it samples, trains or waits."""
 
     replicas: int = Field(default=1, ge=1, le=4_096)
-    """Worker pods."""
+    """Number of pods."""
     gpus_per_pod: int = Field(default=1, ge=0, le=16)
-    """GPUs of each pod; 0: pods without GPUs, one CPU engine each."""
+    """Number of GPUs of each pod. 0: the pods have no GPUs and run one engine each on the CPU."""
     gpu_resource_name: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)
     """Extended resource that represents a GPU, such as nvidia.com/gpu or amd.com/gpu. Resources of the domain
-    longshore.dev are pretended GPUs: they are scheduled like others, but the pods compute on the CPU."""
+    longshore.dev are simulated GPUs: they are scheduled like others, but the pods compute on the CPU."""
 
     @property
     def has_accelerator(self) -> bool:
@@ -99,8 +99,8 @@ class ElasticWorkers(Workers, rules=_ELASTIC_RULES):
     """GPU pods whose number may change while the job runs."""
 
     min_replicas: int | None = Field(default=None, ge=1, le=4_096)
-    """Worker pods with which the job can run, where the operator admits jobs. It takes more while no job that waits can
-    use their GPUs, and gives them back between steps. Unset: `replicas`."""
+    """Smallest number of worker pods with which the job can run, where the operator admits jobs. The job takes more
+    pods while no waiting job can use their GPUs, and gives them back between steps. Unset: `replicas`."""
 
     @property
     def least_replicas(self) -> int:
@@ -119,15 +119,15 @@ class AccessMode(StrEnum):
 
 
 class ClaimTemplate(ApiModel):
-    """A volume claim that the operator creates and owns: it is deleted with the job."""
+    """Volume claim that the operator creates for the job and that is deleted with it."""
 
     size: Quantity
-    """Requested capacity."""
+    """Capacity that the claim requests, such as 100Gi."""
     storage_class_name: str | None = Field(default=None, max_length=253)
-    """Storage class; unset: the cluster's default."""
+    """Storage class of the claim. Unset: the default of the cluster."""
     access_mode: AccessMode = AccessMode.READ_WRITE_MANY
-    """ReadWriteOnce is enough for jobs whose pods share one node: all of them are put on that of the coordinator, which
-    gets the node selector and tolerations of the workers if it has none of its own."""
+    """Access mode of the claim. ReadWriteMany: pods may run on several nodes. ReadWriteOnce: all pods run on the node
+    of the coordinator, which gets the node selector and tolerations of the workers if it has none of its own."""
 
 
 _STORAGE_RULES: "tuple[Rule[Storage], ...]" = (
@@ -141,12 +141,12 @@ _STORAGE_RULES: "tuple[Rule[Storage], ...]" = (
 
 
 class Storage(ApiModel, rules=_STORAGE_RULES):
-    """The volume that every pod of the job mounts; model, data and output paths lie in it."""
+    """Volume that every pod of the job mounts, with the model, the data and the output of the job."""
 
     claim_name: str | None = Field(default=None, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
     """Existing PersistentVolumeClaim in the namespace of the job."""
     create: ClaimTemplate | None = None
-    """Create a claim for this job."""
+    """Claim that the operator creates for the job and that is deleted with it."""
     output: OutputPath = ""
-    """Directory for checkpoints, metrics, logs and the final model; unset: `rljobs/NAME-UID`. A job
-    whose directory holds checkpoints continues from the newest."""
+    """Directory inside the storage for checkpoints, metrics, logs and the final model. A job whose directory holds
+    checkpoints continues from the newest. Empty: `rljobs/NAME-UID`."""

@@ -10,12 +10,12 @@ class Records(ApiModel):
     """Files about every step in the output of the job: `samples/`, `held-out/` and `rounds/`."""
 
     sample_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of the prompts whose responses are kept as text, in whole groups; 0: none. The same prompts are chosen in
-    every epoch."""
+    """Share of the prompts whose responses are kept as text, in whole groups. The same prompts are chosen in every
+    epoch. 0: no responses are kept."""
     max_samples_size: Quantity = "4Gi"
-    """Largest size of `samples/`, and of `held-out/`; the oldest steps are deleted first."""
+    """Largest size of `samples/`, and of `held-out/`. The oldest steps are deleted first."""
     max_rounds_size: Quantity = "1Gi"
-    """Largest size of `rounds/`; the oldest steps are deleted first. 0: no round is recorded."""
+    """Largest size of `rounds/`. The oldest steps are deleted first. 0: no rounds are recorded."""
 
     @property
     def max_samples_bytes(self) -> int:

@@ -28,18 +28,19 @@ _RULES: "tuple[Rule[RLJob], ...]" = (
 
 
 class RLJob(ApiModel, rules=_RULES):
-    """A reinforcement-learning job as stored in the API server."""
+    """Reinforcement-learning training of a language model: Longshore samples responses, scores them and trains the
+    model on them."""
 
     api_version: Literal["longshore.dev/v1alpha1"] = names.API_VERSION
-    """longshore.dev/v1alpha1"""
+    """API version, longshore.dev/v1alpha1."""
     kind: Literal["RLJob"] = names.KIND
-    """RLJob"""
+    """Kind of the object, RLJob."""
     metadata: dict[str, Any] = Field(default_factory=dict)
-    """Name, namespace, labels and so on."""
+    """Name, namespace, labels and annotations of the job."""
     spec: RLJobSpec
-    """What a user asks for."""
+    """What the job trains, on which prompts and rewards, with which pods, and where its files are."""
     status: RLJobStatus = Field(default_factory=RLJobStatus)
-    """What is."""
+    """What the job does now and what it has done so far, as the operator and the coordinator report it."""
 
     @property
     def name(self) -> str | None:

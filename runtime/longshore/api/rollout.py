@@ -91,11 +91,11 @@ class TailBatchingSettings(ApiModel):
     """Settings of tail batching (RollPacker, section 3)."""
 
     prompt_factor: float = Field(default=1.25, ge=1, le=16)
-    """eta for prompts: a short round starts ceil(eta * P0) of them."""
+    """Number of prompts that a short round starts, as a multiple of promptsPerStep and rounded up (eta for prompts)."""
     response_factor: float = Field(default=1.0, ge=1, le=16)
-    """eta for responses: a short round starts ceil(eta * R0) per prompt, and drops all but the first R0 that finish.
-
-    RollPacker uses 1.25. Above 1, short responses win within a prompt, which changes what is learned."""
+    """Number of responses to each prompt that a short round starts, as a multiple of responsesPerPrompt and rounded up
+    (eta for responses); only the first responsesPerPrompt that finish are used. RollPacker uses 1.25. Above 1, short
+    responses win within a prompt, which changes what is learned."""
 
 
 _PARTIAL_ROLLOUT_RULES: "tuple[Rule[PartialRolloutSettings], ...]" = (
@@ -112,33 +112,37 @@ class PartialRolloutSettings(ApiModel, rules=_PARTIAL_ROLLOUT_RULES):
     """Settings of active partial rollout (APRIL, section 2.2)."""
 
     group_factor: float = Field(default=2.0, ge=1, le=16)
-    """A round starts groupFactor * P0 groups and stops when P0 of them are served."""
+    """Number of groups that a round starts, as a multiple of promptsPerStep. The round ends when promptsPerStep groups
+    have their responses."""
     max_policy_versions: int = Field(default=5, ge=1, le=1_000)
-    """Policy versions that one response may contain: a round waits for groups that would otherwise exceed it."""
+    """Largest number of policy versions that may sample one response. A round waits for groups that would otherwise
+    exceed it."""
 
 
 class ReorderRolloutSettings(ApiModel):
     """Settings of reorder rollout (verl's recipe)."""
 
     max_postponements: int = Field(default=4, ge=1, le=1_000)
-    """X: rounds that may postpone a draw; the next round is then long, and takes the draws that have waited longest."""
+    """Number of rounds that may postpone a prompt (X). The round after that is long and takes the prompts that have
+    waited longest."""
     group_factor: float = Field(default=2.0, ge=1, le=16)
-    """Groups in a round, as a multiple of P0, if the engines hold as many. At most maxPostponements + 1 counts, because
-    draws could not be accepted in time otherwise."""
+    """Number of groups in a round, as a multiple of promptsPerStep, if the engines hold as many. Values above
+    maxPostponements + 1 count as this number, because prompts could not be trained on in time otherwise."""
     length_grouping: bool = False
-    """Look as far ahead as `groupFactor` says, even if the engines hold fewer groups, and put draws of similar
-    predicted length into one round."""
+    """Whether a round takes prompts of similar predicted length. It then looks as far ahead as `groupFactor` says, even
+    if the engines hold fewer groups."""
 
 
 class AutoSettings(ApiModel):
-    """Settings of strategy Auto, which begins with `tailBatching` and changes its factors between rounds. With
-    trainers on GPUs of their own it also changes `handover` and `admission.frontierWidth`, where these are unset."""
+    """Settings of strategy Auto, which begins with the settings of `tailBatching` and changes its factors between
+    rounds. If trainers have GPUs of their own, it also changes `handover` and `admission.frontierWidth` where these are
+    unset."""
 
     max_prompt_factor: float = Field(default=2.0, ge=1, le=16)
-    """Largest `tailBatching.promptFactor` that it may choose. It never chooses a `responseFactor` above that of
-    `tailBatching`: by default responses to a prompt do not race."""
+    """Largest `tailBatching.promptFactor` that Auto may choose. It never chooses a `responseFactor` above that of
+    `tailBatching`, so that by default responses to a prompt do not race."""
     margin: float = Field(default=0.03, gt=0, lt=1)
-    """Share of the time of a step that a change has to save, by the prediction."""
+    """Share of the time of a step that a change must be predicted to save before Auto makes it."""
 
 
 _ROLLOUT_RULES: "tuple[Rule[Rollout], ...]" = (
@@ -155,73 +159,80 @@ _ROLLOUT_RULES: "tuple[Rule[Rollout], ...]" = (
 
 
 class AdmissionSettings(ApiModel):
-    """Which requests run at once. These fields combine with each other and with any strategy."""
+    """How many requests run at once. These fields combine with each other and with any strategy."""
 
     frontier_width: int | None = Field(default=None, ge=1, le=65_536)
-    """F_w: groups in service at once per engine, in their order (RolloutPipe, section 3.3). Unset: all; with
-    GroupPipeline: as many as the KV caches hold, and at least those of one update."""
+    """Number of groups that one engine serves at once, in their order (F_w in RolloutPipe, section 3.3). Unset: all;
+    with GroupPipeline as many as the KV caches hold, and at least those of one update."""
     max_active_per_engine: int | None = Field(default=None, ge=1, le=65_536)
-    """Most requests on one engine at once. Unset: all."""
+    """Largest number of requests on one engine at once. Unset: there is no limit."""
     adaptive: bool = False
-    """Adjust that number to the KV-cache use and the preemptions of each engine."""
+    """Whether maxActivePerEngine is adjusted to the KV-cache use and the preemptions of each engine."""
 
 
 class RepurposingSettings(ApiModel):
-    """Pods that go from rollout to training for the rest of a round, with handover Streamed (RollPacker, 4.4)."""
+    """When pods leave the rollout to train for the rest of a round, with handover Streamed (RollPacker, section 4.4)."""
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
-    """Adaptive: when 20 % to 50 % of the requests have finished, the running requests fit the KV caches of the other
-    half of the pods, and earlier rounds of the job suggest that the step will end sooner. Fixed: at `fraction`,
-    whatever fits and whatever it costs. Neither happens while a gate of `admission` holds requests back. Never:
-    trainers that have their own processors compute gradients during the round, all others after it."""
+    """When pods leave the rollout to train. Adaptive: when 20 % to 50 % of the requests have finished, the running
+    requests fit the KV caches of the other half of the pods, and earlier rounds of the job suggest that the step will
+    end sooner. Fixed: at `fraction`, without these checks. Never: no pod leaves; trainers with processors of their own
+    compute gradients during the round, all others after it. With Adaptive and Fixed, no pod leaves while a limit in
+    `admission` holds requests back."""
     fraction: float = Field(default=0.3, gt=0, lt=1)
-    """Trigger Fixed: share of the step's prompts whose groups must be in the batch."""
+    """Share of the step's prompts whose groups must be in the batch before pods leave, with trigger Fixed."""
     max_kv_peak: float = Field(default=0.9, gt=0, le=1)
-    """Trigger Adaptive: highest projected peak use of the remaining KV caches, as a share."""
+    """Largest projected use of the remaining KV caches, as a share of their size, at which pods leave with trigger
+    Adaptive."""
 
 
 class EngineSettings(ApiModel):
-    """The inference engines; each is one tensor-parallel group inside one pod."""
+    """Inference engines. Each is one tensor-parallel group inside one pod."""
 
     backend: EngineBackend = EngineBackend.VLLM
-    """VLLM, or Fake: a deterministic engine without a model, for tests of the other parts."""
+    """Inference engine. VLLM: vLLM. Fake: a deterministic engine without a model, for tests of the other parts."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
-    """GPUs per engine; must divide the GPUs of a pod."""
+    """Number of GPUs of an engine. It must divide the number of GPUs of a pod."""
     parallelism: Parallelism = Parallelism.FIXED
-    """Adaptive: engines regroup between rounds. More preemptions than usual, or four rounds that preempt every other
-    request, double their size; four rounds without preemptions halve it, separately for each kind of round. The first
-    size is `tensorParallelSize`, or the best one by the job's profile (`spec.profiling`)."""
+    """Whether the tensor-parallel size of the engines follows their load. Fixed: it is `tensorParallelSize`. Adaptive:
+    engines regroup between rounds. More preemptions than usual, or four rounds that preempt every other request, double
+    their size; four rounds without preemptions halve it, separately for each kind of round. The first size is
+    `tensorParallelSize`, or the best one by the profile of the job (`spec.profiling`)."""
     max_num_seqs: int = Field(default=256, ge=1, le=65_536)
-    """Requests that an engine runs at once."""
+    """Largest number of requests that an engine runs at once."""
     kv_cache: Quantity | None = None
-    """Memory for the KV cache of an engine; unset: what `gpuMemoryUtilization` leaves."""
+    """Memory for the KV cache of an engine. Unset: what `gpuMemoryUtilization` leaves."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
     """Share of GPU memory that an engine may use."""
     dtype: EngineDtype = EngineDtype.AUTO
-    """Type of weights and activations in the engine."""
+    """Data type of weights and activations in the engine, by its name in vLLM. auto: that of the checkpoint."""
     enforce_eager: bool = False
-    """Skip compilation and CUDA graphs: faster start, slower steps."""
+    """Whether engines skip compilation and CUDA graphs. They then start faster and sample more slowly."""
     sleep_level: int = Field(default=1, ge=0, le=2)
-    """vLLM sleep level while the trainer holds the GPU; 0: stay awake. Has no effect on the CPU."""
+    """Sleep level of vLLM while the trainer uses the GPU. 0: engines stay awake. It has no effect on the CPU."""
     weight_transfer: WeightTransfer = WeightTransfer.AUTO
-    """Direct: engines read the memory of the trainers on their GPUs (by CUDA IPC; on the CPU shared memory), or get the
-    weights by broadcast (NCCL; on the CPU gloo). ObjectStore: copies pass through Ray's object store and the host.
-    Auto: Direct on GPUs, otherwise ObjectStore."""
+    """How new weights reach the engines. Direct: engines read the memory of the trainers on their GPUs (by CUDA IPC; on
+    the CPU by shared memory), or get the weights by broadcast (NCCL; on the CPU gloo). ObjectStore: copies pass through
+    Ray's object store and the host. Auto: Direct on GPUs, ObjectStore elsewhere."""
     extra_args: Freeform = Field(default_factory=dict)
-    """Further vLLM engine arguments, by their Python names. Those that follow from other fields, or with which engines
-    could not take new weights, are refused. Speculative decoding and chunked prefill need GPUs: on CPUs, vLLM samples
-    wrong tokens with the one and dies with the other."""
+    """Further arguments of the vLLM engine, by their Python names. Arguments that follow from other fields are refused,
+    and so are those with which engines could not take new weights. Speculative decoding and chunked prefill need GPUs:
+    on CPUs, vLLM samples wrong tokens with speculative decoding and crashes with chunked prefill."""
 
 
 class Rollout(ApiModel, rules=_ROLLOUT_RULES):
-    """Round policy and engine."""
+    """How responses are sampled: the strategy for long responses, and the inference engines."""
 
     on_policy: OnPolicy = OnPolicy.STRICT
-    """Strict: every token of a batch was sampled by the weights that the step starts from."""
+    """Which weights may sample the tokens that a step trains on. Strict: only the weights that the step starts from.
+    Relaxed: older weights, too."""
     strategy: Strategy = Strategy.TAIL_BATCHING
-    """Preset of the round policy."""
+    """How a round handles long responses. Synchronous: it waits for them. TailBatching: it moves them into separate
+    rounds. ReorderRollout: it trains on the first to finish and postpones the others. GroupPipeline: it trains on
+    complete groups while later ones still run. PartialRollout: it keeps their tokens and continues them with newer
+    weights. Auto: as TailBatching, with settings that the job finds by simulating itself."""
     tail_batching: TailBatchingSettings = Field(default_factory=TailBatchingSettings)
-    """Settings of strategy TailBatching, and those that Auto begins with."""
+    """Settings of strategy TailBatching, with which Auto begins, too."""
     partial_rollout: PartialRolloutSettings = Field(default_factory=PartialRolloutSettings)
     """Settings of strategy PartialRollout."""
     reorder_rollout: ReorderRolloutSettings = Field(default_factory=ReorderRolloutSettings)
@@ -229,28 +240,30 @@ class Rollout(ApiModel, rules=_ROLLOUT_RULES):
     auto: AutoSettings = Field(default_factory=AutoSettings)
     """Settings of strategy Auto."""
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
-    """Which requests run at once."""
+    """How many requests and groups engines serve at once."""
     leftovers: Leftovers | None = None
-    """Tokens of unfinished responses: KeepTokens continues them in a later round, with newer weights. Unset: KeepTokens
-    for PartialRollout, DropTokens for the other strategies."""
+    """What happens to the tokens of responses that a round did not finish. DropTokens: a later round samples the
+    response from its beginning. KeepTokens: a later round continues it with newer weights. Unset: KeepTokens for
+    PartialRollout, DropTokens for the other strategies."""
     handover: Handover | None = None
-    """Streamed: gradients of groups are computed while the round still runs, and one update follows at its end.
-    Pipelined: while the round still runs, the trainer gets promptsPerUpdate groups at a time and makes an update with
-    each. Unset: Pipelined for GroupPipeline, AfterRound for the other strategies."""
+    """When the trainer gets the groups of a round. AfterRound: when the round has ended. Streamed: while it runs;
+    gradients are computed at once, and one update follows at its end. Pipelined: while it runs, promptsPerUpdate groups
+    at a time, with an update for each. Unset: Pipelined for GroupPipeline, AfterRound for the other strategies."""
     repurposing: RepurposingSettings = Field(default_factory=RepurposingSettings)
-    """Streamed: which pods train while others still sample."""
+    """When pods leave the rollout to train for the rest of a round, with handover Streamed."""
     max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
-    """Pipelined: most tokens per replica that the trainer gets at a time, in whole groups; a larger group goes
-    alone."""
+    """Largest number of tokens per replica that the trainer gets at a time with handover Pipelined, in whole groups. A
+    larger group goes alone."""
     max_log_prob_mismatch: float | None = Field(default=None, gt=0, le=1_000)
-    """Largest mean of |log-probability of trainer - engine| per token that a step may have. With onPolicy Strict, a
-    step above this limit is not trained on: the engines get the weights again and sample the round again, and the job
-    fails if the mean is still above the limit. With Relaxed, an alarm is raised. Unset: 0.001 if engines and trainers
-    compute in float32, 0.1 if one of them does not, no limit for engines of backend Fake."""
+    """Largest mean difference |log-probability of trainer - engine| per token that a step may have. With onPolicy
+    Strict, a step above this limit is not trained on: the engines get the weights again and sample the round again, and
+    the job fails if the mean is still above the limit. With Relaxed, an alarm is raised. Unset: 0.001 if engines and
+    trainers compute in float32, 0.1 if one of them does not, and no limit for engines of backend Fake."""
     on_finish: OnFinish = OnFinish.DRAIN
-    """Drain: train on the deferred draws in one or more smaller long rounds; Leave: only report their number."""
+    """What happens to deferred prompts after the last step. Drain: the job trains on them in one or more smaller long
+    rounds. Leave: it only reports their number."""
     engine: EngineSettings = Field(default_factory=EngineSettings)
-    """The inference engines."""
+    """Inference engines: their library, size, memory and data type."""
 
     @property
     def keeps_tokens(self) -> bool:

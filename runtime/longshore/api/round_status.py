@@ -23,71 +23,78 @@ class PodLoad(ApiModel):
     """Load on the engines of one worker pod."""
 
     pod: int = Field(ge=0, le=MAX_COUNT)
-    """Index of the pod."""
+    """Index of the worker pod."""
     gpus: int = Field(ge=0, le=MAX_COUNT)
-    """GPUs of its engines (1 for a pod without GPUs)."""
+    """Number of GPUs of the engines; 1 for a pod without GPUs."""
     kv_capacity_tokens: int = Field(ge=0, le=MAX_COUNT)
-    """Tokens that their KV caches hold."""
+    """Number of tokens that the KV caches of the engines hold."""
     running_tokens: int = Field(ge=0, le=MAX_COUNT)
-    """Tokens of the requests that they run, prompts included."""
+    """Number of tokens of the requests that the engines run, prompts included."""
 
 
 class RolloutLoad(ApiModel):
-    """Present and projected load, by which the operator decides about repurposing (RollPacker, section 4.4)."""
+    """Present and projected load of the engines, by which the operator decides whether pods leave the rollout to train
+    (RollPacker, section 4.4)."""
 
     projected_kv_peak_tokens: int = Field(ge=0, le=MAX_COUNT)
-    """Most tokens that the running requests are expected to hold at once, by the lengths of earlier rounds."""
+    """Largest number of tokens that the running requests are expected to hold at once, by the lengths of earlier
+    rounds."""
     pods: list[PodLoad] = Field(max_length=4_096)
-    """Worker pods whose engines sample."""
+    """Load of each worker pod whose engines sample."""
 
 
 class RepurposingBenefit(ApiModel):
-    """What repurposing pods is expected to change in a step, by the job's own rounds of that kind."""
+    """What repurposing pods is expected to change in a step, by earlier rounds of the same kind in this job."""
 
     rollout_longer_s: float | None = Field(default=None, ge=-MAX_COUNT, le=MAX_COUNT, alias="rolloutLongerSeconds")
-    """Cost: fewer engines, and requests whose tokens are computed again. Unset: no round of that kind is over."""
+    """Seconds by which the rollout is expected to become longer: there are fewer engines, and tokens of moved requests
+    are computed again. Unset: no round of this kind has ended."""
     training_shorter_s: float | None = Field(default=None, ge=-MAX_COUNT, le=MAX_COUNT, alias="trainingShorterSeconds")
-    """Gain: gradients that are computed while the round still runs. Unset: no round of that kind is over."""
+    """Seconds by which the training is expected to become shorter, because gradients are computed while the round still
+    runs. Unset: no round of this kind has ended."""
     wanted: bool
     """Whether pods should be repurposed."""
     trial: bool = False
-    """Wanted although it may cost: there are no measurements of rounds of this kind, or they are out of date."""
+    """Whether pods should be repurposed only to measure it, because rounds of this kind have no measurements or
+    outdated ones."""
 
 
 class RoundSummary(ApiModel):
-    """A round that is over."""
+    """A round that has ended."""
 
     number: int = Field(ge=1, le=MAX_COUNT)
-    """The round of step k has number k."""
+    """Number of the round; the round of step k has number k."""
     kind: RoundKind
-    """Short, Long or Full."""
+    """Kind of the round. Short: it ends when enough prompts have their responses. Long: it samples deferred prompts to
+    their end. Full: a round of a strategy without short rounds."""
     preemptions: int = Field(ge=0, le=MAX_COUNT)
-    """Requests that engines preempted in this round."""
+    """Number of times that engines preempted a request in this round."""
     requests: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Requests that the round launched."""
+    """Number of requests that the round launched."""
 
 
 class RolloutTimes(ApiModel):
-    """What the job's own profile says about tensor-parallel sizes (`spec.profiling`)."""
+    """Times of a rollout by tensor-parallel size, from the profile of the job (`spec.profiling`)."""
 
     switch_s: float = Field(ge=0, le=MAX_COUNT, alias="switchSeconds")
-    """Seconds that a regroup takes."""
+    """Seconds that engines need to change their tensor-parallel size."""
     preemption_s: float = Field(ge=0, le=MAX_COUNT, alias="preemptionSeconds")
     """Seconds that a preemption adds to a round."""
     round_s: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(alias="roundSeconds")
-    """Seconds that the rollout of a round without preemptions takes, by kind and size."""
+    """Seconds that the rollout of a round without preemptions takes, by kind of round and tensor-parallel size."""
     preemptions: dict[RoundKind, Annotated[dict[int, _Seconds], Field(max_length=16)]] = Field(default_factory=dict)
-    """Preemptions in a round, by kind and size."""
+    """Number of preemptions in a round, by kind of round and tensor-parallel size."""
 
 
 class RoundStatus(ApiModel):
     """The round that runs now."""
 
     number: int = Field(ge=0, le=MAX_COUNT)
-    """Rounds so far; the round of step k has number k."""
+    """Number of the round; the round of step k has number k."""
     kind: RoundKind
-    """Short (speculative), Long (no speculation) or Full (policies without short rounds)."""
+    """Kind of the round. Short: it ends when enough prompts have their responses. Long: it samples deferred prompts to
+    their end. Full: a round of a strategy without short rounds."""
     fraction_finished: float = Field(default=0.0, ge=0, le=1)
-    """Finished requests, as a share of those that the round has launched or still has to launch."""
+    """Finished requests of the round, as a share of those that it has launched or still has to launch."""
     load: RolloutLoad | None = None
-    """Load at the newest milestone, if pods may be repurposed (`spec.rollout.repurposing.trigger`)."""
+    """Load of the engines at the newest milestone, if pods may be repurposed (`spec.rollout.repurposing.trigger`)."""

@@ -16,73 +16,74 @@ _Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT)]
 
 
 class JobSize(ApiModel):
-    """Size of an elastic job."""
+    """Number of worker pods of an elastic job."""
 
     epoch: int = Field(ge=0, le=MAX_COUNT)
-    """Assignment that asks for it."""
+    """Number of the assignment that asks for this size."""
     workers: int = Field(ge=1, le=MAX_COUNT)
-    """Worker pods from index 0 on."""
+    """Number of worker pods that the job uses, from index 0 on."""
     held: int = Field(ge=1, le=MAX_COUNT)
-    """Pods that stay until this is acknowledged."""
+    """Number of worker pods that stay until the coordinator acknowledges this size."""
 
 
 class ResponseTokens(ApiModel):
     """Lengths of the responses that the last step trained on, in tokens."""
 
     mean: float = 0.0
-    """Mean."""
+    """Mean length in tokens."""
     p75: float = 0.0
-    """Third quartile."""
+    """Length in tokens that a quarter of the responses exceed (third quartile)."""
     max: int = 0
-    """Longest."""
+    """Length of the longest response in tokens."""
 
 
 class HeldOutReward(ApiModel):
     """Mean reward on held-out prompts."""
 
     before: float | None = None
-    """Before the first step."""
+    """Mean reward before the first step."""
     latest: float | None = None
-    """Newest evaluation."""
+    """Mean reward in the newest evaluation."""
     long_before: float | None = None
-    """Before the first step, on the quartile of prompts with the longest answers."""
+    """Mean reward before the first step on the quarter of the prompts with the longest answers."""
     long_latest: float | None = None
-    """Newest evaluation, on that quartile."""
+    """Mean reward in the newest evaluation on the quarter of the prompts with the longest answers."""
 
 
 class DrawCounts(ApiModel):
-    """Outcomes of the draws so far."""
+    """What has become of the draws (one draw is one use of a prompt) so far."""
 
     trained: int = 0
-    """Consumed by an update."""
+    """Number of draws that an update has trained on."""
     zero_variance: int = 0
-    """All rewards of the group were equal: trained with advantages of 0, or left out with dynamicSampling."""
+    """Number of draws whose rewards were all equal: trained on with advantages of 0, or left out with dynamicSampling.
+    """
     rejected: int = 0
-    """Replaced by a fresh draw because their reward could not be computed."""
+    """Number of draws that were replaced by fresh ones because their rewards could not be computed."""
     deferred: int = 0
-    """In the long-prompt queue now."""
+    """Number of draws that are in the long-prompt queue now."""
 
 
 class KindCount(ApiModel):
     """Totals over the rounds of one kind."""
 
     rounds: int = 0
-    """Rounds of this kind."""
+    """Number of rounds of this kind."""
     rollout_s: float = Field(default=0.0, alias="rolloutSeconds")
-    """Rollout time of these rounds."""
+    """Seconds that the rollouts of these rounds took together."""
     samples: int = 0
-    """Responses of these rounds that were trained on."""
+    """Number of responses of these rounds that were trained on."""
     preemptions: int = 0
-    """Requests that engines preempted in these rounds."""
+    """Number of times that engines preempted a request in these rounds."""
 
 
 class WarmStart(ApiModel):
-    """The supervised warm start of the built-in model."""
+    """Supervised warm start of the built-in model."""
 
     seconds: float = 0.0
-    """Seconds that it took, or had taken when its result was cached."""
+    """Seconds that the warm start took, or had taken when its result was cached."""
     cached: bool = False
-    """Whether an earlier job's result was used."""
+    """Whether the result of an earlier job was used."""
 
 
 class ProgressUnit(StrEnum):
@@ -97,50 +98,50 @@ class ProgressUnit(StrEnum):
 
 
 class Progress(ApiModel):
-    """Progress of an activity."""
+    """Progress of what the coordinator does now."""
 
     unit: ProgressUnit
     """What is counted."""
     done: int = Field(ge=0, le=MAX_COUNT)
-    """Units that are done."""
+    """Number of units that are done."""
     total: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Units in total; 0: not known."""
+    """Number of units in total. 0: it is not known."""
     detail: str = Field(default="", max_length=256)
-    """What the activity works on, such as the repository that is downloaded."""
+    """What the coordinator works on, such as the repository that is downloaded."""
 
 
 class PromptCounts(ApiModel):
-    """How the prompts of the job are used."""
+    """How the prompts of the data are used."""
 
     train: int = Field(ge=0, le=MAX_COUNT)
-    """Prompts to train on."""
+    """Number of prompts to train on."""
     held_out: int = Field(ge=0, le=MAX_COUNT)
-    """Prompts for evaluation only."""
+    """Number of prompts that are only used for evaluation."""
     too_long: int = Field(ge=0, le=MAX_COUNT)
-    """Prompts that were left out because they have more tokens than `data.maxPromptTokens`, or leave no room in the
-    context for a response of full length."""
+    """Number of prompts that were left out because they have more tokens than `data.maxPromptTokens`, or leave no room
+    in the context for a response of full length."""
     repeating_held_out: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Rows that were left out of training because their prompt is held out."""
+    """Number of rows that were left out of the training because their prompt is held out."""
 
 
 class RewardLoad(ApiModel):
-    """How the workers by which reward pods are sized keep up with the rollout."""
+    """How busy the reward workers are, from which the operator computes the number of reward pods."""
 
     queue_length: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Responses that wait for a worker."""
+    """Number of responses that wait for a worker."""
     oldest_wait_s: float = Field(default=0.0, ge=0, le=MAX_COUNT, alias="oldestWaitSeconds")
-    """Longest wait of a response that its group waits for."""
+    """Seconds that the oldest waiting response has waited, of those that their group needs."""
     workers: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Workers that are connected."""
+    """Number of workers that are connected."""
     busy: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Workers that score a response."""
+    """Number of workers that score a response now."""
 
 
 class RewardSurroundings(ApiModel):
-    """What reward workers found in their pods."""
+    """What reward workers found in their pods when they started."""
 
     sandbox: list[SandboxLayer] | None = Field(default=None, max_length=16)
-    """Layers that work around model-written code in every worker so far; unset: no worker runs such code."""
+    """Layers of the sandbox that work in every worker so far. Unset: no worker runs model-written code."""
     gpu_sharing: list[Annotated[str, Field(max_length=MAX_MESSAGE_CHARACTERS)]] = Field(
         default_factory=list, max_length=MAX_REPORTED
     )
@@ -179,124 +180,127 @@ ENDING_ACTIVITIES: Final = frozenset({RuntimeActivity.DONE, RuntimeActivity.FAIL
 
 
 class Notice(ApiModel):
-    """Something that happened and did not end the attempt; the operator makes it an event."""
+    """Something that happened in the attempt without ending it. The operator makes it an event."""
 
     number: int = Field(ge=1, le=MAX_COUNT)
     """Number of the notice within its attempt, from 1."""
     reason: str = Field(max_length=128)
-    """EngineLost, EngineDidNotSleep, FewPrompts, NoGenerationPrompt, ProfileMismatch, TrackerFailed, RecordsIncomplete,
-    FactorsChanged, or that of an alarm."""
+    """Reason of the event: EngineLost, EngineDidNotSleep, FewPrompts, NoGenerationPrompt, ProfileMismatch,
+    TrackerFailed, RecordsIncomplete, FactorsChanged, or the reason of an alarm."""
     message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
-    """One sentence."""
+    """What happened, in one sentence."""
 
 
 class ChosenFactors(ApiModel):
-    """What strategy Auto has chosen."""
+    """Settings that strategy Auto has chosen."""
 
     prompt_factor: float = Field(ge=1, le=16)
-    """As `spec.rollout.tailBatching.promptFactor`."""
+    """Value in place of `spec.rollout.tailBatching.promptFactor`."""
     response_factor: float = Field(ge=1, le=16)
-    """As `spec.rollout.tailBatching.responseFactor`."""
+    """Value in place of `spec.rollout.tailBatching.responseFactor`."""
     handover: Handover | None = None
-    """As `spec.rollout.handover`; not reported where that is set."""
+    """Value in place of `spec.rollout.handover`; not reported where that is set."""
     frontier_width: int | None = Field(default=None, ge=1, le=65_536)
-    """As `spec.rollout.admission.frontierWidth`."""
+    """Value in place of `spec.rollout.admission.frontierWidth`."""
     since_step: int = Field(ge=0, le=MAX_COUNT)
-    """Step from which on rounds have them."""
+    """Number of the first step with these settings."""
     why: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
-    """What was changed, and what that is expected to bring."""
+    """What was changed, and what the change is expected to bring."""
 
 
 class Alarm(ApiModel):
-    """A symptom of a job that runs but does not learn, listed for as long as it lasts."""
+    """Symptom of a job that runs but does not learn, listed for as long as it lasts."""
 
     reason: str = Field(min_length=1, max_length=128)
-    """LogProbMismatch, RewardsTimeOut, RewardsFault, RewardsAllZero, RewardsAllEqual, GradientZero, ResponsesAllCut,
-    HeldOutRewardFell."""
+    """Kind of the alarm: LogProbMismatch, RewardsTimeOut, RewardsFault, RewardsAllZero, RewardsAllEqual, GradientZero,
+    ResponsesAllCut or HeldOutRewardFell."""
     message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
-    """What is seen, the likely cause, and what to do."""
+    """What was seen, the likely cause, and what to do."""
     step: int = Field(ge=0)
-    """Step at which it was raised."""
+    """Step at which the alarm was raised."""
 
 
 class RuntimeStatus(ApiModel):
-    """What the coordinator reports: figures at most once per second, what the operator acts on at once."""
+    """What the coordinator reports: progress, figures of the last step, alarms and rounds. Figures are reported at most
+    once per second, and what the operator acts on at once."""
 
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Attempt that reports."""
+    """Number of the attempt whose coordinator reports."""
     step: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Steps done; more than `steps` if deferred draws took further steps at the end (`rollout.onFinish`)."""
+    """Number of steps done. It exceeds `steps` if deferred prompts take further steps at the end (`rollout.onFinish`).
+    """
     steps: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Steps that the spec asks for (`algorithm.steps`)."""
+    """Number of steps that the spec asks for (`algorithm.steps`)."""
     round: RoundStatus | None = None
-    """The current round."""
+    """The round that runs now."""
     recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=MAX_REPORTED)
-    """The newest finished rounds, oldest first: an operator that was away catches up."""
+    """Newest finished rounds, oldest first, so that an operator that was away sees them, too."""
     notices: list[Notice] = Field(default_factory=list, max_length=MAX_REPORTED)
-    """The newest notices of this attempt, oldest first: an operator that was away catches up."""
+    """Newest notices of this attempt, oldest first, so that an operator that was away sees them, too."""
     alarms: list[Alarm] = Field(default_factory=list, max_length=MAX_REPORTED)
-    """Symptoms of a job that does not learn, oldest first."""
+    """Symptoms of a job that runs but does not learn, oldest first."""
     applied_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Newest assignment that was carried out."""
+    """Number of the newest assignment that was carried out."""
     size: JobSize | None = None
-    """Size that the job runs with; unset: all worker pods."""
+    """Number of worker pods that the job uses. Unset: all of them."""
     sharing: RuntimeSharing | None = None
-    """Turns on the GPUs, if the job shares them."""
+    """Turns of the job on the GPUs that it shares with other jobs."""
     rejected_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Newest assignment that came too late or was impossible."""
+    """Number of the newest assignment that came too late or was impossible."""
     rejected_reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)
     """Why that assignment was rejected."""
     refused_tp_size: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Tensor-parallel size that the engines refused, if that was the reason; 0: there was another reason."""
+    """Tensor-parallel size that the engines refused, if that is why the assignment was rejected. 0: it had another
+    reason."""
     trainer_pods: list[Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=list, max_length=4_096)
-    """Worker pods that train while the others sample."""
+    """Indices of the worker pods that train while the others sample."""
     tp_size: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Tensor-parallel size of the engines; 0: there are none yet."""
+    """Tensor-parallel size of the engines. 0: there are no engines yet."""
     tp_sizes: list[Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=list, max_length=16)
-    """Sizes that suit the model and the pods."""
+    """Tensor-parallel sizes that fit the model and the pods."""
     repurposing: dict[RoundKind, RepurposingBenefit] = Field(default_factory=dict)
-    """Expected benefit at the newest milestone of each kind of round, with `spec.rollout.repurposing.trigger` Adaptive.
-    Empty until the first step is done."""
+    """Expected benefit of repurposing pods at the newest milestone of each kind of round, with
+    `spec.rollout.repurposing.trigger` Adaptive. Empty until the first step is done."""
     auto: ChosenFactors | None = None
-    """Factors of strategy Auto, from the first round on."""
+    """Settings that strategy Auto has chosen, from the first round on."""
     rollout_times: RolloutTimes | None = None
-    """Times for the parallelism planner, if the job has a profile."""
+    """Times of a rollout by tensor-parallel size, for the parallelism planner, if the job has a profile."""
     reward: float | None = None
-    """Mean training reward of the last step."""
+    """Mean reward of the responses that the last step trained on."""
     held_out: HeldOutReward = Field(default_factory=HeldOutReward)
-    """Held-out reward."""
+    """Mean reward on held-out prompts before the training and now."""
     response_tokens: ResponseTokens = Field(default_factory=ResponseTokens)
-    """Response lengths of the last step."""
+    """Lengths of the responses that the last step trained on, in tokens."""
     tokens_per_s: float = Field(default=0.0, alias="tokensPerSecond")
-    """Response tokens trained on per second of the last step."""
+    """Response tokens that the last step trained on, per second of the step."""
     step_s: _Seconds = Field(default=0.0, alias="stepSeconds")
     """Seconds that the last step took."""
     bubble_share: float = Field(default=0.0, ge=0, le=1)
     """Share of engine time in which engines were idle during the last rollout."""
     draws: DrawCounts = Field(default_factory=DrawCounts)
-    """Outcomes of the draws so far."""
+    """What has become of the draws (one draw is one use of a prompt) so far."""
     short: KindCount = Field(default_factory=KindCount)
-    """Short rounds so far."""
+    """Totals over the short rounds so far."""
     long: KindCount = Field(default_factory=KindCount)
-    """Long rounds so far."""
+    """Totals over the long rounds so far."""
     full: KindCount = Field(default_factory=KindCount)
-    """Rounds so far of policies without short rounds."""
+    """Totals over the rounds so far of strategies without short rounds."""
     prompts: PromptCounts | None = None
-    """How the prompts are used, unless the data is built in."""
+    """How the prompts of the data are used. Unset with a built-in task."""
     warm_start: WarmStart | None = None
-    """The warm start, if the job asks for one."""
+    """Supervised warm start of the built-in model, if the job asks for one."""
     rewards: RewardLoad | None = None
-    """How rewards keep up, if `reward.maxPods` lets the operator add pods; reported after a change, at most every 2 s.
-    """
+    """How busy the reward workers are, if `reward.maxPods` lets the operator add pods. Reported after a change, at most
+    every 2 s."""
     reward_workers: RewardSurroundings | None = None
     """Sandbox layers and GPU sharing that reward workers found when they started."""
     checkpoint_step: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Step of the newest checkpoint."""
     final_model: str | None = Field(default=None, max_length=4096)
-    """Path of the final model in the storage."""
+    """Path of the final model in the storage of the job."""
     activity: RuntimeActivity | None = None
     """What the coordinator does now."""
     activity_s: dict[RuntimeActivity, _Seconds] = Field(default_factory=dict, alias="activitySeconds")
-    """Seconds that the coordinator has spent in this attempt on each activity, without the time on the current one."""
+    """Seconds that the coordinator has spent on each activity in this attempt, without the current one."""
     progress: Progress | None = None
-    """Progress of `activity`, if it is known; that of a rollout is in `round`."""
+    """Progress of `activity`, if it is known. The progress of a rollout is in `round`."""

@@ -27,13 +27,15 @@ class Topology(ApiModel):
     """Where the worker and trainer pods of a job are in relation to one another."""
 
     mode: TopologyMode = TopologyMode.TOGETHER
-    """Together: on nodes with the same value of the label. Spread: evenly over the values of the label."""
+    """Whether the pods are close to one another. Together: on nodes with the same value of the label `key`. Spread:
+    evenly over the values of the label."""
     key: str = Field(
         max_length=316, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
     )
-    """Node label, such as topology.kubernetes.io/zone, kubernetes.io/hostname, or one for racks."""
+    """Label of nodes, such as topology.kubernetes.io/zone, kubernetes.io/hostname, or one for racks."""
     required: bool = False
-    """True: pods that cannot have such a node wait. False: the scheduler prefers such nodes."""
+    """Whether the pods wait for such nodes. True: pods that cannot have one wait. False: the scheduler prefers such
+    nodes."""
 
 
 _RULES: "tuple[Rule[Scheduling], ...]" = (
@@ -53,20 +55,22 @@ _RULES: "tuple[Rule[Scheduling], ...]" = (
 
 
 class Scheduling(ApiModel, rules=_RULES):
-    """How the scheduler of the cluster treats the pods of a job."""
+    """Whether the pods of the job start together, and where their nodes are."""
 
     pod_group: PodGroupKind | None = None
-    """Start all pods but the coordinator together or not at all (gang scheduling), by a PodGroup of Volcano, of
-    scheduler-plugins (coscheduling), or of Kubernetes itself (1.36, feature GangScheduling). Unset: no PodGroup."""
+    """Kind of PodGroup by which all pods but the coordinator start together or not at all (gang scheduling). Volcano:
+    that of Volcano. SchedulerPlugins: that of scheduler-plugins (coscheduling). Kubernetes: that of Kubernetes 1.36
+    with the feature GangScheduling. Unset: there is no PodGroup."""
     queue: str | None = Field(default=None, min_length=1, max_length=253)
-    """Queue of Volcano; unset: Volcano's default."""
+    """Queue of Volcano for the PodGroup. Unset: the default queue of Volcano."""
     scheduler_name: str | None = Field(default=None, min_length=1, max_length=253)
-    """Scheduler of the pods in the PodGroup; unset: `volcano` with Volcano, else that of the pod template."""
+    """Scheduler of the pods in the PodGroup. Unset: `volcano` with Volcano, otherwise the scheduler of the pod
+    template."""
     topology: Topology | None = None
-    """Where worker and trainer pods are in relation to one another; unset: anywhere. An engine, and a trainer replica,
-    always lies inside one pod."""
+    """Where worker and trainer pods are in relation to one another. An engine or a trainer replica always runs inside
+    one pod. Unset: they may run on any nodes."""
     pack_nodes: bool = False
-    """True: worker and trainer pods prefer nodes with pods of other RLJobs, so that whole nodes stay free."""
+    """Whether worker and trainer pods prefer nodes with pods of other RLJobs, so that whole nodes stay free."""
 
     @property
     def group_scheduler(self) -> str | None:

@@ -6,9 +6,9 @@ from longshore.api.base import ApiModel
 
 
 class SecretKey(ApiModel):
-    """A key of a Secret in the namespace of the job."""
+    """Key of a Secret in the namespace of the job."""
 
     name: str = Field(min_length=1, max_length=253)
-    """Secret."""
+    """Name of the Secret."""
     key: str = Field(default="token", min_length=1, max_length=253)
-    """Key in it."""
+    """Key in the Secret."""

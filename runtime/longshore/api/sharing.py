@@ -22,46 +22,46 @@ _Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT)]
 
 
 class Sharing(ApiModel):
-    """The sharing group of a job: its members take turns on the GPUs of their workers."""
+    """Group of jobs that take turns on the GPUs of their workers."""
 
     group: str = Field(min_length=1, max_length=40, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
-    """Name of the group. Its members are the jobs of the namespace that name it."""
+    """Name of the group. Its members are the jobs of the namespace that have the same name here."""
     max_slowdown: float = Field(default=1.5, ge=1, le=100)
-    """How many times as long the mean step may become, compared with one that waits for no other job. A job that would
-    take a member past its limit waits in the phase Queued."""
+    """Largest mean time of a step, as a multiple of the time without waiting for other jobs. A job that would slow a
+    member beyond its limit waits in the phase Queued."""
     turn_limit_s: int = Field(default=3600, ge=1, le=2**31 - 1, alias="turnLimitSeconds")
-    """How long the job may keep the GPUs when another job waits for them. After that, its pods are deleted and its next
-    attempt continues from the newest checkpoint."""
+    """Seconds for which the job may keep the GPUs while another job waits for them. After that its pods are deleted,
+    and its next attempt continues from the newest checkpoint."""
 
 
 class SharingStatus(ApiModel):
-    """What the operator says of the job's turns."""
+    """Turns that the operator has given the job on the GPUs that it shares."""
 
     attempt: int = Field(ge=1, le=MAX_COUNT)
-    """Attempt that the turns are of."""
+    """Number of the attempt that the turns belong to."""
     granted: _Count = 0
-    """Turns that it got: the job uses the GPUs while this exceeds `runtime.sharing.returned`."""
+    """Number of turns that the job got. It uses the GPUs while this exceeds `runtime.sharing.returned`."""
     recalled: _Count = 0
-    """Turns that it has to return as soon as it does not need the GPUs."""
+    """Number of turns that the job has to return as soon as it does not need the GPUs."""
 
 
 class RuntimeSharing(ApiModel):
-    """What the coordinator says of the job's turns, and what it has measured."""
+    """Turns that the coordinator asked for and returned, and what it has measured of them."""
 
     asked: _Count = 0
-    """Turns that it asked for."""
+    """Number of turns that the coordinator asked for."""
     returned: _Count = 0
-    """Turns that it returned: engines and trainers slept."""
+    """Number of turns that the coordinator returned, after engines and trainers were asleep."""
     num_steps: _Count = 0
-    """Steps that were measured; the first one of an attempt, which includes the start, is not."""
+    """Number of steps that were measured. The first step of an attempt, which includes the start, is not."""
     step_s: _Seconds = Field(default=0.0, alias="stepSeconds")
-    """Mean time of a step without waits for other jobs."""
+    """Mean seconds of a step, without waiting for other jobs."""
     turn_s: _Seconds = Field(default=0.0, alias="turnSeconds")
-    """Longest time within a step in which the job needed the GPUs."""
+    """Largest number of seconds within a step in which the job needed the GPUs."""
     wait_s: _Seconds = Field(default=0.0, alias="waitSeconds")
-    """Mean wait for other jobs in a step."""
+    """Mean seconds for which a step waits for other jobs."""
     switch_s: _Seconds = Field(default=0.0, alias="switchSeconds")
-    """Longest time from the end of the need for the GPUs until a recalled turn was returned."""
+    """Largest number of seconds between the end of the need for the GPUs and the return of a recalled turn."""
 
     @property
     def slowdown(self) -> float:

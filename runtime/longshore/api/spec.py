@@ -259,63 +259,69 @@ class ManagedBy(StrEnum):
 
 
 class RLJobSpec(ApiModel, rules=_RULES):
-    """A reinforcement-learning run."""
+    """What the job trains, on which prompts and rewards, with which pods, and where its files are."""
 
     model: Model = Field(json_schema_extra=IMMUTABLE)
-    """The model to train."""
+    """Model to train: a Hugging Face checkpoint in the storage of the job or on the Hub, or a tiny built-in model."""
     data: Data = Field(json_schema_extra=IMMUTABLE)
-    """Prompts to train on."""
+    """Prompts to train on and to evaluate with: one data set in the storage of the job or on the Hub, several of them,
+    or a built-in task."""
     hub: Hub = Field(default_factory=Hub)
-    """Where `model.hub` and `data.hub` are downloaded from."""
+    """Hugging Face Hub, or a mirror of it, from which `model.hub` and `data.hub` are downloaded."""
     algorithm: Algorithm
-    """Objective and batch."""
+    """Objective of the training, number of steps, size of a batch, and settings of the optimizer."""
     rollout: Rollout = Field(default_factory=Rollout)
-    """How responses are sampled."""
+    """How responses are sampled: the strategy for long responses, and the inference engines."""
     reward: Reward = Field(default_factory=Reward)
-    """How responses are scored."""
+    """How and where responses are scored."""
     trainer: TrainerSettings = Field(default_factory=TrainerSettings)
-    """How weights are updated."""
+    """Training library, how it splits the model over GPUs, and how much it computes at once."""
     evaluation: Evaluation = Field(default_factory=Evaluation)
-    """Scoring of held-out prompts."""
+    """When held-out prompts are scored, and how their responses are sampled."""
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
-    """When state is saved."""
+    """How often checkpoints are written, and how many are kept."""
     storage: Storage = Field(json_schema_extra=IMMUTABLE)
-    """Volume with model, data and output."""
+    """Volume that every pod of the job mounts, with the model, the data and the output of the job."""
     records: Records = Field(default_factory=Records)
-    """What is kept of every round."""
+    """How many responses and round timelines are kept as files in the output of the job."""
     tracking: Tracking = Field(default_factory=Tracking)
-    """Services that get metrics and traces, in addition to the storage."""
+    """Trackers that get the metrics and traces of the job, such as TensorBoard, Weights & Biases and MLflow."""
     workers: ElasticWorkers = Field(default_factory=ElasticWorkers)
-    """GPU pods; with placement Colocated they sample and train, with Disaggregated they sample."""
+    """GPU pods of the job: their number, GPUs and resources. With placement Colocated they sample and train; with
+    Disaggregated they only sample."""
     placement: Placement = Placement.COLOCATED
-    """Colocated: engines and trainers share the workers. Disaggregated: trainers have their own pods."""
+    """Which pods run the trainers. Colocated: the workers, where engines and trainers share the GPUs. Disaggregated:
+    the pods of `trainerWorkers`."""
     trainer_workers: Workers | None = None
-    """GPU pods of the trainer, with placement Disaggregated."""
+    """GPU pods that run the trainers with placement Disaggregated: their number, GPUs and resources."""
     profiling: Profiling = Profiling.OFF
-    """First: before training, measure throughputs on the job's own pods and write them to `profile.json` in its output,
-    for `longshore simulate --profile`. Only: measure and end."""
+    """Whether the job measures the throughput of its own pods. Off: it does not. First: it measures before it trains,
+    and writes `profile.json` into its output, for `longshore simulate --profile`. Only: it measures and ends."""
     coordinator: PodOptions = Field(default_factory=PodOptions)
-    """The pod with the Ray head and the training loop."""
+    """Resources and placement of the coordinator pod, which runs the training loop and the head of the Ray cluster."""
     scheduling: Scheduling = Field(default_factory=Scheduling)
-    """Which pods start together, and where their nodes are."""
+    """Whether the pods of the job start together, and where their nodes are."""
     managed_by: ManagedBy | None = None
-    """Who carries the job out: longshore.dev/operator, also if unset, or kueue.x-k8s.io/multikueue. The job then waits
-    in a queue of Kueue here, runs in the cluster that MultiKueue chooses, and has its status from there."""
+    """Who runs the job: longshore.dev/operator, or kueue.x-k8s.io/multikueue. With MultiKueue, the job waits in a queue
+    of Kueue here, runs in the cluster that MultiKueue chooses, and gets its status from there. Unset:
+    longshore.dev/operator."""
     sharing: Sharing | None = None
-    """Other jobs with which the job takes turns on the GPUs of its workers; unset: none."""
+    """Group of jobs that take turns on the GPUs of their workers. Unset: the job has its GPUs to itself."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
-    """Runtime image; unset: the one that the operator was installed with."""
+    """Image of all pods of the job. Unset: the runtime image that the operator was installed with."""
     suspend: bool = False
-    """True: stop all pods and keep the state. Back to false: resume from the newest checkpoint."""
+    """Whether the job is suspended. True: its pods are stopped, and its state is kept. When it is false again, the job
+    resumes from its newest checkpoint."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """Seconds after its end at which the job is deleted; unset: never."""
+    """Seconds after its end at which the job is deleted. Unset: it is never deleted."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    """Seconds of activity after which the job fails; unset: no limit."""
+    """Seconds of activity after which the job fails. Unset: there is no limit."""
     backoff_limit: int = Field(default=6, ge=0, le=1_000)
-    """Failures without a newer checkpoint in between after which the job fails; lost nodes and evictions are not
-    counted, unless a pod is evicted because it exceeds its own limit."""
+    """Number of failures, without a newer checkpoint in between, after which the job fails. Lost nodes and evictions
+    are not counted, unless a pod is evicted because it exceeds its own limit."""
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
-    """Running: finished pods stay for their logs; All: every pod is deleted."""
+    """Which pods are deleted when the job ends. Running: those that still run; finished pods stay for their logs. All:
+    every pod."""
 
     @model_validator(mode="before")
     @classmethod

@@ -58,29 +58,29 @@ class ConditionStatus(StrEnum):
 
 
 class Condition(ApiModel):
-    """A condition with a reason for programs and a message for people."""
+    """Condition of the job, with a reason for programs and a message for people."""
 
     type: str = Field(max_length=316)
-    """Type of the condition."""
+    """Type of the condition, such as Ready or Failed."""
     status: ConditionStatus
-    """True, False or Unknown."""
+    """Whether the condition holds."""
     reason: str = Field(min_length=1, max_length=1024)
-    """One CamelCase word."""
+    """Why the condition has its status, as one CamelCase word."""
     message: str = Field(default="", max_length=32_768)
-    """One sentence."""
+    """Why the condition has its status, in one sentence for people."""
     last_transition_time: str = Field(json_schema_extra={"format": "date-time"})
-    """When the status last changed."""
+    """Time at which the status of the condition last changed."""
     observed_generation: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Generation of the spec that the condition describes."""
 
 
 class Baseline(ApiModel):
-    """What GPU pods do unless an overlay says otherwise: all of them sample."""
+    """What GPU pods do unless the overlay of an assignment says otherwise: all of them sample."""
 
     tp_size: int = Field(default=1, ge=1, le=MAX_COUNT)
     """Tensor-parallel size of the engines."""
     tp_sizes: dict[RoundKind, Annotated[int, Field(ge=1, le=MAX_COUNT)]] = Field(default_factory=dict)
-    """Sizes of kinds of round that have their own."""
+    """Tensor-parallel sizes of the engines in kinds of round that have their own."""
 
     def tp_size_of(self, kind: RoundKind) -> int:
         """Tensor-parallel size of the engines in a round of this kind."""
@@ -88,81 +88,83 @@ class Baseline(ApiModel):
 
 
 class Overlay(ApiModel):
-    """What differs from the baseline for the rest of one round; it ends with the round."""
+    """What differs from the baseline for the rest of one round. It ends with the round."""
 
     round: int = Field(ge=1, le=MAX_COUNT)
-    """Number of the round."""
+    """Number of the round that the overlay is for."""
     attempt: int = Field(ge=1, le=MAX_COUNT)
-    """Attempt that runs the round."""
+    """Number of the attempt that runs the round."""
     trainer_pods: list[int] = Field(min_length=1, max_length=4_096)
-    """Worker pods that train instead of sampling."""
+    """Indices of the worker pods that train instead of sampling."""
 
 
 class Assignment(ApiModel):
-    """What the operator asks of the GPU pods, written at once."""
+    """What the operator asks the GPU pods to do."""
 
     epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Number of the assignment; grows with each one."""
+    """Number of the assignment, which grows with each one."""
     baseline: Baseline = Field(default_factory=Baseline)
-    """Valid until the next epoch."""
+    """What GPU pods do until the next assignment."""
     overlay: Overlay | None = None
-    """Valid for its round and attempt only."""
+    """What some pods do instead for the rest of one round."""
     size: JobSize | None = None
-    """From the next step on; unset: all worker pods."""
+    """Number of worker pods from the next step on. Unset: all of them."""
     reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)
     """Why the assignment was made."""
 
 
 class PlannerStatus(ApiModel):
-    """What the operator remembers to choose tensor-parallel sizes, where `engine.parallelism` is Adaptive."""
+    """What the operator remembers to choose tensor-parallel sizes, if `rollout.engine.parallelism` is Adaptive."""
 
     round: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Newest round that it has considered."""
+    """Number of the newest round that the planner has considered."""
     state: Freeform = Field(default_factory=dict)
-    """History of the planner."""
+    """State of the planner: what it has learned from earlier rounds."""
 
 
 class PodCounts(ApiModel):
-    """Pods of a component."""
+    """Number of pods of a component."""
 
     desired: int = 0
-    """Pods that should run."""
+    """Number of pods that should run."""
     ready: int = 0
-    """Pods that are ready."""
+    """Number of pods that are ready."""
 
 
 class RewardPodCounts(PodCounts):
-    """Reward pods, and what the operator remembers to size them between `reward.pods` and `reward.maxPods`."""
+    """Number of reward pods, and what the operator needs to change it between `reward.pods` and `reward.maxPods`."""
 
     changed_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """When `desired` last changed."""
+    """Time at which `desired` last changed."""
     calm_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """Since when fewer pods would be enough."""
+    """Time since which fewer pods would be enough."""
     peak: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Largest `desired` since `peakSince`. After a while, Kueue gets the quota of further pods back."""
+    """Largest `desired` since `peakSince`. If it stays smaller for a while, Kueue gets the quota of the other pods
+    back."""
     peak_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """Since when `peak` counts; unset: Kueue has admitted no reward pods."""
+    """Time since which `peak` is counted. Unset: Kueue has admitted no reward pods."""
     peak_step: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Steps that were done by then."""
+    """Number of steps that were done at `peakSince`."""
     addresses: list[str] = Field(default_factory=list)
-    """IP addresses of the attempt's reward pods, by index; empty where there is none. The coordinator uses them."""
+    """IP addresses of the reward pods of the attempt, by index, for the coordinator. An empty address: there is no pod
+    with this index."""
 
 
 class AdmissionStatus(ApiModel):
-    """Admission of a job by the operator or Kueue; recorded here because the operator may restart."""
+    """Admission of the job by the operator or by Kueue."""
 
     admitted: bool = False
-    """The job may have pods."""
+    """Whether the job may have pods."""
     gpus: dict[str, Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=dict, max_length=64)
-    """GPUs by resource that the job holds, from its admission until its pods are gone."""
+    """Number of GPUs that the job holds from its admission until its pods are deleted, by resource."""
     position: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Place in the operator's queue, from 1; 0: the job does not wait there."""
+    """Place of the job in the queue of the operator, from 1. 0: the job does not wait there."""
     workers: int | None = Field(default=None, ge=1, le=MAX_COUNT)
-    """Worker pods that an elastic job may have."""
+    """Number of worker pods that an elastic job may have."""
     shrinking_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """Since when the job is asked to give GPUs back."""
+    """Time since which the job is asked to give GPUs back."""
     queue: str = Field(default="", max_length=253)
-    """LocalQueue of Kueue through which the job was admitted; empty: admitted by the operator."""
+    """LocalQueue of Kueue through which the job was admitted. Empty: the operator admitted it."""
 
 
 class AttemptSettings(ApiModel):
@@ -173,78 +175,83 @@ class AttemptSettings(ApiModel):
     fingerprint: str = Field(default="", max_length=64)
     """Fingerprint of the settings of that generation, as the operator reads them now."""
     image: str = Field(default="", max_length=512)
-    """Runtime image of all pods of the attempt."""
+    """Image of all pods of the attempt."""
 
 
 class GpuCounts(ApiModel):
-    """GPUs that the job holds, by what they do."""
+    """Number of GPUs that the job holds, by what they do."""
 
     rollout: int = 0
-    """In pods whose role is rollout."""
+    """Number of GPUs in pods that sample."""
     trainer: int = 0
-    """In pods whose role is trainer."""
+    """Number of GPUs in pods that train."""
     judge: int = 0
-    """In pods that serve judges."""
+    """Number of GPUs in pods that serve judges."""
 
 
 class RLJobStatus(ApiModel):
-    """Present state of a job."""
+    """What the job does now and what it has done so far, as the operator and the coordinator report it."""
 
     phase: Phase | None = None
-    """Queued, Pending, Starting, Running, Restarting, Suspended, Succeeded or Failed."""
+    """State of the job in one word."""
     observed_generation: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Generation of the spec that this status describes."""
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Coordinator starts so far; everything runs for the current attempt."""
+    """Number of the current attempt: how often the coordinator has been started. 0: not yet."""
     failures: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Failures that count towards backoffLimit; after a newer checkpoint, the next one counts as the first."""
+    """Number of failures that count towards backoffLimit. After a newer checkpoint, the next failure counts as the
+    first."""
     interruptions: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Times in a row that something outside ended the coordinator and no newer checkpoint was written in between."""
+    """Number of times in a row that something outside the job ended the coordinator before it wrote a newer checkpoint.
+    """
     counted_at_step: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Newest checkpoint when a failure or interruption was last counted; both counts begin again after a newer one."""
+    """Step of the newest checkpoint when a failure or interruption was last counted. Both counts begin again after a
+    newer checkpoint."""
     crash_nodes: list[Annotated[str, Field(max_length=253, pattern=_NODE_NAME)]] = Field(
         default_factory=list, max_length=MAX_CRASH_NODES
     )
-    """Nodes of the last pods that crashed, the newest last; new pods prefer other nodes."""
+    """Nodes of the last pods that crashed, the newest last. New pods prefer other nodes."""
     out_of_memory_step: int | None = Field(default=None, ge=0, le=MAX_COUNT)
-    """Step at which a pod was last killed for using more memory than its limit; a second time ends the job."""
+    """Step at which a pod was last killed for using more memory than its limit. A second time at one step ends the
+    job."""
     start_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """When the job became active, for the first time or after a suspension."""
+    """Time at which the job became active, for the first time or after a suspension."""
     restart_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """Earliest start of the next attempt, while the job backs off."""
+    """Earliest time at which the next attempt starts, while the job backs off."""
     completion_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
-    """When the job ended."""
+    """Time at which the job ended."""
     conditions: list[Condition] = Field(
         default_factory=list,
         max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Admitted, Scheduled, Ready, Suspended, Resizing, Sharing, Repurposed, RepurposeUnavailable, RegroupUnavailable,
-    TrainingAlarm, Complete, Failed, StatusUnreadable."""
+    """Conditions of the job: Admitted, Scheduled, Ready, Suspended, Resizing, Sharing, Repurposed,
+    RepurposeUnavailable, RegroupUnavailable, TrainingAlarm, Complete, Failed and StatusUnreadable."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
-    """The coordinator pod."""
+    """Number of coordinator pods that should run and that are ready."""
     workers: PodCounts = Field(default_factory=PodCounts)
-    """GPU worker pods."""
+    """Number of worker pods that should run and that are ready."""
     trainers: PodCounts = Field(default_factory=PodCounts)
-    """GPU pods that only train."""
+    """Number of trainer pods (placement Disaggregated) that should run and that are ready."""
     rewards: RewardPodCounts = Field(default_factory=RewardPodCounts)
-    """Reward pods."""
+    """Number of reward pods that should run and that are ready, and what the operator needs to change it."""
     judges: PodCounts = Field(default_factory=PodCounts)
-    """Pods that serve judges (placement Pool)."""
+    """Number of judge pods (judges with placement Pool) that should run and that are ready."""
     gpus: GpuCounts = Field(default_factory=GpuCounts)
-    """GPUs by role."""
+    """Number of GPUs that the job holds, by what they do."""
     admission: AdmissionStatus | None = None
-    """Admission of the job, if jobs have to be admitted."""
+    """Whether the job may have pods, and the GPUs that it holds, if jobs have to be admitted."""
     settings: AttemptSettings | None = None
     """Settings that the attempt was started with."""
     assignment: Assignment = Field(default_factory=Assignment)
-    """What the GPU pods are asked to do."""
+    """What the operator asks the GPU pods to do."""
     sharing: SharingStatus | None = None
-    """Turns of the job on GPUs that it shares, while it is a member of a sharing group."""
+    """Turns that the operator has given the job on the GPUs that it shares, while it is a member of a sharing group."""
     planner: PlannerStatus | None = None
-    """Memory of the parallelism planner, if the job uses one."""
+    """What the operator remembers to choose tensor-parallel sizes, if `rollout.engine.parallelism` is Adaptive."""
     runtime: RuntimeStatus | None = None
-    """What the coordinator reports; only the coordinator writes it."""
+    """What the coordinator reports: progress, figures of the last step, alarms and rounds. Only the coordinator writes
+    it."""
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """Return the condition of this type, if there is one."""

@@ -37,52 +37,56 @@ class Wandb(ApiModel, rules=_WANDB_RULES):
     """Weights & Biases. Its package must be in the image of the coordinator (`longshore[trackers]`)."""
 
     address: HttpAddress | None = None
-    """Your own server; unset: https://api.wandb.ai."""
+    """Address of your own server. Unset: https://api.wandb.ai."""
     entity: str | None = Field(default=None, min_length=1, max_length=128)
-    """User or team; unset: the default of the token."""
+    """User or team that owns the run. Unset: the default of the token."""
     mode: WandbMode = WandbMode.ONLINE
-    """Online: send the run while the job runs. Offline: write it to `wandb/` in the output, for `wandb sync`."""
+    """When the run is sent. Online: while the job runs. Offline: it is written to `wandb/` in the output, for `wandb
+    sync`."""
     token_secret: SecretKey | None = None
-    """API key."""
+    """Secret with the API key."""
 
 
 class Mlflow(ApiModel):
     """MLflow. Its package must be in the image of the coordinator (`longshore[trackers]`)."""
 
     address: HttpAddress
-    """Tracking server."""
+    """Address of the tracking server."""
     user: str | None = Field(default=None, min_length=1, max_length=128)
-    """User name for a server with basic authentication; the token is the password."""
+    """User name for a server with basic authentication; the token is the password. Unset: the token is a bearer token.
+    """
     token_secret: SecretKey | None = None
-    """Bearer token, or password of `user`."""
+    """Secret with the bearer token, or with the password of `user`."""
 
 
 class OpenTelemetry(ApiModel):
-    """A collector of traces by OTLP over HTTP: a span for every step, its phases and its longest responses."""
+    """Collector that gets traces by OTLP over HTTP: a span for every step, its phases and its longest responses."""
 
     endpoint: HttpAddress
     """Base address of the collector, such as http://collector:4318; spans go to its path `/v1/traces`."""
     token_secret: SecretKey | None = None
-    """Bearer token."""
+    """Secret with the bearer token."""
 
 
 class Tracking(ApiModel):
-    """Trackers of a job. A tracker that cannot be reached never stops or slows the training."""
+    """Trackers that get the metrics and traces of the job. A tracker that cannot be reached never stops or slows the
+    training."""
 
     project: str = Field(default="longshore", min_length=1, max_length=128)
-    """Project of Weights & Biases, experiment of MLflow."""
+    """Project of Weights & Biases, and experiment of MLflow."""
     name: str | None = Field(default=None, min_length=1, max_length=128)
-    """Name of the run; unset: that of the job."""
+    """Name of the run in the trackers. Unset: the name of the job."""
     group: str | None = Field(default=None, min_length=1, max_length=128)
-    """Runs of one group are compared with each other."""
+    """Group of the run in Weights & Biases and MLflow; runs of a group are compared with each other. Unset: the run has
+    no group."""
     tensor_board: bool = True
-    """Write files for TensorBoard into `tensorboard/` of the output."""
+    """Whether files for TensorBoard are written into `tensorboard/` of the output."""
     wandb: Wandb | None = None
-    """Weights & Biases; unset: not used."""
+    """Weights & Biases, where metrics are sent. Unset: it is not used."""
     mlflow: Mlflow | None = None
-    """MLflow; unset: not used."""
+    """MLflow, where metrics are sent. Unset: it is not used."""
     open_telemetry: OpenTelemetry | None = None
-    """Traces; unset: none are sent."""
+    """Collector to which traces are sent. Unset: no traces are sent."""
 
     @property
     def secrets(self) -> dict[str, SecretKey]:

@@ -39,38 +39,41 @@ _RULES: "tuple[Rule[TrainerSettings], ...]" = (
 
 
 class TrainerSettings(ApiModel, rules=_RULES):
-    """The trainer: data-parallel replicas on the GPUs of the workers."""
+    """Training library, how it splits the model over GPUs, and how much it computes at once."""
 
     backend: TrainerBackend = TrainerBackend.TORCH
-    """Torch: any Hugging Face causal language model, whole on every GPU or sharded over several. Megatron: Llama, Qwen2
-    and Qwen3 on Megatron-core, split over the GPUs of a replica. Fake: deterministic arithmetic without a model, for
-    tests of the other parts."""
+    """Training library. Torch: PyTorch with any Hugging Face causal language model, whole on every GPU or sharded over
+    several. Megatron: Megatron-core with Llama, Qwen2 and Qwen3, split over the GPUs of a replica. Fake: deterministic
+    arithmetic without a model, for tests of the other parts."""
     fsdp_size: int = Field(default=1, ge=1, le=16)
-    """Torch: GPUs of one pod (processes in pods without GPUs) over which a replica's weights, gradients and optimizer
-    state are sharded; 1: whole on every GPU."""
+    """Number of GPUs of one pod over which the weights, gradients and optimizer state of a replica are sharded, with
+    backend Torch; in pods without GPUs, the number of processes. 1: every GPU holds the whole model."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
-    """Megatron: GPUs over which every layer is split. The product of the three sizes is the number of GPUs of a replica
-    (processes in pods without GPUs), which must fit inside one pod."""
+    """Number of GPUs over which every layer is split, with backend Megatron. The product of tensorParallelSize,
+    pipelineParallelSize and contextParallelSize is the number of GPUs of a replica (of processes in pods without GPUs),
+    which must fit inside one pod."""
     pipeline_parallel_size: int = Field(default=1, ge=1, le=16)
-    """Megatron: stages of consecutive layers, each on separate GPUs."""
+    """Number of stages of consecutive layers, each on separate GPUs, with backend Megatron."""
     context_parallel_size: int = Field(default=1, ge=1, le=16)
-    """Megatron: GPUs over which the tokens of every response are spread."""
+    """Number of GPUs over which the tokens of every response are spread, with backend Megatron."""
     data_parallel_size: int | None = Field(default=None, ge=1, le=65_536)
-    """Replicas; unset: as many as the GPUs of the workers hold (one per pod where pods have none)."""
+    """Number of trainer replicas. Unset: as many as fit the GPUs of the pods that train, or one for each pod without
+    GPUs."""
     max_tokens_per_micro_batch: int | None = Field(default=None, ge=1, le=100_000_000)
-    """Padded tokens of one forward and backward pass; a longer response is taken alone. Unset: 16,384, and fewer where
-    trainers compute on the CPU and the memory of their pod holds no more."""
+    """Largest number of padded tokens of one forward and backward pass. A longer response is computed alone. Unset:
+    16,384, and fewer where trainers compute on the CPU and the memory of their pod holds no more."""
     offload_gradients: bool = False
-    """Keep gradients in the host's memory while they wait for the end of the round."""
+    """Whether gradients are kept in the memory of the host while they wait for the end of the round."""
     offload_reference: bool = False
-    """With a KL penalty: keep the initial weights in the host's memory, and let them replace the trained ones on the
-    GPU while they compute."""
+    """Whether the initial weights, which a KL penalty needs, are kept in the memory of the host. They replace the
+    trained weights on the GPU while they compute."""
     verify_every: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Steps from one check to the next, in which the accumulated gradients are compared with those of one pass over the
-    whole batch. A check costs a second forward and backward pass; unset: never."""
+    """Number of steps from one check of the gradients to the next. A check compares the accumulated gradients with
+    those of one pass over the whole batch, and costs a second forward and backward pass. Unset: gradients are not
+    checked."""
     verify_tolerance: float | None = Field(default=None, gt=0, le=1)
-    """Largest relative difference of a parameter's gradient that counts as rounding; above it, the job fails. Unset:
-    0.02 on GPUs, where layers compute in bfloat16 (which reaches 0.01), and 0.0001 elsewhere (fp32 reaches 0.00001)."""
+    """Largest relative difference of a parameter's gradient that a check allows; above it, the job fails. Unset: 0.02
+    on GPUs, where layers compute in bfloat16 (which reaches 0.01), and 0.0001 elsewhere (fp32 reaches 0.00001)."""
 
     @property
     def ranks_per_replica(self) -> int:
@@ -84,11 +87,13 @@ class TrainerSettings(ApiModel, rules=_RULES):
 
 
 class CheckpointSettings(ApiModel):
-    """When checkpoints are written. Each one is a directory in the storage of the job, published atomically."""
+    """How often checkpoints are written, and how many are kept. Each one is a directory in the storage of the job,
+    published atomically."""
 
     every_steps: int = Field(default=10, ge=1, le=1_000_000)
-    """Most steps from one checkpoint to the next; the last step always writes one."""
+    """Largest number of steps from one checkpoint to the next. The last step always writes one."""
     every_seconds: int = Field(default=600, ge=1, le=31_536_000)
-    """Seconds after which the end of a step writes a checkpoint, although fewer steps were done since the last one."""
+    """Time since the last checkpoint, in seconds, after which the end of a step writes one although fewer than
+    `everySteps` were done."""
     keep: int = Field(default=2, ge=1, le=1_000)
-    """Newest checkpoints that are kept."""
+    """Number of newest checkpoints that are kept."""

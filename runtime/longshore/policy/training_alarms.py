@@ -22,6 +22,9 @@ _PATIENCE_STEPS: Final = {
     AlarmReason.RESPONSES_ALL_CUT: 3,
 }
 """Steps in a row after which an alarm is raised. A small batch may have no reward by chance, but not three times."""
+_SHORT_ROUNDS_PATIENCE_STEPS: Final = {AlarmReason.REWARDS_ALL_ZERO: 12, AlarmReason.REWARDS_ALL_EQUAL: 12}
+"""The same for alarms about rewards, if all steps in a row had short rounds. These train on the prompts whose responses
+end first, which soon are the easy ones, so equal rewards there do not mean that the job learns nothing."""
 _MIN_PROMPTS: Final = 8
 """Fewer held-out prompts say nothing about a difference."""
 _LOW_ERRORS: Final = 1.64
@@ -54,6 +57,8 @@ class StepSignals:
     """Largest absolute advantage."""
     max_grad_norm: float
     """Of the updates of the step."""
+    has_short_round: bool
+    """Whether the round of the step was short, so that its prompts were chosen by length."""
     mismatch: float | None
     """Mean |log-probability of trainer - engine| over the tokens that can be compared; None: there were none."""
 
@@ -113,7 +118,7 @@ def after_step(
     new = []
     for reason in reasons:
         state, lasts = _lengthened(state, reason, has_sign=reason in signs)
-        if lasts >= _PATIENCE_STEPS[reason] and not _is_raised(state, reason):
+        if lasts >= _patience_steps(reason, signals) and not _is_raised(state, reason):
             new.append(RaisedAlarm(reason, _step_message(reason, lasts, signals, limits), step))
     return replace(state, raised=(*state.raised, *new)), tuple(new)
 
@@ -176,6 +181,11 @@ def _signs(signals: StepSignals, limits: AlarmLimits) -> set[AlarmReason]:
     elif signals.max_grad_norm == 0:
         signs.add(AlarmReason.GRADIENT_ZERO)
     return signs
+
+
+def _patience_steps(reason: AlarmReason, signals: StepSignals) -> int:
+    patience = _PATIENCE_STEPS[reason]
+    return _SHORT_ROUNDS_PATIENCE_STEPS.get(reason, patience) if signals.has_short_round else patience
 
 
 def _lengthened(state: AlarmState, reason: AlarmReason, *, has_sign: bool) -> tuple[AlarmState, int]:

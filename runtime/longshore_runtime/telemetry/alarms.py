@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from longshore.api.round_status import RoundKind
 from longshore.policy.training_alarms import (
     AlarmLimits,
     AlarmState,
@@ -74,5 +75,6 @@ def step_signals(result: RoundResult, trained: StepTraining) -> StepSignals:
         max_reward=max(abs(sample.reward) for sample in trained.samples),
         max_advantage=max(abs(sample.advantage) for sample in trained.samples),
         max_grad_norm=max(update.update.grad_norm for update in trained.updates),
+        has_short_round=result.end.kind is RoundKind.SHORT,
         mismatch=trained.mean_mismatch,
     )

@@ -31,6 +31,7 @@ WELL = StepSignals(
     max_reward=1.0,
     max_advantage=1.2,
     max_grad_norm=0.3,
+    has_short_round=False,
     mismatch=0.1,
 )
 """Nearly everything goes wrong, and yet something is learned."""
@@ -65,6 +66,15 @@ def reasons(alarms: Sequence[RaisedAlarm]) -> list[AlarmReason]:
 
 def test_a_job_that_learns_raises_nothing_however_long_it_runs() -> None:
     assert run([WELL] * 50) == (AlarmState(), [])
+
+
+@pytest.mark.parametrize("reason", [AlarmReason.REWARDS_ALL_ZERO, AlarmReason.REWARDS_ALL_EQUAL])
+def test_equal_rewards_raise_no_alarm_before_a_long_round_has_them(reason: AlarmReason) -> None:
+    """Short rounds train on the prompts whose responses end first."""
+    short = replace(SIGNS[reason], has_short_round=True)
+    assert run([short] * 4 + [WELL])[1] == []
+    assert [alarm.step for alarm in run([short] * 4 + [SIGNS[reason]] + [short] * 4)[1]] == [5]
+    assert [alarm.step for alarm in run([short] * 20)[1]] == [12], "long rounds may be rare"
 
 
 @pytest.mark.parametrize("reason", SIGNS)

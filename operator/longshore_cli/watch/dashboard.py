@@ -13,7 +13,7 @@ from longshore.api.runtime_status import KindCount, Progress
 from longshore.api.status import ConditionStatus, Phase, PodCounts
 from longshore_cli import format as fmt
 from longshore_cli.watch import words
-from longshore_cli.watch.history import JobChange, Line, WatchedStep, WatchHistory
+from longshore_cli.watch.history import JobChange, Line, StepProgress, WatchedStep, WatchHistory
 from longshore_client.view import EventView, JobView, assigned, lacking, problems, steps_text
 
 PHASE_STYLES: Final = {
@@ -45,9 +45,11 @@ def dashboard(history: WatchHistory, events: tuple[EventView, ...], now_s: float
     return Panel(body, title=title, title_align="left", border_style=style, padding=(0, 1))
 
 
-def line(item: Line) -> RenderableType:
-    """Return a line for the scrollback."""
+def line(item: Line) -> RenderableType | None:
+    """Return a line for the scrollback; None for what the panel shows."""
     match item:
+        case StepProgress():
+            return None
         case JobChange(text):
             return Text(f"· {text}", style="dim")
         case WatchedStep():

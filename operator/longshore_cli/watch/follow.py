@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
+from typing import Final
 
 from rich.console import Console
 
@@ -20,6 +21,8 @@ from longshore_kube.resources import EVENTS, Json
 
 Item = tuple[str, str, Json]
 """Which watch, what happened, to which object."""
+_TICK_S: Final = 5.0
+"""Seconds without a change after which a watch looks at the clock, for a step whose status stays the same."""
 
 
 def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] = time.monotonic) -> WatchHistory:
@@ -36,6 +39,10 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
             return seen
         screen.job(seen, history.opening(view))
         for source, kind, item in _merged(_watches(kube, job, view)):
+            if source == "tick":
+                seen, lines = history.advance(seen, seen.view, clock())
+                screen.job(seen, lines)
+                continue
             if source in ("event", "claim"):
                 if kind != "DELETED":
                     screen.event(event_view(item))
@@ -68,7 +75,7 @@ def _if_allowed(changes: Iterator[Change]) -> Iterator[Change]:
 
 
 def _merged(watches: Mapping[str, Iterator[Change]]) -> Iterator[Item]:
-    """Yield the changes of several watches in the order of arrival; an error of one ends all."""
+    """Yield changes of several watches in the order of arrival, and ticks between them; an error of one ends all."""
     arrived: queue.SimpleQueue[Item | Exception] = queue.SimpleQueue()
     is_over = threading.Event()
 
@@ -87,7 +94,10 @@ def _merged(watches: Mapping[str, Iterator[Change]]) -> Iterator[Item]:
         threading.Thread(target=pump, args=(source, changes), name=f"watch-{source}", daemon=True).start()
     try:
         while True:
-            item = arrived.get()
+            try:
+                item = arrived.get(timeout=_TICK_S)
+            except queue.Empty:
+                item = ("tick", "", {})
             if isinstance(item, Exception):
                 raise item
             yield item

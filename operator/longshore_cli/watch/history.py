@@ -6,12 +6,24 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from longshore.api.round_status import RoundKind
-from longshore.api.runtime_status import ENDING_ACTIVITIES, Progress, ResponseTokens, RuntimeActivity, RuntimeStatus
+from longshore.api.runtime_status import (
+    ENDING_ACTIVITIES,
+    HeldOutReward,
+    Progress,
+    ResponseTokens,
+    RuntimeActivity,
+    RuntimeStatus,
+)
+from longshore_cli import format as fmt
 from longshore_cli.watch import words
-from longshore_client.view import JobView, lacking
+from longshore_client.view import JobView, lacking, steps_text
 
 PACE_STEPS: Final = 8
 """Number of last steps that determine the pace."""
+_PROGRESS_S: Final = 10.0
+"""Seconds of a step without a line before its progress is reported."""
+_MAX_PROGRESS_S: Final = 60.0
+"""The same in a step that takes many minutes."""
 _QUIET: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES | {RuntimeActivity.CHECKPOINT}
 """Activities that get no line."""
 
@@ -40,7 +52,14 @@ class JobChange:
     text: str
 
 
-Line = WatchedStep | JobChange
+@dataclass(frozen=True)
+class StepProgress:
+    """Progress of a step that has had no line for a while."""
+
+    text: str
+
+
+Line = WatchedStep | JobChange | StepProgress
 
 
 @dataclass(frozen=True)
@@ -56,6 +75,8 @@ class WatchHistory:
     """(steps done, when this was first seen while rounds were running)."""
     since_s: float = 0.0
     """When the present activity was first seen."""
+    line_s: float = 0.0
+    """Time of the last line, or of the begin of the watch."""
     seen_activity_s: Mapping[str, float] = field(default_factory=dict)
     """How long each activity was seen."""
     reported_activity_s: Mapping[int, Mapping[RuntimeActivity, float]] = field(default_factory=dict)
@@ -89,7 +110,7 @@ class WatchHistory:
 
 def begin(view: JobView, now_s: float) -> WatchHistory:
     """Return the first look at a job."""
-    return _remember(WatchHistory(view, now_s, since_s=now_s), view, now_s)
+    return _remember(WatchHistory(view, now_s, since_s=now_s, line_s=now_s), view, now_s)
 
 
 def advance(history: WatchHistory, view: JobView, now_s: float) -> tuple[WatchHistory, tuple[Line, ...]]:
@@ -103,9 +124,45 @@ def advance(history: WatchHistory, view: JobView, now_s: float) -> tuple[WatchHi
         lines += (JobChange(f"continues from step {after.step}"),)
         history = _forget_after(history, after.step)
     elif after.step > before.step:
-        lines = (_step_done(history, view), *lines)  # What follows the step was reported with it.
+        # What follows the step was reported with it.
+        lines = (*_missed_steps(history, view), _step_done(history, view), *lines)
+    lines = (*lines, *_held_out(before.held_out, after.held_out)) or _progress(history, view, now_s)
     since_s = history.since_s if words.activity(view) == doing else now_s
-    return _remember(replace(history, seen_activity_s=seen, since_s=since_s), view, now_s), lines
+    line_s = now_s if lines else history.line_s
+    return _remember(replace(history, seen_activity_s=seen, since_s=since_s, line_s=line_s), view, now_s), lines
+
+
+def _missed_steps(history: WatchHistory, view: JobView) -> tuple[Line, ...]:
+    """Return a line for each step but the last that ended between two reports, which have the figures of one only."""
+    kinds = _kinds(history, view)
+    return tuple(
+        JobChange(f"step {steps_text(step, view.steps)}  {kinds.get(step, '')}  ended between two reports")
+        for step in range(history.view.runtime.step + 1, view.runtime.step)
+    )
+
+
+def _held_out(before: HeldOutReward, after: HeldOutReward) -> tuple[Line, ...]:
+    """Return a line for a new result on held-out prompts."""
+    if after == before or after.before is None:
+        return ()
+    is_first = after.latest in (None, after.before)
+    result = f"{fmt.reward(after.before)} before the first step" if is_first else fmt.change(after.before, after.latest)
+    return (JobChange(f"held-out reward {result}"),)
+
+
+def _progress(history: WatchHistory, view: JobView, now_s: float) -> tuple[Line, ...]:
+    """Return a line for a step that has had none for ten seconds, or for longer in a step of many minutes."""
+    doing, runtime = words.activity(view), view.runtime
+    began_s = history.marks[-1][1] if history.marks else history.since_s
+    quiet_s = min(max(_PROGRESS_S, (now_s - began_s) / 2), _MAX_PROGRESS_S)
+    if doing not in words.IN_EVERY_ROUND or now_s - history.line_s < quiet_s:
+        return ()
+    finished = (
+        f"{runtime.round.kind} round, {fmt.share(runtime.round.fraction_finished)} finished" if runtime.round else ""
+    )
+    amount = words.amount(runtime.progress) if runtime.progress is not None else ""
+    parts = [words.in_words(doing), finished if doing == RuntimeActivity.ROLLOUT else amount]
+    return (StepProgress(f"step {steps_text(runtime.step + 1, view.steps)}  {': '.join(filter(None, parts))}"),)
 
 
 def _with_figures_of(before: JobView, after: JobView) -> JobView:

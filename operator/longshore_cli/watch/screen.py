@@ -52,7 +52,8 @@ class LiveScreen:
     def job(self, history: WatchHistory, lines: tuple[Line, ...]) -> None:
         self._history = history
         for line in lines:
-            self._live.console.print(dashboard.line(line))
+            if (shown := dashboard.line(line)) is not None:
+                self._live.console.print(shown)
 
     def event(self, event: EventView) -> None:
         self._events[event.uid] = event
@@ -64,7 +65,7 @@ class LiveScreen:
 
 
 class PlainScreen:
-    """One line for each finished step, notice and event."""
+    """One line for each finished step, notice and event, and for the progress of long steps."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -2,14 +2,14 @@
 
 from longshore.api.status import Phase
 from longshore_cli import format as fmt
-from longshore_cli.watch.history import JobChange, Line, WatchedStep
+from longshore_cli.watch.history import JobChange, Line, StepProgress, WatchedStep
 from longshore_client.view import EventView, JobView, steps_text, verdict
 
 
 def line_text(line: Line) -> str:
     """Return a finished step or a notice as one line."""
     match line:
-        case JobChange(text):
+        case JobChange(text) | StepProgress(text):
             return text
         case WatchedStep():
             return _step_text(line)

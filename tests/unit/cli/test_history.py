@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from longshore.api.round_status import RoundKind
-from longshore_cli.watch.history import JobChange, Line, WatchedStep, WatchHistory, advance, begin
+from longshore_cli import format as fmt
+from longshore_cli.watch.history import JobChange, Line, StepProgress, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.text import line_text
 from longshore_client.view import job_view
 from tests.unit.cli.samples import at_step, condition, rljob
@@ -44,14 +45,18 @@ def test_the_figures_of_a_step_are_its_own() -> None:
     assert "rollout 6.0s  step 7.5s" in line_text(done)
 
 
-def test_of_steps_that_were_reported_together_the_last_is_shown_without_what_only_all_of_them_have() -> None:
+def test_each_step_has_a_line_and_the_last_of_several_has_the_figures() -> None:
     before = at_step(2, short={"rounds": 2, "rolloutSeconds": 4.0}, long={})
     after = at_step(5, short={"rounds": 4, "rolloutSeconds": 7.0}, long={"rounds": 1, "rolloutSeconds": 6.0})
     rounds = [
         {"number": number, "kind": kind, "preemptions": 0} for number, kind in ((3, "Short"), (4, "Long"), (5, "Long"))
     ]
     _, lines = watched((0, rljob(before)), (12, rljob(after | {"stepSeconds": 7.5, "recentRounds": rounds})))
-    (done,) = lines
+    *missed, done = lines
+    assert [line_text(line) for line in missed] == [
+        "step 3/10  Short  ended between two reports",
+        "step 4/10  Long  ended between two reports",
+    ]
     assert isinstance(done, WatchedStep)
     assert (done.kind, done.rollout_s, done.step_s) == (RoundKind.LONG, None, 7.5)
     assert "Long" in line_text(done) and "step 7.5s" in line_text(done) and "rollout" not in line_text(done)
@@ -207,12 +212,45 @@ def test_a_log_says_why_a_container_waits_but_not_that_pods_start() -> None:
     assert [line_text(line) for line in lines] == ["waits for ImagePullBackOff: demo-reward-0: no such image"]
 
 
-def test_what_every_round_does_is_worth_no_line_however_long_it_takes() -> None:
+def test_a_long_step_reports_its_progress_after_ten_seconds_and_then_less_often() -> None:
     def training(done: int) -> dict[str, Any]:
         return at_step(1, activity="Train", progress={"unit": "Responses", "done": done, "total": 512})
 
-    _, lines = watched(*((1 + done, rljob(training(done))) for done in (0, 200, 400, 512)))
-    assert lines == []
+    rollout = [(second, rljob(at_step(1, "Long", fraction=second / 400))) for second in range(300)]
+    _, lines = watched(*rollout)
+    assert all(isinstance(line, StepProgress) for line in lines)
+    assert [line_text(line) for line in lines[:2]] == [
+        "step 2/10  rollout: Long round, 2.5 % finished",
+        "step 2/10  rollout: Long round, 5.0 % finished",
+    ]
+    assert len(lines) == 7, "once a minute in the end"
+    _, lines = watched((0, rljob(training(0))), (9, rljob(training(90))), (10, rljob(training(100))))
+    assert [line_text(line) for line in lines] == ["step 2/10  training: 100 of 512 responses"]
+
+
+def test_a_step_whose_status_stays_the_same_reports_its_progress_too() -> None:
+    same = rljob(at_step(1, activity="Publish"))
+    _, lines = watched((0, same), (5, same), (10, same))
+    assert [line_text(line) for line in lines] == ["step 2/10  weights to the engines"]
+
+
+def test_short_steps_report_no_progress() -> None:
+    _, lines = watched(*((4.0 * step, rljob(at_step(step))) for step in range(1, 8)))
+    assert all(isinstance(line, WatchedStep) for line in lines)
+
+
+def test_a_result_on_held_out_prompts_has_a_line() -> None:
+    before, latest = {"before": 0.5, "latest": 0.5}, {"before": 0.5, "latest": 0.75}
+    evaluating = at_step(0, activity="Evaluate")
+    _, lines = watched(
+        (0, rljob(evaluating)),
+        (1, rljob(at_step(0, heldOut=before))),
+        (2, rljob(at_step(0, fraction=0.5, heldOut=before))),
+        (3, rljob(at_step(1, heldOut=latest))),
+    )
+    texts = [line_text(line) for line in lines]
+    assert texts[0] == "held-out reward 0.500 before the first step"
+    assert texts[2:] == [f"held-out reward {fmt.change(0.5, 0.75)}"]
 
 
 def test_a_checkpoint_is_worth_a_line_only_where_it_takes_long() -> None:

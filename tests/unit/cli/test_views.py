@@ -12,7 +12,7 @@ from longshore.api.runtime_status import RuntimeActivity
 from longshore_cli import summary
 from longshore_cli.watch import text, words
 from longshore_cli.watch.dashboard import dashboard, line
-from longshore_cli.watch.history import JobChange, WatchedStep, WatchHistory, advance, begin
+from longshore_cli.watch.history import JobChange, StepProgress, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.screen import LiveScreen, PlainScreen, screen_for
 from longshore_client.view import EventView, job_view
 from tests.unit.cli.samples import at_step, condition, rljob
@@ -232,7 +232,7 @@ def test_brackets_in_what_a_coordinator_reports_are_not_markup() -> None:
 
 def done_step() -> WatchedStep:
     _, lines = advance(begin(job_view(rljob(at_step(3))), 0.0), job_view(rljob(REPORT)), 2.0)
-    (done,) = lines
+    (done,) = [line for line in lines if isinstance(line, WatchedStep)]
     assert isinstance(done, WatchedStep)
     return done
 
@@ -279,6 +279,14 @@ def test_a_terminal_gets_the_panel_with_the_lines_above() -> None:
     written(screen, history, [EventView("1", "2026-01-01T10:20:30Z", "Normal", "Started", "attempt 1")])
     last = out.getvalue()
     assert last.index("step  4/10") < last.rindex("RLJob team/demo") < last.rindex("attempt 1")
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_the_progress_of_a_step_is_a_line_in_a_pipe_only(is_terminal: bool) -> None:
+    out, history = io.StringIO(), run_of(at_step(3), REPORT)
+    with screen_for(Console(file=out, force_terminal=is_terminal, width=100), history, lambda: 0.0) as screen:
+        screen.job(history, (StepProgress("step 4/10  rollout: a long time"),))
+    assert ("a long time" in out.getvalue()) is not is_terminal
 
 
 def test_the_ending_says_what_was_learned_or_why_not() -> None:

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,7 +83,9 @@ def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.mo
         found = _compared(plan, kube, document, console, clock)
     _headline(console, 6, "What it has shown")
     console.print(summary.table(seen, found) if console.is_terminal else summary.lines(seen, found))
-    console.print(_next_commands(plan, target, kube, job), highlight=False, soft_wrap=True)
+    kubeconfig = kubeconfig_path(target) if plan.kind is ClusterKind.EMBEDDED else None
+    steps = next_commands(job, kube.namespace, kubeconfig, _programs_off_the_path())
+    console.print(steps, highlight=False, soft_wrap=True)
     held_out = seen.view.runtime.held_out
     learned = fmt.change(held_out.before, held_out.latest)
     console.print(
@@ -149,17 +152,34 @@ def _require_success(kube: Kube, job: str, seen: WatchHistory) -> None:
     )
 
 
-def _next_commands(plan: Quickstart, target: Target, kube: Kube, job: str) -> str:
-    in_namespace = "" if kube.namespace == "default" else f" -n {kube.namespace}"
+def next_commands(job: str, namespace: str, kubeconfig: str | None, programs: Path | None) -> str:
+    """Return what to try after a quickstart.
+
+    Args:
+        job: name of the RLJob.
+        namespace: namespace of the RLJob.
+        kubeconfig: kubeconfig of the embedded cluster; None if another cluster is used.
+        programs: directory of `longshore`, unless it is on the PATH.
+    """
+    within = "" if namespace == "default" else f" -n {namespace}"
     commands = [
-        (f"kubectl get rljobs,pods{in_namespace} -L longshore.dev/role", "what is there"),
-        (f"kubectl describe rljob {job}{in_namespace}", "how it went"),
-        (f"longshore fetch {job}{in_namespace} trained-model", "copy the final model here"),
+        (f"export PATH={programs}:$PATH" if programs else "", "where longshore is"),
+        (f"export KUBECONFIG={kubeconfig}" if kubeconfig else "", ""),
+        (f"longshore ui {job}{within}", "open its page in the browser"),
+        (f"longshore report {job}{within}", f"write its page to {job}.html"),
+        (f"longshore fetch {job}{within} trained-model", "copy the final model here"),
+        (f"kubectl get rljobs,pods{within} -L longshore.dev/role", "list jobs and pods"),
+        (f"kubectl describe rljob {job}{within}", "read its status and events"),
+        ("longshore down" if kubeconfig else "", "stop everything"),
     ]
-    if plan.kind is ClusterKind.EMBEDDED:
-        commands.insert(0, (f"export KUBECONFIG={kubeconfig_path(target)}", ""))
-        commands.append(("make down", "stop everything"))
-    return "\n".join(["", "Look around:", *(_command(*command) for command in commands), ""])
+    return "\n".join(["", "Look around:", *(_command(*command) for command in commands if command[0]), ""])
+
+
+def _programs_off_the_path() -> Path | None:
+    """Return the directory of this installation's `longshore`, unless it is the one on the PATH."""
+    programs = Path(sys.executable).parent
+    found = shutil.which("longshore")
+    return None if found is not None and Path(found).parent == programs else programs
 
 
 def _command(command: str, purpose: str) -> str:

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from tests.browser import Browser, browser
 from tests.page_job import fleet
 
-from longshore_cli.page.server import fleet_page
+from longshore_cli.page.server import Fleet, JobSource, LocalPage
 
 _ASSETS: Final = Path(__file__).parent / "assets"
 _DESK: Final = (1280, 860)
@@ -39,28 +39,36 @@ async def take(page: Browser, report: str, part: str, size: tuple[int, int], *, 
 
 
 async def all_jobs(page: Browser) -> bytes:
-    """A picture of the page of all jobs."""
-    async with TestServer(fleet_page(fleet).application()) as server:
+    """A picture of the page of all jobs; none of their pages is opened."""
+
+    def source(namespace: str, job: str) -> JobSource:
+        raise AssertionError(f"{namespace}/{job} is opened")
+
+    async with TestServer(LocalPage(Fleet(fleet, source)).application()) as server:
         await page.resize(*_DESK, is_dark=False)
         await page.open(str(server.make_url("/")))
         await page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return await page.screenshot()
 
 
-async def pictures(report: str) -> dict[str, bytes]:
-    """By the name of their file; `report`: its address."""
+async def pictures(page: Browser, report: str) -> dict[str, bytes]:
+    """Take all pictures, by the name of their file; `report`: its address."""
+    return {
+        "page-jobs.png": await all_jobs(page),
+        "page-overview.png": await take(page, report, "top", _DESK, is_dark=False),
+        "page-timeline.png": await take(page, report, "timeline", _DESK, is_dark=False),
+        "page-samples.png": await take(page, report, "samples", _DESK, is_dark=True),
+        "page-phone.png": await take(page, report, "timeline", _PHONE, is_dark=True),
+    }
+
+
+async def _all_pictures(report: str) -> dict[str, bytes]:
     async with browser() as page:
-        return {
-            "page-jobs.png": await all_jobs(page),
-            "page-overview.png": await take(page, report, "top", _DESK, is_dark=False),
-            "page-timeline.png": await take(page, report, "timeline", _DESK, is_dark=False),
-            "page-samples.png": await take(page, report, "samples", _DESK, is_dark=True),
-            "page-phone.png": await take(page, report, "timeline", _PHONE, is_dark=True),
-        }
+        return await pictures(page, report)
 
 
 def main(report: Path) -> None:
-    for name, picture in asyncio.run(pictures(report.absolute().as_uri())).items():
+    for name, picture in asyncio.run(_all_pictures(report.absolute().as_uri())).items():
         (_ASSETS / name).write_bytes(picture)
 
 

@@ -33,27 +33,60 @@ _FLAGS: Final = (
 )
 
 
-class Browser:
-    """A page, and everything that it complained about."""
+class Chromium:
+    """A headless Chromium. Starting one costs more than most tests, so tests share it, each with a page of its own."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse, session: str) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
-        self._session = session
-        self._numbers = itertools.count(100)
+        self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self.complaints: list[str] = []
-        """Errors and warnings of the console, exceptions, and what the security policy blocked."""
-        self.requests: list[str] = []
-        """Addresses of everything that was asked for."""
+        self._pages: dict[str, Browser] = {}
 
     async def listen(self) -> None:
-        """Take what the browser says, until it ends."""
+        """Take what the browser sends, until it ends."""
         async for message in self._socket:
             reply = message.json()
             if "id" in reply:
                 self._answers.pop(reply["id"]).set_result(reply)
-            else:
-                self._take(reply["method"], reply["params"])
+            elif (page := self._pages.get(reply.get("sessionId", ""))) is not None:
+                page.take(reply["method"], reply["params"])
+
+    async def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        """Return the answer to a command of the protocol; `session`: to a page instead of the browser."""
+        number = next(self._numbers)
+        self._answers[number] = answer = asyncio.get_running_loop().create_future()
+        command = {"id": number, "method": method, "params": parameters}
+        await self._socket.send_json(command | ({"sessionId": session} if session else {}))
+        reply = await asyncio.wait_for(answer, _TIMEOUT_S)
+        if "error" in reply:
+            raise RuntimeError(f"{method}: {reply['error']}")
+        found: dict[str, Any] = reply["result"]
+        return found
+
+    @asynccontextmanager
+    async def page(self) -> AsyncIterator["Browser"]:
+        """Open an empty page that shares nothing with others; it is closed with the block."""
+        context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        target = (await self.call("Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
+        session = (await self.call("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+        self._pages[session] = page = Browser(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            await page.call(f"{domain}.enable")
+        yield page
+        del self._pages[session]
+        await self.call("Target.disposeBrowserContext", browserContextId=context)
+
+
+class Browser:
+    """A page, and everything that it complained about."""
+
+    def __init__(self, chromium: Chromium, session: str) -> None:
+        self._chromium = chromium
+        self._session = session
+        self.complaints: list[str] = []
+        """Errors and warnings of the console, exceptions, and what the security policy blocked."""
+        self.requests: list[str] = []
+        """Addresses of everything that was asked for."""
 
     async def open(self, address: str) -> None:
         """Load a page and wait until it has shown itself."""
@@ -93,18 +126,11 @@ class Browser:
         return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command of the protocol."""
-        number = next(self._numbers)
-        self._answers[number] = answer = asyncio.get_running_loop().create_future()
-        command = {"id": number, "method": method, "params": parameters, "sessionId": self._session}
-        await self._socket.send_json(command)
-        reply = await asyncio.wait_for(answer, _TIMEOUT_S)
-        if "error" in reply:
-            raise RuntimeError(f"{method}: {reply['error']}")
-        found: dict[str, Any] = reply["result"]
-        return found
+        """Return the answer to a command of the protocol."""
+        return await self._chromium.call(method, self._session, **parameters)
 
-    def _take(self, method: str, params: dict[str, Any]) -> None:
+    def take(self, method: str, params: dict[str, Any]) -> None:
+        """Remember what the page says of itself."""
         match method:
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):
                 self.complaints.append(str([one.get("value") or one.get("description") for one in params["args"]]))
@@ -120,7 +146,14 @@ class Browser:
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    """A browser with one empty page; it ends with the block."""
+    """Start a browser with one empty page; it ends with the block."""
+    async with chromium() as started, started.page() as page:
+        yield page
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Chromium]:
+    """Start a browser; it ends with the block."""
     assert CHROMIUM is not None, "there is no Chromium on this machine"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(
@@ -130,11 +163,9 @@ async def browser() -> AsyncIterator[Browser]:
             async with aiohttp.ClientSession() as client:
                 address = await asyncio.wait_for(_address(process), _TIMEOUT_S)
                 async with client.ws_connect(address, max_msg_size=0) as socket:
-                    page = Browser(socket, await _attached(socket))
-                    listening = asyncio.create_task(page.listen())
-                    for domain in ("Page", "Runtime", "Log", "Network"):
-                        await page.call(f"{domain}.enable")
-                    yield page
+                    started = Chromium(socket)
+                    listening = asyncio.create_task(started.listen())
+                    yield started
                     listening.cancel()
         finally:
             process.terminate()
@@ -150,16 +181,3 @@ async def _address(process: asyncio.subprocess.Process) -> str:
         if "DevTools listening on " in reply[-1]:
             return reply[-1].split("DevTools listening on ")[1].strip()
     raise RuntimeError(f"the browser did not start: {''.join(reply)}")
-
-
-async def _attached(socket: aiohttp.ClientWebSocketResponse) -> str:
-    """A session with the first page."""
-    await socket.send_json({"id": 1, "method": "Target.getTargets"})
-    targets = (await socket.receive_json())["result"]["targetInfos"]
-    page = next(target["targetId"] for target in targets if target["type"] == "page")
-    attach = {"id": 2, "method": "Target.attachToTarget", "params": {"targetId": page, "flatten": True}}
-    await socket.send_json(attach)
-    while True:
-        reply = await socket.receive_json()
-        if reply.get("id") == 2:
-            return str(reply["result"]["sessionId"])

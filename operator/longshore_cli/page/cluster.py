@@ -37,6 +37,7 @@ def cluster_view(job: Json, events: Iterable[Json] | None) -> ClusterView:
     view = job_view(job)
     status = view.status
     return ClusterView(
+        name=view.name,
         phase=view.phase.value,
         is_finished=view.is_finished,
         attempt=status.attempt,

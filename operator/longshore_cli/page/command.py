@@ -9,7 +9,8 @@ from longshore_cli import options
 from longshore_client.target import Target
 
 if TYPE_CHECKING:
-    from longshore_cli.page.server import LocalPage
+    from longshore_cli.page.server import JobSource, LocalPage
+    from longshore_client.kube import Kube
 
 
 def ui(
@@ -21,7 +22,10 @@ def ui(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """Show a job in the browser: curves, timeline of the rounds, samples, events. Without a job: all jobs."""
+    """Show a job in the browser: curves, timeline of the rounds, samples, events; a finished job as a report.
+
+    Without a job, the page lists all jobs and leads to the page of each.
+    """
     import asyncio
     import webbrowser
 
@@ -31,9 +35,7 @@ def ui(
     target = Target(kubeconfig, context, namespace)
     if job is not None and all_namespaces:
         raise CliError("A job is in one namespace.", "Leave out --all-namespaces, or the job.")
-    page, shown = (
-        (_fleet(target, everywhere=all_namespaces), "all jobs") if job is None else (_one_job(target, job), job)
-    )
+    page, shown = _fleet(target, everywhere=all_namespaces) if job is None else _one_job(target, job)
 
     def ready(address: str) -> None:
         typer.echo(f"{address} shows {shown} until you press Ctrl-C.")
@@ -46,33 +48,40 @@ def ui(
         return
 
 
-def _one_job(target: Target, job: str) -> "LocalPage":
-    from longshore.api import contract, names
-    from longshore_cli.errors import CliError
+def _one_job(target: Target, job: str) -> "tuple[LocalPage, str]":
     from longshore_cli.page.cluster import read_cluster
-    from longshore_cli.page.forward import forward
-    from longshore_cli.page.server import job_page
-    from longshore_client.view import job_view
+    from longshore_cli.page.server import LocalPage
 
     kube = target.connect()
-    found = job_view(kube.job(job))
-    if found.is_finished:
-        raise CliError(f"The RLJob {job!r} {found.phase.lower()} already, and its coordinator has ended.",
-                       f"Write its page into a file with `longshore report {job}`.")  # fmt: skip
+    is_finished = read_cluster(kube, job).is_finished  # What prevents it is reported before a browser opens.
+    return LocalPage(_job_source(target, kube, job)), f"the report of {job}" if is_finished else job
+
+
+def _job_source(target: Target, kube: "Kube", job: str) -> "JobSource":
+    from longshore.api import contract, names
+    from longshore_cli.page.cluster import read_cluster
+    from longshore_cli.page.forward import forward
+    from longshore_cli.page.report import report_of
+    from longshore_cli.page.server import JobSource
+
     tunnel = forward(target, kube.namespace, names.coordinator_pod(job), contract.PAGE_PORT)
-    return job_page(lambda: read_cluster(kube, job), tunnel)
+    return JobSource(lambda: read_cluster(kube, job), tunnel, lambda: report_of(kube, job))
 
 
-def _fleet(target: Target, *, everywhere: bool) -> "LocalPage":
+def _fleet(target: Target, *, everywhere: bool) -> "tuple[LocalPage, str]":
     import time
 
     from longshore_cli.page.fleet import JobFleet
-    from longshore_cli.page.server import fleet_page
+    from longshore_cli.page.server import Fleet, LocalPage
 
     kube = target.connect()
     fleet = JobFleet(kube, None if everywhere else kube.namespace, time.time)
-    fleet.view()  # What is in the way is said before a browser opens.
-    return fleet_page(fleet.view)
+    fleet.view()  # What prevents it is reported before a browser opens.
+
+    def source(namespace: str, job: str) -> "JobSource":
+        return _job_source(target, kube.within({"metadata": {"namespace": namespace}}), job)
+
+    return LocalPage(Fleet(fleet.view, source)), "all jobs"
 
 
 def report(

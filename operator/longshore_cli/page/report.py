@@ -17,10 +17,17 @@ _START: Final = b"<!doctype html>"
 
 
 def write_report(kube: Kube, name: str, destination: Path, image: str | None) -> int:
-    """Write the page of a job and return its bytes.
+    """Write the page of a job into a file and return its bytes; raises as `report_of`, without writing a file."""
+    html = report_of(kube, name, image)
+    destination.write_bytes(html)
+    return len(html)
+
+
+def report_of(kube: Kube, name: str, image: str | None = None) -> bytes:
+    """Return the page of a job as an HTML document that needs no server.
 
     Raises:
-        CliError: one sentence on what is in the way; no file is written then.
+        ClientError: no report could be made; in one sentence.
     """
     claim = jobs.claim_of(kube, name, image)
     job = claim.job
@@ -30,8 +37,7 @@ def write_report(kube: Kube, name: str, destination: Path, image: str | None) ->
     html = copy.ask(kube, claim, command, request, "report")
     if not html.startswith(_START):
         raise CliError("The helper pod answers with what is no page.", "Use the runtime image of the job as --image.")
-    destination.write_bytes(html)
-    return len(html)
+    return html
 
 
 def request_line(job: Json, events: list[Json] | None) -> bytes:

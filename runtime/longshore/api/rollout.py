@@ -171,7 +171,7 @@ class AdmissionSettings(ApiModel):
 
 
 class RepurposingSettings(ApiModel):
-    """When pods leave the rollout to train for the rest of a round, with handover Streamed (RollPacker, section 4.4)."""
+    """When pods leave the rollout to train for the rest of a round with handover Streamed (RollPacker, section 4.4)."""
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
     """When pods leave the rollout to train. Adaptive: when 20 % to 50 % of the requests have finished, the running

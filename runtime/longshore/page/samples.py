@@ -1,5 +1,6 @@
 """Convert rows of a step's samples to groups."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,19 +15,59 @@ HEAD_COLUMNS: Final = (
 )  # fmt: skip
 """What a list of groups is made from."""
 
+_BOUNDARY: Final = re.compile(r"\n|<[^<>\s]{1,40}>|\[/?[A-Z_]{2,20}\]")
+"""Ends of lines, and special tokens of chat templates, such as `<|im_start|>` and `[INST]`."""
+
 Row = Mapping[str, Any]
 
 
 def heads(rows: Iterable[Row]) -> tuple[SampleGroup, ...]:
-    """Return the groups of a step without their responses."""
-    return tuple(_group(draw, own, MAX_EXCERPT_CHARACTERS) for draw, own in _by_draw(rows).items())
+    """Return the groups of a step without their responses; their prompts and answers are cut."""
+    return tuple(
+        group.model_copy(
+            update={"prompt": group.prompt[:MAX_EXCERPT_CHARACTERS], "answer": group.answer[:MAX_EXCERPT_CHARACTERS]}
+        )
+        for group in _with_excerpts(_group(draw, own) for draw, own in _by_draw(rows).items())
+    )
 
 
 def groups(rows: Iterable[Row]) -> tuple[SampleGroup, ...]:
     """Return the groups of a step with their responses."""
+    return _with_excerpts(
+        _group(draw, own, tuple(_response(row) for row in own)) for draw, own in _by_draw(rows).items()
+    )
+
+
+def excerpts(prompts: Sequence[str]) -> list[str]:
+    """Return prompts without the begin and the end that all of them share, such as those of a chat template.
+
+    Only whole lines and special tokens are cut off, so that no question loses its first words.
+    """
+    if len(set(prompts)) < 2:
+        return list(prompts)
+    start = max((found.end() for found in _BOUNDARY.finditer(_shared_start(prompts))), default=0)
+    rests = [prompt[start:] for prompt in prompts]
+    shared_end = _shared_start([rest[::-1] for rest in rests])[::-1]
+    boundary = _BOUNDARY.search(shared_end)
+    num_cut = len(shared_end) - boundary.start() if boundary else 0
+    texts = [rest[: len(rest) - num_cut].strip() for rest in rests]
+    return [text or prompt for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def _shared_start(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)
+    num_shared = next(
+        (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first)
+    )
+    return first[:num_shared]
+
+
+def _with_excerpts(found: Iterable[SampleGroup]) -> tuple[SampleGroup, ...]:
+    of_step = list(found)
+    texts = excerpts([group.prompt for group in of_step])
     return tuple(
-        _group(draw, own, MAX_TEXT_CHARACTERS, tuple(_response(row) for row in own))
-        for draw, own in _by_draw(rows).items()
+        group.model_copy(update={"excerpt": text[:MAX_EXCERPT_CHARACTERS]})
+        for group, text in zip(of_step, texts, strict=True)
     )
 
 
@@ -63,15 +104,15 @@ def _by_draw(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _group(draw: str, rows: Sequence[Row], max_prompt: int, responses: tuple[SampleResponse, ...] = ()) -> SampleGroup:
+def _group(draw: str, rows: Sequence[Row], responses: tuple[SampleResponse, ...] = ()) -> SampleGroup:
     first = rows[0]
     return SampleGroup(
         draw=draw,
         prompt_index=first["prompt_index"],
         domain=first["domain"] or "",
         outcome=first["outcome"],
-        prompt=first["prompt"][:max_prompt],
-        answer=(first["answer"] or "")[:max_prompt],
+        prompt=first["prompt"][:MAX_TEXT_CHARACTERS],
+        answer=(first["answer"] or "")[:MAX_TEXT_CHARACTERS],
         tokens=tuple(row["response_tokens"] for row in rows),
         scores=tuple(row["reward"] for row in rows),
         responses=responses,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from longshore.page.view import Lengths, PageInterval, PageLane, PageStay, RoundDigest, RoundView
-from longshore.record.model import LaneKind, RecordOutcome, RoundRecord, Stay, StayEnd
+from longshore.record.model import LaneKind, RecordOutcome, ResponseRow, RoundRecord, Stay, StayEnd
 from longshore.record.timeline import GpuLane, gpu_lanes
 
 MAX_STAYS: Final = 4000
@@ -46,12 +46,12 @@ def lengths(tokens: Iterable[int]) -> Lengths | None:
 
 def round_view(record: RoundRecord, max_stays: int = MAX_STAYS) -> RoundView:
     """Return the timeline of a round."""
-    outcome_of = {one.response: one.outcome.value for one in record.responses}
+    rows = {one.response: one for one in record.responses}
     shown = heapq.nlargest(max_stays, record.requests, key=lambda stay: stay.end_s - stay.start_s)
     by_engine: dict[int, list[Stay]] = {}
     for stay in shown:
         by_engine.setdefault(stay.engine, []).append(stay)
-    lanes = tuple(_lane(one, by_engine, outcome_of) for one in gpu_lanes(record))
+    lanes = tuple(_lane(one, by_engine, rows) for one in gpu_lanes(record))
     seconds: defaultdict[str, float] = defaultdict(float)
     for lane in lanes:
         for interval in lane.intervals:
@@ -70,7 +70,7 @@ def round_view(record: RoundRecord, max_stays: int = MAX_STAYS) -> RoundView:
     )
 
 
-def _lane(gpu: GpuLane, by_engine: dict[int, list[Stay]], outcome_of: dict[str, str]) -> PageLane:
+def _lane(gpu: GpuLane, by_engine: dict[int, list[Stay]], responses: dict[str, ResponseRow]) -> PageLane:
     engines = [lane.number for lane in gpu.lanes if lane.kind is LaneKind.ENGINE]
     stays = sorted((stay for engine in engines for stay in by_engine.get(engine, ())), key=lambda stay: stay.start_s)
     rows = _rows(stays)
@@ -88,7 +88,8 @@ def _lane(gpu: GpuLane, by_engine: dict[int, list[Stay]], outcome_of: dict[str, 
                 end_s=round(stay.end_s, _DIGITS),
                 tokens=stay.tokens,
                 end=stay.end.value,
-                outcome=outcome_of.get(stay.response, RecordOutcome.UNUSED.value),
+                outcome=responses[stay.response].outcome.value if stay.response in responses else RecordOutcome.UNUSED,
+                reward=responses[stay.response].reward if stay.response in responses else None,
             )
             for stay, row in zip(stays, rows, strict=True)
         ),

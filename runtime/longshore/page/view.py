@@ -82,6 +82,8 @@ class PageStay(PageModel):
     """finished, aborted, moved or lost."""
     outcome: str
     """What became of the response in this round."""
+    reward: float | None = None
+    """Reward of the response; None if it was not scored."""
 
 
 class PageLane(PageModel):
@@ -138,6 +140,8 @@ class SampleGroup(PageModel):
     domain: str
     outcome: str
     prompt: str
+    excerpt: str = ""
+    """Begin of the part of the prompt that other prompts of the step do not have, without the chat template."""
     answer: str
     tokens: tuple[int, ...]
     """Of each response."""
@@ -170,6 +174,7 @@ class PageEvent(PageModel):
 class ClusterView(PageModel):
     """What the API server knows of the job, as far as the reader may see it."""
 
+    name: str = ""
     phase: str
     is_finished: bool
     attempt: int

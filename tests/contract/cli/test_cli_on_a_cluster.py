@@ -397,10 +397,6 @@ def test_the_page_of_a_finished_job_is_a_file(kubeconfig: Path, kube: Kube, mani
     assert longshore(kubeconfig, "put", "demo", tmp_path / "output", output, "--image", IMAGE).exit_code == 0
     report(kube, "demo", {"phase": "Succeeded", "conditions": [condition("Complete", "True", "Finished")]})
 
-    refused = longshore(kubeconfig, "ui", "demo", "--no-browser")
-    assert refused.exit_code == 1
-    assert "longshore report demo" in refused.stderr
-
     reported = longshore(kubeconfig, "report", "demo", "-o", tmp_path / "report.html", "--image", IMAGE)
     assert reported.exit_code == 0, reported.output
     data = (tmp_path / "report.html").read_text(encoding="utf-8").split('id="data">')[1].split("</script>")[0]

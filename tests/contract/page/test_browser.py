@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from aiohttp.test_utils import TestServer
 from docs.screenshots import pictures
 
@@ -16,15 +17,16 @@ from longshore.page.build import job_head
 from longshore.page.curves import curves
 from longshore.page.fleet import FleetView
 from longshore_cli.page.fleet import extended, fleet_jobs
-from longshore_cli.page.server import fleet_page
+from longshore_cli.page.server import Fleet, JobSource, LocalPage
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.report import ReportRequest, report_view
 from longshore_runtime.page.server import JobPage, page_server
-from tests.browser import Browser, browser, needs_browser
+from tests.browser import Browser, Chromium, chromium, needs_browser
 from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
 from tests.unit.cli.samples import at_step, condition, rljob
+from tests.unit.cli.test_page import Tunnel, source
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module")]
 
 NUM_STEPS = 12
 ASSETS = Path(__file__).parents[3] / "docs" / "assets"
@@ -47,12 +49,27 @@ COLOURS = """(() => {
 CHARTS = """[...document.querySelectorAll('figure')].filter((one) => one.offsetParent && one.querySelector('.uplot'))
   .map((one) => one.querySelector('h3').textContent)"""
 UNNAMED = """(() => {
-  const all = document.querySelectorAll('button, select, canvas:not([aria-hidden]), [role=region], progress, figure');
+  const all = document.querySelectorAll('button, select, canvas, [role=region], progress, figure');
   return [...all]
   .filter((one) => one.offsetParent !== null && !(one.getAttribute('aria-label') || one.textContent.trim()))
   .map((one) => one.outerHTML);
 })()"""
 """What a screen reader could not name."""
+CUT_OFF = """[...document.querySelectorAll('td, a')]
+  .filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.textContent)"""
+"""Cells and links that a phone does not show without scrolling."""
+GRAPHICS = """[...document.querySelectorAll('figure canvas[role=img]')].map((one) => one.getAttribute('aria-label'))"""
+CONTRAST = """(() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).slice(0, 3).map((one) => Number(one) / 255);
+  const light = (colour) => rgb(colour).map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, one, place) => sum + one * [0.2126, 0.7152, 0.0722][place], 0);
+  return [...document.querySelectorAll('.badge')].map((one) => {
+    const style = getComputedStyle(one), both = [light(style.color), light(style.backgroundColor)];
+    const [low, high] = both.sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  });
+})()"""
+"""Contrast of each badge, as WCAG defines it."""
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +87,15 @@ def report(output: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.as_uri()
 
 
-@pytest.fixture
-async def page() -> AsyncIterator[Browser]:
-    async with browser() as page:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[Chromium]:
+    async with chromium() as started:
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(shared: Chromium) -> AsyncIterator[Browser]:
+    async with shared.page() as page:
         yield page
         assert page.complaints == []
 
@@ -93,6 +116,12 @@ async def test_a_report_shows_everything_without_asking_anybody(page: Browser, r
     for shown in ("reward 1", "advantage 0.5", "120 tokens", "ended by itself", "maths 1", "version 11: 120"):
         assert shown in sample
     assert await page.evaluate(UNNAMED) == []
+    assert min(await page.evaluate(CONTRAST)) >= 4.5
+    graphics = await page.evaluate(GRAPHICS)
+    assert len(graphics) == len(charts)
+    assert any(re.fullmatch(r"Reward: mean 0\.\d+ at step 12; .*", name) for name in graphics)
+    legend = await page.evaluate("document.querySelector('.u-legend').innerText")
+    assert re.match(r"step:?\s*12\s*mean:?\s*0\.\d+", legend), "the last values, while nothing is pointed at"
 
 
 @pytest.mark.parametrize(("max_points", "sentence"), [(4, "A point of a curve stands for 3 steps"), (NUM_STEPS, "")])
@@ -212,6 +241,66 @@ async def test_a_step_for_deferred_prompts_and_the_progress_of_an_activity_are_s
         assert await page.evaluate(share) == 0.25
 
 
+async def test_a_response_in_the_timeline_shows_its_reward_and_text(page: Browser, report: str) -> None:
+    await page.open(report)
+    await page.until(HAS_SAMPLES)
+    await page.evaluate("""(() => {
+      const canvas = document.querySelector('canvas.timeline'), area = canvas.getBoundingClientRect();
+      for (let y = 20; y < area.height; y += 2) {
+        for (let x = 2; x < area.width; x += 6) {
+          canvas.dispatchEvent(new PointerEvent('pointermove', { clientX: area.left + x, clientY: area.top + y }));
+          if (/accepted, reward 1$/.test(document.querySelector('.hint span').textContent)) return;
+        }
+      }
+    })()""")
+    await page.until("document.querySelector('.hint q').textContent.includes('hacked')")
+    hint = await page.evaluate("document.querySelector('.hint span').textContent")
+    assert re.match(r"Response \d+-\d+-\d+ on worker ", hint)
+
+
+async def test_a_page_without_its_job_says_so_at_the_top_and_shows_no_empty_parts(page: Browser) -> None:
+    async with TestServer(LocalPage(source(Tunnel(None))).application()) as server:
+        await page.open(str(server.make_url("/")))
+        text = await page.evaluate("document.body.innerText")
+        assert "The coordinator of the job cannot be reached." in text[:200]
+        assert "not found" in text[:300], "in the words of kubectl"
+        assert await page.evaluate("document.documentElement.scrollHeight") < 1000
+        assert await page.evaluate("[...document.querySelectorAll('h2')].filter(one => one.offsetParent).length") == 1
+    assert all("Failed to load resource" in complaint for complaint in page.complaints)
+    page.complaints.clear()
+
+
+async def test_a_page_whose_job_ended_says_at_the_top_where_its_report_is(page: Browser, tmp_path: Path) -> None:
+    write_job(tmp_path, 2)
+    job = JobPage(job_head(spec(), "demo", "team"), JobFiles(tmp_path), lambda: status(2))
+    is_finished: list[bool] = []
+    with page_server(job, ["127.0.0.1"], port=0) as served:
+        tunnel = Tunnel(served.port)
+        of_job = JobSource(lambda: cluster(is_finished=bool(is_finished)), tunnel, lambda: b"<title>The report</title>")
+        async with TestServer(LocalPage(of_job).application()) as server:
+            await page.open(str(server.make_url("/")))
+            await page.until(HAS_SAMPLES)
+            assert "There is no data about this yet." not in await page.evaluate(
+                "document.querySelector('#learning').innerText"
+            )
+            is_finished.append(True)
+            tunnel.number = None
+            await page.until("document.querySelector('.trouble').innerText.includes('Reload this page')")
+            await page.call("Page.reload")
+            await page.until("document.title === 'The report'")
+    assert all("Failed to load resource" in complaint for complaint in page.complaints)
+    page.complaints.clear()
+
+
+async def test_headings_without_data_say_so(page: Browser, tmp_path: Path) -> None:
+    job = JobPage(job_head(spec(), "demo", "team"), JobFiles(tmp_path), lambda: status(0))
+    with page_server(job, ["127.0.0.1"], port=0) as served:
+        await page.open(f"http://127.0.0.1:{served.port}/")
+        for part in ("learning", "lengths", "time", "rewards", "policy", "metrics"):
+            text = await page.evaluate(f"document.getElementById('{part}').innerText")
+            assert "There is no data about this yet." in text, part
+
+
 async def test_answers_to_held_out_prompts_are_apart_from_those_of_the_training(page: Browser, report: str) -> None:
     await page.open(report)
     await page.until(HAS_SAMPLES)
@@ -227,9 +316,9 @@ async def test_answers_to_held_out_prompts_are_apart_from_those_of_the_training(
     assert await page.evaluate(steps) == ["10", "0"]
 
 
-async def test_the_pictures_of_the_docs_can_be_taken(report: str) -> None:
+async def test_the_pictures_of_the_docs_can_be_taken(page: Browser, report: str) -> None:
     """Each shows something: a page without its charts compresses to a few kilobytes."""
-    taken = await pictures(report)
+    taken = await pictures(page, report)
     assert taken.keys() == {path.name for path in ASSETS.glob("page-*.png")}
     assert all(picture.startswith(b"\x89PNG") and len(picture) > 30_000 for picture in taken.values())
 
@@ -243,7 +332,8 @@ async def test_the_page_of_all_jobs_shows_who_waits_for_what(page: Browser) -> N
     )
     moments = extended(extended((), 1.79e9, jobs), 1.79e9 + 60, jobs)
     fleet = FleetView(written_s=1.79e9 + 60, namespace="team", jobs=jobs, history=moments)
-    async with TestServer(fleet_page(lambda: fleet).application()) as server:
+    ended = source(Tunnel(None), is_finished=True, reports=[b"<!doctype html><title>The report</title>"])
+    async with TestServer(LocalPage(Fleet(lambda: fleet, lambda namespace, name: ended)).application()) as server:
         await page.resize(390, 844, is_dark=True, is_phone=True)
         await page.open(str(server.make_url("/")))
         text = await page.evaluate("document.body.innerText")
@@ -251,4 +341,7 @@ async def test_the_page_of_all_jobs_shows_who_waits_for_what(page: Browser) -> N
             assert shown in text
         assert await page.evaluate("document.documentElement.scrollWidth") == 390
         assert await page.evaluate("document.querySelectorAll('.uplot').length") == 1
+        assert await page.evaluate(CUT_OFF) == []
         assert await page.evaluate("window.hacked") is None
+        await page.evaluate("document.querySelector('td a').click()")
+        await page.until("document.title === 'The report'")

@@ -1,7 +1,7 @@
 """The page of a job on this machine."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from longshore_cli.page.cluster import cluster_view
 from longshore_cli.page.fleet import extended, fleet_jobs
 from longshore_cli.page.forward import Forward, forward_command
 from longshore_cli.page.report import request_line
-from longshore_cli.page.server import job_page
+from longshore_cli.page.server import Fleet, JobSource, LocalPage
 from longshore_client.target import Target
 from longshore_runtime.page.report import ReportRequest
 from tests.page_job import cluster, spec
@@ -58,7 +58,13 @@ async def coordinator() -> AsyncIterator[TestServer]:
 
 
 def serving(tunnel: Tunnel) -> TestClient[Any, Any]:
-    return TestClient(TestServer(job_page(cluster, tunnel).application()))
+    return TestClient(TestServer(LocalPage(source(tunnel)).application()))
+
+
+def source(tunnel: Tunnel, *, is_finished: bool = False, reports: Sequence[bytes] = ()) -> JobSource:
+    """A job with one report for each time that it is made."""
+    made = iter(reports)
+    return JobSource(lambda: cluster(is_finished=is_finished), tunnel, lambda: next(made))
 
 
 async def test_what_the_coordinator_knows_comes_through_the_tunnel(coordinator: TestServer) -> None:
@@ -86,6 +92,30 @@ async def test_conditions_and_events_come_from_the_api_server_without_the_coordi
         assert "demo-coordinator" in await answer.text()
 
 
+async def test_the_page_of_a_finished_job_is_its_report_which_is_made_once() -> None:
+    ended = source(Tunnel(None), is_finished=True, reports=[b"<!doctype html>report"])
+    async with TestClient(TestServer(LocalPage(ended).application())) as client:
+        for _ in range(2):
+            answer = await client.get("/")
+            assert (await answer.text(), answer.content_type) == ("<!doctype html>report", "text/html")
+
+
+async def test_the_page_of_all_jobs_leads_to_the_page_of_each(coordinator: TestServer) -> None:
+    found = {
+        ("team", "runs"): source(Tunnel(coordinator.port)),
+        ("team", "ended"): source(Tunnel(None), is_finished=True, reports=[b"report"]),
+    }
+    fleet = Fleet(cluster, lambda namespace, name: found[namespace, name])
+    async with TestClient(TestServer(LocalPage(fleet).application())) as client:
+        assert "Longshore" in await (await client.get("/jobs/team/runs/")).text()
+        answer = await (await client.get("/jobs/team/runs/api/rounds/3")).json()
+        assert answer["path"] == "/api/rounds/3"
+        assert (await (await client.get("/jobs/team/runs/api/cluster")).json())["phase"] == "Running"
+        assert await (await client.get("/jobs/team/ended/")).text() == "report"
+    tunnels = [one.forward for one in found.values()]
+    assert [tunnel.num_closed for tunnel in tunnels if isinstance(tunnel, Tunnel)] == [1, 1]
+
+
 async def test_a_tunnel_to_a_coordinator_that_is_gone_is_given_up() -> None:
     async with TestServer(web.Application()) as ended:
         port = ended.port
@@ -106,7 +136,7 @@ async def test_a_site_whose_name_leads_here_reads_nothing(coordinator: TestServe
 def test_conditions_and_events_are_those_of_the_job() -> None:
     job = rljob(at_step(3), conditions=(condition("Ready", "False", "Unschedulable", "no room"),), attempt=2)
     shown = cluster_view(job, [event("Later", 9, count=3), event("Sooner", 1, series={"count": 7})])
-    assert (shown.phase, shown.attempt, shown.is_finished) == ("Running", 2, False)
+    assert (shown.name, shown.phase, shown.attempt, shown.is_finished) == ("demo", "Running", 2, False)
     assert [(one.type, one.reason, one.message) for one in shown.conditions] == [("Ready", "Unschedulable", "no room")]
     assert shown.events is not None
     assert [(one.reason, one.count) for one in shown.events] == [("Sooner", 7), ("Later", 3)]

@@ -17,7 +17,7 @@ class Chart {
     this.title = title;
     this.options = options || {};
     this.plotNode = el("div", { class: "plot" });
-    this.node = el("figure", { class: "card" }, el("h3", {}, title), this.plotNode);
+    this.node = el("figure", { class: "card", hidden: true }, el("h3", {}, title), this.plotNode);
     this.plot = null;
     this.shape = "";
     new ResizeObserver(() => this.resize()).observe(this.plotNode);
@@ -33,15 +33,14 @@ class Chart {
     if (this.plot && shape === this.shape) this.plot.setData(this.data);
     else this.rebuild();
     this.shape = shape;
-    this.node.setAttribute("role", "figure");
-    this.node.setAttribute("aria-label", this.summary(steps, known));
+    this.plot.ctx.canvas.setAttribute("aria-label", this.summary(steps, known));
   }
 
   summary(steps, known) {
+    const at = (place) => (this.options.time ? hour(steps[place]) : steps[place]);
     const newest = known.slice(0, 6).map((one) => {
-      let place = one.values.length - 1;
-      while (one.values[place] === null) place -= 1;
-      return one.label + " " + figure(one.values[place]) + " at " + (this.options.x || "step") + " " + steps[place];
+      const place = lastPlace(one.values);
+      return one.label + " " + figure(one.values[place]) + " at " + (this.options.x || "step") + " " + at(place);
     });
     return this.title + ": " + newest.join("; ");
   }
@@ -53,12 +52,16 @@ class Chart {
     const time = this.options.time;
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const isSparse = this.data[0].length < 40;
-    const x = { label: this.options.x || "step", value: time ? (_, value) => (value === null ? "--" : hour(value)) : undefined };
+    const x = { label: this.options.x || "step", value: (plot, value) => {
+      const shown = value === null ? plot.data[0][plot.data[0].length - 1] : value;
+      return time ? hour(shown) : figure(shown);
+    } };
     const series = this.series.map((one, place) => {
       const stroke = colour(one.colour || PALETTE[place % PALETTE.length]);
       return {
         label: one.label, stroke, width: one.width === undefined ? 1.6 : one.width, dash: one.dash, spanGaps: true,
-        value: (_, value) => figure(value),
+        // Without a pointer, the legend shows the last value that is known.
+        value: (plot, value, place, at) => figure(at === null || at === undefined ? plot.data[place][lastPlace(plot.data[place])] : value),
         points: { show: one.points === undefined ? isSparse : one.points, size: 4, stroke, fill: stroke },
       };
     });
@@ -74,7 +77,8 @@ class Chart {
       })),
       legend: { live: true }, cursor: { y: false, points: { size: 6 } },
     }, this.data, this.plotNode);
-    this.plot.ctx.canvas.setAttribute("aria-hidden", "true");
+    this.plot.ctx.canvas.setAttribute("role", "img");
+    this.plot.ctx.canvas.setAttribute("aria-label", this.summary(this.data[0], this.series));
   }
 
   scale() {
@@ -90,6 +94,13 @@ class Chart {
       this.plot.setSize({ width: this.width(), height: CHART_HEIGHT });
     }
   }
+}
+
+/* Place of the last known value; -1: none is known. */
+function lastPlace(values) {
+  let place = values.length - 1;
+  while (place >= 0 && (values[place] === null || values[place] === undefined)) place -= 1;
+  return place;
 }
 
 /* Series of metrics by name; those that a job does not have are left out by the chart. */

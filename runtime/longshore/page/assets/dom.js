@@ -64,12 +64,12 @@ function words(name) {
   return spaced.charAt(0).toUpperCase() + spaced.slice(1);
 }
 
-function table(caption, columns, rows) {
+function table(caption, columns, rows, kind) {
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {},
+    el("table", { class: kind },
       el("caption", {}, caption),
       el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col", class: column.class }, column.name)))),
-      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, place) => el("td", { class: columns[place].class }, cell)))))));
+      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, place) => el("td", { class: columns[place].class, "data-name": columns[place].name }, cell)))))));
 }
 
 function card(title, ...children) {

@@ -64,10 +64,10 @@ class FleetPage {
     this.rows.replaceChildren(table("Unfinished jobs first, those that need attention before others",
       [word("Job"), word("Phase"), number("Step"), number("Reward"), number("Bubble"), word("GPUs")],
       jobs.map((job) => [
-        el("span", {}, el("b", {}, job.name), el("br", {}), el("small", { class: "dim" }, job.namespace + " · " + words(job.strategy)), this.why(job)),
+        el("span", {}, el("a", { href: "jobs/" + job.namespace + "/" + job.name + "/" }, el("b", {}, job.name)), el("br", {}), el("small", { class: "dim" }, job.namespace + " · " + words(job.strategy)), this.why(job)),
         el("span", { class: "badge" + (MOODS[job.phase] || " warn") }, job.phase),
         figure(Math.min(job.step, job.steps)) + " of " + figure(job.steps) + (job.step > job.steps ? " + " + figure(job.step - job.steps) : ""), figure(job.reward), percent(job.bubble_share), this.gpus(job),
-      ])));
+      ]), "stacked"));
   }
 
   /* What a job waits for, and its alarms: beside its name, where a phone shows it, too. */

@@ -12,9 +12,10 @@ class Page {
     this.changes = new Changes();
     this.connection = el("span", { class: "badge", role: "status" });
     this.head = el("header", {});
+    this.trouble = el("div", { class: "trouble", role: "alert" });
     this.notes = el("div", { role: "status", "aria-label": "What needs attention" });
     this.build();
-    document.getElementById("page").replaceChildren(this.nav(), this.head, this.main, this.footer);
+    document.getElementById("page").replaceChildren(this.nav(), this.trouble, this.head, this.main, this.footer);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
   }
 
@@ -35,9 +36,15 @@ class Page {
       mismatch: new Chart("Log-probability mismatch", { zero: true }), offPolicy: new Chart("Share of off-policy tokens", { zero: true }),
       any: new Chart("Any metric"),
     };
-    const cards = (...names) => el("div", { class: "cards" }, names.map((name) => this.charts[name].node));
-    this.timeline = new Timeline();
-    this.samples = new Samples(this.source, (error) => this.failed(error));
+    this.empties = [];
+    const cards = (...names) => {
+      const empty = el("p", { class: "empty" });
+      this.empties.push([empty, names.map((name) => this.charts[name].node)]);
+      return [empty, el("div", { class: "cards" }, names.map((name) => this.charts[name].node))];
+    };
+    const groups = new Groups(this.source);
+    this.timeline = new Timeline((step, response) => (this.view.sample_steps.includes(step) ? groups.text(step, response) : Promise.resolve(null)));
+    this.samples = new Samples(this.source, (error) => this.missed(error));
     this.roundSelect = el("select", { "aria-label": "Round", change: () => this.chooseRound(Number(this.roundSelect.value)) });
     this.older = el("button", { type: "button", "aria-label": "Older round", click: () => this.step(-1) }, "‹");
     this.newer = el("button", { type: "button", "aria-label": "Newer round", click: () => this.step(1) }, "›");
@@ -66,7 +73,9 @@ class Page {
   nav() {
     const links = { learning: "Learning", lengths: "Lengths", timeline: "Timeline", time: "Time", rewards: "Rewards",
       samples: "Samples", events: "Events", configuration: "Configuration" };
-    return el("nav", { "aria-label": "Parts of this page" }, Object.entries(links).map(([id, name]) => el("a", { href: "#" + id }, name)));
+    // `longshore ui` without a job serves the pages of its jobs below its own.
+    const all = location.protocol !== "file:" && location.pathname.startsWith("/jobs/") ? el("a", { href: "../../../" }, "‹ All jobs") : null;
+    return el("nav", { "aria-label": "Parts of this page" }, all, Object.entries(links).map(([id, name]) => el("a", { href: "#" + id }, name)));
   }
 
   async run() {
@@ -91,18 +100,26 @@ class Page {
     this.connection.className = this.source.isLive ? "badge good" : "badge";
     this.connection.textContent = this.source.isLive ? "live" : "as of " + at;
     this.footer.textContent = "Longshore · " + (this.source.isLive ? "as of " + at : "a report of " + at);
+    if (this.changes.since("trouble", "")) this.trouble.replaceChildren();
   }
 
   failed(error) {
     if (this.cluster && this.cluster.is_finished) {
       this.connection.className = "badge";
       this.connection.textContent = "ended";
-      this.footer.textContent = "The job has ended, and its coordinator with it. `longshore report` writes its page into a file.";
+      this.lost("note", "The job has ended, and its coordinator with it.", "Reload this page to see the report of the job.");
       return;
     }
     this.connection.className = "badge bad";
     this.connection.textContent = "no connection";
-    this.footer.textContent = "The last answer could not be had: " + error.message;
+    this.lost("note bad", "The coordinator of the job cannot be reached.", error.message);
+  }
+
+  missed(error) { this.lost("note bad", "A part of this page could not be loaded.", error.message); }
+
+  lost(kind, what, more) {
+    const since = this.view ? " This page shows the job as of " + new Date(this.view.written_s * 1000).toLocaleString("en-GB") + "." : "";
+    if (this.changes.since("trouble", [what, more, since])) this.trouble.replaceChildren(el("p", { class: kind }, el("b", {}, what), more + since));
   }
 
   show() {
@@ -113,6 +130,7 @@ class Page {
     this.showHead();
     this.showNotes();
     this.showEvents();
+    for (const part of this.main.querySelectorAll("section[id]")) part.hidden = !this.view && part.id !== "events";
     if (!this.view || this.shown === this.view) return;
     this.shown = this.view;
     document.title = this.view.job.name + " · Longshore";
@@ -120,6 +138,11 @@ class Page {
     this.showRounds(this.view.digests);
     this.samples.show({ samples: this.view.sample_steps, "held-out": this.view.held_out_steps || [] });
     this.showMetrics(this.view.curves);
+    const isOver = this.cluster ? this.cluster.is_finished : !this.source.isLive;
+    for (const [empty, charts] of this.empties) {
+      empty.hidden = charts.some((chart) => !chart.hidden);
+      empty.textContent = isOver ? "The job has no data about this." : "There is no data about this yet.";
+    }
     this.config.textContent = yaml(this.view.job.spec, "");
   }
 
@@ -135,9 +158,11 @@ class Page {
     const steps = runtime.steps || (job ? job.steps : 0), step = runtime.step || 0;
     if (!this.changes.since("head", [runtime, cluster, job && job.name])) return;
     const isOver = cluster ? cluster.is_finished : runtime.activity === "Done";
+    const headline = el("div", { class: "headline" }, el("h1", {}, job ? job.name : (cluster && cluster.name) || "Job"), job || cluster ? el("span", { class: "badge" + mood }, phase) : null,
+      this.connection, job ? el("span", { class: "dim" }, words(job.strategy) + " · " + job.namespace) : null);
+    if (!job) return this.head.replaceChildren(headline);
     this.head.replaceChildren(
-      el("div", { class: "headline" }, el("h1", {}, job ? job.name : "Job"), el("span", { class: "badge" + mood }, phase), this.connection,
-        job ? el("span", { class: "dim" }, words(job.strategy) + " · " + job.namespace) : null),
+      headline,
       el("p", { class: "num" }, stepsText(step, steps) + (isOver ? "" : doing(runtime)), " ", attempt(cluster, runtime)),
       el("progress", { max: Math.max(steps, 1), value: Math.min(step, steps), "aria-label": "Steps done" }),
       ...(isOver ? [] : progressOf(runtime)),
@@ -242,7 +267,7 @@ class Page {
       this.shownRound = step;
       this.timeline.show(round, this.view.digests.find((one) => one.step === step));
     } catch (error) {
-      this.failed(error);
+      this.missed(error);
     }
   }
 
@@ -252,10 +277,11 @@ class Page {
     const word = (name) => ({ name, class: "word" }), text = (name) => ({ name, class: "free" });
     const parts = [];
     if (cluster) {
-      parts.push(wide(card("Conditions", table("Conditions of the RLJob", [word("Type"), word("Status"), word("Reason"), text("Message"), word("Since")],
+      parts.push(wide(card("Conditions", !cluster.conditions.length ? el("p", { class: "dim" }, "The job has no conditions yet.") : table("Conditions of the RLJob", [word("Type"), word("Status"), word("Reason"), text("Message"), word("Since")],
         cluster.conditions.map((one) => [one.type, one.status, one.reason, one.message, clock(one.time)])))));
       parts.push(wide(card("Events", cluster.events === null
         ? el("p", { class: "dim" }, "You have no right to list events in this namespace.")
+        : !cluster.events.length ? el("p", { class: "dim" }, "The API server has no events about the job; it deletes them after an hour.")
         : table("Newest first", [word("Time"), word("Reason"), text("Message"), { name: "Times", class: "number" }],
           cluster.events.slice().reverse().map((one) => [clock(one.time), one.reason, one.message, String(one.count)])))));
     } else {

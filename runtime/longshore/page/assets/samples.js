@@ -81,7 +81,7 @@ class Samples {
 
   entry(head) {
     return el("button", { type: "button", "data-draw": head.draw, click: () => this.open(head.draw) },
-      el("span", { class: "excerpt", dir: "auto" }, head.prompt || "(empty prompt)"),
+      el("span", { class: "excerpt", dir: "auto" }, head.excerpt || head.prompt || "(empty prompt)"),
       el("small", {}, "reward " + figure(mean(head.scores)) + " · up to " + figure(Math.max(...head.tokens)) + " tokens · "
         + words(head.outcome).toLowerCase() + (head.domain ? " · " + head.domain : "")));
   }

@@ -20,6 +20,28 @@ class Server {
   async get(path) { return (await ask(path)).json(); }
 }
 
+/* Keeps the promises of a source's groups, because pointing at the responses of a group asks for it many times. */
+class Groups {
+  constructor(source) {
+    this.source = source;
+    this.known = new Map();
+  }
+
+  /* The text of response `id`, as epoch-index-number. */
+  async text(step, id) {
+    const at = id.lastIndexOf("-"), draw = id.slice(0, at), key = step + "/" + draw;
+    if (!this.known.has(key)) {
+      if (this.known.size >= MAX_KEPT_GROUPS) this.known.clear();
+      this.known.set(key, this.source.group("samples", step, draw));
+    }
+    const group = await this.known.get(key);
+    const found = group && group.responses.find((response) => response.index === Number(id.slice(at + 1)));
+    return found ? found.text.slice(0, MAX_QUOTE) || "(empty response)" : null;
+  }
+}
+
+const MAX_KEPT_GROUPS = 100, MAX_QUOTE = 400;
+
 /* A report: everything is in the file. */
 class Inlined {
   constructor(data) { this.data = data; this.isLive = false; }

@@ -16,11 +16,14 @@ function stayColour(stay) {
 }
 
 class Timeline {
-  constructor() {
+  /* `textOf` gives the text of a response of a step, or null where none is kept. */
+  constructor(textOf) {
+    this.textOf = textOf;
     this.canvas = el("canvas", { class: "timeline", role: "img" });
-    this.hint = el("p", { class: "hint", "aria-live": "polite" });
+    this.hint = el("span", {});
+    this.quote = el("q", { dir: "auto" });
     this.details = el("div", {});
-    this.node = el("div", {}, this.canvas, this.hint, this.legend(), this.details);
+    this.node = el("div", {}, this.canvas, el("p", { class: "hint", "aria-live": "polite" }, this.hint, this.quote), this.legend(), this.details);
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerdown", (event) => this.point(event));
     new ResizeObserver(() => this.draw()).observe(this.node);
@@ -37,7 +40,7 @@ class Timeline {
 
   show(round, digest) {
     this.round = round;
-    this.hint.textContent = "Point at a lane or a response to see what it is.";
+    this.tell("Point at a lane or a response to see what it is.", null);
     const numShown = round.lanes.reduce((sum, lane) => sum + lane.stays.length, 0);
     this.canvas.setAttribute("aria-label", "Timeline of round " + round.step + ", " + seconds(round.duration_s) + ", "
       + round.lanes.length + " lanes; the table below has its figures");
@@ -131,7 +134,8 @@ class Timeline {
         paint.fillRect(left + wide - 3, at - 0.5, 3, thick + 1);
       }
       this.boxes.push([left, at, wide, step, "Response " + stay.response + " on " + lane.label + ", " + this.span(stay)
-        + ", " + figure(stay.tokens) + " tokens, " + stay.end + ", " + words(stay.outcome).toLowerCase()]);
+        + ", " + figure(stay.tokens) + " tokens, " + stay.end + ", " + words(stay.outcome).toLowerCase()
+        + (stay.reward === null || stay.reward === undefined ? "" : ", reward " + figure(stay.reward)), stay]);
     }
   }
 
@@ -156,10 +160,20 @@ class Timeline {
     const area = this.canvas.getBoundingClientRect(), x = event.clientX - area.left, y = event.clientY - area.top;
     const slack = event.pointerType === "touch" ? 5 : 1;
     let best = null;
-    for (const [left, top, wide, high, text] of this.boxes || []) {
+    for (const [left, top, wide, high, text, stay] of this.boxes || []) {
       const away = Math.max(left - x, x - left - wide, 0) + Math.max(top - y, y - top - high, 0);
-      if (away <= slack && (!best || away <= best[0])) best = [away, text];
+      if (away <= slack && (!best || away <= best[0])) best = [away, text, stay];
     }
-    if (best) this.hint.textContent = best[1];
+    if (best) this.tell(best[1], best[2] || null);
+  }
+
+  /* Only responses that were trained on, or left out by dynamic sampling, are kept as text. */
+  async tell(text, stay) {
+    if (this.told === text) return;
+    this.told = this.hint.textContent = text;
+    this.quote.textContent = "";
+    if (!stay || !["accepted", "zero_variance"].includes(stay.outcome)) return;
+    const response = await this.textOf(this.round.step, stay.response).catch(() => null);
+    if (response !== null && this.told === text) this.quote.textContent = response;
   }
 }

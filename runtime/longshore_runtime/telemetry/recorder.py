@@ -24,7 +24,7 @@ from longshore.api.runtime_status import (
 from longshore.api.sharing import RuntimeSharing
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
-from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE, LAST_SHARE
+from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE
 from longshore.policy.training_alarms import RaisedAlarm
 from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.clock import Clock, SystemClock
@@ -41,9 +41,10 @@ from longshore_runtime.telemetry.step_metrics import lengths, repurposing_metric
 
 log = structlog.get_logger()
 
-_NUM_MILESTONES: Final = 1 + round((LAST_SHARE - FIRST_SHARE) / CHECK_EVERY_SHARE)
+_NUM_MILESTONES: Final = round((1.0 - FIRST_SHARE) / CHECK_EVERY_SHARE)
 _MILESTONES: Final = tuple(round(FIRST_SHARE + number * CHECK_EVERY_SHARE, 2) for number in range(_NUM_MILESTONES))
-"""Fractions of a round at which telemetry is sent, around the scale-down decision (RollPacker, 4.4)."""
+"""Fractions of a round at which its progress is reported: those of the scale-down decision (RollPacker, 4.4), and the
+same distance on, for people who wait for the last responses."""
 
 
 class Recorder:

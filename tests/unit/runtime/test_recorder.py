@@ -187,6 +187,13 @@ def test_notices_come_from_any_thread_while_the_driver_reports(recorder: Recorde
     assert len(reports) == 500
 
 
+def test_the_progress_of_a_round_is_reported_to_its_last_responses(recorder: Recorder, reports: Reports) -> None:
+    for finished in range(101):
+        recorder.round_progress(RunState(), RoundProgress(RoundKind.LONG, 100, finished))
+    seen = [report.round.fraction_finished for report in reports if report.round is not None]
+    assert seen == [0.0, *(round(0.05 * number, 2) for number in range(4, 20))]
+
+
 def test_a_load_is_reported_until_the_next_one_or_the_next_round(recorder: Recorder, reports: Reports) -> None:
     """The newest report wins: one that left the load out would hide it from an operator that has not looked yet."""
     state, load = RunState(), RolloutLoad(projected_kv_peak_tokens=100, pods=[])

@@ -87,7 +87,7 @@ class ReadyReason(Reason):
     QUEUED = "Queued", "the job waits to be admitted; the condition `Admitted` says why"
     BEING_DELETED = (
         "BeingDeleted",
-        "the job was deleted, and a finalizer of somebody else holds it: its pods are stopped, and nothing else is done",
+        "the job was deleted, and a finalizer of somebody else holds it: its pods are stopped, nothing else is done",
     )
     FINISHED = "Finished", "the job has ended"
 

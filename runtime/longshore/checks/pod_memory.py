@@ -13,7 +13,14 @@ from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend
-from longshore.checks.memory import TRAINED_LOGIT_BYTES, ModelSize, Need, embedding_gradient_bytes, gib, logit_chunk_tokens
+from longshore.checks.memory import (
+    TRAINED_LOGIT_BYTES,
+    ModelSize,
+    Need,
+    embedding_gradient_bytes,
+    gib,
+    logit_chunk_tokens,
+)
 
 _POD_BYTES: Final = 3 << 28
 """The pod's main process, its Ray node and what all of its processes have imported."""

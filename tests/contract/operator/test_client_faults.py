@@ -18,7 +18,9 @@ KEY = ("team", "demo")
 
 def pod(name: str, version: int, **metadata: Any) -> dict[str, Any]:
     labels = {"longshore.dev/job": "demo", "longshore.dev/component": "worker", "longshore.dev/attempt": "1"}
-    own = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    owner = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "name": "demo", "uid": "1", "controller": True}
+    own: dict[str, Any] = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    own["ownerReferences"] = [owner]
     return {"metadata": own | {"labels": labels} | metadata, "spec": {}, "status": {"phase": "Pending"}}
 
 
@@ -76,24 +78,27 @@ class TestCalls:
 
 class TestInformer:
     async def test_a_damaged_pod_does_not_stop_the_others(self) -> None:
-        damaged = pod("bad", 6)
-        damaged["metadata"]["labels"]["longshore.dev/attempt"] = "many"
-        script = Script(page([], 5), stream(event("ADDED", damaged), event("ADDED", pod("a", 7)), stays_open=True))
+        damaged = pod("demo-poet-0", 6)
+        script = Script(
+            page([], 5), stream(event("ADDED", damaged), event("ADDED", pod("demo-worker-0", 7)), stays_open=True)
+        )
         async with informer_of(script) as (informer, changes):
-            await until_pods_are(informer, changes, "a")
-        assert "app.kubernetes.io/managed-by=longshore" in script.queries[1]["labelSelector"]
+            await until_pods_are(informer, changes, "demo-worker-0")
+        assert script.queries[1]["labelSelector"] == "longshore.dev/job"
 
     async def test_an_accepted_delete_is_known_at_once_and_not_taken_back_by_an_older_event(self) -> None:
         go_on = asyncio.Event()
 
         async def watch(request: web.Request) -> web.StreamResponse:
             await go_on.wait()
-            return await stream(event("MODIFIED", pod("a", 6)), event("ADDED", pod("b", 7)), stays_open=True)(request)
+            return await stream(
+                event("MODIFIED", pod("demo-worker-0", 6)), event("ADDED", pod("demo-worker-1", 7)), stays_open=True
+            )(request)
 
-        async with informer_of(Script(page([pod("a", 1)], 5), watch)) as (informer, changes):
-            await until_pods_are(informer, changes, "a")
-            informer.mark_deleting(KEY, "a", "uid-a")
+        async with informer_of(Script(page([pod("demo-worker-0", 1)], 5), watch)) as (informer, changes):
+            await until_pods_are(informer, changes, "demo-worker-0")
+            informer.mark_deleting(KEY, "demo-worker-0", "uid-demo-worker-0")
             assert informer.pods(KEY)[0].deleting
             go_on.set()
-            await until_pods_are(informer, changes, "a", "b")
+            await until_pods_are(informer, changes, "demo-worker-0", "demo-worker-1")
             assert informer.pods(KEY)[0].deleting

@@ -289,7 +289,8 @@ class RoundRunner:
                     self._scorer.score(group.draw, {one: self._completions[one] for one in responses})
                 case messages.ForgetGroups(draws):
                     self._scorer.forget(draws)
-                    self._wanted = {draw: group for draw, group in self._wanted.items() if draw not in draws}
+                    for draw in draws:
+                        self._wanted.pop(draw, None)
                 case messages.TrainOnGroup(group):
                     self._observer.train_on(self._scored[group.draw])
                 case messages.ReportProgress(progress):

@@ -173,10 +173,14 @@ def failing(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> Iterator[dict
         (
             "raising",
             r"^reward\.functions\[mine\]\.importPath: it scores none of the 3 rows that were tried: reward mine: "
-            r"inputs/plain.jsonl, line 1, its reference answer as the response: raised KeyError: 'level'$",
+            r"inputs/plain.jsonl, line 1, its reference answer as the response: raised KeyError: 'level' "
+            r"at user_rewards.py:6 in fails: .* Response: 'undefined'. Row: prompt: '0\?', ",
         ),
-        ("broken", r"^reward mine: inputs/plain.jsonl, line \d+, .*: the service answered 500 \(3 times\)$"),
-        ("babbling", r"^reward mine: .* line \d+, .*: the judge gave no score .* ends with 'It has a certain charm.'$"),
+        ("broken", r"^reward mine: inputs/plain.jsonl, line \d+, .*: the service answered 500 \(3 times\). Response: "),
+        (
+            "babbling",
+            r"^reward mine: .* line \d+, .*: the judge gave no score .* ends with 'It has a certain charm.'. Response",
+        ),
     ],
 )
 def test_a_reward_that_cannot_be_had_fails_the_job_with_one_sentence(

@@ -39,8 +39,8 @@ _DAMAGED: Final = "damaged-"
 TRAINER_DIR: Final = "trainer"
 _STATE_FILE: Final = "state.json"
 _KEPT_FILE: Final = "kept.json"
-_STATE_FIELDS: Final = ("run", "recorder", "rewards")
-"""What every version has written into the state of a checkpoint."""
+_STATE_FIELDS: Final = ("run", "recorder", "rewards", "alarms", "origins", "lengths")
+"""What the state of every checkpoint has."""
 
 
 class DamagedCheckpoint(Exception):

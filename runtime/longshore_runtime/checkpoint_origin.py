@@ -34,9 +34,9 @@ class Origin:
     fingerprint: str
     """Hash of its content."""
 
-    def require(self, saved: Mapping[str, str] | None, step: int) -> None:
-        """Raise UserError unless the checkpoint of a step belongs to this; None: an older version has written it."""
-        if saved is None or saved["fingerprint"] == self.fingerprint:
+    def require(self, saved: Mapping[str, str], step: int) -> None:
+        """Raise UserError unless the checkpoint of a step, which was saved with the origin `saved`, belongs to this."""
+        if saved["fingerprint"] == self.fingerprint:
             return
         before, fix = f"{saved['field']} {saved['name']!r}", "set it back"
         if (saved["field"], saved["name"]) == (self.field, self.name):

@@ -159,22 +159,21 @@ def check_model(
     *,
     has_accelerator: bool,
     repository: str | None = None,
-    has_begun: bool = False,
 ) -> None:
     """Raise UserError for a checkpoint of the user that cannot be trained as the job asks.
 
-    `repository`: of the Hub, where it was downloaded from. `has_begun`: the job goes on from a checkpoint, and an older
-    version may have let it begin with long contexts that nobody can change now.
+    Args:
+        repository: repository of the Hub from which the checkpoint was downloaded, if it was.
     """
     if model.path is None:
         return
     directory = storage.resolve(model.path)
     name, field = (model.path, "model.path") if repository is None else (repository, "model.hub")
-    mistakes = model_file_mistakes(directory, name, field) or limit_mistakes(
-        config_of(directory), engine, model.max_context_tokens, has_accelerator=has_accelerator, field=field
-    )
-    if not has_begun:
-        mistakes += position_mistakes(config_of(directory), model.max_context_tokens)
+    mistakes = model_file_mistakes(directory, name, field)
+    if not mistakes:
+        config, context_tokens = config_of(directory), model.max_context_tokens
+        mistakes = limit_mistakes(config, engine, context_tokens, has_accelerator=has_accelerator, field=field)
+        mistakes += position_mistakes(config, context_tokens)
     if mistakes:
         raise UserError(summary(mistakes))
     if (mistake := trainer_mistake(trainer, directory, name)) is not None:

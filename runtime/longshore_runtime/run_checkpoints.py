@@ -10,7 +10,7 @@ from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
-from longshore_runtime.checkpoint import Checkpoint, CheckpointStore
+from longshore_runtime.checkpoint import Checkpoint
 from longshore_runtime.durable import tree_bytes
 from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
@@ -56,17 +56,17 @@ class RunCheckpoints:
         _require_room(run.kept.values(), self._max_response_tokens)
         with self._load_reported(checkpoint):
             self.load_trainers()
-        for kind, exported in state.get("lengths", {}).items():
+        for kind, exported in state["lengths"].items():
             self._lengths[RoundKind(kind)].load_state(exported)
-        if self._gate is not None and "benefit" in state:  # Older versions had none.
+        # The job may have been changed: it had no gate before, or another strategy.
+        if self._gate is not None and "benefit" in state:
             self._gate.load_state(state["benefit"])
-        if parts.auto is not None and "auto" in state:  # The job may have had another strategy.
+        if parts.auto is not None and "auto" in state:
             parts.auto.load_state(state["auto"])
         parts.rewards.load_state(run.rewards)
         parts.recorder.resume(run, state["recorder"])
         parts.records.rewind(run.step)
-        if "alarms" in state:  # Older versions had none.
-            self._alarms.load(state["alarms"])
+        self._alarms.load(state["alarms"])
         return run
 
     @contextmanager
@@ -95,7 +95,6 @@ class RunCheckpoints:
             "recorder": parts.recorder.export(),
             "rewards": run.rewards,
             "alarms": self._alarms.export(),
-            "keeps_repeats": parts.prompts.keeps_repeats,
             "origins": {kind: asdict(origin) for kind, origin in parts.origins.items()},
             **({"auto": parts.auto.export_state()} if parts.auto is not None else {}),
             **({"benefit": self._gate.export_state()} if self._gate is not None else {}),
@@ -128,15 +127,6 @@ class RunCheckpoints:
         with repeated(report, PROGRESS_EVERY_S):
             parts.export.write(newest, model, parts.checkpoints.require_own)
         return parts.storage.relative(model)
-
-
-def keeps_repeats(checkpoints: CheckpointStore) -> bool:
-    """Return whether a job continues with the prompts of an older version, some of them held out and trained on.
-
-    The draws of its checkpoint count those prompts. See `PromptSets.keeps_repeats`.
-    """
-    newest = checkpoints.newest()
-    return newest is not None and newest.state().get("keeps_repeats", True)  # Older versions kept them, silently.
 
 
 def _require_room(kept: Iterable[Completion], max_response_tokens: int) -> None:

@@ -24,8 +24,8 @@ class HeldOutScore:
 
     overall: float | None
     longest_quartile: float | None
-    rewards: tuple[float | None, ...] = ()
-    """Mean reward of each prompt, in their order; None: it failed. Empty if an older version scored them."""
+    rewards: tuple[float | None, ...]
+    """Mean reward of each prompt, in their order; None if its rewards failed."""
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup], prompts: Sequence[PromptRecord]) -> "HeldOutScore":
@@ -43,7 +43,7 @@ class HeldOutScore:
     @classmethod
     def load(cls, exported: Mapping[str, Any]) -> "HeldOutScore":
         """From JSON values."""
-        return cls(**{**exported, "rewards": tuple(exported.get("rewards", ()))})
+        return cls(**{**exported, "rewards": tuple(exported["rewards"])})
 
 
 @dataclass(frozen=True)
@@ -147,16 +147,15 @@ class RunState:
             policy_version=exported["policy_version"],
             policy=exported["policy"],
             kept=kept,
-            # Older versions had neither.
-            cut_tokens={ResponseId(Draw(*draw), index): num for *draw, index, num in exported.get("cut_tokens", ())},
-            reward_range=RewardRange(**exported.get("reward_range", {})),
+            cut_tokens={ResponseId(Draw(*draw), index): num for *draw, index, num in exported["cut_tokens"]},
+            reward_range=RewardRange(**exported["reward_range"]),
             trained=exported["trained"],
             zero_variance=exported["zero_variance"],
             rejected=exported["rejected"],
             kinds={RoundKind(kind): KindTotals(**totals) for kind, totals in exported["kinds"].items()},
             held_out_before=HeldOutScore.load(before) if before else None,
             held_out_latest=HeldOutScore.load(latest) if latest else None,
-            evaluated_step=exported.get("evaluated_step"),  # Older versions had none.
+            evaluated_step=exported["evaluated_step"],
         )
 
 

@@ -65,7 +65,6 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.run_checkpoints import keeps_repeats
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
@@ -130,7 +129,6 @@ class PartsBuilder:
             self._storage,
             has_accelerator=spec.workers.has_accelerator,
             repository=inputs.repository,
-            has_begun=self._checkpoints.newest() is not None,
         )
         directory = self._storage.resolve(inputs.model.path or "")
         of_model = model_origin(inputs.model, inputs.repository, directory)
@@ -190,9 +188,10 @@ class PartsBuilder:
         """Note what the checkpoints of the job belong to; raises UserError if the newest one belongs to another."""
         newest = self._checkpoints.newest()
         if newest is not None:
-            saved = newest.state().get("origins", {})
+            saved = newest.state()["origins"]
             for kind, origin in origins.items():
-                origin.require(saved.get(kind), newest.step)
+                if kind in saved:  # The round policy refuses to go on with other data sets than it had.
+                    origin.require(saved[kind], newest.step)
         self._origins.update(origins)
 
     def _export(self, stop_tokens: tuple[int, ...]) -> ModelExport:
@@ -249,9 +248,9 @@ class PartsBuilder:
             self._require_origins(prompt_origins(data, ()))
             return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
-        rows, is_older = inputs.rows(self._spec.reward.functions), keeps_repeats(self._checkpoints)
+        rows = inputs.rows(self._spec.reward.functions)
         self._require_origins(prompt_origins(inputs.data, rows))
-        prompts = prompt_sets(rows, data, tokenizer, context_tokens, keeps_repeats=is_older)
+        prompts = prompt_sets(rows, data, tokenizer, context_tokens)
         require_known_tokens(prompts, vocab_size(self._config()))
         if (remark := few_prompts(len(prompts.train), self._spec.algorithm.prompts_per_step)) is not None:
             self._recorder.notice(NoticeReason.FEW_PROMPTS, remark)

@@ -54,11 +54,8 @@ def none_wanted(num_rows: int, source: Source) -> str:
     return f"{source.at}.where: none of the {num_rows:,} rows has {dict(origin.where)}; correct fields or texts"
 
 
-def row_mistake(fields: Mapping[str, Any], source: Source, *, may_hold_answer: bool = False) -> str | None:
-    """Return what keeps a row from being a prompt with an answer; None: nothing.
-
-    `may_hold_answer`: a conversation may end with an answer, or be a text, as older versions allowed.
-    """
+def row_mistake(fields: Mapping[str, Any], source: Source) -> str | None:
+    """Return what keeps a row from being a prompt with an answer; None: nothing."""
     for name, option in ((source.prompt_field, "promptField"), (source.answer_field, "answerField")):
         if value_at(fields, name) is ABSENT:
             return f"no field {name!r} (it has {', '.join(map(repr, fields))}); set {source.at}.{option}"
@@ -66,9 +63,8 @@ def row_mistake(fields: Mapping[str, Any], source: Source, *, may_hold_answer: b
     if not isinstance(prompt, str | list):
         return f"{source.prompt_field!r} must be a text or a list of messages, not {type(prompt).__name__}"
     if isinstance(prompt, list):
-        mistake = _message_mistake(prompt, source.prompt_field)
-        return mistake if mistake or may_hold_answer else _answer_mistake(prompt, source.prompt_field)
-    if not may_hold_answer and _is_written_messages(prompt):
+        return _message_mistake(prompt, source.prompt_field) or _answer_mistake(prompt, source.prompt_field)
+    if _is_written_messages(prompt):
         return (
             f"{source.prompt_field!r} is a text that spells out messages, and the model would read its brackets; "
             "store the list itself instead of its text (json.loads or ast.literal_eval makes it)"

@@ -119,7 +119,7 @@ class AdaptiveTimeout:
         """Undo `export_state`; a capacity that has become smaller keeps the newest."""
         newest = state["anchors"][-self._capacity :]
         self._anchors = OrderedDict((prompt, dict(cases)) for prompt, cases in newest)
-        delays = ((prompt, ratio) for prompt, ratio in state.get("delays", ()))
+        delays = ((prompt, ratio) for prompt, ratio in state["delays"])
         self._delays = deque(delays, maxlen=NUM_RESPONSES)
         self._contention = _contention(self._delays)
 

@@ -80,7 +80,7 @@ class GroupPipeline(Synchronous):
 
     def _load_history(self, state: Mapping[str, Any]) -> None:
         self._held_tokens.clear()
-        self._held_tokens.extend(state.get("held_tokens", ()))
+        self._held_tokens.extend(state["held_tokens"])
 
 
 def mean_held_tokens(num_tokens: Sequence[int]) -> float:

@@ -199,9 +199,9 @@ class RoundPolicy(ABC):
         self._waiting.load_state(state["leftovers"], num_responses=self._shape.num_responses)
         if state["strategy"] == type(self).__name__:
             self._load_history(state["history"])
-            self._num_putting_off = state.get("num_putting_off", 0)  # Older versions counted none.
+            self._num_putting_off = state["num_putting_off"]
         if self._rules.load_limit is not None:
-            self._rules.load_limit.load_state(state.get("limits", ()))
+            self._rules.load_limit.load_state(state["limits"])
 
     @abstractmethod
     def _plan(self) -> RoundPlan: ...

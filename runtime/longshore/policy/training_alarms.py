@@ -97,15 +97,10 @@ class AlarmState:
 
     @classmethod
     def load(cls, exported: Mapping[str, Any]) -> "AlarmState":
-        """Undo `export`; alarms that this version does not know are dropped."""
-        known = set(AlarmReason)
+        """Undo `export`."""
         return cls(
-            {AlarmReason(reason): number for reason, number in exported["lasting"].items() if reason in known},
-            tuple(
-                RaisedAlarm(AlarmReason(reason), message, step)
-                for reason, message, step in exported["raised"]
-                if reason in known
-            ),
+            {AlarmReason(reason): number for reason, number in exported["lasting"].items()},
+            tuple(RaisedAlarm(AlarmReason(reason), message, step) for reason, message, step in exported["raised"]),
         )
 
 
@@ -141,7 +136,7 @@ def after_evaluation(
 
 
 def _in_both(before: Sequence[float | None], latest: Sequence[float | None]) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the rewards of the prompts that have one in both; none if an older version scored them."""
+    """Return the rewards of the prompts that have one in both; none if the numbers of prompts differ."""
     if len(before) != len(latest):
         return (), ()
     both = [(old, new) for old, new in zip(before, latest, strict=True) if old is not None and new is not None]

@@ -193,7 +193,7 @@ class AutoTuner:
         self._periods = deque([tuple(group) for group in period] for period in state["periods"])
         self._rate.load_state(state["rate"])
         self._tp_size, self._kv_capacity_tokens = state["tp_size"], state["kv_capacity_tokens"]
-        self._prompt_tokens.extend(state.get("prompt_tokens", ()))  # Older checkpoints have none.
+        self._prompt_tokens.extend(state["prompt_tokens"])
         self._tokens_per_s.extend(state["tokens_per_s"])
         self._other_s.extend(state["other_s"])
         self._num_deferred, self._is_due = state["num_deferred"], state["is_due"]

@@ -127,7 +127,7 @@ class FakeTrainer:
         state = json.loads((directory / _STATE_FILE).read_text())
         self._weights = np.array(state["weights"], dtype=np.int64)
         self._policy_version = state["policy_version"]
-        self._signals = tuple(state.get("signals", ()))
+        self._signals = tuple(state["signals"])
         self._meter.loaded(len(self._weights), len(self._weights))
         self.discard()
 

@@ -252,12 +252,11 @@ class TorchTrainer:
             optimizer["state"], lambda value, parameter: own_part(value, parameter).clone()
         )
         for group in optimizer["param_groups"]:
-            group["foreach"] = False  # Older versions left it to torch.
             group.update(_adam_settings(self._options))  # Those of the job as it is now.
         self._optimizer.load_state_dict(optimizer)
         self._moments.leave()
         self._policy_version = state["policy_version"]
-        self._signals = state.get("signals", ())  # Older versions kept none.
+        self._signals = state["signals"]
         torch.set_rng_state(state["random"])
         self.discard()
 

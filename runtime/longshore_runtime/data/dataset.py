@@ -40,8 +40,6 @@ class PromptSets:
     """The data sets of `train`, where they are mixed."""
     num_repeating_held_out: int = 0
     """Rows left out of training because their prompt is held out."""
-    keeps_repeats: bool = False
-    """Whether such rows are trained on, as in jobs that an older version has begun."""
 
     @property
     def counts(self) -> PromptCounts:
@@ -58,22 +56,21 @@ class PromptSets:
         return MixedDraws(self.shares, seed) if self.shares else DrawCursor(len(self.train), seed)
 
 
-def prompt_sets(
-    rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_tokens: int, *, keeps_repeats: bool = False
-) -> PromptSets:
-    """Tokenises rows and keeps every k-th prompt out of training, so that held-out prompts cover the whole data.
+def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_tokens: int) -> PromptSets:
+    """Tokenize rows and keep every k-th prompt out of training, so that held-out prompts cover the whole data.
 
-    Prompts with more than `context_tokens` tokens would leave no room for a response of full length. With
-    `keeps_repeats`, rows are read and divided as in older versions, whose jobs nobody could correct any more: every
-    k-th row is held out, and trained on where it is repeated.
+    Args:
+        context_tokens: most tokens of a prompt that leave room for a response of full length.
+
+    Raises:
+        UserError: a row is no prompt, or a setting of the prompts has no effect.
     """
-    encoding = prompt_encoding(tokenizer, is_older=keeps_repeats)
+    encoding = prompt_encoding(tokenizer)
     records = [prompt_record(index, row, data, tokenizer, encoding) for index, row in enumerate(rows)]
-    if not keeps_repeats:
-        require_arguments_read(data.chat, tokenizer)
-        if unused := unused_templates((row.fields, row.data_set) for row in rows):
-            raise UserError(unused[0])
-    return divided(records, data, context_tokens, keeps_repeats=keeps_repeats)
+    require_arguments_read(data.chat, tokenizer)
+    if unused := unused_templates((row.fields, row.data_set) for row in rows):
+        raise UserError(unused[0])
+    return divided(records, data, context_tokens)
 
 
 def most_prompt_tokens(data: Data, context_tokens: int) -> int:
@@ -81,10 +78,8 @@ def most_prompt_tokens(data: Data, context_tokens: int) -> int:
     return min(data.max_prompt_tokens, context_tokens)
 
 
-def divided(
-    records: Sequence[PromptRecord], data: Data, context_tokens: int, *, keeps_repeats: bool = False
-) -> PromptSets:
-    """Return the records in training and held-out ones; see `prompt_sets`."""
+def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) -> PromptSets:
+    """Divide the records into those to train on and those to hold out; see `prompt_sets`."""
     limit = most_prompt_tokens(data, context_tokens)
     fitting = [record for record in records if len(record.prompt_tokens) <= limit]
     if not fitting:
@@ -92,10 +87,9 @@ def divided(
             f"data.maxPromptTokens: none of the {len(records)} prompts has at most {limit} tokens; raise it, "
             "or model.maxContextTokens, which must hold a prompt and a response of maxResponseTokens"
         )
-    rows = range(len(fitting))
-    chosen = _spread(rows, data.held_out_prompts) if keeps_repeats else _chosen(fitting, data.held_out_prompts)
+    chosen = _chosen(fitting, data.held_out_prompts)
     held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
-    apart = frozenset() if keeps_repeats else frozenset(record.prompt_tokens for record in held_out)
+    apart = frozenset(record.prompt_tokens for record in held_out)
     others = [record for place, record in enumerate(fitting) if place not in chosen]
     train = tuple(record for record in others if record.prompt_tokens not in apart)
     return PromptSets(
@@ -104,7 +98,6 @@ def divided(
         num_too_long=len(records) - len(fitting),
         shares=_shares(data.each, train) if data.sources else (),
         num_repeating_held_out=len(others) - len(train),
-        keeps_repeats=keeps_repeats,
     )
 
 
@@ -152,7 +145,7 @@ def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple
 def prompt_record(index: int, row: Row, data: Data, tokenizer: ChatTokenizer, encoding: PromptEncoding) -> PromptRecord:
     """Return a row as a prompt; raises UserError, with its line, where it is none."""
     source = row.data_set
-    if (mistake := row_mistake(row.fields, source, may_hold_answer=encoding.is_older)) is not None:
+    if (mistake := row_mistake(row.fields, source)) is not None:
         raise UserError(f"{row.source}: {mistake}")
     if (domain := domain_of(row.fields, source)) is None:
         raise UserError(f"{row.source}: {no_domain(source)}")

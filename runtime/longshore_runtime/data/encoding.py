@@ -23,8 +23,6 @@ class PromptEncoding:
     tokenizer: Encoder
     leading: tuple[int, ...]
     """Special tokens that the tokenizer puts before a text."""
-    is_older: bool = False
-    """Whether texts are encoded as in older versions: with all special tokens, also where they have them already."""
 
     def rendered(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a text by a chat template, which writes the special tokens itself."""
@@ -32,19 +30,12 @@ class PromptEncoding:
 
     def plain(self, text: str) -> tuple[int, ...]:
         """Return the tokens of any other text. One that has its special tokens already gets no more of them."""
-        if self.is_older:
-            return tuple(self.tokenizer.encode(text, add_special_tokens=True))
         tokens = self.rendered(text)
         return tokens if tokens[:1] and tokens[0] in self.leading else (*self.leading, *tokens)
 
 
-def prompt_encoding(tokenizer: Encoder, *, is_older: bool = False) -> PromptEncoding:
-    """Return how a tokenizer makes prompts; raises UserError if it adds special tokens that stand elsewhere.
-
-    `is_older`: see `PromptEncoding`.
-    """
-    if is_older:
-        return PromptEncoding(tokenizer, (), is_older=True)
+def prompt_encoding(tokenizer: Encoder) -> PromptEncoding:
+    """Return how a tokenizer makes prompts; raises UserError if it adds special tokens that stand elsewhere."""
     text = tokenizer.encode(_ANY_TEXT, add_special_tokens=False)
     whole = tokenizer.encode(_ANY_TEXT, add_special_tokens=True)
     place = _place(text, whole)

@@ -125,7 +125,7 @@ class JobFiles:
         return samples.groups(self._rows_of(kind, step, filters=draw and [("draw", "=", draw)]))
 
     def _digest(self, step: int) -> RoundDigest | None:
-        """Return the digest of a round; None for a damaged file or one of another version, which is left out."""
+        """Return the digest of a round; None for a file that cannot be read, which is left out."""
         try:
             return timeline.digest(self._record(step))
         except ValueError as error:

@@ -51,7 +51,7 @@ def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> Runti
         return first
     exported = checkpoint.state()
     state = RunState.load(exported["run"], {})
-    alarms = reported_alarms(AlarmState.load(exported["alarms"]).raised) if "alarms" in exported else []
+    alarms = reported_alarms(AlarmState.load(exported["alarms"]).raised)
     fields = {**state_fields(state, state.policy), "alarms": alarms, "checkpoint_step": checkpoint.step}
     return first.model_copy(update=fields)
 

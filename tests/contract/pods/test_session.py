@@ -18,6 +18,7 @@ from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import TrainerBackend
 from longshore.policy.sharing_group import Grant
+from longshore.policy.training_alarms import AlarmState
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.model_source import InitialModel
@@ -99,7 +100,8 @@ def prepared(storage: Path, **changes: Any) -> None:
 
 def publish(storage: Path, step: int, **state: Any) -> Path:
     """Write a checkpoint of the job; return its directory."""
-    exported = {"run": RunState(step=step).export(), "recorder": {}, "rewards": {}, **state}
+    whole = {"recorder": {}, "rewards": {}, "alarms": AlarmState().export(), "origins": {}, "lengths": {}}
+    exported = {"run": RunState(step=step).export(), **whole, **state}
     checkpoints = CheckpointStore(storage / default_output("demo", "1f0c9a72") / "checkpoints", keep=2)
     return checkpoints.publish(step, exported, {}, lambda directory: sign(directory, TrainerBackend.TORCH)).path
 
@@ -180,25 +182,6 @@ def test_fewer_prompts_than_a_step_wants_are_reported(storage: Path) -> None:
         ((reason, message),) = [(notice.reason, notice.message) for notice in one.status.notices]
     assert reason == "FewPrompts"
     assert "6 prompts to train on are fewer than algorithm.promptsPerStep (7)" in message
-
-
-@pytest.mark.parametrize(
-    ("state", "counts"), [(None, (14, 1, 1)), ({}, (14, 2, 0)), ({"keeps_repeats": False}, (14, 1, 1))]
-)
-def test_prompts_of_a_job_that_an_older_version_has_begun_stay_as_they_are(
-    state: dict[str, Any] | None, counts: tuple[int, int, int], storage: Path
-) -> None:
-    rows = storage / "rows.jsonl"
-    rows.write_text(rows.read_text() * 2)
-    if state is not None:
-        publish(storage, 1, **state)
-    nowhere = {"name": "mine", "kind": "Python", "importPath": "nowhere:score"}
-    with session(storage, Sink(), reward={"pods": 0, "functions": [nowhere]}) as one:
-        with pytest.raises(UserError, match="importPath"):  # It comes next, so that nothing starts.
-            one.build()
-        found = one.status.prompts
-    assert found is not None
-    assert (found.train, found.held_out, found.repeating_held_out) == counts
 
 
 def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_are_reported_by_their_names(

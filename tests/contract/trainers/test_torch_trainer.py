@@ -128,19 +128,6 @@ def test_a_saved_checkpoint_opens_in_transformers_with_its_tokenizer(model: Path
     assert tokenizer.apply_chat_template([{"role": "user", "content": "k5:"}], tokenize=False) == "k5:"
 
 
-def test_a_checkpoint_of_an_older_version_does_not_change_how_steps_are_made(model: Path, tmp_path: Path) -> None:
-    trainer = TorchTrainer(model, OPTIONS)
-    step(trainer, [BATCHES[0]])
-    trainer.save(tmp_path)
-    file = tmp_path / "trainer.pt"
-    state = torch.load(file, weights_only=True)
-    for group in state["optimizer"]["param_groups"]:
-        group["foreach"] = None
-    torch.save(state, file)
-    trainer.load(tmp_path)
-    assert all(group["foreach"] is False for group in trainer._optimizer.param_groups)
-
-
 def test_a_checkpoint_that_was_loaded_is_not_mapped_any_more(model: Path, tmp_path: Path) -> None:
     """Otherwise deleting it frees no room."""
     trainer = TorchTrainer(model, OPTIONS)

@@ -101,7 +101,7 @@ class TestUpgrade:
         running.reconcile_until_stable()
         assert (running.status.attempt, len(running.workers())) == (2, 1)
 
-    def test_a_job_of_a_version_that_recorded_no_settings_goes_on(self, running: Cluster) -> None:
+    def test_a_running_job_whose_settings_are_gone_from_its_status_goes_on(self, running: Cluster) -> None:
         running.status = running.status.model_copy(update={"settings": None})
         running.spec = {"evaluation": {"responsesPerPrompt": 7}}
         running.reconcile_until_stable()

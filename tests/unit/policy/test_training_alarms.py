@@ -143,13 +143,6 @@ def test_what_is_raised_has_been_reported_and_has_its_sign_in_the_newest_steps(s
         assert all(reasons(run([one] * PATIENCE[reason])[1]).count(reason) for one in steps[-PATIENCE[reason] :])
 
 
-def test_alarms_of_another_version_are_dropped_from_a_checkpoint() -> None:
-    exported = AlarmState({AlarmReason.REWARDS_ALL_ZERO: 2}).export()
-    exported["lasting"]["PlanetsMisaligned"] = 1
-    exported["raised"].append(["PlanetsMisaligned", "look up", 3])
-    assert AlarmState.load(exported) == AlarmState({AlarmReason.REWARDS_ALL_ZERO: 2})
-
-
 BEFORE = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0] * 8
 
 
@@ -222,7 +215,7 @@ def test_steps_do_not_end_an_episode_of_evaluations() -> None:
         ([0.0] * 20, [0.0] * 20),
         ([0.0] * 20, [1.0] * 20),
     ],
-    ids=["too few prompts", "an older checkpoint", "too little", "nothing", "a rise"],
+    ids=["too few prompts", "other prompts", "too little", "nothing", "a rise"],
 )
 def test_what_is_no_fall(before: list[float], latest: list[float]) -> None:
     assert fall_in_standard_errors(before, latest) == 0.0

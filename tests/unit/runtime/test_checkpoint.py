@@ -5,6 +5,7 @@ import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def test_a_backend_goes_on_from_its_own_checkpoints_only(tmp_path: Path) -> None
         require_own(checkpoint.model, TrainerBackend.MEGATRON)
 
 
-STATE = {"run": {}, "recorder": {}, "rewards": {}}
+STATE: Final = {"run": {}, "recorder": {}, "rewards": {}, "alarms": {}, "origins": {}, "lengths": {}}
 
 
 def save_whole(directory: Path) -> None:

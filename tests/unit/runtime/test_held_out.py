@@ -8,9 +8,8 @@ import pytest
 
 from longshore.api.model import Data
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
-from longshore_runtime.data.reading import Row, read_rows
+from longshore_runtime.data.reading import Row
 from longshore_runtime.data.suitability import held_out_remark
-from longshore_runtime.errors import UserError
 from tests.unit.runtime.test_dataset import Letters, data, prompts, write
 
 
@@ -51,36 +50,8 @@ def test_the_more_often_prompts_are_repeated_the_fewer_are_held_out_and_the_job_
     assert remark is None or f"data.heldOutPrompts: {num_held_out} prompts are held out instead of 10" in remark
 
 
-def test_a_job_of_an_older_version_keeps_its_division(tmp_path: Path) -> None:
-    path, settings = repeated(tmp_path, "abcdabcdab"), data(held_out_prompts=2)
-    sets = prompt_sets(read_rows(path, settings.each[0]), settings, Letters(), 1000, keeps_repeats=True)
-    assert split(sets) == ("bcdacdab", "ab")
-    assert (sets.num_repeating_held_out, sets.keeps_repeats) == (0, True)
-
-
-def test_without_repetitions_the_division_is_that_of_older_versions(tmp_path: Path) -> None:
-    path, settings = repeated(tmp_path, "abcdefghij"), data(held_out_prompts=3)
-    rows = read_rows(path, settings.each[0])
-    older, now = (
-        prompt_sets(rows, settings, Letters(), 1000, keeps_repeats=keeps_repeats) for keeps_repeats in (True, False)
-    )
-    assert (now.train, now.held_out) == (older.train, older.held_out)
-
-
 def test_a_data_set_of_a_mix_keeps_its_only_prompt() -> None:
     settings = Data.model_validate({"sources": [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]})
     rows = [Row("", {"prompt": text, "answer": ""}, settings.each[0]) for text in "xyz"]
     rows += [Row("", {"prompt": "x", "answer": ""}, settings.each[1])]
     assert split(prompt_sets(rows, settings, Letters(), 1000)) == ("xzx", "y")
-
-
-def test_a_job_of_an_older_version_goes_on_with_what_is_refused_now(tmp_path: Path) -> None:
-    """Its data and its chat settings cannot be changed any more."""
-    answered = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    path = write(tmp_path, json.dumps({"prompt": answered, "answer": ""}))
-    settings = data(chat={"templateArguments": {"unread": 1}}, prompt_template="Q: {prompt}", held_out_prompts=0)
-    rows, tokenizer = read_rows(path, settings.each[0]), Letters()
-    tokenizer.chat_template = "{{ messages }}"
-    assert len(prompt_sets(rows, settings, tokenizer, 1000, keeps_repeats=True).train) == 1
-    with pytest.raises(UserError, match="the last message is from the assistant"):
-        prompt_sets(rows, settings, tokenizer, 1000)

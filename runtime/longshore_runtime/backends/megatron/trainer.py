@@ -208,7 +208,7 @@ class MegatronTrainer:
         self._optimizer.restore(moments, state["policy_version"])
         self._moments.leave()
         self._policy_version = state["policy_version"]
-        self._signals = state.get("signals", ())  # Older versions kept none.
+        self._signals = state["signals"]
         torch.set_rng_state(state["random"])
         self.discard()
 

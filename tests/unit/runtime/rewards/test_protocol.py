@@ -79,12 +79,6 @@ def test_a_call_says_which_responses_were_cut(function: RewardFunction) -> None:
     assert [item.is_cut for item in request.items] == [True, False]
 
 
-def test_a_call_of_an_older_coordinator_says_of_no_response_that_it_was_cut() -> None:
-    older = orjson.loads(protocol.encode_request(3, MATHS, [replace(ITEM, is_cut=True)]))
-    del older["items"][0]["is_cut"]
-    assert not protocol.decode(ScoreRequest, orjson.dumps(older)).items[0].is_cut
-
-
 def test_a_row_may_hold_what_json_does_not_know() -> None:
     large = [1 << 70, -(1 << 70), (1 << 64) - 1, 0.5, True]
     row = {"day": datetime.timedelta(days=1), "who": {1: "one"}, "large": {"numbers": (large, [])}}

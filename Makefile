@@ -84,11 +84,11 @@ bench: $(READY) $(if $(filter trl,$(NAME)),$(VENV)/trl/.ready) $(if $(filter ope
 
 .PHONY: predictions
 predictions: $(READY) ## Write the predictions in the headers of the manifests again
-	$(BIN)/python -m docs.manifest_predictions
+	$(BIN)/python -m tools.manifest_predictions
 
 .PHONY: figures
 figures: $(READY) ## Draw the figures of the docs again
-	$(BIN)/python -m docs.figures
+	$(BIN)/python -m tools.figures
 
 .PHONY: docs
 docs: $(READY) ## Build the documentation site into .site

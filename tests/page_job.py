@@ -308,7 +308,14 @@ def _metrics(record: RoundRecord, chance: random.Random) -> Iterator[dict[str, f
 def fleet() -> FleetView:
     """Jobs that run, one that waits for GPUs, one that ended, and half an hour of their GPUs."""
     strategy = {"strategy": "TailBatching", "is_finished": False, "created": "2026-11-22T09:00:00Z", "demand": 8}
-    nothing = {"reward": None, "bubble_share": None, "gpus": {}, "queue": "", "waits_for": "", "alarms": ()}
+    nothing: dict[str, Any] = {
+        "reward": None,
+        "bubble_share": None,
+        "gpus": {},
+        "queue": "",
+        "waits_for": "",
+        "alarms": (),
+    }
     waits = "WaitsForGPUs: 16 GPUs are needed, and 8 of 32 are free; first in the queue"
     rows: list[dict[str, Any]] = [
         {"name": "deepmath-14b", "phase": "Queued", "steps": 120, "step": 0, "demand": 16, "waits_for": waits},

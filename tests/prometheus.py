@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,11 +76,15 @@ class Prometheus:
         found = self.ask("query_range", query=with_all(target["expr"]), **times)["result"]
         return [
             (
-                re.sub(r"{{(\w+)}}", lambda label, labels=one["metric"]: labels[label[1]], target["legendFormat"]),
+                _legend(target["legendFormat"], one["metric"]),
                 [(at_s, float(value)) for at_s, value in one["values"]],
             )
             for one in found
         ]
+
+
+def _legend(text: str, labels: Mapping[str, str]) -> str:
+    return re.sub(r"{{(\w+)}}", lambda label: labels[label[1]], text)
 
 
 def with_all(query: str) -> str:

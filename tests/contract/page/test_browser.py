@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from aiohttp.test_utils import TestServer
-from docs.screenshots import pictures
+from tools.screenshots import pictures
 
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity
 from longshore.page import document

@@ -27,7 +27,7 @@ def pages(tmp_path: Path) -> Path:
 
 def draw(pages: Path, name: str, result: dict[str, Any]) -> str:
     """Both pages, after a benchmark has this result."""
-    from docs import bench_figures
+    from tools import bench_figures
 
     (pages / "results" / f"{name}.json").write_text(json.dumps(result))
     bench_figures.bench_figures(pages / "results", pages / "docs")
@@ -74,7 +74,7 @@ def test_a_table_of_ratios_has_the_baseline_first_and_medians_with_their_spread(
 
 def test_what_was_measured_can_be_drawn(pages: Path) -> None:
     """The files of this checkout still have what the pictures show."""
-    from docs import bench_figures
+    from tools import bench_figures
 
     for path in RESULTS.glob("*.json"):
         shutil.copy(path, pages / "results")

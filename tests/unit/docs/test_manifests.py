@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from docs.manifest_predictions import MANIFESTS, predicted, predicting
+from tools.manifest_predictions import MANIFESTS, predicted, predicting
 
 from longshore.checks.memory import ModelSize, memory_mistakes
 from longshore.checks.result import CheckOutcome

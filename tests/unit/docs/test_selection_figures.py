@@ -3,7 +3,7 @@
 from statistics import fmean
 
 import pytest
-from docs.selection_figures import Lengths, trained_tokens
+from tools.selection_figures import Lengths, trained_tokens
 
 from longshore.api.rollout import Strategy
 

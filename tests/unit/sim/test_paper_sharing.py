@@ -2,7 +2,7 @@
 
 import re
 
-from docs.sharing_figures import PAGE
+from tools.sharing_figures import PAGE
 
 from longshore.sim.paper.rollpacker import RollPackerConstants
 from longshore.sim.paper.sharing import MIXES, Mix, compare_mixes

@@ -1,4 +1,4 @@
-"""Writes what the simulator predicts into the headers of manifests: `make predictions`.
+"""Write what the simulator predicts into the headers of manifests: `make predictions`.
 
 A header that predicts has a line `# Predicted: ...`, and below it the command that a reader can repeat:
 `longshore simulate manifests/NAME.yaml --gpu-type ... --steps ...`.

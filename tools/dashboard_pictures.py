@@ -1,4 +1,4 @@
-"""Draws the chart's dashboards with what a Prometheus answers: `python -m docs.dashboard_pictures ADDRESS MINUTES`.
+"""Draw the chart's dashboards with what a Prometheus answers: `python -m tools.dashboard_pictures ADDRESS MINUTES`.
 
 Grafana is not needed: panels, queries, legends and units are those of the dashboards; only the drawing is not.
 """
@@ -34,7 +34,7 @@ _STEP_S: Final = 5.0
 def draw(axes: Axes, panel: Json, lines: list[tuple[str, Values]]) -> None:
     """Draw one panel."""
     for row, (legend, values) in enumerate(lines):
-        times = [datetime.fromtimestamp(at_s, UTC) for at_s, _ in values]
+        times = dates.date2num([datetime.fromtimestamp(at_s, UTC) for at_s, _ in values])
         if panel["type"] == "state-timeline":
             axes.plot(times, [legend] * len(times), "s", markersize=3.5)
         else:

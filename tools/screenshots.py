@@ -1,4 +1,4 @@
-"""Takes the pictures of the pages: `python -m docs.screenshots REPORT.html`.
+"""Take the pictures of the pages: `python -m tools.screenshots REPORT.html`.
 
 Those of the page of a job come from a report of a real one, that of the page of all jobs from jobs that are made up.
 """
@@ -14,7 +14,7 @@ from tests.page_job import fleet
 
 from longshore_cli.page.server import Fleet, JobSource, LocalPage
 
-_ASSETS: Final = Path(__file__).parent / "assets"
+_ASSETS: Final = Path(__file__).parents[1] / "docs" / "assets"
 _DESK: Final = (1280, 860)
 _PHONE: Final = (390, 844)
 _SHOWS_EVERYTHING: Final = "document.querySelector('.response pre') && document.querySelectorAll('.uplot').length > 5"

@@ -14,9 +14,9 @@ from benchmarks.report import RESULTS
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from docs.marked import replace
+from tools.marked import replace
 
-_DOCS: Final = Path(__file__).parent
+_DOCS: Final = Path(__file__).parents[1] / "docs"
 _BENCHMARKS: Final = "explanation/benchmarks.md"
 _COLOURS: Final = {"reward": "#1b7f79", "long": "#d1652c"}
 _LABELS: Final = {"reward": "all prompts", "long": "quarter with the longest answers"}

@@ -7,13 +7,13 @@ from typing import Final
 import yaml
 from matplotlib import pyplot
 
-from docs.marked import replace
 from longshore.sim.paper.april import Sensitivity, sensitivity
 from longshore.sim.paper.comparison import PaperComparison, Prediction, compare
 from longshore.sim.paper.published import PUBLISHED_FILE, FigureRole, Paper, Published, Unit
+from tools.marked import replace
 
-_PAGE: Final = Path(__file__).parent / "explanation" / "simulator-against-papers.md"
-_ASSETS: Final = Path(__file__).parent / "assets"
+_PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "simulator-against-papers.md"
+_ASSETS: Final = Path(__file__).parents[1] / "docs" / "assets"
 _TITLES: Final = {
     Paper.ROLLPACKER: "RollPacker",
     Paper.APRIL: "APRIL",

@@ -1,4 +1,4 @@
-"""Draws the figures of the documentation with the policies of the core: `make figures`."""
+"""Draw the figures of the documentation with the policies of the core: `make figures`."""
 
 import random
 from pathlib import Path
@@ -8,18 +8,18 @@ import matplotlib
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 
-from docs.bench_figures import bench_figures
-from docs.paper_figures import paper_figures
-from docs.selection_figures import selection_table
-from docs.sharing_figures import sharing_table
 from longshore.api.rollout import Rollout, Strategy
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import BatchShape
+from tools.bench_figures import bench_figures
+from tools.paper_figures import paper_figures
+from tools.selection_figures import selection_table
+from tools.sharing_figures import sharing_table
 
-_ASSETS: Final = Path(__file__).parent / "assets"
+_ASSETS: Final = Path(__file__).parents[1] / "docs" / "assets"
 _SHAPE: Final = BatchShape(num_prompts=16, num_responses=8)
 _NUM_ROUNDS: Final = 10
 _COLOURS: Final = {RoundKind.FULL: "#8a8f98", RoundKind.SHORT: "#1b7f79", RoundKind.LONG: "#d1652c"}

@@ -6,12 +6,12 @@ from typing import Final
 
 import yaml
 
-from docs.marked import replace
 from longshore.sim.paper import rollpacker
 from longshore.sim.paper.published import PUBLISHED_FILE, Published
 from longshore.sim.paper.sharing import MixRow, compare_mixes
+from tools.marked import replace
 
-PAGE: Final = Path(__file__).parent / "explanation" / "sharing-groups.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "sharing-groups.md"
 _HEAD: Final = (
     "| jobs, and GPUs of each | limit | GPUs without sharing | GPUs shared | groups | largest slowdown "
     "| jobs per GPU hour | fewer GPUs instead |\n|---|---|---|---|---|---|---|---|\n"

@@ -9,14 +9,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from docs.marked import replace
 from longshore.api.rollout import Rollout, Strategy
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round import ResponseFinished, ResponseId
 from longshore.policy.round_policy import BatchShape
+from tools.marked import replace
 
-PAGE: Final = Path(__file__).parent / "explanation" / "selection-bias.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "selection-bias.md"
 SHAPE: Final = BatchShape(num_prompts=64, num_responses=8)
 NUM_ROUNDS: Final = 240
 _MEDIAN_TOKENS: Final = 2000

@@ -1,0 +1,1 @@
+"""Benchmarks: `make bench NAME=...` runs one and writes its results."""

@@ -124,8 +124,10 @@ async def measure_start(
     parallel: int,
     limit_s: float,
 ) -> dict[str, Any]:
-    """From the creation of the first cluster until every pod of all of them runs; `pods_running_s` is None after
-    `limit_s`."""
+    """Measure from the creation of the first cluster until every pod of all of them runs.
+
+    `pods_running_s` is None after `limit_s`.
+    """
     await define(client)
     operator = DaskOperator(kubeconfig, log)
     kubelet, deployments = PretendKubelet(client, parallel, SELECTOR), PretendDeployments(client, parallel)

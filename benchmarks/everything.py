@@ -1,5 +1,7 @@
-"""All mechanisms against none, and each left out in turn: one mixed workload of mathematics, programs and answers that
-a judge grades, on real engines, trainers and sandboxes, alternating in one run.
+"""Compare all mechanisms with none, and with each left out in turn.
+
+One mixed workload of mathematics, programs and answers that a judge grades runs on real engines, trainers and
+sandboxes, alternating in one run.
 
 - AllOff: synchronous rounds; scoring begins when the rollout has ended; time limits of programs are fixed.
 - AllOn: tail batching, rewards during the rollout, and limits that follow what correct programs took.

@@ -1,5 +1,6 @@
-"""One tenant among hostile ones: how long the operator takes to answer a change of a job, alone and among 200 jobs of
-every kind that is known to do harm.
+"""Measure how long the operator takes to answer a tenant's change of a job among hostile tenants.
+
+The tenant is alone at first, and then among 200 jobs of every kind that is known to do harm.
 
 The embedded API server and the operator are processes of their own; nothing runs in pods, whose coordinators are given
 an address so that the operator makes the others. `lag` is from a change of the quiet tenant's spec (`suspend`, back and

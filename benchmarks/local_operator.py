@@ -1,5 +1,6 @@
-"""Replaces the operator where there is no API server: calls its decision code with the reports of the coordinator, and
-puts the assignments into the driver's events.
+"""Replace the operator where there is no API server.
+
+This calls its decision code with the reports of the coordinator, and puts the assignments into the driver's events.
 """
 
 import queue

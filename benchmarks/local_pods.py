@@ -98,10 +98,12 @@ def run_in_coordinator(
     pinned: bool = False,
     run_module: RunModule = new_process,
 ) -> int:
-    """Start GPU and reward pods of a job and run `module` in its coordinator pod, which ends if one of them fails;
-    returns its exit status.
+    """Start GPU and reward pods of a job, run `module` in its coordinator pod, and return its exit status.
 
-    `pinned`: every GPU pod has a core of its own; the coordinator uses all of them.
+    The coordinator pod ends if one of the others fails.
+
+    Args:
+        pinned: whether every GPU pod has a core of its own; the coordinator uses all of them.
     """
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ls-")))

@@ -260,8 +260,10 @@ class Alternations:
         self._known = {name: Known() for name in jobs}
 
     def run(self, num_alternations: int, totals: Totals, limit_s: float = math.inf) -> dict[str, list[dict[str, Any]]]:
-        """By job: its periods. One alternation before them warms up, and teaches the lengths; when all together take
-        longer than the limit, fewer follow.
+        """Return the periods of each job.
+
+        One alternation before them warms up, and teaches the lengths. When all together take longer than the limit,
+        fewer follow.
         """
         deadline_s = self._parts.clock.now_s() + limit_s
         self._alternate(0, totals)

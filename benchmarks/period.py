@@ -1,5 +1,6 @@
-"""Periods of training, job by job in turn on the same engines: the rounds of a period train every draw which they
-start, so that jobs compare sample by sample.
+"""Run periods of training, job by job in turn on the same engines.
+
+The rounds of a period train every draw that they start, so that jobs compare sample by sample.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
-"""How long pods take from sampling to training, through the API server: jobs on an embedded cluster with the operator,
-installed from the chart and found by `longshore up`, as a user's.
+"""Measure how long pods take from sampling to training, through the API server.
+
+The jobs run on an embedded cluster with the operator, installed from the chart by `longshore up`, as a user's do.
 
 `control_path_s` runs from the coordinator's telemetry over the operator's assignment to its acknowledgement;
 `apply_s` is the part of it in which requests move and trainer replicas wake; `decision_s` is the rest: two writes,

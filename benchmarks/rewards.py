@@ -1,5 +1,6 @@
-"""Scoring after the rollout against scoring during it, and fixed against adaptive time limits: same responses, same
-real sandboxes on the same number of real workers, alternating in one run.
+"""Compare scoring after the rollout with scoring during it, and fixed with adaptive time limits.
+
+All score the same responses in the same real sandboxes on the same number of real workers, alternating in one run.
 
 Responses stand for programs: most pass their test cases, some fail in one, and one in twenty hangs, as in RollPacker,
 section 4.3, in its last case. Those that hang wait rather than compute, so that figures do not depend on how many CPUs

@@ -1,5 +1,7 @@
-"""TRL's GRPOTrainer against a Longshore job: same model, prompts, number of responses, response limit and learning
-settings, on the same processor cores, one after the other, each in processes of its own.
+"""Compare TRL's GRPOTrainer with a Longshore job.
+
+Both have the same model, prompts, number of responses, response limit and learning settings, on the same processor
+cores, one after the other, each in processes of its own.
 
 A run is a whole training from the warm-started model of its seed: it starts, scores the held-out prompts, trains, and
 scores them again in between. Each seed begins with another side. Seconds are those of the steps alone: sampling,

@@ -57,8 +57,10 @@ def main(task_file: str, result_file: str) -> None:
 
 
 def _publish_by_layer(generation: Any) -> None:
-    """Replaces how TRL gives vLLM new weights, which fails on a CPU: vLLM packs weights there when they are loaded, and
-    removes the parameters that TRL's way writes to. This is vLLM's own way to load a running model again.
+    """Replace how TRL gives vLLM new weights, which fails on a CPU.
+
+    vLLM packs weights there when they are loaded, and removes the parameters that TRL's way writes to. This is vLLM's
+    own way to load a running model again.
     """
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload

@@ -1,5 +1,7 @@
-"""A workload of given response lengths: every token is really decoded, scored and trained on, but how many there are
-is a known distribution. The model is tiny and never ends a response by itself.
+"""Run a workload of given response lengths.
+
+Every token is really decoded, scored and trained on, but their number follows a known distribution. The model is tiny
+and never ends a response by itself.
 """
 
 import dataclasses

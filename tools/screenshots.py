@@ -68,6 +68,7 @@ async def _all_pictures(report: str) -> dict[str, bytes]:
 
 
 def main(report: Path) -> None:
+    """Take all pictures, those of the page of a job from its report."""
     for name, picture in asyncio.run(_all_pictures(report.absolute().as_uri())).items():
         (_ASSETS / name).write_bytes(picture)
 

@@ -1,5 +1,7 @@
-"""Writes everything that is generated from the code: the CRD, the references of its fields, of reasons and of the round
-protocol, the tables about migrating, and the dashboards of the chart.
+"""Write everything that is generated from the code.
+
+These are the CRD, the references of its fields, of reasons and of the round protocol, the tables about migrating, and
+the dashboards of the chart.
 
 `python -m longshore_cli.generate` writes; with `--check` it fails when a file differs from what the models say.
 """

@@ -1,5 +1,8 @@
-"""Decide what GPU pods do: pass the coordinator's reports to the policies, turn their decisions into an assignment, and
-keep their memory in the status."""
+"""Decide what GPU pods do.
+
+This passes the coordinator's reports to the policies, turns their decisions into an assignment, and keeps their memory
+in the status.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -127,8 +130,10 @@ def _forgotten(before: PlannerStatus | None, spec: RLJobSpec, runtime: RuntimeSt
 
 
 def _sizes(spec: RLJobSpec, current: Assignment, before: PlannerStatus | None, runtime: RuntimeStatus) -> _Sizes:
-    """The baseline after the rounds that are over. Which attempt ran them does not matter; a round that is repeated
-    counts once."""
+    """Return the baseline after the rounds that are over.
+
+    Which attempt ran them does not matter; a round that is repeated counts once.
+    """
     baseline = current.baseline
     if spec.rollout.engine.parallelism is not Parallelism.ADAPTIVE:
         return _Sizes(baseline, None)

@@ -34,8 +34,10 @@ class _Unowned(NamedTuple):
 
 
 class PodInformer:
-    """Keeps `PodView`s by job. Calls `on_change(key)` when a job's pods change, `on_progress(key)` instead while they
-    come up one after the other, and `on_listed(key)` when they were listed, and may have changed or not.
+    """Keeps the `PodView`s of all jobs.
+
+    It calls `on_change(key)` when a job's pods change, `on_progress(key)` instead while they come up one after the
+    other, and `on_listed(key)` when they were listed, and may have changed or not.
 
     To a watch with a selector, a pod that loses its label looks deleted. So a pod that the watch shows no more, and
     that nobody was deleting, is kept as hidden until somebody has looked for it.

@@ -9,8 +9,10 @@ from longshore_kube.quantities import parse_quantity
 
 
 def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Amounts by resource: what the pod requests as a whole, else containers and sidecars together, or its largest init
-    container.
+    """Return the amounts that a pod requests, by resource.
+
+    They are those of the pod as a whole if it names any, and else those of its containers and sidecars together or of
+    its largest init container.
     """
     sidecars: dict[str, Fraction] = defaultdict(Fraction)
     peak: dict[str, Fraction] = defaultdict(Fraction)

@@ -1,5 +1,7 @@
-"""What the GPU pods do, as the coordinator acknowledged it: the labels of the pods, the condition `Repurposed`, and the
-GPUs by role."""
+"""Show what the GPU pods do, as the coordinator acknowledged it.
+
+It is shown by the labels of the pods, the condition `Repurposed`, and the number of GPUs by role.
+"""
 
 from collections.abc import Iterator
 from itertools import islice

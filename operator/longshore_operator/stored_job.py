@@ -40,8 +40,9 @@ class StoredJob:
         return isinstance(self.spec, RLJobSpec) and self.spec.runs_elsewhere
 
     def may_be_kept(self, next_status: RLJobStatus) -> bool:
-        """Whether to remember the job until it changes: a job that starts is looked at often, but a large one would
-        take too much memory.
+        """Return whether to remember the job until it changes.
+
+        A job that starts is looked at often, but a large one would take too much memory.
         """
         return self.is_small and next_status.phase in _STARTING and not isinstance(self.spec, ValidationError)
 

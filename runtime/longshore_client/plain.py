@@ -13,7 +13,7 @@ _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2
 
 
 def plain(text: str) -> str:
-    """Return the text with control characters spelled out, as `\\x1b`, and without passwords in addresses."""
+    r"""Return the text with control characters spelled out, as `\x1b`, and without passwords in addresses."""
     from longshore.api.addresses import redacted  # with it comes pydantic, which --help does without
 
     return redacted(_UNSAFE.sub(_spelled, text))

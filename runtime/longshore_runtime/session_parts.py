@@ -306,8 +306,9 @@ class PartsBuilder:
         return executor
 
     def _engines_and_trainers(self, model: InitialModel, engines: EnginePool) -> tuple[EnginePool, TrainerGroup]:
-        """Wait for engines, and start trainers; on shared GPUs in turn, because an engine measures the free memory
-        before a trainer uses it.
+        """Wait for engines, and start trainers.
+
+        On shared GPUs they start in turn, because an engine measures the free memory before a trainer uses it.
         """
         with repeated(lambda: self._report_start(engines), PROGRESS_EVERY_S):
             if self._spec.placement is Placement.COLOCATED and self._spec.workers.has_accelerator:

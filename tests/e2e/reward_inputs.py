@@ -45,10 +45,10 @@ def write_rows(path: Path, rows: list[Row]) -> None:
 
 
 def write_judge(directory: Path) -> None:
-    """A judge that answers with a digit that depends on the last character of its question, and with nothing where
-    that is a digit itself.
+    """Write a judge that answers with a digit that depends on the last character of its question.
 
-    Its layers add nothing, its embedding tells characters apart, and its output layer maps a character to the next.
+    It answers with nothing where that character is a digit itself. Its layers add nothing, its embedding tells
+    characters apart, and its output layer maps a character to the next.
     """
     tokenizer = build_tokenizer()
     digits = tokenizer.convert_tokens_to_ids(list("0123456789"))

@@ -1,6 +1,6 @@
-"""Kubernetes' protobuf bodies, read with the field numbers of the type table.
+r"""Kubernetes' protobuf bodies, read with the field numbers of the type table.
 
-A body is ``k8s\\0`` and a ``runtime.Unknown`` (1: apiVersion and kind, 2: the object's bytes).
+A body is ``k8s\0`` and a ``runtime.Unknown`` (1: apiVersion and kind, 2: the object's bytes).
 """
 
 import base64

@@ -72,7 +72,7 @@ def template_hash(template: Json) -> str:
 
 
 def surge_and_unavailable(deployment: Json) -> tuple[int, int]:
-    """maxSurge and maxUnavailable in pods: percentages of the replicas, rounded up and down respectively."""
+    """Return maxSurge and maxUnavailable in pods: percentages of the replicas, rounded up and down respectively."""
     spec = deployment["spec"]
     limits = (spec.get("strategy") or {}).get("rollingUpdate") or {}
     surge = _share(limits.get("maxSurge", "25%"), spec["replicas"], math.ceil)

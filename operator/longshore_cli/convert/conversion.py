@@ -138,8 +138,10 @@ def _guess(key: str, system: System) -> str:
 
 
 def _likeness(key: str, known: str) -> float:
-    """Return how alike two keys are, from 0 to 1: what is least alike of section and name, so that neither alone
-    makes keys alike."""
+    """Return how alike two keys are, from 0 to 1.
+
+    The less similar of section and name counts, so that neither alone makes keys alike.
+    """
     (section, _, name), (other_section, _, other_name) = key.rpartition("."), known.rpartition(".")
     pairs = ((section, other_section), (name, other_name))
     return min(difflib.SequenceMatcher(None, mine, other).ratio() for mine, other in pairs)

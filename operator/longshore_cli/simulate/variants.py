@@ -75,8 +75,13 @@ def variants(
 
 
 def with_strategy(spec: RLJobSpec, strategy: Strategy) -> RLJobSpec:
-    """The same job under another strategy; `leftovers` goes where the strategy cannot have it, and a strategy that
-    keeps tokens relaxes `onPolicy`. ValidationError where the rest of the spec forbids it."""
+    """Return the same job under another strategy.
+
+    `leftovers` is removed where the strategy cannot have it, and a strategy that keeps tokens relaxes `onPolicy`.
+
+    Raises:
+        ValidationError: the rest of the spec forbids the strategy.
+    """
     given = spec.rollout
     keeps = strategy is Strategy.PARTIAL_ROLLOUT
     loses_leftovers = strategy in _LEAVE_NOTHING or (keeps and given.leftovers is Leftovers.DROP_TOKENS)

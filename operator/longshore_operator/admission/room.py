@@ -1,5 +1,7 @@
-"""Room for the head of the queue: elastic jobs give worker pods back that they do not need, and if that is not enough,
-jobs of lower priority stop."""
+"""Make room for the head of the queue.
+
+Elastic jobs give worker pods back that they do not need. If that is not enough, jobs of lower priority stop.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

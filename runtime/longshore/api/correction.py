@@ -36,9 +36,12 @@ _RULES: "tuple[Rule[RolloutCorrection], ...]" = (
 
 
 class RolloutCorrection(ApiModel, rules=_RULES):
-    """Decoupled correction of the rollout, as verl's `algorithm.rollout_correction`: the clipped ratio compares with
-    the trainer's own log-probabilities at the start of the step, and losses are weighted by the ratio of these to the
-    log-probabilities of the engines. The defaults are those of TRL's `vllm_importance_sampling_correction`."""
+    """Decoupled correction of the rollout, as in verl's `algorithm.rollout_correction`.
+
+    The clipped ratio compares with the trainer's own log-probabilities at the start of the step, and losses are
+    weighted by the ratio of these to the log-probabilities of the engines. The defaults are those of TRL's
+    `vllm_importance_sampling_correction`.
+    """
 
     rollout_is: RolloutIs = RolloutIs.SEQUENCE
     """What weighs a loss. Token: the ratio of its token. Sequence: the product of the ratios of its response. None:

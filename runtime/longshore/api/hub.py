@@ -31,8 +31,10 @@ Revision = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z
 
 
 class Hub(ApiModel):
-    """Hugging Face Hub, or a mirror of it, from which `model.hub` and `data.hub` are downloaded once into the storage
-    of the job."""
+    """Hugging Face Hub, or a mirror of it.
+
+    `model.hub` and `data.hub` are downloaded from it once, into the storage of the job.
+    """
 
     endpoint: HttpAddress | None = None
     """Address of a mirror of the Hub. Unset: `HF_ENDPOINT` of the coordinator's container, or else

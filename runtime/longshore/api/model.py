@@ -186,8 +186,11 @@ class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
 
 
 class DataSource(DataSet, rules=_SOURCE_RULES):
-    """One of several data sets. Unset promptField, answerField, domainField and promptTemplate are those of `data`;
-    every other field that says where rows come from is set for each source."""
+    """One of several data sets.
+
+    Unset promptField, answerField, domainField and promptTemplate are those of `data`; every other field that says
+    where rows come from is set for each source.
+    """
 
     name: str = Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
     """Name of the source in messages."""
@@ -224,8 +227,10 @@ class Source:
 
 
 class Data(DataSet, rules=_DATA_RULES):
-    """Prompts to train on and to evaluate with: one data set in the storage of the job or on the Hub, several of them,
-    or a built-in task."""
+    """Prompts to train on and to evaluate with.
+
+    They are one data set in the storage of the job or on the Hub, several of them, or a built-in task.
+    """
 
     sources: Annotated[list[DataSource], Field(min_length=1, max_length=32)] | None = Field(
         default=None, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}

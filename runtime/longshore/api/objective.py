@@ -48,8 +48,10 @@ class Objective:
 
     @property
     def needs_whole_batch(self) -> bool:
-        """Whether no advantage is known before the last group of the step: such a batch can be neither streamed nor
-        divided over several updates."""
+        """Whether no advantage is known before the last group of the step.
+
+        Such a batch can be neither streamed nor divided over several updates.
+        """
         return self.advantage is AdvantageEstimator.BATCH_WHITENED
 
 

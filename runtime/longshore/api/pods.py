@@ -17,11 +17,15 @@ LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_
 
 
 class TolerationOperator(StrEnum):
+    """How a toleration compares the value of a taint."""
+
     EXISTS = "Exists"
     EQUAL = "Equal"
 
 
 class TaintEffect(StrEnum):
+    """What a taint does to pods that do not tolerate it."""
+
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
     NO_EXECUTE = "NoExecute"
@@ -114,6 +118,8 @@ class ElasticWorkers(Workers, rules=_ELASTIC_RULES):
 
 
 class AccessMode(StrEnum):
+    """How nodes may mount a volume."""
+
     READ_WRITE_MANY = "ReadWriteMany"
     READ_WRITE_ONCE = "ReadWriteOnce"
 

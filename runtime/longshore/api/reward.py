@@ -144,8 +144,10 @@ class Judge(ApiModel, rules=_JUDGE_RULES):
 
 
 class Http(ApiModel):
-    """Scoring service. It gets a POST request with {prompt, response, answer, row, is_cut} and answers {"reward":
-    number}."""
+    """Scoring service.
+
+    It gets a POST request with {prompt, response, answer, row, is_cut} and answers {"reward": number}.
+    """
 
     url: HttpAddress
     """Address of the service."""
@@ -169,8 +171,10 @@ _FUNCTION_RULES: "tuple[Rule[RewardFunction], ...]" = (
 
 
 class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
-    """One way to score a response. The reward of a response is the weighted sum over all functions that apply to its
-    row."""
+    """One way to score a response.
+
+    The reward of a response is the weighted sum over all functions that apply to its row.
+    """
 
     name: str = Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
     """Name of the function in metrics and messages."""

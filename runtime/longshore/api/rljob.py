@@ -28,8 +28,10 @@ _RULES: "tuple[Rule[RLJob], ...]" = (
 
 
 class RLJob(ApiModel, rules=_RULES):
-    """Reinforcement-learning training of a language model: Longshore samples responses, scores them and trains the
-    model on them."""
+    """Reinforcement-learning training of a language model.
+
+    Longshore samples responses, scores them and trains the model on them.
+    """
 
     api_version: Literal["longshore.dev/v1alpha1"] = names.API_VERSION
     """API version, longshore.dev/v1alpha1."""

@@ -134,9 +134,11 @@ class ReorderRolloutSettings(ApiModel):
 
 
 class AutoSettings(ApiModel):
-    """Settings of strategy Auto, which begins with the settings of `tailBatching` and changes its factors between
-    rounds. If trainers have GPUs of their own, it also changes `handover` and `admission.frontierWidth` where these are
-    unset."""
+    """Settings of strategy Auto.
+
+    It begins with the settings of `tailBatching` and changes its factors between rounds. If trainers have GPUs of their
+    own, it also changes `handover` and `admission.frontierWidth` where these are unset.
+    """
 
     max_prompt_factor: float = Field(default=2.0, ge=1, le=16)
     """Largest `tailBatching.promptFactor` that Auto may choose. It never chooses a `responseFactor` above that of

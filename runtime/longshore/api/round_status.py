@@ -33,8 +33,10 @@ class PodLoad(ApiModel):
 
 
 class RolloutLoad(ApiModel):
-    """Present and projected load of the engines, by which the operator decides whether pods leave the rollout to train
-    (RollPacker, section 4.4)."""
+    """Present and projected load of the engines.
+
+    The operator decides by it whether pods leave the rollout to train (RollPacker, section 4.4).
+    """
 
     projected_kv_peak_tokens: int = Field(ge=0, le=MAX_COUNT)
     """Largest number of tokens that the running requests are expected to hold at once, by the lengths of earlier

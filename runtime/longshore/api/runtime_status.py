@@ -221,8 +221,10 @@ class Alarm(ApiModel):
 
 
 class RuntimeStatus(ApiModel):
-    """What the coordinator reports: progress, figures of the last step, alarms and rounds. Figures are reported at most
-    once per second, and what the operator acts on at once."""
+    """What the coordinator reports: progress, figures of the last step, alarms and rounds.
+
+    Figures are reported at most once per second, and what the operator acts on at once.
+    """
 
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Number of the attempt whose coordinator reports."""

@@ -52,6 +52,8 @@ class ConditionType(StrEnum):
 
 
 class ConditionStatus(StrEnum):
+    """Whether a condition holds."""
+
     TRUE = "True"
     FALSE = "False"
     UNKNOWN = "Unknown"

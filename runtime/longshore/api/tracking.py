@@ -69,8 +69,10 @@ class OpenTelemetry(ApiModel):
 
 
 class Tracking(ApiModel):
-    """Trackers that get the metrics and traces of the job. A tracker that cannot be reached never stops or slows the
-    training."""
+    """Trackers that get the metrics and traces of the job.
+
+    A tracker that cannot be reached never stops or slows the training.
+    """
 
     project: str = Field(default="longshore", min_length=1, max_length=128)
     """Project of Weights & Biases, and experiment of MLflow."""

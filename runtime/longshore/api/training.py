@@ -87,8 +87,10 @@ class TrainerSettings(ApiModel, rules=_RULES):
 
 
 class CheckpointSettings(ApiModel):
-    """How often checkpoints are written, and how many are kept. Each one is a directory in the storage of the job,
-    published atomically."""
+    """How often checkpoints are written, and how many are kept.
+
+    Each one is a directory in the storage of the job, published atomically.
+    """
 
     every_steps: int = Field(default=10, ge=1, le=1_000_000)
     """Largest number of steps from one checkpoint to the next. The last step always writes one."""

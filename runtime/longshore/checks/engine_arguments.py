@@ -65,8 +65,10 @@ def refusal(name: str, *, has_accelerator: bool) -> str | None:
 
 
 def argument_mistakes(engine: EngineSettings, *, has_accelerator: bool) -> Iterator[str]:
-    """Yield a sentence for each extra argument that is refused. vLLM has others, and `unknown_arguments` those it has
-    not."""
+    """Yield a sentence for each extra argument that is refused.
+
+    vLLM accepts others; `unknown_arguments` finds those that it does not know.
+    """
     if engine.backend is not EngineBackend.VLLM:
         return
     for name in engine.extra_args:

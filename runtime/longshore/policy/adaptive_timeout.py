@@ -64,8 +64,10 @@ class CaseRun:
 
 
 class AdaptiveTimeout:
-    """Anchors by (prompt, test case) and the contention of late. A prompt without a response that passed all of its
-    tests has the limit T_max: a hard problem is never judged by how quickly wrong programs fail.
+    """Time limits from anchors by (prompt, test case) and from the recent contention.
+
+    A prompt without a response that passed all of its tests has the limit T_max: a hard problem is never judged by how
+    quickly wrong programs fail.
     """
 
     def __init__(self, settings: TimeoutSettings = TimeoutSettings(), capacity: int = 32_768) -> None:
@@ -139,7 +141,8 @@ def _contention(delays: Collection[tuple[int, float]]) -> float:
 
 
 def _idle_seconds(run: CaseRun, contention: float) -> float:
-    """What a run would have taken on an idle machine: no less than its CPU time, unless it had several threads, and no
-    more than it took.
+    """Return the seconds that a run would have taken on an idle machine.
+
+    They are no less than its CPU time, unless it had several threads, and no more than it took.
     """
     return min(run.wall_s, max(run.cpu_s, run.wall_s / contention))

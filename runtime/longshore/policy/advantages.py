@@ -53,7 +53,7 @@ def group_advantages(rewards: Sequence[float], epsilon: float) -> Advantages:
 
 
 def centred_advantages(rewards: Sequence[float]) -> Advantages:
-    """r - mean of the group: without the division, which makes very easy and very hard prompts weigh more.
+    """Return r - mean of the group: without the division, which makes very easy and very hard prompts weigh more.
 
     Understanding R1-Zero-Like Training (Dr. GRPO), section 3.2.
     """
@@ -64,7 +64,7 @@ def centred_advantages(rewards: Sequence[float]) -> Advantages:
 
 
 def leave_one_out_advantages(rewards: Sequence[float]) -> Advantages:
-    """r - mean of the *other* responses: a baseline that does not contain what it is compared with.
+    """Return r - mean of the *other* responses: a baseline that does not contain what it is compared with.
 
     Back to Basics (Ahmadian et al., 2024). It equals n / (n - 1) times the centred reward.
     """

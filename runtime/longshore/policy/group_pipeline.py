@@ -62,8 +62,10 @@ class GroupPipeline(Synchronous):
 
     @property
     def num_groups_in_cache(self) -> int | None:
-        """Groups in service that fill the KV cache of one engine, and one that takes over what becomes free, as known
-        when the round began."""
+        """Groups in service that fill the KV cache of one engine, and one that takes over what becomes free.
+
+        None until a round begins that knows the size of the cache.
+        """
         if not self._kv_capacity_tokens or not self._mean_held_tokens:
             return None
         return math.ceil(self._kv_capacity_tokens / self._mean_held_tokens) + 1

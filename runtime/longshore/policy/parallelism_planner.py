@@ -87,9 +87,13 @@ class ParallelismPlanner:
         profiled_preemptions: Mapping[RoundKind, float] | None = None,
         period: Sequence[RoundKind] = (),
     ) -> None:
-        """`default`: the best size by the offline profile, for the kinds of round that the job has; `allowed`: sizes
-        that the model can be divided into. Until rounds tell: `profiled_preemptions`, per round at the default sizes;
-        `period`, rounds in their usual order, or each kind in turn.
+        """Begin with the sizes of the offline profile.
+
+        Args:
+            default: best size by the profile, for the kinds of round that the job has.
+            allowed: sizes that the model can be divided into.
+            profiled_preemptions: preemptions per round at the default sizes, until rounds tell.
+            period: rounds in their usual order until rounds tell; else each kind in turn.
 
         Raises:
             ValueError: the default is not possible, or the profile leaves a size out.
@@ -199,8 +203,11 @@ def best_sizes(
     allowed: Iterable[int],
     period: Sequence[RoundKind] = (),
 ) -> Mapping[RoundKind, int]:
-    """Return sizes to begin with: the best by the profile for such periods (empty: each kind in turn), or the given
-    ones where changing them does not pay."""
+    """Return the sizes to begin with.
+
+    They are the best by the profile for such periods (empty: each kind in turn), or the given ones where changing them
+    does not pay.
+    """
     order = _usual_order(period or tuple(given))
 
     def cost_s(sizes: Mapping[RoundKind, int]) -> float:

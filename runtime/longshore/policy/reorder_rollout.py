@@ -87,8 +87,10 @@ class ReorderRollout(RoundPolicy):
         )
 
     def _due(self, num_groups: int) -> list[WaitingDraw]:
-        """What the next round must accept. Draws that were never put off fit into the X rounds after it anyway, since
-        no more than (X + 1) P0 are in play."""
+        """Return the draws that the next round must accept.
+
+        Draws that were never put off fit into the X rounds after it anyway, since no more than (X + 1) P0 are in play.
+        """
         postponed = [waiting for waiting in self._oldest() if waiting.num_postponed]
         counts = [waiting.num_postponed for waiting in postponed]
         return postponed[: num_due(counts, num_groups, self._settings.max_postponements)]

@@ -1,5 +1,4 @@
-"""What the engines of one round do: how long their decode steps take, and what the rest of the round would have taken
-with other engines.
+"""Measure how long the decode steps of the engines of a round take, and replay its rest with other engines.
 
 Engines tell their steps with the responses that leave them. A request gains a token in each step of its engine, so the
 steps that it still makes after a milestone say what it brings with it to any other engine.
@@ -107,8 +106,10 @@ class RolloutPace:
         load: EngineLoad,
         now_s: float,
     ) -> None:
-        """Requests left an engine at these steps, some since they `finished`: then `load` is what remains after the
-        last step."""
+        """Note that requests left an engine at these steps, some because they `finished`.
+
+        `load` is what remains on the engine after the last step.
+        """
         for response, step in steps.items():
             self._engine_of.pop(response, None)
             stints = self._stints.get(response)
@@ -139,8 +140,10 @@ class RolloutPace:
 
     @property
     def rest_s(self) -> float:
-        """From the milestone until the last request finished that the batch waited for; 0 without a milestone, and
-        where an engine was lost."""
+        """Seconds from the milestone until the last request that the batch waited for finished.
+
+        0 without a milestone, and where an engine was lost.
+        """
         return 0.0 if self._milestone_s is None or self._is_disturbed else self._ended_s - self._milestone_s
 
     def replayed_s(self, rate: DecodeRate, leaving: Collection[int] = ()) -> float:

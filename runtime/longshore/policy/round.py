@@ -222,8 +222,11 @@ class Round:
 
     @property
     def _num_expected_groups(self) -> int:
-        """Groups that will replace others of zero variance: those that the batch still lacks, times the odds of zero
-        variance in this round by Laplace's rule of succession, (dropped + 1) / (kept + 1)."""
+        """Return how many groups will replace others of zero variance.
+
+        They are those that the batch still lacks, times the odds of zero variance in this round by Laplace's rule of
+        succession, (dropped + 1) / (kept + 1).
+        """
         if self._acceptance is Acceptance.SERVED or self.has_batch:
             return 0
         num_kept = len(self._accepted) + len(self._qualified)

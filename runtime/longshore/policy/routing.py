@@ -9,8 +9,10 @@ from longshore.policy.round import ResponseId
 
 
 class Router:
-    """Least-loaded engine first. Short rounds keep a group on one engine, which computes its prompt once (prefix
-    cache); long rounds spread single responses, since one group of long responses would fill an engine.
+    """Sends requests to the least-loaded engine.
+
+    Short rounds keep a group on one engine, which computes its prompt once (prefix cache); long rounds spread single
+    responses, since one group of long responses would fill an engine.
 
     Every change of an engine's load costs logarithmic time: many engines decide as quickly as few.
     """

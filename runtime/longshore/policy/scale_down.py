@@ -124,8 +124,12 @@ class Milestones:
     """The moments of one round at which pods may be repurposed."""
 
     def __init__(self, fixed_share: float | None = None) -> None:
-        """`fixed_share`: the only moment is when the batch has this share of its groups; None: every CHECK_EVERY_SHARE
-        of finished requests between FIRST_SHARE and LAST_SHARE."""
+        """Decide when to look.
+
+        Args:
+            fixed_share: share of its groups that the batch has at the only moment; None: every CHECK_EVERY_SHARE of
+                finished requests between FIRST_SHARE and LAST_SHARE.
+        """
         self._fixed_share = fixed_share
         self._is_closed = False
         self._num_finished_at_check = 0

@@ -56,8 +56,11 @@ class RoundProtocol:
     def __init__(
         self, policy: RoundPolicy, milestones: Milestones | None = None, pace: RolloutPace | None = None
     ) -> None:
-        """`milestones`: when engines may retire; None: none do. `pace`: notes what the benefit
-        gate replays afterwards; nothing here reads it.
+        """Prepare the protocol of one round.
+
+        Args:
+            milestones: when engines may retire; None: none do.
+            pace: notes what the benefit gate replays afterwards; nothing here reads it.
         """
         self._policy = policy
         self._milestones = milestones

@@ -154,8 +154,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class SearchBounds:
-    """What a search may choose from. The defaults leave all but strictly on-policy strategies without a race between
-    responses out, and with them everything that changes what is learned."""
+    """What a search may choose from.
+
+    The defaults allow only strictly on-policy strategies without a race between responses, and so nothing that changes
+    what is learned.
+    """
 
     strategies: frozenset[Strategy] = frozenset(
         {Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING, Strategy.REORDER_ROLLOUT, Strategy.GROUP_PIPELINE}
@@ -216,8 +219,11 @@ def engine_sizes(choice: Choice, bounds: SearchBounds) -> Iterator[Choice]:
 
 
 def handovers(choice: Choice, job: SimJob, bounds: SearchBounds) -> Iterator[Choice]:
-    """The same with other handovers, except for those that take updates from long rounds, or the trainer's own
-    log-probabilities from the ratios of updates."""
+    """Yield the same choice with other handovers.
+
+    Those that take updates from long rounds, or the trainer's own log-probabilities from the ratios of updates, are
+    left out.
+    """
     trainer, has_long_rounds = job.trainer, RoundKind.LONG in ROUND_KINDS[choice.strategy]
     for handover in bounds.handovers:
         training = TRAININGS[handover]

@@ -1,5 +1,7 @@
-"""How long responses are. A length belongs to a response: every strategy, and every retry after tokens were dropped,
-meets the same length for the same (prompt, epoch, response), so that strategies differ by what they schedule only.
+"""Lengths of responses.
+
+A length belongs to a response: every strategy, and every retry after tokens were dropped, meets the same length for the
+same (prompt, epoch, response), so that strategies differ only by what they schedule.
 """
 
 import math

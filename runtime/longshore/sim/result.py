@@ -84,7 +84,10 @@ class StepRecord:
 
     @property
     def trainer_waiting_ratio(self) -> float:
-        """wait / (wait + compute) from the start of the round to the end of training (RolloutPipe, section 5.1)."""
+        """Ratio wait / (wait + compute) from the start of the round to the end of training.
+
+        Source: RolloutPipe, section 5.1.
+        """
         until_trained_s = self.rollout_s + self.reward_wait_s + self.train_s
         return max(0.0, 1 - self.trainer_compute_s / until_trained_s) if until_trained_s else 0.0
 

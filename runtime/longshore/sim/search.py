@@ -54,8 +54,11 @@ class Prediction:
         return self.off_policy_share == 0 and abs(self.length_bias) < _NO_BIAS
 
     def cost(self, other: "Prediction") -> float:
-        """Time that it takes for what the other one does in 1: at equal steps or at equal trained tokens, whichever is
-        more. Quick steps on short responses are no gain."""
+        """Return the time that this takes for what `other` does in 1.
+
+        It is that at equal steps or at equal trained tokens, whichever is more: quick steps on short responses are no
+        gain.
+        """
         return max(self.step_s / other.step_s, other.tokens_per_s / self.tokens_per_s)
 
 

@@ -389,10 +389,11 @@ class _HashedReader(io.RawIOBase):
 
 
 def main(arguments: list[str]) -> int:
-    """`send ROOT PATH [CHOICES]` writes an archive to standard output; `receive ROOT PATH [force]` reads one from the
-    input. CHOICES is JSON.
+    """Run a command of the helper pod.
 
-    `list ROOT PATH` writes what is in a directory, as JSON: the bytes of each entry by its name.
+    `send ROOT PATH [CHOICES]` writes an archive to standard output, `receive ROOT PATH [force]` reads one from standard
+    input, and `list ROOT PATH` writes what is in a directory as JSON: the bytes of each entry by its name. CHOICES is
+    JSON.
     """
     action, root, relative, *options = arguments
     try:

@@ -62,8 +62,10 @@ class FakeEngineOptions:
 
 
 class FakeEngine:
-    """Implements `Engine`. The token at a position depends on (prompt, seed, weights, position) and on nothing
-    else: not on the other requests, nor on where the response was cut and resumed.
+    """An `Engine` without a model.
+
+    The token at a position depends on (prompt, seed, weights, position) and on nothing else: neither on the other
+    requests, nor on where the response was cut and resumed.
     """
 
     def __init__(

@@ -30,8 +30,9 @@ def _init(
     timeout: Any = dist.default_pg_timeout,
     options: Any = None,
 ) -> None:
-    """Let torch choose the devices of the first group, by GLOO_SOCKET_IFNAME or the host's name; later groups use the
-    same ones, unless options name theirs.
+    """Let all process groups share the devices of the first one.
+
+    torch chooses these, by GLOO_SOCKET_IFNAME or the host's name. Groups whose options name devices keep them.
     """
     if options is not None or not isinstance(timeout, timedelta):
         _torch_init(group, store, rank, size, options or timeout)

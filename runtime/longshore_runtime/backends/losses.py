@@ -155,9 +155,9 @@ def token_losses(
 
 
 def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
-    """Estimate KL(policy
+    """Estimate KL(policy || reference) at tokens that the policy sampled.
 
-    reference) at tokens of the policy; unbiased and never negative (Schulman's k3).
+    The estimate is unbiased and never negative: Schulman's k3.
     """
     difference = reference_log_probs - log_probs
     return torch.exp(difference) - difference - 1.0

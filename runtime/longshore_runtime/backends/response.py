@@ -23,7 +23,7 @@ class GrowingResponse:
 
     @property
     def kept_tokens(self) -> list[int]:
-        """Number of tokens of the partial response."""
+        """Tokens of the partial response, in their order."""
         return [token for run in self.request.partial for token in run.tokens]
 
     @property
@@ -34,7 +34,7 @@ class GrowingResponse:
 
     @property
     def live(self) -> LiveResponse:
-        """Return the length so far."""
+        """Prompt length and number of response tokens so far."""
         generated_tokens = self.request.max_tokens - self.remaining_tokens
         return LiveResponse(len(self.request.prompt_tokens), generated_tokens)
 

@@ -30,10 +30,12 @@ _PAUSE_S: Final = 0.0002
 
 
 def adapt_processes(model_modules: list[str]) -> None:
-    """Make engines that start later in this process fork their ranks, ranks sleep while they wait, and groups share a
-    device.
+    """Adapt the processes of engines that start later in this process.
 
-    `model_modules` define the class of their model.
+    Engines fork their ranks, ranks sleep while they wait, and process groups share a device.
+
+    Args:
+        model_modules: modules that define the class of their model.
     """
     share_device()
     shm_broadcast.sched_yield = lambda: time.sleep(_PAUSE_S)

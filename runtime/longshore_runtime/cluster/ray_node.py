@@ -222,7 +222,10 @@ def _discard(temp_dir: Path, session: int) -> None:
 
 
 def _members(session: int) -> list[psutil.Process]:
-    """Living processes of a session. (Ray's processes overwrite their environment and lose their parents.)"""
+    """Return the living processes of a session.
+
+    The session tells them, because Ray's processes overwrite their environment and lose their parents.
+    """
     members = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):

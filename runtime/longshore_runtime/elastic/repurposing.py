@@ -1,5 +1,7 @@
-"""Carries out what the operator decides within a round: engines give their requests away and sleep, trainer replicas
-wake in their pods (RollPacker, section 4.4 and Algorithm 1). Decides nothing itself.
+"""Carry out what the operator decides within a round.
+
+Engines give their requests away and sleep, and trainer replicas wake in their pods (RollPacker, section 4.4 and
+Algorithm 1). This module decides nothing itself.
 """
 
 import queue
@@ -47,8 +49,11 @@ class ElasticReport(Protocol):
     def milestone(
         self, progress: RoundProgress, load: round_status.RolloutLoad, benefit: RepurposingBenefit | None
     ) -> None:
-        """How full the engines are and will be: the operator may repurpose pods. `benefit`: what that is expected to
-        change; None: nobody knows."""
+        """Report how full the engines are and will be, so that the operator may repurpose pods.
+
+        Args:
+            benefit: what that is expected to change; None if it is not known.
+        """
 
     def applied(self, epoch: int, trainer_pods: tuple[int, ...]) -> None:
         """Report that an assignment has been carried out."""
@@ -107,10 +112,14 @@ class Repurposing:
         answered_epoch: int,
         gate: BenefitGate | None = None,
     ) -> None:
-        """`number` of the round; `lengths` of earlier rounds by kind; `work` runs what takes time, one at a time.
-        `gate`: whether it pays; None: nobody asks.
+        """Prepare the repurposing of one round.
 
-        Assignments up to `answered_epoch` are old news.
+        Args:
+            number: number of the round.
+            lengths: lengths of earlier rounds by kind.
+            work: runs what takes time, one call at a time.
+            gate: says whether repurposing pays; None: it is not asked.
+            answered_epoch: newest assignment that has been answered; this and older ones are ignored.
         """
         self._options = options
         self._number = number

@@ -1,5 +1,8 @@
-"""Where the servers of a judge pool are. Each tells it in a file of the job's storage, which every pod mounts: that
-works where names of pods do not resolve, needs no rights in the cluster, and outlives neither attempt nor address."""
+"""Addresses of the servers of a judge pool.
+
+Each server writes its own into a file of the job's storage, which every pod mounts. That works where names of pods do
+not resolve, needs no rights in the cluster, and outlives neither attempt nor address.
+"""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -60,8 +60,13 @@ class Profiler:
         on_stage: Callable[[RuntimeActivity], None] = lambda stage: None,
         on_measured: Callable[[int, int, str], None] = lambda done, most, what: None,
     ) -> None:
-        """`on_stage` is called with what is measured now; `on_measured` with the measurements of this stage that are
-        done, how many there are at most, and what they are of."""
+        """Prepare a profile.
+
+        Args:
+            on_stage: called with what is measured now.
+            on_measured: called with the measurements of this stage that are done, how many there are at most, and what
+                they are of.
+        """
         self._machine = machine
         self._scope = scope
         self._on_stage = on_stage

@@ -126,7 +126,7 @@ def statement(text: str) -> Statement | None:
 
 
 def interval(found: Statement) -> tuple[str, Bracketed] | None:
-    """Return the variable of an inequality such as `1 < x \\le 3`, and the interval that it is in; else None."""
+    r"""Return the variable of an inequality such as `1 < x \le 3`, and the interval that it is in; else None."""
     if found.signs[0] in _MIRRORED and found.signs[0] not in _UPWARD:
         found = found.mirrored
     if not _UPWARD.issuperset(found.signs):

@@ -83,7 +83,7 @@ def is_number(text: str) -> bool:
 
 
 def is_formula(text: str) -> bool:
-    """Return whether an expression combines letters to a formula; a letter or `\\sin x` is a name."""
+    r"""Return whether an expression combines letters to a formula; a letter or `\sin x` is a name."""
     parsed = expression(text)
     is_name = isinstance(parsed, sympy.Symbol | sympy.Function) and not isinstance(parsed, sympy.Abs)
     return parsed is not None and not is_name and not is_number(text)

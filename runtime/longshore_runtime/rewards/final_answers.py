@@ -48,9 +48,9 @@ _END_CHARACTERS: Final = 4_000
 
 
 def final_answer(text: str, *, in_words: bool = False) -> str | None:
-    """The final answer of a response as it is written; None: the text has none.
+    r"""Return the final answer of a response as it is written; None: the text has none.
 
-    What follows the thinking comes first, then the whole text. In either, the last `####` line or `\\boxed{}` counts,
+    What follows the thinking comes first, then the whole text. In either, the last `####` line or `\boxed{}` counts,
     whichever comes later, but no `####` line that is a Markdown heading. Without either: what follows the last "answer
     is" or "answer:", the last formula, the last number. An empty mark is no answer. `in_words` says that the reference
     is words, as headings are.

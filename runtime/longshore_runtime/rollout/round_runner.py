@@ -124,8 +124,13 @@ class RoundRunner:
         pace: RolloutPace | None = None,
         pause: Pause | None = None,
     ) -> None:
-        """`kept`: tokens that responses continue from. `milestones`: when the observer's `milestone` is called.
-        `pace`: learns from what the engines do. `pause`: None: the engines stay awake.
+        """Run the round until it is over.
+
+        Args:
+            kept: tokens that responses continue from.
+            milestones: when the observer's `milestone` is called.
+            pace: learns from what the engines do.
+            pause: lets the engines sleep; None: they stay awake.
         """
         self._policy = policy
         self._pace = pace

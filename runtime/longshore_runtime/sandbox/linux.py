@@ -96,7 +96,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """mount(2)."""
+    """Mount a file system with the system call of Linux."""
     _checked(
         _LIBC.mount(
             source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags), options.encode()

@@ -1,5 +1,6 @@
-"""One file per step in a directory: written at once or not at all, replaced when a step is repeated, and never more
-bytes than allowed.
+"""One file per step in a directory, with a limit of bytes for all of them.
+
+A file is written at once or not at all, and replaced when its step is repeated.
 """
 
 import re

@@ -58,8 +58,12 @@ class StepRecords:
         on_record: Callable[[RoundRecord], None] | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> None:
-        """`places` is called in the driver's thread. The thread of this object calls `on_trouble` once, if a step is
-        not recorded, and `on_record` with every record.
+        """Record steps in a thread of this object.
+
+        Args:
+            places: called in the driver's thread.
+            on_trouble: called once in the thread of this object, if a step is not recorded.
+            on_record: called in the thread of this object with every record.
         """
         self._options = options
         self._job = job

@@ -1,5 +1,6 @@
-"""The one update of a step whose gradients are streamed: groups go to awake replicas while the round runs, the rest to
-all of them at its end (RollPacker, section 4.4).
+"""Make the one update of a step whose gradients are streamed.
+
+Groups go to awake replicas while the round runs, and the rest to all replicas at its end (RollPacker, section 4.4).
 """
 
 import queue

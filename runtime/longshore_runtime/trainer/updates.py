@@ -147,11 +147,15 @@ class StepUpdates:
         verify: bool = False,
         max_mismatch: float | None = None,
     ) -> None:
-        """`max_mismatch`: see `TrainerGroup.end`. The first update alone is held to it: only then do the trainers have
-        the weights that sampled the round. For the same reason old log-probabilities are computed before it, of the
-        whole batch, which several epochs need, too: so both are for updates after the round.
-        `compares_later_with_engine`: the first update needs no pass, because it trains those weights, and later ones
-        compare with the engine's."""
+        """Prepare the updates of a step.
+
+        Args:
+            max_mismatch: see `TrainerGroup.end`. Only the first update is held to it, because only then do the trainers
+                have the weights that sampled the round. For the same reason old log-probabilities are computed before
+                it, of the whole batch, which several epochs need, too: so both are for updates after the round.
+            compares_later_with_engine: whether later updates compare with the engine's log-probabilities. The first one
+                needs no pass, because it trains the weights that sampled.
+        """
         needs_batch = num_epochs > 1 or computes_old_log_probs
         assert not (needs_batch and begins_during_rollout), "the whole batch is not there before the first update"
         self._trainers = trainers
@@ -268,8 +272,10 @@ class StepUpdates:
 def max_tokens_per_batch(
     objective: Objective, num_replicas: int, *, is_pipelined: bool, max_tokens_per_dispatch: int
 ) -> int:
-    """Token budget of one handover to all replicas: without a pipeline, and where advantages need the whole batch,
-    there is none."""
+    """Return the token budget of one handover to all replicas.
+
+    It is unlimited without a pipeline, and where advantages need the whole batch.
+    """
     no_limit = 2**62
     return num_replicas * max_tokens_per_dispatch if is_pipelined and not objective.needs_whole_batch else no_limit
 

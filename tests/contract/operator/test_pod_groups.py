@@ -1,5 +1,8 @@
-"""Pods that start together: PodGroups of Volcano and scheduler-plugins by their definitions alone, and those of
-Kubernetes with its own scheduler, where the cluster serves them."""
+"""Pods of a job start together.
+
+PodGroups of Volcano and scheduler-plugins are tried by their definitions alone, and those of Kubernetes with its own
+scheduler, where the cluster serves them.
+"""
 
 import os
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
-"""A session prepares in the order in which mistakes cost least: files first, and nothing is started for a job that
-cannot work."""
+"""A session prepares in the order in which mistakes cost least.
+
+It reads files first, and starts nothing for a job that cannot work.
+"""
 
 import errno
 import itertools

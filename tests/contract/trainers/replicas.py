@@ -167,8 +167,10 @@ def with_masks(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def with_old(samples: Sequence[Sample]) -> list[Sample]:
-    """As in a later update, where the trainer gave every token at the start of the step what the engine gave it: so all
-    ratios are relative to the same."""
+    """Return the samples of a later update, where trainer and engine gave every token the same log-probability.
+
+    So all ratios are relative to the same.
+    """
     return [replace(sample, old_log_probs=sample.rollout_log_probs) for sample in samples]
 
 

@@ -254,8 +254,10 @@ OF_THE_PAPER = replace(options_of(AlgorithmName.GSPO, without_kl()), clip_low=3e
 
 @dataclass(frozen=True)
 class Rounded:
-    """Responses whose log-probabilities by the trainer are the engine's and a Gaussian difference, of a mean size of
-    0.01 as with bfloat16. The engine sampled them, so the mean difference is -KL."""
+    """Responses whose log-probabilities by the trainer are the engine's and a Gaussian difference.
+
+    Its mean size is 0.01, as with bfloat16. The engine sampled the responses, so the mean difference is -KL.
+    """
 
     lengths: tuple[int, ...]
     trainer: Tensor
@@ -281,8 +283,10 @@ class Rounded:
 
 
 def test_rounding_takes_the_gradient_of_no_response_in_the_first_update() -> None:
-    """The clips of GSPO are as tight as what engine and trainer differ by: relative to the engine, many would lose it,
-    and more of those whose probability is to fall."""
+    """The clips of GSPO are as tight as the difference between engine and trainer.
+
+    Relative to the engine, many responses would lose their gradient, and more of those whose probability is to fall.
+    """
     rounded = Rounded.of(seed=0)
 
     def lost(advantage: float, old: Tensor | None = None, is_fresh: Tensor | None = None) -> int:
@@ -314,8 +318,10 @@ def test_in_the_first_update_every_response_weighs_as_much_as_with_equal_engines
 @pytest.mark.parametrize("moved", [0.1, -0.1])
 @pytest.mark.parametrize("has_old", [True, False])
 def test_the_ratio_of_a_response_holds_what_was_learned_since_its_first_tokens(moved: float, has_old: bool) -> None:
-    """Older weights sampled the first two of four tokens, and of them nothing is known but the log-probabilities by the
-    engine. Where the round's own weights sampled, engine and trainer differ by rounding only."""
+    """Older weights sampled the first two of four tokens, of which only the engine's log-probabilities are known.
+
+    Where the round's own weights sampled, engine and trainer differ by rounding only.
+    """
     new, engine = (-1.0,) * 4, (-1.0 - moved, -1.0 - moved, -1.02, -0.97)
     sample = Sample(Draw(0, 0), 0, (1,), (2,) * 4, engine, 1.0, 1.0, num_stale_tokens=2, old_log_probs=new)
     wide = options_of(AlgorithmName.GSPO, without_kl())

@@ -117,8 +117,10 @@ class Cluster:
         return reconcile(self.job, self.observed(pods, **more), self.now, self.config)
 
     def step(self, pods: tuple[PodView, ...] | None = None) -> Plan:
-        """One pass of the operator, which remembers for what it has applied all children, unless it has restarted or
-        somebody has changed them."""
+        """Make one pass of the operator.
+
+        It remembers for what it has applied all children, unless it has restarted or somebody has changed them.
+        """
         remembers = self._when_applied == (self.children, self.config)
         plan = self.plan(pods, applied_for=self._applied_for if remembers else (0, 0))
         self.apply(plan)

@@ -1,5 +1,7 @@
-"""Whatever happens to the pods, and however late the operator sees it, a job keeps its promises and settles; and
-whatever the coordinator tells, however late or often, no assignment asks for what it must not."""
+"""A job keeps its promises and settles, whatever happens to the pods and however late the operator sees it.
+
+No assignment asks for what it must not, whatever the coordinator reports, however late or often.
+"""
 
 from collections import Counter
 from dataclasses import replace

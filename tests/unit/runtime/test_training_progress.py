@@ -1,5 +1,7 @@
-"""While the trainers work, a job says how many responses of the step they have computed; while weights are published,
-how many engines have them."""
+"""A job reports the progress of the training of a step and of the publication of weights.
+
+The former counts responses that the trainers have computed, the latter engines that have the weights.
+"""
 
 import threading
 from collections.abc import Iterator, Sequence

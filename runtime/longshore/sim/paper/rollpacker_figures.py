@@ -221,8 +221,10 @@ def _sensitivity(runs: _Runs) -> dict[str, Prediction]:
 
 
 def period_s(steps: Sequence[StepRecord], prompt_factor: float) -> float:
-    """Mean rollout over a period, whose rounds take as long as the longest of their kind (`plt_sensitive_squeezer.py`
-    of the published code)."""
+    """Return the mean seconds of a rollout over a period whose rounds take as long as the longest of their kind.
+
+    Source: `plt_sensitive_squeezer.py` of the published code.
+    """
     by_kind = {
         kind: max((step.rollout_s for step in steps if step.kind is kind), default=0.0)
         for kind in (RoundKind.SHORT, RoundKind.LONG)

@@ -1,5 +1,7 @@
-"""Engines without a model, threads or real time: they step while the driver waits for an event, which takes a virtual
-clock further."""
+"""Engines without a model, threads or real time.
+
+They step while the driver waits for an event, which takes a virtual clock further.
+"""
 
 import queue
 from collections import deque

@@ -36,7 +36,7 @@ _UNREADABLE: Final = "the data cannot be read"
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What there is to look at."""
+    """Parts of a job that `longshore check` looks at."""
 
     spec: RLJobSpec
     model: Path | None
@@ -97,7 +97,10 @@ def _tokenizer(name: Check, model: Path) -> CheckResult:
 
 
 def _data_rows(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
-    """Of files that need packages of the runtime; the command line has looked at others."""
+    """Check the rows of files that need packages of the runtime.
+
+    The command line has checked the others.
+    """
     rows, mistakes = _rows(path, source), []
     for row in rows:
         mistake = row_mistake(row.fields, source) or domain_mistake(row.fields, source, functions)
@@ -242,7 +245,7 @@ def _valid_rows(path: Path, source: Source) -> "list[Row] | None":
 
 
 def _rows(path: Path, source: Source) -> "list[Row]":
-    """Raises UserError where the file cannot be read."""
+    """Read the rows of a file; raises UserError if it cannot be read."""
     from longshore_runtime.data.reading import DataFile, read_files, read_rows
 
     is_download = source.origin.path is None

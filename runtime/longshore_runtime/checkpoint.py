@@ -40,7 +40,7 @@ TRAINER_DIR: Final = "trainer"
 _STATE_FILE: Final = "state.json"
 _KEPT_FILE: Final = "kept.json"
 _STATE_FIELDS: Final = ("run", "recorder", "rewards", "alarms", "origins", "lengths")
-"""What the state of every checkpoint has."""
+"""Fields that the state of every checkpoint has."""
 
 
 class DamagedCheckpoint(Exception):
@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def model(self) -> Path:
-        """Its weights, loadable by transformers and vLLM."""
+        """Directory of the weights, which transformers and vLLM can load."""
         return self.path / TRAINER_DIR
 
     def state(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ _CHECKS: Final[Mapping[str, Callable[[Path], object]]] = {
     ".pt": _check_torch_file,
     ".safetensors": stored_tensors,
 }
-"""What raises an error for a damaged file of the trainers, by the end of its name."""
+"""Functions that raise an error for a damaged file of the trainers, by the suffix of its name."""
 
 
 class CheckpointStore:

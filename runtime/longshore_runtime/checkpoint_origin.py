@@ -28,7 +28,7 @@ class Origin:
     """Something that a job is given, as far as its checkpoints depend on it."""
 
     field: str
-    """Where the spec names it."""
+    """Field of the spec that names it."""
     name: str
     """Value of that field."""
     fingerprint: str

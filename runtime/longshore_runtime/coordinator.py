@@ -209,7 +209,7 @@ class _StopSignal:
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def ignore(self) -> None:
-        """From now on, the signal does not keep the job from ending by itself."""
+        """Ignore the signal from now on, so that the job can end by itself."""
         self._is_ignored = True
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Final
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SIGNS: Final = ("No space left on device", "Disk quota exceeded", "(os error 28)", "(os error 122)")
-"""What is left of such an error in the words of libraries, and of Ray."""
+"""Texts of such an error in the messages of libraries and of Ray."""
 _WRITER_FAILED: Final = ("PytorchStreamWriter failed", "file write failed", "inline_container.cc")
 """torch does not say why: the disk tells."""
 _NEARLY_NOTHING_BYTES: Final = 64 << 20
@@ -26,7 +26,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """The same for a directory with everything in it."""
+    """Have a directory and everything in it on the disk."""
     for path in [*root.rglob("*"), root]:
         sync(path)
 

@@ -8,7 +8,7 @@ from longshore_runtime.telemetry.background import CLOSE_LIMIT_S
 
 
 class Ending:
-    """What the end of a session has to do, collected while it starts."""
+    """Collects what has to be closed when a session ends, while it starts."""
 
     def __init__(self, stop: Stop) -> None:
         self.parts = contextlib.ExitStack()

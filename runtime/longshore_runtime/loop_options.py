@@ -15,7 +15,7 @@ from longshore_runtime.elastic.repurposing import RepurposingOptions
 
 _BF16: Final = 0.02
 _FP32: Final = 1e-4
-"""What rounding never reaches: `trainer.verifyTolerance` where it is unset."""
+"""Tolerance above every rounding error, for `trainer.verifyTolerance` where it is unset."""
 _NO_LIMITS: Final = AlarmLimits(max_mismatch=math.inf, max_response_tokens=0)
 
 
@@ -34,7 +34,7 @@ class LoopOptions:
     is_colocated: bool = True
     """Engines and trainers share GPUs: one side sleeps while the other works."""
     handover: Handover = Handover.AFTER_ROUND
-    """When the trainers get groups; with strategy Auto, what it begins with."""
+    """Time at which the trainers get groups; with strategy Auto, the one that it begins with."""
     max_tokens_per_dispatch: int = Rollout().max_tokens_per_dispatch
     trains_during_rollout: bool = True
     """Whether all trainers have their accelerators (or processors) while engines run."""

@@ -38,7 +38,7 @@ class Parts:
     recorder: Recorder
     assignments: Assignments
     elastic: Executor
-    """Does what takes time while a round runs."""
+    """Thread for work that takes time while a round runs."""
     events: "queue.SimpleQueue[Event]"
     clock: Clock
     records: StepSink = field(default_factory=NoRecords)
@@ -49,6 +49,6 @@ class Parts:
     stop: Stop = field(default_factory=Stop)
     """Whether the pod was asked to stop; a round learns it by an event."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
-    """What the checkpoints of the job belong to."""
+    """Model, tokenizer and data sets to which the checkpoints of the job belong, by kind."""
     export: ModelExport = field(default_factory=ModelExport)
     """How the final model is written."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class MismatchGuard:
-    """Gives a refused round a second chance."""
+    """Repeats a round that was refused once, before the job fails."""
 
     def __init__(self, limit: float | None, notify: Callable[[str, str], None]) -> None:
         """`limit` of the mean mismatch, for messages; `notify` is called with reason and message."""

@@ -21,7 +21,7 @@ _IGNORED: Final = shutil.ignore_patterns(*_NO_WEIGHTS)
 
 @dataclass(frozen=True)
 class ModelExport:
-    """What of a final model its checkpoint does not have."""
+    """Writes the final model from a checkpoint, with the chat template and tensor types that this lacks."""
 
     chat: TrainedChat = field(default_factory=TrainedChat)
     types: TensorTypes = field(default_factory=TensorTypes)

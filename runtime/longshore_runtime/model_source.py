@@ -39,7 +39,7 @@ _LIMIT_S: Final = 24 * 3600.0
 """The pod that builds the model may wait for GPUs that others hold; building takes minutes."""
 
 OnSteps = Callable[[int, int], None]
-"""Called with the steps of a warm start that are done, and all of them."""
+"""Function that is called with the steps of a warm start that are done, and with their total."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def untrained_model(model: Model, seed: int, storage: JobStorage, worker: ActorP
 
 
 def _build(steps: int, seed: int, worker: ActorPlacement, on_steps: OnSteps, report_every_s: float) -> _Built:
-    """Begins again when the process or its pod is lost."""
+    """Build the built-in model on a worker, and begin again if the process or its pod is lost."""
     for tries_left in reversed(range(_TRIES)):
         try:
             for answer in _answers(worker.remote(_tiny_model, steps, seed, report_every_s)):

@@ -16,7 +16,10 @@ from longshore_runtime.cluster.worker_imports import WorkerImports
 from longshore_runtime.large_imports import without_collections
 
 ENVIRONMENT: Final = vllm_environment(accelerator=False, enforce_eager=True)
-"""With which the modules are imported. Pods share the machine's cores, so each process computes in one thread."""
+"""Environment in which the modules are imported.
+
+Pods share the machine's cores, so each process computes in one thread.
+"""
 _FOR_ALL: Final = (
     "jsonschema",  # A third of what Ray imports.
     "longshore.api.status",
@@ -30,7 +33,10 @@ _FOR_ALL: Final = (
     "torch",
     "transformers",
 )
-"""None of them may start a thread, as pyarrow does: pods would no longer be forks, but new processes that import."""
+"""Modules that every process imports.
+
+None of them may start a thread, as pyarrow does: pods would no longer be forks, but new processes that import.
+"""
 _FOR_THE_CPU: Final = (
     "longshore_runtime.backends.vllm_cpu",
     "longshore_runtime.backends.torch_trainer",

@@ -42,7 +42,7 @@ class HeldOutScore:
 
     @classmethod
     def load(cls, exported: Mapping[str, Any]) -> "HeldOutScore":
-        """From JSON values."""
+        """Build the score from JSON values."""
         return cls(**{**exported, "rewards": tuple(exported["rewards"])})
 
 

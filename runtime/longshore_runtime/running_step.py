@@ -12,7 +12,7 @@ from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
 
 OnProgress = Callable[[ProgressUnit, int, int], None]
-"""Called with the unit, how many are done, and how many there are in total."""
+"""Function that is called with the unit, how many are done, and how many there are in total."""
 _REPORTED_SHARE: Final = 0.1
 """Share of the responses of an evaluation between two progress reports."""
 

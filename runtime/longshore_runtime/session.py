@@ -134,7 +134,7 @@ class Session:
 
     @property
     def status(self) -> RuntimeStatus:
-        """What it has reported last."""
+        """Status that the session has reported last."""
         return self._recorder.status
 
     def save_if_possible(self) -> None:

@@ -347,7 +347,7 @@ class PartsBuilder:
             rewards.wait_ready(_REWARD_PODS_LIMIT_S)
 
     def _report_reward_pods(self) -> None:
-        """Called from another thread while rewards wait for their first workers."""
+        """Report how many reward pods are there; called from another thread while rewards wait for workers."""
         if num_pods := self._spec.reward.pods:
             num_there = sum(self._assignments.reward_address(pod) is not None for pod in range(num_pods))
             self._recorder.progress(ProgressUnit.PODS, num_there, num_pods)

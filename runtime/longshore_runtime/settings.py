@@ -81,7 +81,7 @@ class Settings:
 
     @property
     def ray_address(self) -> str:
-        """Where the Ray head listens."""
+        """Address at which the Ray head listens."""
         return host_port(self.coordinator_ip, self.ray_port)
 
     def report_reason(self, sentence: str) -> None:

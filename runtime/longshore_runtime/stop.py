@@ -9,11 +9,11 @@ from longshore.api.contract import COORDINATOR_GRACE_S
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted
 
 _UPDATE_SHARE: Final = 0.4
-"""Of the grace period, in which a running update may end: its step would have to be sampled again."""
+"""Share of the grace period in which a running update may end: its step would have to be sampled again."""
 _SAVE_SHARE: Final = 0.75
-"""Of the grace period, at whose end the last checkpoint is written."""
+"""Share of the grace period at whose end the last checkpoint is written."""
 _CLOSE_SHARE: Final = 0.9
-"""Of the grace period, at whose end trackers and collectors have been sent what waited for them."""
+"""Share of the grace period at whose end trackers and collectors have received what waited for them."""
 
 
 class Stop:
@@ -59,7 +59,7 @@ class Stop:
         return self._left_s(_CLOSE_SHARE)
 
     def _left_s(self, share: float) -> float:
-        """Until this share of the grace period is over; without a limit while nobody has asked."""
+        """Return the seconds until this share of the grace period is over; infinity while nobody has asked."""
         if self._asked_s is None:
             return math.inf
         return max(0.0, share * self._grace_s - (self._now_s() - self._asked_s))

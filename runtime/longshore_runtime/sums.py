@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class CorrectionSums:
-    """What rollout correction did, over loss-mask tokens; ratios are those of trainer to engine at the step's start."""
+    """Sums of rollout correction over loss-mask tokens.
+
+    Ratios are those of trainer to engine at the step's start.
+    """
 
     num_tokens: int = 0
     num_responses: int = 0
@@ -24,17 +27,17 @@ class CorrectionSums:
     weight_min: float = math.inf
     """Smallest ratio (a minimum)."""
     num_compared: int = 0
-    """What has a ratio: tokens, or responses."""
+    """Number of tokens, or of responses, that have a ratio."""
     high: int = 0
     """Number of these above the threshold."""
     low: int = 0
-    """Below its reciprocal."""
+    """Number of these below the reciprocal of the threshold."""
     num_rejected_tokens: int = 0
     num_rejected_responses: int = 0
     """Responses of which something was rejected."""
 
     def __add__(self, other: "CorrectionSums") -> "CorrectionSums":
-        """Of two disjoint sets of samples."""
+        """Return the sums over two disjoint sets of samples."""
         added = {name: value + getattr(other, name) for name, value in vars(self).items()}
         extremes = {
             "weight_max": max(self.weight_max, other.weight_max),
@@ -51,7 +54,7 @@ class GradientSums:
     """All response tokens, in the loss or not."""
     num_loss_tokens: int = 0
     loss: float = 0.0
-    """Of weighted token losses: divided by the step's denominator it is the loss. So is `policy_loss`."""
+    """Sum of weighted token losses, which is the loss when the step's denominator divides it; so is `policy_loss`."""
     policy_loss: float = 0.0
     kl: float = 0.0
     ppo_kl: float = 0.0
@@ -65,7 +68,7 @@ class GradientSums:
     mismatch_max: float = 0.0
     """Largest of them (a maximum, not a sum)."""
     correction: CorrectionSums = field(default_factory=CorrectionSums)
-    """With `rolloutCorrection`."""
+    """Sums of the correction, with `rolloutCorrection`."""
 
     @property
     def mean_mismatch(self) -> float | None:

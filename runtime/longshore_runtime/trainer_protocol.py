@@ -53,7 +53,7 @@ class Sample:
 
     @property
     def num_compared_tokens(self) -> int:
-        """Of these, tokens that the round's own weights sampled."""
+        """Loss-mask tokens that the round's own weights sampled."""
         mask = self.loss_mask or (True,) * len(self.response_tokens)
         return sum(mask[self.num_stale_tokens :])
 
@@ -83,7 +83,7 @@ class TrainResult:
     gradient_difference: float | None = None
     """Largest `Trainer.compare` of all ranks, if the update was verified."""
     work: UpdatePasses | None = None
-    """What each replica computed, and when it got the work."""
+    """Work of each replica, and the times at which it got it."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class TrainerOptions:
 
     @property
     def schedule(self) -> ScheduleOptions:
-        """What determines the learning rate."""
+        """Settings that determine the learning rate."""
         return ScheduleOptions(
             self.learning_rate,
             self.learning_rate_schedule,
@@ -147,17 +147,18 @@ class Trainer(Protocol):
         """
 
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
-        """Of the response tokens, by place in `samples`, under the weights as they are; gradients stay as they are.
+        """Return the log-probabilities of the response tokens, by place in `samples`, under the current weights.
 
-        Every rank of the replica is called with the same samples, and returns what it has computed of them.
+        Gradients stay as they are. Every rank of the replica is called with the same samples, and returns what it has
+        computed of them.
         """
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
-        """All replicas together: how far what they accumulated is from one plain pass over the samples of all calls.
+        """Compare what all replicas accumulated with one plain pass over the samples of all calls.
 
-        The largest norm of the difference of a parameter's gradients, relative to that of the plain pass, or where that
-        is zero divided by `denominator`, on this rank; infinite where a gradient is not finite. What was accumulated
-        stays as it is, bit by bit.
+        Returns the largest norm of the difference of a parameter's gradients, relative to that of the plain pass, or
+        where that is zero divided by `denominator`, on this rank; infinite where a gradient is not finite. What was
+        accumulated stays as it is, bit by bit.
         """
 
     def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:

@@ -62,7 +62,7 @@ class TrainingLoop:
         self.num_steps = 0
         """Steps that this loop has trained."""
         self._saved_s = parts.clock.now_s()
-        """When the last checkpoint was written, or the loop began."""
+        """Time at which the last checkpoint was written, or the loop began, in seconds."""
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
         """Lengths of finished responses, by kind of round."""
         is_gated = options.repurposing is not None and options.repurposing.is_gated

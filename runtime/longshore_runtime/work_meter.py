@@ -20,11 +20,11 @@ class WorkMeter:
         """Loaded part of the checkpoint that is being loaded, or was loaded last; from 0 to 1."""
         self._num_given = 0
         self._per_pass = 0.0
-        """What one pass over one sample counts."""
+        """Samples that one pass over one sample counts as."""
 
     @contextmanager
     def call(self, num_samples: int) -> Iterator[None]:
-        """So many samples are given. They count as computed when the call has ended, also if it fails."""
+        """Count `num_samples` as computed when the block exits, whether or not it raises."""
         before, self._num_given = self.num_computed, num_samples
         try:
             yield

@@ -15,7 +15,7 @@ from longshore_runtime.engine_protocol import Completion, EngineStats, FinishRea
 from longshore_runtime.rollout.events import GroupScored
 
 _COUNTERS: Final = attrgetter("num_steps", "num_tokens", "num_preemptions", "busy_s")
-"""What only grows while an engine lives."""
+"""Counters that only grow while an engine lives."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ScoredResponse:
     reward: float
     timed_out: bool
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What each reward function gave, unweighted."""
+    """Unweighted reward of each function."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class ScoredGroup:
     draw: Draw
     responses: tuple[ScoredResponse, ...]
     domain: str = ""
-    """Of its prompt."""
+    """Domain of the prompt."""
 
 
 @dataclass
 class RewardStats:
-    """What scoring did in one round."""
+    """Figures of the scoring in one round."""
 
     max_depth: int = 0
-    """Most responses that waited at once."""
+    """Largest number of responses that waited at once."""
     max_wait_s: float = 0.0
     """Longest wait of a response that its group waited for."""
     num_faults: int = 0
@@ -64,7 +64,7 @@ class EngineUse:
     before: Mapping[int, EngineStats]
     after: Mapping[int, EngineStats]
     last: Mapping[int, EngineStats]
-    """With the last responses of each engine: all that is known of one that has retired."""
+    """Counters with the last responses of each engine, which are all that is known of one that has retired."""
 
     def deltas(self, to: Mapping[int, EngineStats]) -> list[tuple[EngineStats, EngineStats]]:
         """Counters at the beginning and later; those of an engine that was replaced began at 0 again."""

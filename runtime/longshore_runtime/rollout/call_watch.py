@@ -26,12 +26,12 @@ class CallWatch:
             self._deadlines_s[call] = time.monotonic() + limit_s
 
     def ended(self, call: Hashable) -> None:
-        """It has come back."""
+        """Note that a call has returned."""
         with self._lock:
             self._deadlines_s.pop(call, None)
 
     def stop(self) -> None:
-        """Report no more."""
+        """Stop the thread that reports overdue calls."""
         self._is_stopped.set()
 
     def _run(self) -> None:

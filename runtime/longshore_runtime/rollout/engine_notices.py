@@ -5,7 +5,7 @@ from collections.abc import Callable
 from longshore.api.reasons import NoticeReason
 
 Notify = Callable[[str, str], None]
-"""Takes a reason in one word and a sentence; called from any thread."""
+"""Function that takes a reason in one word and a sentence; called from any thread."""
 
 
 def ignore(reason: str, message: str) -> None:

@@ -38,7 +38,7 @@ class Score:
     reward: float
     timed_out: bool
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What each reward function gave, unweighted."""
+    """Unweighted reward of each function."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class GroupScored:
     draw: Draw
     scores: Sequence[Score] = ()
     domain: str = ""
-    """Of its prompt."""
+    """Domain of the prompt."""
     error: str | None = None
     is_fatal: bool = False
     """The job fails for it; otherwise the group is replaced."""
@@ -62,7 +62,7 @@ class ResponseScored:
     worker: int
     outcome: ScoreOutcome
     is_last_of_call: bool = True
-    """The worker has nothing more to answer."""
+    """Whether the worker has nothing more to answer."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class WorkerReady:
     worker: int
     error: str | None = None
     is_fatal: bool = False
-    """None ever will."""
+    """Whether no worker will ever start."""
     found: Surroundings = field(default_factory=Surroundings)
-    """Of one that takes work."""
+    """Surroundings of a worker that takes work."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class ReplicaLost:
 
     reason: str
     generation: int = 0
-    """Of the trainers' world that it belonged to: a restarted world need not mind what the one before it lost."""
+    """Generation of the trainers' processes that it belonged to; losses of earlier ones are ignored."""
 
 
 @dataclass(frozen=True)

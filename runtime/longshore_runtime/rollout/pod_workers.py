@@ -52,7 +52,7 @@ class PodWorkers:
         self._session: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reported: dict[int, str] = {}
-        """By pod: the last reason why it did not answer, which all its workers share."""
+        """Last reason why a pod did not answer, which all its workers share, by pod."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="reward-pods", daemon=True)
         self._thread.start()
 

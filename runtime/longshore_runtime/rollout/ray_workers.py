@@ -34,12 +34,12 @@ class _RewardActor:
         return node
 
     def ready(self, wait_s: float) -> Surroundings:
-        """Waits, then answers once every function can score; raises RewardSetupError or RewardFault."""
+        """Wait until every function can score; raises RewardSetupError or RewardFault."""
         time.sleep(wait_s)
         return self._scorers.prepare()
 
     def attend(self) -> None:
-        """Never answers: the call fails when the worker is lost, also while it has nothing to do."""
+        """Never return: the call fails when the worker is lost, also while it has nothing to do."""
         threading.Event().wait()
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
@@ -88,7 +88,7 @@ class _RayWorker:
 
 
 def _of(reply: "Future[T]") -> "Future[T]":
-    """The same answer, with what was raised in the worker in place of Ray's words for it."""
+    """Return the same answer, with the exception of the worker in place of the one by which Ray reports it."""
     answer: Future[T] = Future()
 
     def resolve(future: "Future[T]") -> None:

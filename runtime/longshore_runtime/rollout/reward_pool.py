@@ -95,7 +95,7 @@ class RewardPool:
         self._round = 0
         self._completions: dict[ResponseId, Completion] = {}
         self._texts: dict[ResponseId, tuple[Completion, str]] = {}
-        """Of responses that several functions score, until their groups are scored."""
+        """Completions and texts of responses that several functions score, until their groups are scored."""
         self._results: dict[ScoreTask, ScoreResult] = {}
         self._groups: dict[Draw, _ScoredGroup] = {}
         self._stopped = False

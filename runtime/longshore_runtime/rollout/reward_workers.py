@@ -53,7 +53,7 @@ class RewardLane:
     start_limit_s: float = 1_800.0
     """Longest time that a worker, once it has a place, may need to make one function ready."""
     start_wait_s: float = 5.0
-    """Before another worker takes the place of one that did not start; twice as long before the next."""
+    """Seconds before another worker takes the place of one that did not start; twice as long before the next."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class _Placed:
 
     @property
     def node(self) -> str | None:
-        """Where it is, or was, if it could say so."""
+        """Node of the worker, if it could report that."""
         node_future = self.worker.node
         return node_future.result() if node_future.done() and node_future.exception() is None else None
 
@@ -94,7 +94,7 @@ class RewardWorkers:
         self._idle: list[tuple[int, int]] = []
         """(place, worker), in order."""
         self._found: dict[str, Surroundings] = {}
-        """What the newest worker found in each pod."""
+        """Surroundings that the newest worker found, by pod."""
         self._failed_starts = FailedStarts(lane.start_wait_s)
         self._is_stopped = False
         self._watch = CallWatch(self._overdue)

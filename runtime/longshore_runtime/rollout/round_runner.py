@@ -85,26 +85,32 @@ class RoundObserver(Protocol):
     """Receiver of what happens in a round; the round does not depend on it."""
 
     def progressed(self, progress: RoundProgress) -> None:
-        """Called when the round has begun, and when responses have finished."""
+        """Note the progress of a round that has begun, or in which responses have finished."""
 
     def milestone(self, progress: RoundProgress) -> None:
-        """Called at each milestone, when the load of the engines decides whether some of them `retire`."""
+        """Note a milestone, at which the load of the engines decides whether some of them `retire`."""
 
     def train_on(self, group: ScoredGroup) -> None:
-        """Called once for each accepted group, when it has its rewards."""
+        """Train on an accepted group, which has its rewards; called once for each."""
 
     def on_event(self, event: Event) -> None:
-        """Called for events that are not about sampling or scoring."""
+        """Handle an event that is not about sampling or scoring."""
 
 
 class Pause(Protocol):
-    """What becomes of the engines while a round has nothing to sample."""
+    """Lets the engines sleep while a round has nothing to sample."""
 
     def idle(self) -> None:
-        """Called when every request has ended, and again after every event until the round is over or goes on."""
+        """Let the engines sleep.
+
+        Called when every request has ended, and again after every event until the round is over or continues.
+        """
 
     def resume(self) -> None:
-        """Called before requests are added, and before every event while any has not ended."""
+        """Wake the engines.
+
+        Called before requests are added, and before every event while any has not ended.
+        """
 
 
 class RoundRunner:
@@ -146,14 +152,14 @@ class RoundRunner:
         self._completions = dict(kept)
         """All tokens of each response so far."""
         self._responses: dict[str, ResponseId] = {}
-        """By the ids of their requests."""
+        """Responses by the ids of their requests."""
         self._wanted: dict[Draw, AcceptedGroup] = {}
         """Groups that wait for their rewards."""
         self._scored: dict[Draw, ScoredGroup] = {}
         self._stats: dict[int, EngineStats] = {}
-        """As of the last responses of each engine."""
+        """Statistics that came with the last responses of each engine."""
         self._idle_stats: Mapping[int, EngineStats] = {}
-        """As of the end of all requests, where engines may sleep since then, which then do not answer."""
+        """Statistics at the end of all requests, where engines may sleep since then and do not answer."""
         self._messages: list[TimedMessage] = []
         """Messages between protocol and driver, from which the record of the round is built."""
         self._on_emptied: Callable[[], None] | None = None

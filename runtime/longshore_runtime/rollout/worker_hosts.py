@@ -22,19 +22,22 @@ class RewardWorker(Protocol):
     node: "Future[str]"
     """Which pod it is on, as soon as it is on one; WorkerDied where it was lost before."""
     ready: "Future[Surroundings]"
-    """Done once it can score; raises RewardSetupError, RewardFault (WorkerDied among them) or what else it met."""
+    """Future that is done once the worker can score.
+
+    It raises RewardSetupError, RewardFault (WorkerDied among them) or what else the worker met.
+    """
     death: "Future[str]"
-    """Done when it is lost, with the reason."""
+    """Future that is done when the worker is lost, with the reason."""
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
         """Score responses, one call at a time; raises what `ready` raises."""
 
     def kill(self) -> None:
-        """End it, by force if necessary."""
+        """End the worker, by force if necessary."""
 
 
 class WorkerHost(Protocol):
-    """Has a number of places for workers, the first ones to be used first."""
+    """Provides a number of places for workers, of which the first ones are used first."""
 
     num_places: int
 
@@ -45,7 +48,7 @@ class WorkerHost(Protocol):
         """Return what the pod of a place is called in logs."""
 
     def close(self) -> None:
-        """No worker is asked for any more, and all have been killed."""
+        """Close the host: no worker is asked for any more, and all have been killed."""
 
 
 class LocalWorkers:
@@ -73,7 +76,7 @@ class _LocalWorker:
         self.death: Future[str] = Future()
         self._thread = ScoringThread(factory)
         self._answer: Future[list[ScoreOutcome]] | None = None
-        """To its last call."""
+        """Answer to the last call."""
         self.ready = self._thread.prepare(wait_s)
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":

@@ -170,7 +170,7 @@ class _TrainerActor:
             sync_tree(path)
 
     def load(self, directory: str) -> None:
-        """Raises UserError for a checkpoint of another backend."""
+        """Load a checkpoint; raises UserError for one of another backend."""
         path = self._path(directory)
         require_own(path, self._backend)
         with self._meter.loading():
@@ -226,7 +226,10 @@ class _TrainerActor:
 
 
 def _free_gpu_memory() -> None:
-    """Of what was gathered there; a trainer without torch has gathered nothing."""
+    """Free GPU memory that gathered weights took.
+
+    A trainer without torch has gathered nothing.
+    """
     if "torch" in sys.modules:
         from longshore_runtime.backends.shared_buffer import free_gpu_memory
 

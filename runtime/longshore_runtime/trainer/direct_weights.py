@@ -23,7 +23,7 @@ class Delivery:
     is_direct: bool = False
     """Whether they go directly from trainer to engine; otherwise through Ray's object store."""
     keeps_copies: bool = False
-    """For direct delivery: copy at once, because the trainer changes its weights before the round ends."""
+    """Whether direct delivery copies at once, because the trainer changes its weights before the round ends."""
 
 
 class SendingTrainers(Protocol):
@@ -39,7 +39,7 @@ class SendingTrainers(Protocol):
         """Return whether these ranks have the same parts of parameters as the workers of an engine of that size."""
 
     def begin_sending(self, readers: Collection[int], policy_version: int, *, in_pieces: bool = False) -> Sending:
-        """Begin to write the weights of ranks; of the first one if no rank is read.
+        """Begin to write the weights of the ranks that are read, or of the first one if none is.
 
         Raises:
             WeightsUnavailable: they are of another version.
@@ -63,7 +63,7 @@ class DirectWeights:
         self._keeps_copies = keeps_copies
         self._lock = threading.Lock()
         self._begun: Callable[[], StoredWeights] | None = None
-        """Waits for copies that have been begun."""
+        """Function that waits for copies that have been begun."""
         self._made: StoredWeights | None = None
 
     def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
@@ -125,10 +125,10 @@ class _Receivers:
         self._loading_bytes = 0
         self._failures: dict[EngineHandle, Failure | None] = dict.fromkeys(ranks)
         self._checksums: dict[EngineHandle, list[Mapping[str, Checksum]]] = {engine: [] for engine in ranks}
-        """Of what each was sent."""
+        """Checksums of what each engine was sent."""
         self._loading: _Replies = []
         self.sent: Callable[[], str | None] | None = None
-        """Waits for a broadcast under way, and says why it broke off, if it did."""
+        """Function that waits for a broadcast under way, and returns why it broke off, if it did."""
 
     @property
     def outcomes(self) -> list[Outcome]:

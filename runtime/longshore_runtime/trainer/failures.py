@@ -9,7 +9,7 @@ _LOST_PEER: Final = (
     "onnection", "connectFullMesh", "Connect timeout", "Socket ", "imed out", "timeout caused", "peer",
     "remote process", "unreachable",
 )  # fmt: skip
-"""What gloo and nccl say when another rank is gone."""
+"""Texts by which gloo and nccl report that another rank is gone."""
 _NCCL_DETAIL: Final = "Last error:"
 _TAKE_MEMORY_BACK: Final = ("wake", "begin_sending", "fill")
 """Calls of a rank after an engine has left its memory; one that was killed may not have left it yet."""

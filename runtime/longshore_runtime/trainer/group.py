@@ -43,7 +43,7 @@ class PendingUpdate:
     passes: list[Any] = field(default_factory=list)
     """(rank, pending answer: sums of its replica, seconds), for every part that a rank was given."""
     given_s: list[float] = field(default_factory=list)
-    """When each part was given."""
+    """Times at which each part was given, in seconds."""
     differences: list[Any] = field(default_factory=list)
     """Pending answers, one per rank, if the update is verified."""
     steps: list[Any] = field(default_factory=list)
@@ -53,12 +53,12 @@ class PendingUpdate:
 
 @dataclass(frozen=True)
 class Checks:
-    """What is called every few seconds during long waits; each raises to end the wait."""
+    """Functions that are called every few seconds during long waits; each raises to end the wait."""
 
     pods: Check | None = None
-    """While pods or a checkpoint are awaited."""
+    """Called while pods or a checkpoint are awaited."""
     update: Check | None = None
-    """While an update or a pass is awaited."""
+    """Called while an update or a pass is awaited."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class OldLogProbs:
     compute_s: float
     """Time in which the busiest replica worked."""
     work: UpdatePasses | None = None
-    """What each replica computed, and when it was given it."""
+    """Work of each replica, and the times at which it was given."""
 
 
 class TrainerGroup:
@@ -180,7 +180,10 @@ class TrainerGroup:
         return passes[0][1]
 
     def log_probs(self, samples: Sequence[Sample], timeout_s: float = _UPDATE_LIMIT_S) -> OldLogProbs:
-        """Of all samples, under the weights as they are; waits for updates that were ended, and for the passes."""
+        """Return the log-probabilities of all samples under the current weights.
+
+        Waits for updates that were ended, and for the passes.
+        """
         parts, given_s = shares(samples, self.num_replicas), self._clock.now_s()
         with self._in_order:
             pending = [

@@ -30,7 +30,7 @@ Ray places ranks on the node of a pod that ends until it notices: 5 s, or 15 s i
 
 
 class Recovery:
-    """What it takes to bring the trainers back to the last finished update."""
+    """Brings the trainers back to the last finished update."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ _LIMIT_S: Final = 600.0
 """A member that is late gives up long before."""
 
 Get = Callable[[Sequence[Any]], list[Any]]
-"""Waits for answers of ranks; raises TrainerLost, or what a rank raised."""
+"""Function that waits for answers of ranks; raises TrainerLost, or what a rank raised."""
 
 
 class Sending:
@@ -29,7 +29,7 @@ class Sending:
         self._first = next(iter(actors.values()))
 
     def begin(self, max_bucket_bytes: int, policy_version: int, *, in_pieces: bool) -> None:
-        """Raises WeightsUnavailable when the weights are not of this version any more."""
+        """Begin to write the weights; raises WeightsUnavailable if they are of another version by now."""
         with self._in_order:
             begun = [
                 actor.begin_sending.remote(max_bucket_bytes, policy_version, in_pieces, rank in self._readers)
@@ -43,7 +43,7 @@ class Sending:
         return BroadcastGroup(host, port, num_workers + 1)
 
     def join(self, channel: BroadcastGroup) -> str | None:
-        """Meet them; return why not all have come, or None."""
+        """Meet the workers of engines; return why not all have come, or None."""
         return self._lost_peer(self._first.join_engines.remote(channel))
 
     def next(self) -> Mapping[int, BucketPart] | None:

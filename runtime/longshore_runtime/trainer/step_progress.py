@@ -10,14 +10,17 @@ class StepProgress:
     """
 
     def __init__(self, trainers: TrainerGroup) -> None:
-        """A step begins."""
+        """Begin to count the responses of a step."""
         self._trainers = trainers
         self.restart()
 
     def restart(self) -> None:
-        """Whatever the trainers were given of the step is to be done once more."""
+        """Count from here, because the trainers are given everything of the step once more."""
         self._num_before = self._trainers.num_given
 
     def num_computed(self, total: int) -> int:
-        """Of `total` responses, once for every pass; called from any thread. Raises TrainerLost."""
+        """Return how many of `total` responses are computed, each once for every pass; raises TrainerLost.
+
+        Called from any thread.
+        """
         return min(max(int(self._trainers.num_computed()) - self._num_before, 0), total)

@@ -27,7 +27,7 @@ from longshore_runtime.trainer_protocol import Sample, TrainResult
 
 @dataclass(frozen=True)
 class StepTraining:
-    """What the trainers did in one step."""
+    """Results of the training of one step."""
 
     updates: tuple[TrainResult, ...]
     batches: tuple[tuple[Sample, ...], ...]
@@ -41,11 +41,11 @@ class StepTraining:
     streamed_tokens: int = 0
     """Tokens, prompts included, with gradients when the rollout ended, if gradients were streamed."""
     num_epochs: int = 1
-    """How many times the batch was trained on."""
+    """Number of times that the batch was trained on."""
     old_log_probs_s: float | None = None
     """Seconds in which the busiest replica computed old log-probabilities, if the step made a separate pass."""
     old_log_probs_work: UpdatePasses | None = None
-    """What each replica computed of them."""
+    """Work of each replica for old log-probabilities."""
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -60,12 +60,12 @@ class StepTraining:
 
     @property
     def batch_tokens(self) -> int:
-        """Of the batch, prompts included."""
+        """Tokens of the batch, prompts included."""
         return self.num_tokens + sum(len(sample.prompt_tokens) for sample in self.samples)
 
     @property
     def tokens_per_s(self) -> float:
-        """That one replica computes gradients of, prompts included; 0 where that took no time."""
+        """Tokens per second whose gradients one replica computes, prompts included; 0 where that took no time."""
         gradients_s = sum(update.gradients_s for update in self.updates)
         return self.num_epochs * self.batch_tokens / gradients_s if gradients_s > 0 else 0.0
 
@@ -77,12 +77,15 @@ class StepTraining:
 
     @property
     def sums(self) -> GradientSums:
-        """Over all updates."""
+        """Sums over all updates."""
         return sum((update.sums for update in self.updates), GradientSums())
 
     @property
     def mean_mismatch(self) -> float | None:
-        """Of the log-probabilities of engines and trainers, in the first update: later ones have other weights."""
+        """Mean difference of log-probabilities of engines and trainers, in the first update.
+
+        Later updates have other weights.
+        """
         return self.updates[0].sums.mean_mismatch
 
     @property
@@ -92,7 +95,7 @@ class StepTraining:
 
     @property
     def policy_version(self) -> int:
-        """Of the weights that came out."""
+        """Policy version of the weights after the last update."""
         return self.updates[-1].update.policy_version
 
 
@@ -196,7 +199,7 @@ class StepUpdates:
         raise AssertionError("no pod is repurposed for updates that all replicas do together")
 
     def gradients_done(self, event: GradientsDone) -> None:
-        """Only streamed parts are reported one by one."""
+        """Note that a part of the gradients is computed; only streamed parts are reported one by one."""
 
     def progress(self) -> tuple[int, int]:
         num_passes = self._num_epochs + self._computes_old_log_probs
@@ -281,5 +284,5 @@ def max_tokens_per_batch(
 
 
 def _shuffled(draw: Draw) -> bytes:
-    """By this key draws are in an order that is the same in every attempt and has nothing to do with their rows."""
+    """Return a key that orders draws alike in every attempt, independently of their rows."""
     return hashlib.blake2b(f"{draw.epoch}/{draw.index}".encode(), digest_size=16).digest()

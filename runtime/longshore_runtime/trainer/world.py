@@ -76,11 +76,11 @@ class TrainerWorld:
         self._check = check
         self._events: queue.SimpleQueue[Event] | None = None
         self.actors: list[Any] = []
-        """In the order of their ranks."""
+        """Actors in the order of their ranks."""
         self.generation = 0
         """Number of restarts so far."""
         self._losses: dict[int, BaseException] = {}
-        """By rank: the errors by which Ray reports that an actor of this generation is gone."""
+        """Errors by which Ray reports that an actor of this generation is gone, by rank."""
         self._start(_FIRST_PODS_LIMIT_S)
 
     def watch(self, events: "queue.SimpleQueue[Event]") -> None:

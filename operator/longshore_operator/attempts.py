@@ -1,4 +1,4 @@
-"""How attempts follow one another: at once, after a back-off, or not at all. Pure."""
+"""Decide how attempts follow one another: at once, after a back-off, or not at all. Pure."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

@@ -11,5 +11,5 @@ def rfc3339_not_before(moment: datetime) -> str:
 
 
 def next_of(now: datetime, *moments: datetime | None) -> datetime | None:
-    """The first of those that are still to come."""
+    """Return the first of those that are still to come."""
     return min((moment for moment in moments if moment is not None and moment > now), default=None)

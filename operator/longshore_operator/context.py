@@ -1,4 +1,4 @@
-"""What a decision about a job may depend on."""
+"""Facts that a decision about a job may depend on."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,21 +13,21 @@ from longshore_operator.plan import Event, OperatorConfig
 
 @dataclass(frozen=True, slots=True)
 class LifecycleProgress:
-    """Where the job stands in its life cycle."""
+    """Place of the job in its life cycle."""
 
     attempt: int
     failures: int
     phase: Phase | None
-    """Only the phases that the life cycle decides: Queued, Suspended, Succeeded, Failed, Restarting; else None."""
+    """Phase, if the life cycle decides it: Queued, Suspended, Succeeded, Failed or Restarting; else None."""
     start_time: str | None
     restart_time: str | None
     completion_time: str | None
     interruptions: int = 0
-    """In a row."""
+    """Number of interruptions in a row."""
     counted_at_step: int = 0
     """Newest checkpoint when a failure or interruption was last counted."""
     checkpoint_step: int = 0
-    """Of the newest checkpoint; 0: there is none."""
+    """Step of the newest checkpoint; 0: there is none."""
     crash_nodes: tuple[str, ...] = ()
     """Nodes of the last pods that crashed, the newest last."""
     step: int = 0
@@ -62,7 +62,7 @@ class LifecycleProgress:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every concern of a job sees."""
+    """Facts that every concern of a job sees."""
 
     job: RLJob
     observed: Observed
@@ -82,7 +82,7 @@ class Context:
 
     @property
     def runtime(self) -> RuntimeStatus | None:
-        """What the coordinator of this attempt reports; None while it has not reported."""
+        """Report of the coordinator of this attempt; None until it has reported."""
         runtime = self.job.status.runtime
         return runtime if runtime is not None and runtime.attempt == self.progress.attempt else None
 

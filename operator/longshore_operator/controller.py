@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 
 def utc_now() -> datetime:
-    """The wall clock."""
+    """Return the time of the wall clock."""
     return datetime.now(UTC)
 
 

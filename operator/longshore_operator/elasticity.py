@@ -32,7 +32,7 @@ from longshore_operator.size import next_size
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """What the planner makes of the rounds that are over."""
+    """Sizes that the planner chooses after the rounds that are over."""
 
     baseline: Baseline
     planner: PlannerStatus | None
@@ -63,7 +63,10 @@ def _as_it_runs(context: Context) -> RLJobSpec:
 
 
 def _assign(context: Context, spec: RLJobSpec, runtime: RuntimeStatus) -> Outcome:
-    """The same telemetry again changes nothing. Overlays come from this attempt's telemetry only."""
+    """Turn the telemetry of this attempt into an assignment; the same telemetry again changes nothing.
+
+    Overlays come from this attempt's telemetry only.
+    """
     current, planner = context.job.status.assignment, context.job.status.planner
     size = next_size(context, current.epoch + 1)
     events = _rejection(current, runtime, context.observed.reported_rejection)
@@ -170,7 +173,7 @@ def _possible(spec: RLJobSpec, tp_sizes: Iterable[int]) -> list[int]:
 
 
 def _unseen(rounds: Sequence[RoundSummary], newest: int) -> list[RoundSummary]:
-    """Those that are newer than any before, each once."""
+    """Return the rounds that are newer than any before, each once."""
     unseen = []
     for one in rounds:
         if one.number > newest:
@@ -212,7 +215,7 @@ def _profile(times: RolloutTimes | None, kinds: Iterable[RoundKind], sizes: Sequ
 
 
 def _expected_preemptions(profile: RolloutProfile | None, sizes: Mapping[RoundKind, int]) -> Mapping[RoundKind, float]:
-    """What the profile saw at these sizes, as far as it says."""
+    """Return the preemptions that the profile saw at these sizes, if it has them."""
     found = profile.num_preemptions if profile is not None else {}
     return {kind: found[kind][size] for kind, size in sizes.items() if size in found.get(kind, {})}
 
@@ -246,7 +249,10 @@ def _overlay(
 
 
 def _loads(spec: RLJobSpec, runtime: RuntimeStatus) -> list[MilestonePodLoad]:
-    """What each pod bears, each once. An engine whose cache holds nothing is taken for full."""
+    """Return the load of each pod, each once.
+
+    An engine whose cache holds nothing is taken for full.
+    """
     assert runtime.round is not None and runtime.round.load is not None
     loads = {
         pod.pod: MilestonePodLoad(pod.pod, max(1, pod.gpus), max(1, pod.kv_capacity_tokens), pod.running_tokens)
@@ -283,7 +289,7 @@ def _repurpose_unavailable(spec: RLJobSpec, runtime: RuntimeStatus) -> Fact | No
 
 
 def _costs_more(runtime: RuntimeStatus) -> Fact | None:
-    """Where it pays in no kind of round that is known."""
+    """Return why repurposing pays in no kind of round that is known; None if it pays in one."""
     known = sorted((kind, _benefit(reported)) for kind, reported in runtime.repurposing.items())
     known = [(kind, benefit) for kind, benefit in known if benefit.rollout_longer_s is not None]
     if not known or any(benefit.is_wanted and not benefit.is_trial for _, benefit in known):

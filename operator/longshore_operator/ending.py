@@ -1,4 +1,4 @@
-"""How a pod ended, and whose fault that was. Pure."""
+"""Decide how a pod ended, and whose fault that was. Pure."""
 
 import re
 from enum import Enum, auto
@@ -10,9 +10,12 @@ from longshore_operator.observed import PodView
 _INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
 """`status.reason` of pods that the cluster ended, which is never the fault of the job."""
 _REJECTED_REASONS = frozenset({"NodeAffinity", "TaintToleration", "TopologyAffinityError", "UnexpectedAdmissionError"})
-"""The same of pods that a kubelet refuses, as after a reboot of its node, before GPUs are registered again."""
+"""Reasons of pods that a kubelet refuses, as after a reboot of its node, before GPUs are registered again."""
 _OWN_LIMIT = re.compile(r"exceed(?:s|ed) (?:its|the) (?:\w+ )*limit")
-"""In the message of an eviction: the pod has used more of the disk than it may. It would do so on every node."""
+"""Text in the message of an eviction by which the pod has used more of the disk than it may.
+
+It would do so on every node.
+"""
 _MEMORY_OF = {
     Component.COORDINATOR: "coordinator.resources",
     Component.WORKER: "workers.resources",

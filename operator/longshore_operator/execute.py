@@ -35,7 +35,7 @@ _PARALLEL_REQUESTS = 8
 """Concurrent requests of one pass; all passes share the API server."""
 _MAX_ROLE_TRIES = 6
 _MAX_MESSAGE_BYTES = 1024
-"""Of an event."""
+"""Largest size of the message of an event."""
 
 log = structlog.get_logger(__name__)
 

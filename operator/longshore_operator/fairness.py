@@ -1,4 +1,4 @@
-"""Whose turn it is: which job is reconciled next, and how often one job may be.
+"""Decide which job is reconciled next, and how often one job may be.
 
 Jobs of a namespace share its part of the operator, and namespaces have equal parts of what is asked for, by start-time
 fair queueing (Goyal et al., "Start-time Fair Queueing", SIGCOMM 1996): each namespace has a virtual time, which grows

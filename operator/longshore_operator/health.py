@@ -28,7 +28,7 @@ def obstacle(controller: Controller, leads: bool, now_s: float) -> str | None:
 
 
 def application(controller: Controller, metrics: OperatorMetrics, leads: Callable[[], bool]) -> web.Application:
-    """The HTTP application."""
+    """Return the HTTP application."""
 
     async def healthz(_: web.Request) -> web.Response:
         reason = obstacle(controller, leads(), time.monotonic())

@@ -19,7 +19,7 @@ LOOK_EVERY_S: Final = 10.0
 """Interval at which a hidden pod is read again, since no event tells what becomes of it."""
 _WITHOUT_LABEL: Final = f"!{names.LABEL_JOB}"
 _LIKE_OURS: Final = "spec.restartPolicy=Never"
-"""What pods of all jobs have, and pods of services have not."""
+"""Labels that pods of all jobs have, and pods of services do not have."""
 
 
 def has_hidden(pods: tuple[PodView, ...]) -> bool:

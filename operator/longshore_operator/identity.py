@@ -40,7 +40,10 @@ class Identity:
         return names.reward_token_secret(self.name, self.uid)
 
     def owner_reference(self) -> dict[str, Any]:
-        """Makes the garbage collector delete a child with the job, also while the operator is down."""
+        """Return the owner reference of a child.
+
+        It makes the garbage collector delete the child with the job, also while the operator is down.
+        """
         return {
             "apiVersion": names.API_VERSION,
             "kind": names.KIND,

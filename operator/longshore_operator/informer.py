@@ -15,8 +15,10 @@ Key = tuple[str, str]
 """(namespace, name) of an RLJob."""
 
 SELECTOR = names.LABEL_JOB
-"""Only the pods of jobs are kept, so the watch needs a label; it is one that only this operator uses. A pod that loses
-it is read by its name (`hidden_pods`)."""
+"""Label by which the watch selects the pods of jobs.
+
+It is one that only this operator uses. A pod that loses it is read by its name (`hidden_pods`).
+"""
 _REMEMBERED = 1024
 
 
@@ -194,7 +196,7 @@ class PodInformer:
             (self._on_progress if is_progress and not is_complete else self._on_change)(key)
 
     def _leave_job(self, uid: str) -> None:
-        """A pod is no longer one of the job that it was of."""
+        """Forget a pod that is no longer one of the job that it was of."""
         key = self._jobs.pop(uid, None)
         siblings = self._pods.get(key, {}) if key is not None else {}
         name = next((pod.name for pod in siblings.values() if pod.uid == uid), None)

@@ -16,10 +16,12 @@ from longshore_operator.stored_job import StoredJob
 RESYNC: Final = timedelta(minutes=15)
 """Interval at which a job is reconciled and its children are applied again, even without a change."""
 RESYNC_WHILE_STARTING: Final = timedelta(seconds=20)
-"""The same while a pod has had a node for so long and does not start: someone may have deleted what it mounts. Doubled
-each time."""
+"""Time between two looks at the children of a job whose pod has a node and does not start.
+
+Somebody may have deleted what it mounts. Doubled each time.
+"""
 REPAIR_PAUSE: Final = timedelta(seconds=1)
-"""Least time between two repairs of one pod's labels, doubled each time."""
+"""Shortest time between two repairs of the labels of a pod, doubled each time."""
 CLAIM_PATIENCE: Final = timedelta(minutes=1)
 """How long pods may be pending before the volume claim is looked at, unless the scheduler refuses them."""
 NODE_PATIENCE: Final = timedelta(seconds=10)
@@ -39,15 +41,15 @@ class JobMemory:
     applied_for: tuple[int, int] = (0, 0)
     """Generation of the spec and attempt for which all children were applied."""
     num_lost: int = 0
-    """How many children were seen to be gone."""
+    """Number of children that were seen to be gone."""
     applied_since: datetime | None = None
     num_starting_looks: int = 0
-    """How many times children were applied again because a pod did not start."""
+    """Number of times that children were applied again because a pod did not start."""
     apply_error: str | None = None
     starting_since: dict[str, datetime] = field(default_factory=dict)
-    """When pods that start were first seen to have a node, by uid."""
+    """Times at which pods that start were first seen to have a node, by uid."""
     pending_since: datetime | None = None
-    """When a pod was first seen to be pending; None: none is."""
+    """Time at which a pod was first seen to be pending; None: none is."""
     bound_claim: ClaimView | None = None
     """The volume claim, once it was seen to be bound while pods start; forgotten when children are read again."""
     hashed: tuple[int, str] = (0, "")

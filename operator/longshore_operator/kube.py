@@ -50,7 +50,7 @@ class KubeClient:
         return _RESOURCES[kind].path(namespace)
 
     async def get(self, kind: str, namespace: str, name: str, *, metadata_only: bool = False) -> Object | None:
-        """The object, or None if there is none of that name.
+        """Return the object, or None if there is none of that name.
 
         Raises:
             Unreadable: it is too large or nested too deeply; its metadata can be had.
@@ -103,7 +103,7 @@ class KubeClient:
         return tuple(one["version"] for one in found.get("versions") or ())
 
     async def create(self, manifest: Object, kind: str = "") -> Object | None:
-        """The created object, or None if one of that name exists already. `kind`: in place of the manifest's."""
+        """Return the created object, or None if one of that name exists already. `kind`: in place of the manifest's."""
         resource = _RESOURCES[kind or manifest["kind"]]
         try:
             return await self.client.create(resource, manifest, manifest["metadata"]["namespace"])

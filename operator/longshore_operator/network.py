@@ -14,7 +14,7 @@ from longshore_operator.plan import OperatorConfig
 Json = dict[str, Any]
 
 _NODE_LOCAL_DNS: Final = "169.254.20.10/32"
-"""Where NodeLocal DNSCache answers."""
+"""Address at which NodeLocal DNSCache answers."""
 _DNS: Final[Json] = {
     "to": [
         {

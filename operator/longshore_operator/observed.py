@@ -18,11 +18,14 @@ _KUEUE_HOLDS_IT: Final = (
     "Kueue holds the pod back by itself, although the job has its GPUs: add RLJob.v1alpha1.longshore.dev to "
     "integrations.externalFrameworks in Kueue's configuration; then suspend and resume the job"
 )
-"""Of a pod that has the gate of Kueue's integration of pods: the operator gives it to none."""
+"""Reason of a pod with the gate of Kueue's integration of pods, which the operator sets on none."""
 _MAX_MESSAGE_LENGTH = 4096
 """Longest termination message, in characters."""
 _NUM_INDICES = 65_536
-"""More than pods of one component in any job that the API takes. Pods can be created by others."""
+"""Limit of indices, more than any job that the API takes has pods of one component.
+
+Pods can be created by others.
+"""
 _NO_ATTEMPT: Final = -1
 """Attempt of a pod that does not say which it belongs to: it is older than any."""
 NORMAL_WAITS = frozenset({"ContainerCreating", "PodInitializing"})
@@ -32,7 +35,7 @@ _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """What decisions need to know about one pod."""
+    """Facts about one pod that decisions need."""
 
     name: str
     namespace: str

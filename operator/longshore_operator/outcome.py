@@ -24,16 +24,16 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one concern decides, and what all of them together decide."""
+    """Decisions of one concern, or of all of them together."""
 
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     conditions: Mapping[ConditionType, Fact | None] = field(default_factory=dict)
-    """None: the condition is absent."""
+    """Facts by type of condition; None: the condition is absent."""
     status: RLJobStatus = _NOTHING
     """Fields of the status to write; only fields that were set count."""
     requeue_at: datetime | None = None
-    """When to reconcile again if nothing changes; now, if there is more to do."""
+    """Time of the next pass if nothing changes; now, if there is more to do."""
 
     def joined(self, other: "Outcome") -> "Outcome":
         """Merge two outcomes; each condition and field of the status belongs to one concern only."""

@@ -1,4 +1,4 @@
-"""What a reconciliation decides: actions for the shell to carry out, and the status to write."""
+"""Decisions of a reconciliation: actions for the shell to carry out, and the status to write."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -99,7 +99,7 @@ class CreateObject:
 
     manifest: dict[str, Any]
     kind: str
-    """By which the Kubernetes client knows it."""
+    """Name by which the Kubernetes client knows the kind of the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,13 @@ Action = ObjectAction | Apply | CreateOnce | CreatePod | DeletePod | LabelPod | 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one reconciliation decides."""
+    """Decisions of one reconciliation."""
 
     actions: tuple[Action, ...] = ()
     status: RLJobStatus | None = None
     """Status to write (without `runtime`); None: leave it alone."""
     requeue_at: datetime | None = None
-    """When to reconcile again if nothing changes."""
+    """Time of the next pass if nothing changes."""
     has_all_children: bool = False
     """Whether, after the plan, every child matches this generation of the spec and this attempt."""
 

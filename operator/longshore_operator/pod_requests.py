@@ -1,4 +1,4 @@
-"""What the scheduler counts for a pod."""
+"""Compute what the scheduler counts for a pod."""
 
 from collections import defaultdict
 from collections.abc import Mapping

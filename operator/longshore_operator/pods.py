@@ -15,7 +15,7 @@ from longshore_operator.template_rules import MESH_ANNOTATIONS, MESH_LABELS
 
 NODE_GRACE_S = 30
 KUBERNETES_GRACE_S = 30
-"""Of a pod that says nothing."""
+"""Grace period of a pod that does not set one."""
 NODE_LOSS_TOLERATION_S = 60
 """Seconds after which a pod on an unreachable node is given up (Kubernetes' default is 300 s)."""
 _STAYS_ON_ITS_NODE = {

@@ -67,7 +67,10 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_kueue,
     reconcile_roles,
 )
-"""In the order of their actions and events. Pods come after the concerns that decide their number and engine size."""
+"""Concerns in the order of their actions and events.
+
+Pods come after the concerns that decide their number and engine size.
+"""
 _NO_ATTEMPT: Final = -1
 
 

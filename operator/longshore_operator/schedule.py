@@ -51,7 +51,7 @@ class _JobEntry:
     """Whether the pass is due only because the job was listed, without a known change."""
     is_running: bool = False
     settles_at_s: float | None = None
-    """When a pass becomes due for changes that may wait for others; None: there are none."""
+    """Time at which a pass becomes due for changes that may wait for others; None: there are none."""
     timer: asyncio.TimerHandle | None = None
     """Ends the sleep, or the wait for the bucket."""
 

@@ -27,10 +27,12 @@ from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
 
 PATIENCE: Final = timedelta(minutes=2)
-"""For how long a job waits for pods that it does not need and that have no node. To go on without them costs it the
-start of its engines and the steps since its newest checkpoint."""
+"""Time for which a job waits for pods that it does not need and that have no node.
+
+To go on without them costs it the start of its engines and the steps since its newest checkpoint.
+"""
 START_PATIENCE: Final = timedelta(minutes=10)
-"""The same for a pod that has a node: it may be pulling its image."""
+"""Time for which a job waits for a pod that has a node: it may be pulling its image."""
 
 
 def is_acknowledged(status: RLJobStatus) -> bool:
@@ -70,7 +72,10 @@ def num_needed(context: Context) -> int:
 
 
 def next_size(context: Context, epoch: int) -> JobSize | None:
-    """What the coordinator is asked to run with; the same object while nothing changes, else one of this epoch."""
+    """Return the size that the coordinator is asked to run with.
+
+    It is the same object while nothing changes, and else one of this epoch.
+    """
     asked, granted = context.job.status.assignment.size, num_granted(context)
     replicas = context.job.spec.workers.replicas
     if not context.progress.active:
@@ -123,9 +128,9 @@ def _num_without_missing(context: Context, num_workers: int) -> int:
 
 
 def _patience_ends(context: Context) -> datetime | None:
-    """When a job that has all pods that it needs has waited long enough for the others; None: it does not wait.
+    """Return the time at which a job with all pods that it needs stops waiting for the others.
 
-    Pods become ready one after the other, so the wait starts again with each.
+    None: it does not wait. Pods become ready one after the other, so the wait starts again with each.
     """
     standing, ready = context.observed.standing, context.job.status.condition(ConditionType.READY)
     is_lent = standing is not None and standing.num_extra_workers is not None

@@ -34,7 +34,7 @@ class StoredStatus:
 
     status: RLJobStatus
     unreadable: str = ""
-    """What was dropped and why, one sentence for people; empty: nothing."""
+    """Sentence that says what was dropped and why; empty: nothing."""
 
 
 def read_status(stored: Any, now: datetime) -> StoredStatus:

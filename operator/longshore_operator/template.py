@@ -9,7 +9,7 @@ Json = dict[str, Any]
 
 
 class _Quantity:
-    """In a shape: what Kubernetes takes as an amount of a resource."""
+    """Marker in a shape for what Kubernetes accepts as an amount of a resource."""
 
 
 _MERGE_KEYS: Final = {
@@ -68,7 +68,7 @@ which have the key by which they are merged. Everything else is for the API serv
 _KEPT: Final = frozenset(
     {"metadata", "metadata.labels", "metadata.annotations", "spec", "spec.containers", "spec.volumes"}
 )
-"""What pods cannot do without: null does not remove it."""
+"""Fields that pods cannot do without: null does not remove them."""
 _WORDS: Final = {str: "a text", int: "an integer", _Quantity: "a quantity, like 500m or 2Gi"}
 
 

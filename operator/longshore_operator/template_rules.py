@@ -1,4 +1,4 @@
-"""What a pod template must not ask for.
+"""Rules about what a pod template must not ask for.
 
 Anyone who may create an RLJob shall not gain more than their pods have by default; so everything is refused that would
 reach the node, other identities, or the pods' bookkeeping (Pod Security Standards, level Restricted, and more).
@@ -62,7 +62,7 @@ _INJECTORS: Final = (
 )  # fmt: skip
 """Domains of webhooks that add containers, images and volumes to a pod as its labels and annotations say."""
 _INJECTS: Final = "inject"
-"""What is part of most names by which other such webhooks are asked."""
+"""Texts in most names by which other such webhooks are asked."""
 _KUEUE: Final = "kueue.x-k8s.io/"
 _SIDECAR: Final = "Always"
 """Restart policy of an init container that runs beside the others."""
@@ -72,7 +72,7 @@ _HOOKS: Final = ("postStart", "preStop")
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the operator was installed to allow."""
+    """Exceptions that the operator was installed to allow."""
 
     everything: bool = False
     """Whether only the shape of a template is checked."""

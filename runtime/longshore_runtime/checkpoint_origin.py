@@ -1,4 +1,4 @@
-"""What the checkpoints of a job belong to: the model, its tokenizer and the prompts that the job began with."""
+"""Tell to which model, tokenizer and prompts the checkpoints of a job belong."""
 
 import hashlib
 import json

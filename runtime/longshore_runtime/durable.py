@@ -1,4 +1,4 @@
-"""Making files survive the loss of their machine, their modes, and telling when there is no room for them."""
+"""Make files survive the loss of their machine, give them their modes, and tell when a disk is full."""
 
 import contextlib
 import errno

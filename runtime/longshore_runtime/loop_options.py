@@ -1,4 +1,4 @@
-"""What the training loop needs to know of a job."""
+"""Options of a job that the training loop reads."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a round asks of the engines, response by response."""
+"""Build the requests of a round to the engines, response by response."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""What a run has done so far: everything that a checkpoint must restore, besides weights and optimizer."""
+"""State of a run: everything that a checkpoint must restore, besides weights and optimizer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -9,7 +9,7 @@ Demand = Mapping[Pool, int]
 
 
 class Book:
-    """What a decision has before it, and keeps up to date while it goes through the queue."""
+    """State of the pools and quotas that a decision keeps up to date while it goes through the queue."""
 
     def __init__(self, limits: Limits, holders: Iterable[GpuRequest]) -> None:
         self._limits = limits
@@ -26,15 +26,15 @@ class Book:
             self.take(holder)
 
     def demand(self, request: GpuRequest) -> Demand:
-        """The least with which the job runs."""
+        """Return the least with which the job runs."""
         return self._limits.demand(request.key[0], request.gpus)
 
     def per_pod(self, request: GpuRequest) -> Demand:
-        """What one more worker pod of an elastic job takes."""
+        """Return what one more worker pod of an elastic job takes."""
         return self._limits.demand(request.key[0], request.extra.gpus(1)) if request.extra is not None else {}
 
     def holding(self, request: GpuRequest) -> Demand:
-        """What comes back if an admitted job stops, besides what it is giving back anyway."""
+        """Return what comes back if an admitted job stops, besides what it is giving back anyway."""
         extra, held = request.extra, dict(self.demand(request))
         if extra is not None:
             num_pods = extra.num_held if extra.is_overdue else self.num_granted[request.key]
@@ -47,7 +47,7 @@ class Book:
         return self._limits.size(pool) - self._used[pool]
 
     def take(self, request: GpuRequest) -> None:
-        """The job holds GPUs."""
+        """Note that a job holds GPUs."""
         for pool, amount in self.demand(request).items():
             self._used[pool] += amount
             self._amounts[pool].append(amount)
@@ -94,15 +94,19 @@ class Book:
         return amount - (self.free(pool) + self._leaving[pool] - self.reserved[pool])
 
     def slack(self, pool: Pool, amount: int) -> int:
-        """What is left over of the smallest amount, free now or later, that suffices for this and for the heads before.
+        """Return what is left over of the smallest amount, free now or later, that suffices.
 
-        A job that cannot run alongside those heads has to wait until they have ended: it is left what it needs alone.
+        It has to suffice for this job and for the heads before. A job that cannot run alongside those heads has to wait
+        until they have ended: it is left what it needs alone.
         """
         left = self._left_over(pool, self.reserved[pool] + amount)
         return left if left is not None else self._left_over(pool, amount) or 0
 
     def _left_over(self, pool: Pool, amount: int) -> int | None:
-        """None: it never suffices. Sums of what holders give back are bits of a number."""
+        """Return what is left over of the smallest sum that suffices; None if no sum ever does.
+
+        Sums of what holders give back are bits of a number.
+        """
         sums = 1
         for held in self._amounts[pool]:
             sums |= sums << held

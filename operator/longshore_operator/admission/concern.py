@@ -55,7 +55,7 @@ def _queue(context: Context, standing: Standing) -> str:
 
 
 def _shrink_deadline(held: AdmissionStatus, context: Context) -> datetime | None:
-    """When a job that gives worker pods back has had its time."""
+    """Return the time by which a job has to have given its worker pods back."""
     if held.shrinking_since is None:
         return None
     timeout = timedelta(seconds=context.config.admission.shrink_timeout_s)

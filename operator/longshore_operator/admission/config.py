@@ -56,7 +56,7 @@ class AdmissionConfig(ApiModel):
 
     @property
     def limits(self) -> Limits | None:
-        """None where nothing is limited: then no job waits for admission."""
+        """Limits of the admission; None where nothing is limited, so that no job waits for it."""
         return Limits(self.capacity, self.quotas) if self.capacity or any(self.quotas.values()) else None
 
 
@@ -64,7 +64,7 @@ NO_ADMISSION: Final = AdmissionConfig()
 
 
 def read_config(path: Path) -> AdmissionConfig:
-    """The file that the chart mounts.
+    """Read the file that the chart mounts.
 
     Raises:
         ConfigError: it cannot be read or used.

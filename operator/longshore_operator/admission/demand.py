@@ -24,7 +24,7 @@ class Stage(Enum):
     WAITING = auto()
     ADMITTED = auto()
     LEAVING = auto()
-    """It holds GPUs until its pods are gone, and is asked for nothing more."""
+    """The job holds GPUs until its pods are gone, and is asked for nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,17 @@ class Extra:
     is_settled: bool = True
     """The job runs with what was granted, or has not started: it may get more."""
     is_overdue: bool = False
-    """It was asked for pods long ago and has not given them back."""
+    """Whether the job was asked for pods long ago and has not given them back."""
 
     def gpus(self, num_pods: int) -> dict[str, int]:
         """GPUs of so many pods."""
         return {self.resource: num_pods * self.gpus_per_pod} if num_pods else {}
 
     def granting(self, num_pods: int) -> "Extra":
-        """It may have so many pods from now on; what it holds beyond them stays in use until they are gone."""
+        """Return the size with so many pods granted from now on.
+
+        What the job holds beyond them stays in use until they are gone.
+        """
         return replace(self, num_granted=num_pods, num_held=max(num_pods, self.num_held), is_settled=False)
 
 
@@ -65,7 +68,7 @@ class GpuRequest:
     """RFC 3339, which sorts by time."""
     stage: Stage = Stage.WAITING
     extra: Extra | None = None
-    """What it takes beyond `gpus`, if it is elastic."""
+    """GPUs that the job takes beyond `gpus`, if it is elastic."""
 
     @property
     def held(self) -> Gpus:
@@ -73,7 +76,7 @@ class GpuRequest:
         return _sum(self.gpus, self.extra.gpus(self.extra.num_held)) if self.extra is not None else self.gpus
 
     def leaving(self) -> "GpuRequest":
-        """The job is to stop with all its pods."""
+        """Return the request of a job that is to stop with all its pods."""
         return replace(self, gpus=self.held, extra=None, stage=Stage.LEAVING)
 
     @property
@@ -95,7 +98,7 @@ class Limits:
         return (self.quotas[namespace] if namespace else self.capacity)[resource]
 
     def demand(self, namespace: str, gpus: Gpus) -> dict[Pool, int]:
-        """What a gang takes from each pool; empty where nothing limits the job."""
+        """Return what a gang takes from each pool; empty where nothing limits the job."""
         pools = ((CLUSTER, self.capacity), (namespace, self.quotas.get(namespace, {})))
         return {(name, resource): gpus[resource] for name, pool in pools for resource in gpus if resource in pool}
 

@@ -29,7 +29,7 @@ write for each job that waits."""
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What a job says of itself: a request, or a mistake that keeps it out of the queue."""
+    """Application of a job: a request, or a mistake that keeps it out of the queue."""
 
     request: GpuRequest | None = None
     mistake: str = ""
@@ -119,7 +119,7 @@ class Ledger:
         self._waiting: Mapping[Key, Wait] = {}
 
     def note(self, key: Key, application: Application) -> bool:
-        """What a pass saw of a job; returns whether there may be something to decide."""
+        """Note what a pass saw of a job; return whether there may be something to decide."""
         before, request = self._requests.get(key), application.request
         if request is None:
             self.forget(key)
@@ -140,7 +140,7 @@ class Ledger:
         return request != before
 
     def _resized(self, request: GpuRequest) -> GpuRequest:
-        """With the size that was decided, as long as the status has another."""
+        """Return the request with the size that was decided, as long as the status has another."""
         num_pods = self._unwritten_sizes.get(request.key)
         if num_pods is None or request.extra is None or request.stage is not Stage.ADMITTED:
             self._unwritten_sizes.pop(request.key, None)

@@ -22,7 +22,7 @@ class Why(Enum):
     """Why a job waits."""
 
     TOO_LARGE = auto()
-    """It needs more than there is at all; it holds up nobody."""
+    """The job needs more than the cluster has; it holds up no other."""
     NO_QUOTA = auto()
     """The quota of its namespace is in use."""
     NO_CAPACITY = auto()
@@ -52,7 +52,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class QueueDecision:
-    """What changes, and why the other jobs wait."""
+    """Changes that the queue decides, and reasons why the other jobs wait."""
 
     admitted: tuple[Key, ...] = ()
     preempted: Mapping[Key, Key] = field(default_factory=dict)
@@ -126,7 +126,10 @@ def _undisputed(requests: tuple[GpuRequest, ...], limits: Limits) -> _Look:
 
 
 def _both(first: QueueDecision, then: QueueDecision) -> QueueDecision:
-    """What two rounds of decisions come to. Jobs for which the first makes room wait for that."""
+    """Combine two rounds of decisions.
+
+    Jobs for which the first makes room wait for that.
+    """
     making_room = {key: wait for key, wait in first.waiting.items() if wait.why in (Why.PREEMPTING, Why.SHRINKING)}
     preempted = {**first.preempted, **then.preempted}
     return QueueDecision(
@@ -142,7 +145,7 @@ def _carried_out(requests: Iterable[GpuRequest], decision: QueueDecision) -> tup
 
 
 def carried_out(request: GpuRequest, decision: QueueDecision) -> GpuRequest:
-    """A job as the decision makes it."""
+    """Return a job as the decision makes it."""
     if request.key in decision.preempted:
         return request.leaving()
     if request.key in decision.admitted:

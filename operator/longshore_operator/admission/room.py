@@ -12,7 +12,7 @@ from longshore_operator.admission.demand import GpuRequest, Key, Pool
 
 @dataclass(slots=True)
 class Room:
-    """Who makes room for a job."""
+    """Jobs that make room for another one."""
 
     victims: list[GpuRequest] = field(default_factory=list)
     """Jobs that stop."""
@@ -77,7 +77,7 @@ def _is_overdue(holder: GpuRequest) -> bool:
 
 
 def _rest(holder: GpuRequest, asked: Mapping[Key, int], book: Book) -> Demand:
-    """What stopping it brings beyond the worker pods that it would give back."""
+    """Return what stopping a job brings beyond the worker pods that it would give back."""
     per_pod, num_given_back = book.per_pod(holder), asked.get(holder.key, 0)
     return {pool: amount - num_given_back * per_pod.get(pool, 0) for pool, amount in book.holding(holder).items()}
 

@@ -42,7 +42,7 @@ _TAKE_OVER_LOOK = timedelta(seconds=1)
 
 
 def reconcile_kueue(context: Context) -> Outcome:
-    """At most one step a pass: a change of the Workload wakes the job for the next."""
+    """Take at most one step; a change of the Workload wakes the job for the next one."""
     view = context.observed.kueue
     if view is None:
         return Outcome()

@@ -12,9 +12,9 @@ VERSIONS: Final = ("v1beta2", "v1beta1")
 LABEL_QUEUE: Final = f"{GROUP}/queue-name"
 LABEL_PRIORITY_CLASS: Final = f"{GROUP}/priority-class"
 LABEL_PREBUILT: Final = f"{GROUP}/prebuilt-workload-name"
-"""Of a job whose Workload others have made, such as MultiKueue in the cluster that it has chosen."""
+"""Label of a job whose Workload others have made, such as MultiKueue in the cluster that it has chosen."""
 ANNOTATION_SUSPENDED: Final = "longshore.dev/suspended"
-"""Of a Workload that is inactive only because its job is suspended."""
+"""Annotation of a Workload that is inactive only because its job is suspended."""
 
 DEACTIVATED: Final = "Deactivated"
 DEACTIVATED_DUE_TO: Final = f"{DEACTIVATED}DueTo"
@@ -51,11 +51,11 @@ class KueueView:
 
     @property
     def kind(self) -> str:
-        """By which the Kubernetes client knows Workloads of this version."""
+        """Name by which the Kubernetes client knows Workloads of this version."""
         return f"Workload@{self.version}"
 
     def condition(self, kind: str) -> Object:
-        """A condition of the Workload; empty where there is none."""
+        """Return a condition of the Workload; empty where there is none."""
         conditions = self.status.get("conditions") or ()
         return next((condition for condition in conditions if condition["type"] == kind), {})
 

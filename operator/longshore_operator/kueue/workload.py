@@ -23,7 +23,7 @@ from longshore_operator.pod_requests import requests
 from longshore_operator.pod_sets import PodSet, pod_sets
 
 MAX_POD_SETS: Final = 8
-"""Of a Workload."""
+"""Largest number of pod sets of a Workload."""
 _FOR_SCHEDULING: Final = (
     "nodeSelector",
     "tolerations",
@@ -35,7 +35,10 @@ _FOR_SCHEDULING: Final = (
     "resourceClaims",
 )
 _OF_CONTAINER: Final = ("name", "resources", "restartPolicy")
-"""Not the image: with another one, a job that waits would get another Workload and lose its place in the queue."""
+"""Fields of a container that are part of a Workload.
+
+The image is not: with another one, a job that waits would get another Workload and lose its place in the queue.
+"""
 _TOPOLOGY_REQUESTS: Final = {
     f"{GROUP}/podset-required-topology": "required",
     f"{GROUP}/podset-preferred-topology": "preferred",
@@ -65,7 +68,10 @@ def requested_pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any
 
 
 def _topology_request(one: PodSet) -> dict[str, Any]:
-    """What the annotations of the pods ask of their nodes. Pods get domains in the order of their index."""
+    """Return what the annotations of the pods ask of their nodes.
+
+    Pods get domains in the order of their index.
+    """
     annotations = one.pod["metadata"]["annotations"]
     asked = next((name for name in _TOPOLOGY_REQUESTS if name in annotations), None)
     if asked is None:
@@ -211,7 +217,7 @@ def _of_flavor(spec: Object) -> Object:
 
 
 def _of_topology(pod_set: str, view: KueueView) -> Object:
-    """What Kueue knows the pods by whose nodes it chooses, one by one as they are created."""
+    """Return the labels and annotations by which Kueue knows the pods whose nodes it chooses, one by one."""
     assert view.workload is not None, "it is admitted"
     return {
         "labels": {f"{GROUP}/podset": pod_set, f"{GROUP}/tas": "true"},

@@ -9,12 +9,12 @@ from longshore.api.scheduling import PodGroupKind
 
 @dataclass(frozen=True, slots=True)
 class PodGroupApi:
-    """Where the PodGroups of a scheduler are served."""
+    """API that serves the PodGroups of a scheduler."""
 
     group: str
     version: str
     install: str
-    """What makes an API server serve it."""
+    """Text that says how to make an API server serve it."""
 
     @property
     def resource(self) -> str:

@@ -19,7 +19,7 @@ _MISTAKE_LOOK = timedelta(seconds=30)
 
 
 def reconcile_pod_group(context: Context) -> Outcome:
-    """At most one step a pass: the next pass sees what became of it."""
+    """Take at most one step; the next pass sees what became of it."""
     view, kind = context.observed.pod_group, context.job.spec.scheduling.pod_group
     if view is None or kind is None:
         return Outcome()

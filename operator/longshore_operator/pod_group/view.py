@@ -24,7 +24,7 @@ class PodGroupView:
 
     @property
     def fingerprint(self) -> str:
-        """Of the manifest that it was made from."""
+        """Fingerprint of the manifest that the PodGroup was made from."""
         metadata = self.found["metadata"] if self.found is not None else {}
         return str((metadata.get("annotations") or {}).get(ANNOTATION_FINGERPRINT, ""))
 

@@ -1,4 +1,4 @@
-"""What a round gives to training."""
+"""Results of a round that training uses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a call of a trainer rank raised: the loss of a peer, or anything else."""
+"""Tell the loss of a peer from any other exception of a call of a trainer rank."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""From scored groups to training samples, and from samples to replicas."""
+"""Build training samples from scored groups and assign them to trainer replicas."""
 
 from collections.abc import Sequence
 

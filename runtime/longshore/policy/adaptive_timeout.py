@@ -20,7 +20,10 @@ NUM_RESPONSES: Final = 256
 """Newest responses that contention is judged by: several prompts also where each has 64 of them."""
 MIN_RESPONSES: Final = 32
 MIN_PROMPTS: Final = 3
-"""With fewer, limits are not stretched: the first that sleep would decide, or the one prompt whose programs all do."""
+"""Fewest prompts by which limits are stretched.
+
+With fewer, the first that sleep would decide, or the one prompt whose programs all do.
+"""
 MAX_CONTENTION: Final = 4.0
 """Limits are stretched no further; beyond it the reward pods are too few, and longer limits would only add load."""
 Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -45,7 +48,7 @@ class TimeoutSettings:
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """What a run of a test case may take."""
+    """Limit of what a run of a test case may take."""
 
     idle_s: float
     """T: seconds on an idle machine. A single-threaded program may use as much CPU time."""
@@ -113,7 +116,7 @@ class AdaptiveTimeout:
         return self._contention
 
     def export_state(self) -> dict[str, Any]:
-        """As JSON values, the prompt to be forgotten first at the front."""
+        """Return the state as JSON values, with the prompt to be forgotten first at the front."""
         anchors = [[prompt, [[case, s] for case, s in cases.items()]] for prompt, cases in self._anchors.items()]
         return {"anchors": anchors, "delays": [list(delay) for delay in self._delays]}
 

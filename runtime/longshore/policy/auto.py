@@ -20,29 +20,29 @@ from longshore.policy.tail_batching import TailBatching
 
 @dataclass(frozen=True)
 class RoundChoice:
-    """What Auto chooses of a round."""
+    """Settings of a round that Auto chooses."""
 
     prompt_factor: float = TailBatchingSettings().prompt_factor
-    """Of tail batching, as the next one."""
+    """Prompt factor of tail batching."""
     response_factor: float = 1.0
     handover: Handover = Handover.AFTER_ROUND
     frontier_width: int | None = None
-    """As `spec.rollout.admission.frontierWidth`; None: all groups are in service."""
+    """Width of the frontier, as `spec.rollout.admission.frontierWidth`; None: all groups are in service."""
 
     @classmethod
     def of(cls, rollout: Rollout) -> "RoundChoice":
-        """What the job begins with."""
+        """Return the choice that the job begins with."""
         tail, width = rollout.tail_batching, rollout.admission.frontier_width
         return cls(tail.prompt_factor, tail.response_factor, rollout.effective_handover, width)
 
     @property
     def factors(self) -> TailBatchingSettings:
-        """Those of tail batching."""
+        """Factors of tail batching."""
         return TailBatchingSettings(prompt_factor=self.prompt_factor, response_factor=self.response_factor)
 
     @property
     def fields(self) -> dict[str, str]:
-        """By their names in a manifest."""
+        """Values of the choice by their names in a manifest."""
         return {
             "promptFactor": f"{self.prompt_factor:g}",
             "responseFactor": f"{self.response_factor:g}",

@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shares(Generic[T]):
-    """What each worker gets."""
+    """Shares of work that each worker gets."""
 
     pieces: Mapping[int, list[T]]
     """Longest first."""
     load: Mapping[int, float]
-    """What each worker has then, in the order of the workers."""
+    """Load that each worker has then, in the order of the workers."""
 
 
 def balance(pieces: Iterable[T], size: Callable[[T], float], load: Mapping[int, float]) -> Shares[T]:

@@ -26,16 +26,21 @@ from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.scale_down import Benefit, MilestoneLoad, pick_pods
 
 EARNED_SHARE: Final = 0.01
-"""Of a step's time: what trials may cost."""
+"""Share of a step's time that trials may cost."""
 MAX_BALANCE: Final = 1.0
 """Steps: earlier gains pay for no larger loss, and what is expected to cost more is not tried again."""
 TRIAL_SHARE: Final = 0.05
-"""Of the rest of a step: what the account must hold for a trial at least, so that trials are rare also where they cost
-little."""
+"""Share of the rest of a step that the account must hold for a trial at least.
+
+So trials are rare also where they cost little.
+"""
 HYSTERESIS: Final = 0.01
-"""Of the rest of a step: what a repurposing must cost to stop being the rule, and save to become it again."""
+"""Share of the rest of a step that decides about the rule.
+
+A repurposing must cost as much to stop being the rule, and save as much to become it again.
+"""
 NEWEST_WEIGHT: Final = 0.3
-"""Of the newest measurement against all before it."""
+"""Weight of the newest measurement against all before it."""
 _CORRECTIONS: Final = (0.25, 4.0)
 """Measured over forecast; what lies outside is a fault of the measurement."""
 
@@ -56,7 +61,7 @@ class _Mean:
 
 @dataclass
 class _KindHistory:
-    """What is known of rounds of one kind."""
+    """Measurements of rounds of one kind."""
 
     all_s: _Mean = field(default_factory=_Mean)
     """Rest of the rollout with all engines, replayed."""
@@ -69,7 +74,7 @@ class _KindHistory:
     streamed: _Mean = field(default_factory=lambda: _Mean(1.0))
     """Tokens that were trained on meanwhile, over those that the replicas had time for."""
     batch_tokens: _Mean = field(default_factory=_Mean)
-    """That the trainer was given, prompts included."""
+    """Tokens that the trainer was given, prompts included."""
     pays: bool = True
     """Whether repurposing is the rule."""
     was_tried: bool = False
@@ -83,12 +88,12 @@ class _KindHistory:
 
 @dataclass(frozen=True)
 class GatePrior:
-    """What a profile says before a step is over."""
+    """Figures of a profile, for decisions before a step is over."""
 
     rates: Mapping[int, DecodeRate]
-    """Of engines, by tensor-parallel size."""
+    """Decode rates of engines, by tensor-parallel size."""
     tokens_per_s: float
-    """That one replica computes gradients of."""
+    """Tokens per second of which one replica computes gradients."""
 
     def pays(
         self,
@@ -127,14 +132,14 @@ class StepOutcome:
     batch_tokens: int
     """Given to the trainer, prompts included."""
     streamed_tokens: int
-    """Of those, computed when the rollout ended."""
+    """Tokens of the batch whose gradients were computed when the rollout ended."""
     num_replicas: int
     tokens_per_s: float
-    """That one replica computes gradients of."""
+    """Tokens per second of which one replica computes gradients."""
     num_awake: int = 0
     """Replicas that were woken during the round."""
     wake_s: float = 0.0
-    """From the decision until they were awake."""
+    """Seconds from the decision until the replicas were awake."""
 
 
 class BenefitGate:
@@ -144,7 +149,7 @@ class BenefitGate:
         """`prior`: None where the job has no profile."""
         self._prior = prior
         self._rates: dict[int, DecodeRate] = {}
-        """By tensor-parallel size."""
+        """Decode rates by tensor-parallel size."""
         self._kinds: dict[RoundKind, _KindHistory] = {}
         self._tokens_per_s = _Mean()
         self._wake_s = _Mean()
@@ -154,7 +159,7 @@ class BenefitGate:
         self._tp_size = 1
         self._pace = RolloutPace()
         self._wanted: Benefit | None = None
-        """In the round that runs."""
+        """Benefit that is wanted in the round that runs."""
 
     def begin_round(self, tp_size: int) -> RolloutPace:
         """A round begins, on engines of this size; what becomes of it goes to the pace."""
@@ -164,7 +169,7 @@ class BenefitGate:
     def expect(
         self, kind: RoundKind, load: MilestoneLoad, trainer_replicas: Sequence[frozenset[int]]
     ) -> Benefit | None:
-        """At a milestone. None: no pod can go, or no step is over."""
+        """Return the expected benefit at a milestone; None: no pod can go, or no step is over."""
         picked = frozenset(pick_pods(load.pods, trainer_replicas))
         if not self._pace.leaving:
             self._pace.leaving = frozenset(engine.number for engine in load.engines if engine.pod in picked)
@@ -204,7 +209,7 @@ class BenefitGate:
         return saved_s
 
     def export_state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {
             "rates": {str(size): rate.export_state() for size, rate in self._rates.items()},
             "kinds": {kind.value: asdict(known) for kind, known in self._kinds.items()},
@@ -238,7 +243,7 @@ class BenefitGate:
         return True if self._tokens_per_s.count else None
 
     def _decided(self, known: _KindHistory, longer_s: float, shorter_s: float, rest_s: float) -> Benefit:
-        """With hysteresis, and as far as the account allows."""
+        """Decide with hysteresis, and as far as the account allows."""
         saved_s = shorter_s - longer_s
         known.pays = saved_s >= (-HYSTERESIS if known.pays else HYSTERESIS) * rest_s
         is_trial = not known.pays and self._balance_s >= max(-saved_s, TRIAL_SHARE * rest_s)
@@ -247,7 +252,7 @@ class BenefitGate:
         return self._wanted
 
     def _learn(self, known: _KindHistory, outcome: StepOutcome) -> float | None:
-        """From the round; what its repurposing saved, if it had one that could be measured."""
+        """Learn from a round what its repurposing saved, if it had one that could be measured."""
         rate, pace = self._rates.setdefault(self._tp_size, DecodeRate()), self._pace
         if not pace.has_repurposed or not rate.is_known:
             rate.fade()

@@ -11,9 +11,9 @@ from itertools import combinations
 from typing import Any, Final
 
 FADE: Final = 0.8
-"""What a round leaves of the weight of those before it: about five rounds count."""
+"""Factor by which the weight of a round shrinks with every later round: about five rounds count."""
 _MARGIN: Final = 1 + 1e-9
-"""More terms, or others, are taken where they explain more than rounding does."""
+"""Factor by which more terms, or others, have to explain more to be taken: more than rounding does."""
 _SINGULAR: Final = 1e-9
 """A pivot that is smaller, relative to what the column began with, says nothing of its term."""
 _NUM_TERMS: Final = 3
@@ -30,13 +30,13 @@ class DecodeSteps:
 
 
 class DecodeRate:
-    """Of engines of one size."""
+    """Decode rate of engines of one size."""
 
     def __init__(self) -> None:
         self._gram = [[0.0] * _NUM_TERMS for _ in range(_NUM_TERMS)]
         self._moments = [0.0] * _NUM_TERMS
         self._coefficients: tuple[float, ...] | None = None
-        """Of the three terms, as far as they were asked for since the last steps."""
+        """Coefficients of the three terms, if they were asked for since the last steps."""
 
     @property
     def is_known(self) -> bool:
@@ -71,7 +71,7 @@ class DecodeRate:
         return steps.num_steps * (base_s + per_request_s * steps.num_running + per_cache_s * steps.kv_usage)
 
     def export_state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {"gram": self._gram, "moments": self._moments}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

@@ -14,28 +14,30 @@ GROW_BELOW_KV_USAGE: Final = 0.8
 SHRINK_ABOVE_KV_USAGE: Final = 0.95
 """Beyond it the next few tokens preempt a request. Between the two the limit stays, so that it comes to rest."""
 SHRINK_FACTOR: Final = 0.75
-"""Of the requests that run when they are too many; less than GROW_BELOW_KV_USAGE, so that one step makes room in a full
-cache."""
+"""Share of the running requests that stay when they are too many.
+
+It is less than GROW_BELOW_KV_USAGE, so that one step makes room in a full cache.
+"""
 GROWTH_STEPS: Final = 16
 """Steps in which the limit may grow from nothing to `max_num_seqs`: at one a second, well within a round."""
 GROW_EVERY_S: Final = 1.0
 """Between two steps: what the last one let in must show in the KV cache first."""
 START_SHARE: Final = 0.25
-"""Of `max_num_seqs`, for an engine that has reported nothing yet."""
+"""Share of `max_num_seqs` for an engine that has reported nothing yet."""
 
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """What an engine tells about itself."""
+    """Load that an engine reports."""
 
     num_running: int
     num_waiting: int
     kv_usage: float
     """Share of the KV cache in use, 0 to 1."""
     num_preemptions: int
-    """Since the engine started."""
+    """Number of preemptions since the engine started."""
     at_s: float
-    """When it was so, by a clock of the engine."""
+    """Time of the report, in seconds on the engine's clock."""
 
 
 @dataclass
@@ -43,7 +45,7 @@ class _Engine:
     limit: int
     num_preemptions: int = 0
     grown_s: float | None = None
-    """When the limit last grew, by the clock of the engine."""
+    """Time at which the limit last grew, in seconds on the engine's clock."""
 
     def may_grow(self, now_s: float) -> bool:
         """Return whether the last step lies far enough back; a clock that has gone back has restarted."""
@@ -96,7 +98,10 @@ class ConcurrencyLimit:
         return load.kv_usage < GROW_BELOW_KV_USAGE and load.num_running + load.num_waiting >= state.limit
 
     def _shrunk(self, limit: int, load: EngineLoad) -> int:
-        """From what runs and not from the limit: a second observation of the same overload changes nothing."""
+        """Return a smaller limit, from what runs and not from the limit.
+
+        So a second observation of the same overload changes nothing.
+        """
         too_many = load.num_running or limit
         return max(1, min(limit, int(SHRINK_FACTOR * too_many)))
 

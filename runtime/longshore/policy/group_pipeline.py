@@ -37,9 +37,9 @@ class GroupPipeline(Synchronous):
         self._groups_per_update = groups_per_update
         self._kv_capacity_tokens = 0
         self._mean_held_tokens = 0.0
-        """As known when the round began; 0: unknown."""
+        """Mean tokens that a group holds, as known when the round began; 0: unknown."""
         self._held_tokens: deque[float] = deque(maxlen=_NUM_REMEMBERED)
-        """Of the newest groups that ended."""
+        """Tokens that the newest groups that ended held on average."""
         self._num_tokens: dict[Draw, list[int]] = {}
 
     def start_round(

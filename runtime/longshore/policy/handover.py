@@ -17,7 +17,7 @@ class TrainableGroup:
 
     draw: Draw
     num_tokens: int
-    """Of all its samples, prompts included: what its forward and backward pass costs."""
+    """Tokens of all its samples, prompts included: the cost of its forward and backward pass."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ class HandoverQueue:
 
 
 def feasible_prefix(num_tokens: Sequence[int], budget: int) -> int:
-    """How many groups from the front fit the token budget; one that exceeds it is taken alone (RolloutPipe, 4)."""
+    """Return how many groups from the front fit the token budget; one that exceeds it is taken alone.
+
+    Source: RolloutPipe, section 4.
+    """
     total = count = 0
     for tokens in num_tokens:
         total += tokens

@@ -13,7 +13,7 @@ from longshore.policy.signal_scaling import signal_factor
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """What determines the learning rate of a job."""
+    """Settings that determine the learning rate of a job."""
 
     learning_rate: float
     """Peak."""

@@ -55,7 +55,7 @@ class LengthDistribution:
         return self._num_longer(generated + more) / alive if alive else 1.0
 
     def export_state(self) -> dict[str, Any]:
-        """As JSON values, oldest length first."""
+        """Return the lengths as JSON values, the oldest first."""
         return {"lengths": list(self._window)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ class LengthHistory:
         return max(own, self._at_least.get(prompt, 0))
 
     def export_state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {
             "by_prompt": [[prompt, count, total] for prompt, (count, total) in self._by_prompt.items()],
             "at_least": [[prompt, num_tokens] for prompt, num_tokens in self._at_least.items()],

@@ -15,7 +15,7 @@ class RoundState:
     number: int
     attempt: int
     has_batch: bool
-    """Its batch is complete: nothing needs to be sampled any longer."""
+    """Whether the batch is complete, so that nothing needs to be sampled any longer."""
     trainer_pods: tuple[int, ...]
     """Pods that an overlay of this round has repurposed already."""
     rollout_pods: frozenset[int]

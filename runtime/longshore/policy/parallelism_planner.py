@@ -18,7 +18,7 @@ from longshore.api.limits import MAX_COUNT
 from longshore.api.round_status import RoundKind
 
 RISE_FACTOR: Final = 1.05
-"""More preemptions than this multiple of the reference are a rise (the paper's figure)."""
+"""Multiple of the reference above which preemptions are a rise (the paper's figure)."""
 MIN_RISE_PREEMPTIONS: Final = 20
 """Fewer are never a rise: below 20, a single request more already exceeds 1.05 times the reference."""
 ZERO_ROUNDS: Final = 4
@@ -43,13 +43,13 @@ class RolloutProfile:
     """Figures of the offline profile; with them, a change must be worth its cost."""
 
     switch_s: float
-    """What a regroup costs."""
+    """Seconds that a regroup costs."""
     preemption_s: float
-    """What a preemption adds to a round."""
+    """Seconds that a preemption adds to a round."""
     round_s: Mapping[RoundKind, Mapping[int, float]]
     """Rollout time of a round of a kind by tensor-parallel size, without preemptions."""
     num_preemptions: Mapping[RoundKind, Mapping[int, float]] = field(default_factory=dict)
-    """Of a round of a kind by tensor-parallel size; empty where the profile does not say."""
+    """Preemptions of a round of a kind, by tensor-parallel size; empty where the profile has none."""
 
     def predicted_s(self, kind: RoundKind, tp_size: int, known_preemptions: Mapping[int, float]) -> float:
         """Rollout time of a round, given the preemptions seen at some sizes; the nearest one tells about the others."""
@@ -62,7 +62,7 @@ class RolloutProfile:
 
 @dataclass(frozen=True)
 class Regroup:
-    """From here on, rounds of these kinds run with engines of `tp_size`."""
+    """Decision that rounds of these kinds run with engines of `tp_size` from here on."""
 
     kinds: tuple[RoundKind, ...]
     tp_size: int
@@ -178,7 +178,7 @@ class ParallelismPlanner:
         return rounds_s + num_switches * profile.switch_s
 
     def export_state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {
             "order": [kind.value for kind in self._order],
             "kinds": {kind.value: state.export_state() for kind, state in self._kinds.items()},
@@ -250,7 +250,7 @@ _KIND_STATE: Final = TypeAdapter(_KindState)
 
 
 class _Kind:
-    """What is known about one kind of round."""
+    """Measurements of one kind of round."""
 
     def __init__(self, tp_size: int, expected_preemptions: float | None) -> None:
         self.tp_size = tp_size

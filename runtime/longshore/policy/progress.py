@@ -23,7 +23,7 @@ class RoundProgress:
 
     @property
     def num_requests(self) -> int:
-        """Of the whole round: launched, or still to be launched."""
+        """Requests of the whole round: launched, or still to be launched."""
         return self.num_launched + self.num_held + self.num_expected
 
     @property

@@ -36,7 +36,7 @@ class RewardPressure:
 
 @dataclass(frozen=True)
 class RewardPodLimits:
-    """What the user allows."""
+    """Limits of the number of reward pods that the user sets."""
 
     minimum: int
     maximum: int
@@ -46,13 +46,13 @@ class RewardPodLimits:
 
 @dataclass(frozen=True)
 class RewardPods:
-    """How many reward pods there should be, and what has to be remembered to change that."""
+    """Number of reward pods, and what has to be remembered to change it."""
 
     count: int
     changed_s: float | None = None
-    """When it changed last."""
+    """Time of the last change, in seconds."""
     calm_since_s: float | None = None
-    """Since when fewer would do, without a break."""
+    """Time since which fewer would be enough without a break, in seconds."""
     reason: str = ""
     """Why it changes, if it does."""
 
@@ -133,6 +133,6 @@ def _grown(current: RewardPods, limits: RewardPodLimits, pressure: RewardPressur
 
 
 def _moved(before: float, after: float) -> bool:
-    """By a quarter, or from or to nothing."""
+    """Return whether a number moved by a quarter, or from or to nothing."""
     low, high = sorted((before, after))
     return 1.25 * low < high

@@ -25,7 +25,10 @@ MAX_EARLY_PER_WORKER: Final = 8
 would only fill memory: a worker that is so far behind the rollout is not waiting for work."""
 
 MAX_RESPONSES_PER_CALL: Final = 32
-"""Of functions that score several at once. A call ends with its last response: more would make the first ones wait."""
+"""Largest number of responses in a call of functions that score several at once.
+
+A call ends with its last response: more would make the first ones wait.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,16 @@ class ScoreTask:
 
 
 RETRY_WAIT_S: Final = 0.5
-"""Before the first retry of a task; doubles each time, so that what is restarting finds time to."""
+"""Seconds before the first retry of a task.
+
+They double each time, so that what is restarting finds time to.
+"""
 MAX_RETRY_WAIT_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of a task after a fault of the infrastructure."""
+    """Fate of a task after a fault of the infrastructure."""
 
     retries: bool
     """Whether the task is to be submitted again, `wait_s` from now."""
@@ -65,7 +71,7 @@ class _ScoreCall:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a task waits."""
+    """Place in which a task waits."""
 
     number: int
     """Grows with every task that enters."""
@@ -80,7 +86,7 @@ class _Line:
 
     sound: "OrderedDict[ScoreTask, int]" = field(default_factory=OrderedDict)
     faulted: "OrderedDict[ScoreTask, int]" = field(default_factory=OrderedDict)
-    """Those that met a fault before."""
+    """Tasks that met a fault before."""
 
     def first(self) -> tuple[int, ScoreTask] | None:
         """Return the first of all with its number."""
@@ -153,7 +159,7 @@ class RewardQueue:
             self._enter(task, since_s, is_needed=True)
 
     def drop(self, draws: Iterable[Draw]) -> None:
-        """Nobody wants the scores of these draws any longer; what runs ends by itself."""
+        """Drop the tasks of draws whose scores are not needed any more; what runs ends by itself."""
         for draw in draws:
             self._needed_draws.discard(draw)
             for task in list(self._by_draw.get(draw, ())):

@@ -29,10 +29,10 @@ class TimedSteps:
 @dataclass(frozen=True)
 class _Moment:
     at_s: float
-    """By the driver's clock."""
+    """Time in seconds on the driver's clock."""
     step: int
     load: EngineLoad | None = None
-    """By the engine's clock; None: it is not known."""
+    """Load with the time on the engine's clock; None: it is not known."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class _Stint:
     engine: int
     begin_s: float
     end_step: int | None = None
-    """None: it still runs."""
+    """Step at which it ended; None: it still runs."""
     has_finished: bool = False
 
 
@@ -68,17 +68,17 @@ class RolloutPace:
 
     def __init__(self) -> None:
         self._moments: dict[int, list[_Moment]] = {}
-        """Of each engine, in their order."""
+        """Moments of each engine, in their order."""
         self._engine_of: dict[ResponseId, int] = {}
-        """Of requests that run."""
+        """Engines of requests that run."""
         self._milestone_s: float | None = None
         self._ended_s = 0.0
         self._stints: dict[ResponseId, list[_Stint]] = {}
-        """Of requests that ran at the milestone, or were launched later."""
+        """Stints of requests that ran at the milestone, or were launched later."""
         self._capacity_tokens = 0
         self._is_disturbed = False
         self.timed: list[TimedSteps] = []
-        """As long as every engine is there."""
+        """Timed steps, as long as no engine has been lost."""
         self._spreads_groups = False
         self.has_repurposed = False
         """Whether engines have left."""
@@ -218,7 +218,7 @@ class RolloutPace:
         return begun
 
     def _tokens_per_request(self) -> float:
-        """That requests held at the milestone."""
+        """Return the tokens that requests held at the milestone."""
         assert self._milestone_s is not None
         loads = []
         for moments in self._moments.values():
@@ -249,7 +249,7 @@ def _share_of_steps(rate: DecodeRate, begun: Sequence[_Begun], last: _Moment, fo
     begins_s = [one.at_s for one in begun if one.end_step is None or one.end_step >= following.step]
 
     def num_steps(until_s: float) -> float:
-        """In proportion."""
+        """Return the number of steps in proportion to the time."""
         bounds_s = [last.at_s, *(begin_s for begin_s in begins_s if last.at_s < begin_s < until_s), until_s]
         return sum(
             # Of a first round with hardly a step, the rate may say that only a cache takes time: steps are alike then.

@@ -50,7 +50,7 @@ class AcceptedGroup:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the driver of the round has to do now."""
+    """Work that the driver of the round has to do now."""
 
     launch: tuple[ResponseId, ...] = ()
     abort: tuple[ResponseId, ...] = ()

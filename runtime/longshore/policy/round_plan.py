@@ -17,7 +17,7 @@ class AdmittedDraw:
 
 
 class Acceptance(Enum):
-    """What makes a group count."""
+    """Rules by which a group counts."""
 
     SERVED = "served"
     """R0 finished responses: a slow verifier never decides what is trained on."""
@@ -27,7 +27,7 @@ class Acceptance(Enum):
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """What a round policy decides before a round."""
+    """Decisions of a round policy before a round."""
 
     kind: RoundKind
     num_groups: int

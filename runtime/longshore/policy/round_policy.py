@@ -29,7 +29,7 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class AdmissionRules:
-    """What may run at once, whatever the preset, and what makes a group count."""
+    """Rules about what may run at once, whatever the preset, and by which a group counts."""
 
     acceptance: Acceptance = Acceptance.SERVED
     frontier_width: int | None = None

@@ -53,7 +53,7 @@ class Router:
 
     @property
     def engines(self) -> tuple[int, ...]:
-        """Where responses can be placed."""
+        """Engines on which responses can be placed."""
         return tuple(self._load)
 
     def engine_of(self, response: ResponseId) -> int | None:

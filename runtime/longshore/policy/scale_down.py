@@ -15,7 +15,7 @@ from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 
 FIRST_SHARE: Final = 0.2
-"""Before this share of finished requests, hardly anything waits for the trainer."""
+"""Share of finished requests before which hardly anything waits for the trainer."""
 LAST_SHARE: Final = 0.5
 """Once this share has finished of the requests that nothing followed, too little of the round is left."""
 CHECK_EVERY_SHARE: Final = 0.05
@@ -35,7 +35,7 @@ class RolloutEngine:
     number: int
     pod: int
     num_gpus: int
-    """Its tensor-parallel size."""
+    """Tensor-parallel size of the engine."""
     kv_capacity_tokens: int
     """Tokens that its KV cache holds: blocks x block size, or bytes / bytes per token."""
 
@@ -66,22 +66,22 @@ class KeepSampling:
 
 @dataclass(frozen=True)
 class MilestonePodLoad:
-    """What the engines of one pod bear."""
+    """Load of the engines of one pod."""
 
     pod: int
     num_gpus: int
     kv_capacity_tokens: int
     num_tokens: int
-    """Of the requests that run there, prompts included: what a migration would compute again."""
+    """Tokens of the requests that run there, prompts included: a migration would compute them again."""
 
 
 @dataclass(frozen=True)
 class MilestoneLoad:
-    """What `decide` goes by at a milestone."""
+    """Load by which `decide` chooses at a milestone."""
 
     pods: tuple[MilestonePodLoad, ...]
     engines: tuple[RolloutEngine, ...]
-    """Those of the pods."""
+    """Engines of the pods."""
     peak_tokens: int
     """Projected peak of what runs and of what is still to be launched, over all engines."""
 
@@ -100,7 +100,7 @@ class Benefit:
 
     @property
     def described(self) -> str:
-        """In half a sentence, with its figures."""
+        """Half a sentence about the benefit, with its figures."""
         if self.rollout_longer_s is None or self.training_shorter_s is None:
             return "what it changes in a round of this kind is not known yet"
         saved_s = self.training_shorter_s - self.rollout_longer_s
@@ -117,7 +117,7 @@ class AdaptiveRule:
 
     max_kv_peak: float
     benefit: Benefit | None
-    """None: nothing is known yet."""
+    """Expected benefit; None: nothing is known yet."""
 
 
 class Milestones:

@@ -24,11 +24,11 @@ class StartedGroup:
     """A group that was accepted, with everything that was started for it."""
 
     rewards: Sequence[float]
-    """Of the accepted responses."""
+    """Rewards of the accepted responses."""
     accepted_tokens: Sequence[int]
     """Lengths of the accepted responses."""
     other_tokens: Sequence[int]
-    """What the responses that were not accepted had reached when they ended or were cut off."""
+    """Tokens that the responses that were not accepted had when they ended or were cut off."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SelectionBias:
 
 @dataclass(frozen=True)
 class RewardRange:
-    """Where rewards of a run lie: from 0 to 1, and as far beyond as any has been."""
+    """Range of the rewards of a run: from 0 to 1, and as far beyond as any has been."""
 
     low: float = 0.0
     high: float = 1.0

@@ -44,7 +44,7 @@ def replica_slots(workers: Workers, num_replicas: int | None, ranks_per_replica:
 
 
 def replica_pods(spec: RLJobSpec) -> tuple[frozenset[int], ...]:
-    """For every trainer replica of a job, the pods that it spans."""
+    """Return the pods that each trainer replica of a job spans."""
     trainer = spec.trainer
     slots = replica_slots(spec.training_pods, trainer.data_parallel_size, trainer.ranks_per_replica)
     return tuple(frozenset({pod}) for pod, _ in slots)

@@ -31,21 +31,21 @@ _LOW_ERRORS: Final = 1.64
 """Held-out reward is lower when it fell by more than so many standard errors, which chance does once in 20 times; two
 such evaluations in a row count."""
 _CLEARLY_LOW_ERRORS: Final = 3.0
-"""By more than so many, one evaluation is enough."""
+"""Standard errors above which one evaluation is enough."""
 _MIN_FALL: Final = 0.01
 """Share of the largest reward below which a fall does not matter, however sure it is."""
 
 
 @dataclass(frozen=True)
 class StepSignals:
-    """What a step shows of itself."""
+    """Signs of a step by which alarms are raised."""
 
     num_responses: int
     """Responses that were trained on."""
     num_cut: int
-    """Of them, cut at the largest length."""
+    """Responses that were cut at the largest length."""
     num_timed_out: int
-    """Of them, with a reward of a function that was cut off."""
+    """Responses with a reward of a function that was cut off."""
     num_faults: int
     """Attempts at scoring that failed for the infrastructure."""
     num_groups: int
@@ -56,7 +56,7 @@ class StepSignals:
     max_advantage: float
     """Largest absolute advantage."""
     max_grad_norm: float
-    """Of the updates of the step."""
+    """Largest gradient norm of the updates of the step."""
     has_short_round: bool
     """Whether the round of the step was short, so that its prompts were chosen by length."""
     mismatch: float | None
@@ -79,7 +79,7 @@ class RaisedAlarm:
     message: str
     """One sentence: what is seen, the likely cause, what to do."""
     step: int
-    """At which it was raised."""
+    """Step at which the alarm was raised."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class AlarmState:
     raised: tuple[RaisedAlarm, ...] = ()
 
     def export(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         raised = [[alarm.reason.value, alarm.message, alarm.step] for alarm in self.raised]
         return {"lasting": {reason.value: number for reason, number in self.lasting.items()}, "raised": raised}
 

@@ -41,7 +41,7 @@ class WaitingDraws:
 
     @property
     def all(self) -> tuple[WaitingDraw, ...]:
-        """Those that wait, oldest first."""
+        """Draws that wait, oldest first."""
         return tuple(self._waiting)
 
     def add(self, draws: Iterable[Draw]) -> None:
@@ -79,7 +79,7 @@ class WaitingDraws:
         )
 
     def export_state(self) -> list[Any]:
-        """As JSON values."""
+        """Return the draws as JSON values."""
         return [
             [
                 waiting.draw.epoch,

@@ -32,7 +32,7 @@ class Files(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all of them."""
+        """Names of all of them."""
 
     def read(self, name: str) -> Tensor:
         """Return a tensor in host memory."""
@@ -50,7 +50,7 @@ class FileNames:
         """
         self._model = model
         self._parts: dict[str, tuple[str, ...]] = {}
-        """By name in the model, where files have other names."""
+        """Parts by name in the model, where files have other names."""
         kinds: set[str] = set()
         for name, parameter in model.named_parameters():
             if name in files:

@@ -29,7 +29,7 @@ class HostCopies:
         self._is_frozen = is_frozen
         self._memory = PinnedMemory(device)
         self._kept: dict[int, Tensor] = {}
-        """By place in the order of `apply`."""
+        """Tensors by place in the order of `apply`."""
 
     def leave(self) -> None:
         """Move the tensors to the host; those that are there already stay."""

@@ -32,7 +32,7 @@ class ServerOptions:
     model: str
     """Hugging Face directory."""
     name: str
-    """What requests call the model."""
+    """Name by which requests call the model."""
     host: str
     port: int
     tp_size: int

@@ -31,7 +31,7 @@ class TokenLosses:
     policy: Tensor
     """Weighted in the same way."""
     kl: Tensor
-    """Not weighted."""
+    """KL estimate per token, not weighted."""
     clipped: Tensor
     """1 where clipping removed the gradient, or truncation cut the weight."""
     correction: CorrectionSums = field(default_factory=CorrectionSums)

@@ -16,7 +16,7 @@ from longshore.api.correction import RolloutCorrection, RolloutIs, RolloutRs
 from longshore_runtime.sums import CorrectionSums
 
 _BOUND: Final = 20.0
-"""Of log-ratios, as in verl: products of thousands of ratios leave the range of numbers."""
+"""Bound of log-ratios, as in verl: products of thousands of ratios leave the range of numbers."""
 
 
 @dataclass(frozen=True)

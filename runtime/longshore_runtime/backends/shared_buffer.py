@@ -13,7 +13,10 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 from longshore_runtime.weights.shared import BufferHandle
 
 _DEVICE_ARGUMENT: Final = 6
-"""Where `rebuild_cuda_tensor` takes the number of the GPU, which processes that see other GPUs count otherwise."""
+"""Place of the argument of `rebuild_cuda_tensor` with the number of the GPU.
+
+Processes that see other GPUs count otherwise.
+"""
 
 
 _ALLOCATOR_SETTINGS: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -28,7 +31,7 @@ class SharedBuffer:
         """Allocate the memory. `is_read`: another process opens it; torch keeps shared GPU memory until one does."""
         self._file = None
         self.handle: BufferHandle | None = None
-        """What the reader opens it by."""
+        """Handle by which the reader opens it."""
         if not is_read:
             self.values: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
         elif device.type == "cuda":

@@ -20,7 +20,10 @@ class Split:
     left_out: Sequence[Sample]
     """No token of them is in the loss: no pass."""
     silent: Sequence[Sample]
-    """Without a KL penalty a zero advantage has no gradient: the forward pass serves the metrics only."""
+    """Samples that need only a forward pass.
+
+    Without a KL penalty a zero advantage has no gradient: the pass serves the metrics.
+    """
     trained: Sequence[Sample]
     """Forward and backward."""
 

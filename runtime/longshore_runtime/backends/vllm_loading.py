@@ -17,7 +17,7 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 OnLoaded = Callable[[int], None]
-"""Called with the bytes that have been read so far."""
+"""Function that is called with the bytes that have been read so far."""
 PIPE: Final = "LONGSHORE_LOADED_BYTES"
 """Variable with the path of the pipe."""
 RANK_EXTENSION: Final = "longshore_runtime.backends.vllm_rank.ReportingRank"

@@ -19,7 +19,7 @@ class SampledTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class _Processed:
-    """What vLLM's engine expects of its output processor after a step."""
+    """Result that vLLM's engine expects of its output processor after a step."""
 
     request_outputs: list[SampledTokens]
     reqs_to_abort: Sequence[str] = ()
@@ -34,7 +34,7 @@ class OutputReader:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        """Of requests by the names that vLLM gives them."""
+        """Names of requests by the names that vLLM gives them."""
         self._internal: dict[str, str] = {}
         """The inverse."""
 

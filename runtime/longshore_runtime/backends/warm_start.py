@@ -29,7 +29,7 @@ _MAX_PADDED_TOKENS = 1024
 _IGNORED = -100
 
 Progress = Callable[[int, float], None]
-"""Called after each step with the number of steps done and the step's mean token loss."""
+"""Function that is called after each step with the number of steps done and the step's mean token loss."""
 
 
 def fingerprint(num_steps: int, seed: int) -> str:

@@ -27,7 +27,7 @@ class _Chunk:
 
     name: str
     values: Tensor
-    """In a row."""
+    """Values of the bucket in a row."""
     shape: tuple[int, ...]
     start: int
     cut: int | None

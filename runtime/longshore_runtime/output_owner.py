@@ -29,7 +29,7 @@ class OutputOwner:
 
     @classmethod
     def of(cls, settings: Settings) -> "OutputOwner":
-        """The coordinator with these settings."""
+        """Return the coordinator with these settings."""
         return cls(settings.job, settings.job_uid, settings.attempt)
 
     def take(self, output_dir: Path) -> None:

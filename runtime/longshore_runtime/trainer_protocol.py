@@ -156,9 +156,11 @@ class Trainer(Protocol):
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """Compare what all replicas accumulated with one plain pass over the samples of all calls.
 
-        Returns the largest norm of the difference of a parameter's gradients, relative to that of the plain pass, or
-        where that is zero divided by `denominator`, on this rank; infinite where a gradient is not finite. What was
-        accumulated stays as it is, bit by bit.
+        What was accumulated stays as it is, bit by bit.
+
+        Returns:
+            The largest norm of the difference of a parameter's gradients, relative to that of the plain pass, or where
+            that is zero divided by `denominator`, on this rank; infinite where a gradient is not finite.
         """
 
     def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:

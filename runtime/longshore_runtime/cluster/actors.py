@@ -13,7 +13,7 @@ _LIMIT_S: Final = 30.0
 CHECK_EVERY_S: Final = 2.0
 
 Check = Callable[[], None]
-"""Called every few seconds while pods are awaited; raises to end the wait."""
+"""Function that is called every few seconds while pods are awaited; raises to end the wait."""
 
 
 def wait_ended(actors: Sequence[Any]) -> None:

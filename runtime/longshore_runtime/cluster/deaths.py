@@ -44,7 +44,7 @@ class Death:
 
     pid: int
     exit_code: int
-    """As of `subprocess`: the negative number of the signal that killed it, or its exit status."""
+    """Exit code as of `subprocess`: the negative number of the signal that killed it, or its exit status."""
     peak_bytes: int
     """Largest resident memory that it had."""
 

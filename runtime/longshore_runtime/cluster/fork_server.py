@@ -40,13 +40,13 @@ _BACKLOG: Final = 128
 
 
 class _Worker(NamedTuple):
-    """What a launcher asks for; the connection ends with the worker."""
+    """Worker that a launcher asks for; the connection ends with the worker."""
 
     connection: socket.socket
     arguments: list[str]
     environment: dict[str, str]
     files: dict[int, int]
-    """By the number that each is to have, its number here."""
+    """Numbers of files in this process, by the number that each is to have in the worker."""
     group: int
     niceness: int
 

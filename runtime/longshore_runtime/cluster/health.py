@@ -16,11 +16,11 @@ class HealthServer(Served):
         self._is_ready = False
 
     def ready(self) -> None:
-        """From now on the pod is ready."""
+        """Report the pod as ready from now on."""
         self._is_ready = True
 
     def not_ready(self) -> None:
-        """From now on it is not."""
+        """Report the pod as not ready from now on."""
         self._is_ready = False
 
     def _application(self) -> web.Application:

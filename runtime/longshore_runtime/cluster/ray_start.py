@@ -35,7 +35,7 @@ _AGENT_PORTS: Final = (
     "RUNTIME_ENV_AGENT_PORT_NAME",
 )
 _CLOSED_PORT: Final = 1
-"""What a raylet is given as the ports of its agents: nothing listens there."""
+"""Port that a raylet is given for its agents: nothing listens there."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,10 @@ class _Node(Node):
         super().start_raylet(*args, **kwargs)
 
     def start_api_server(self, **_: Any) -> None:
-        """It would run even without a dashboard, for statistics of usage that jobs do not report."""
+        """Do not start the API server.
+
+        It would run even without a dashboard, for statistics of usage that jobs do not report.
+        """
 
 
 def start(options: NodeOptions, launcher: Sequence[str]) -> dict[str, str]:

@@ -31,7 +31,7 @@ class Served:
 
     @property
     def port(self) -> int:
-        """Where it listens; of port 0, the one that was free."""
+        """Port at which it listens; of port 0, the one that was free."""
         return int(self._runner.addresses[0][1])
 
     async def _start(self) -> None:

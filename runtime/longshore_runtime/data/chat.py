@@ -18,7 +18,7 @@ class NoChatTemplate(UserError):
 
 
 class ChatTokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer here."""
+    """Methods of a Hugging Face tokenizer that chats use."""
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
         """One text for a conversation."""

@@ -21,7 +21,7 @@ _MOST_LEFT_OUT: Final = 0.1
 
 
 class Tokenizer(ChatTokenizer, Encoder, Protocol):
-    """What is used of a Hugging Face tokenizer."""
+    """Methods of a Hugging Face tokenizer that data sets use."""
 
     def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
         """Text of token ids."""
@@ -32,7 +32,7 @@ class PromptSets:
     """Prompts to train on and prompts to score; a record's index is its row in the data."""
 
     train: tuple[PromptRecord, ...]
-    """With several data sets, the prompts of one set after the other."""
+    """Prompts to train on; with several data sets, those of one set after the other."""
     held_out: tuple[PromptRecord, ...]
     num_too_long: int
     """Rows left out because their prompt is too long."""

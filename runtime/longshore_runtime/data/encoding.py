@@ -10,7 +10,7 @@ _ANY_TEXT: Final = "1 and a"
 
 
 class Encoder(Protocol):
-    """What is used of a Hugging Face tokenizer here."""
+    """Methods of a Hugging Face tokenizer that encoding uses."""
 
     def encode(self, text: str, /, **options: Any) -> list[int]:
         """Token ids of a text."""

@@ -15,7 +15,7 @@ class PromptRecord:
     fields: Mapping[str, object] = field(default_factory=dict)
     """The whole row."""
     source: str = ""
-    """Where the row came from, for messages."""
+    """Origin of the row, for messages."""
     domain: str = ""
     rewards: tuple[str, ...] = ()
     """Reward functions that score its responses."""

@@ -31,10 +31,10 @@ class Search(Protocol):
         """Whether it has ended."""
 
     def result(self) -> SearchResult:
-        """Of one that has ended; raises SearchFailed."""
+        """Return the result of a search that has ended; raises SearchFailed."""
 
     def stop(self) -> None:
-        """Nobody wants its result any longer."""
+        """Stop the search, whose result is not needed any longer."""
 
 
 class AutoFactors:
@@ -62,11 +62,11 @@ class AutoFactors:
 
     @property
     def handover(self) -> Handover:
-        """Of the next round."""
+        """Handover of the next round."""
         return self._policy.choice.handover
 
     def before_round(self, step: int) -> RoundChange | None:
-        """Before the round of this step: give the policy a better choice, if a search has ended that found one."""
+        """Give the policy a better choice before the round of this step, if a search has ended that found one."""
         if self._running is None or not self._running.done():
             return None
         running, self._running = self._running, None
@@ -112,7 +112,7 @@ class AutoFactors:
             self._running = None
 
     def export_state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {"tuner": self._tuner.export_state(), "since_step": self._since_step, "why": self._why}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

@@ -131,9 +131,9 @@ class Repurposing:
         self._clock = clock
         self._replicas_awake = replicas_awake
         self.milestones = Milestones(options.fixed_fraction)
-        """Of the round."""
+        """Milestones of the round."""
         self.pace: RolloutPace | None = gate.begin_round(engines.tp_size) if gate is not None else None
-        """What its engines do, where that matters."""
+        """Pace of the engines of the round, where it matters."""
         self._gate = gate
         self._runner: RoundRunner | None = None
         self._milestone: RoundProgress | None = None
@@ -148,7 +148,7 @@ class Repurposing:
         self._measuring: list[Future[None]] = []
         self._repurposed: Future[PodsRepurposed] | None = None
         self.times: RepurposingTimes | None = None
-        """Of the repurposing of this round, if there was one."""
+        """Times of the repurposing of this round, if there was one."""
 
     @property
     def answered_epoch(self) -> int:

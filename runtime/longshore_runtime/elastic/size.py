@@ -8,7 +8,7 @@ from longshore_runtime.errors import SizeChanged
 
 
 class SizeReport(Protocol):
-    """Where the coordinator reports the number of worker pods that it runs with."""
+    """Receiver of the number of worker pods that the coordinator runs with."""
 
     @property
     def size(self) -> JobSize | None:

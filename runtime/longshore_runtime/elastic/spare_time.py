@@ -41,7 +41,7 @@ class SpareTimeSearch:
         return self._answers.poll()
 
     def result(self) -> "SearchResult":
-        """Of one that has ended; raises SearchFailed."""
+        """Return the result of a search that has ended; raises SearchFailed."""
         try:
             found: SearchResult = self._answers.recv()
         except EOFError as error:

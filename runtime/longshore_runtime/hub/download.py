@@ -41,7 +41,7 @@ _RETRY_AFTER_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 _REPORT_INTERVAL_S: Final = 5.0
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with the repository, the bytes that are there, and the bytes of the whole."""
+"""Function that is called with the repository, the bytes that are there, and the bytes of the whole."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class _DownloadAttempt:
         self._on_progress = on_progress
         self._reported_s = float("-inf")
         self.num_bytes = 0
-        """That are there, by its newest report."""
+        """Bytes that are there, by its newest report."""
 
     def run(self) -> Snapshot | Failure:
         """Run it to its end; leaving earlier, as on SIGTERM, ends it."""

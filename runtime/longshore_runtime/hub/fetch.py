@@ -199,7 +199,7 @@ class _Downloader:
 
     @property
     def _folder(self) -> Path:
-        """Where the client keeps the repository."""
+        """Directory in which the client keeps the repository."""
         return self._cache / f"{self._kind}s--{self._repository.replace('/', '--')}"
 
 

@@ -20,7 +20,7 @@ class DownloadFailure(StrEnum):
     GATED = "gated"
     TOKEN = "token"
     UNREACHABLE = "unreachable"
-    """Nobody answers, or not as a Hub: the only trouble that may pass."""
+    """The Hub does not answer, or not as a Hub: the only trouble that may pass."""
     OFFLINE = "offline"
     STORAGE = "storage"
     NO_ROOM = "no_room"
@@ -51,7 +51,7 @@ class Snapshot(_Message):
 
     commit: str
     path: str
-    """Its directory, relative to the cache."""
+    """Directory of the repository, relative to the cache."""
     files: dict[str, int]
     """Bytes of each file, by its name."""
 
@@ -64,7 +64,7 @@ class DownloadProgress(_Message):
 
 
 class Failure(_Message):
-    """It did not work."""
+    """Message that a download failed."""
 
     trouble: DownloadFailure
     detail: str

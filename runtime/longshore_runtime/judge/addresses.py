@@ -16,7 +16,7 @@ _DIRECTORY = "judges"
 
 @dataclass(frozen=True)
 class Address:
-    """Of one server."""
+    """Address of one server of a pool."""
 
     url: str
     """What `RemoteJudgeOptions.url` may be: up to /v1 for chats, or to /completions for a model without a template."""

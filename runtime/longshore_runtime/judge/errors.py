@@ -24,11 +24,14 @@ class NoReply(Exception):
 
 
 class NoReplyYet(NoReply):
-    """As before, and another attempt may go better: no answer in time, a failing server, no memory."""
+    """Raised when a judge gave no reply, and another attempt may go better.
+
+    It did not answer in time, its server failed, or it had no memory.
+    """
 
 
 class DeviceBroken(NoReplyYet):
-    """As before, but in another process: this one cannot use its GPU any more."""
+    """Raised when a judge may reply only in another process: this one cannot use its GPU any more."""
 
 
 class NotThere(NoReplyYet):

@@ -56,7 +56,7 @@ class GpuSharing:
     mode: SharingMode
     reason: str
     daemon: "MpsDaemon | None" = None
-    """To watch and to stop; None with time slicing, and where the node runs the daemon."""
+    """Daemon to watch and to stop; None with time slicing, and where the node runs the daemon."""
     pipe_directory: Path | None = None
 
     def client_environment(self) -> dict[str, str]:
@@ -94,7 +94,7 @@ class MpsDaemon:
         """Consecutive failures to report the state of its servers."""
         self._log_directory = directory / "log"
         self.pipe_directory = directory / "pipe"
-        """Where clients reach it."""
+        """Directory in which clients reach it."""
         self._environment = {
             **environment,
             PIPE_VARIABLE: str(self.pipe_directory),

@@ -20,7 +20,7 @@ class StreamedJudgeOptions:
     reserved_bytes: int | None = None
     """GPU memory that it may take; None: what is free when a batch starts."""
     max_batch: int = 32
-    """Most samples that run together."""
+    """Largest number of samples that run together."""
     timeout_s: float | None = None
     """Limit of a call per prompt in it; None: no limit."""
 
@@ -42,9 +42,9 @@ class RemoteJudgeOptions:
     num_tries: int = 3
     """Tries when the server does not answer in time, fails (5xx) or cannot be reached."""
     retry_wait_s: float = 0.5
-    """Before the second try; doubles each time, up to 10 s."""
+    """Seconds before the second try; they double each time, up to 10 s."""
     max_parallel: int = 16
-    """Most requests at a time."""
+    """Largest number of requests at a time."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class JudgeOptions:
     """Name of the reward function in messages."""
     model: StreamedJudgeOptions | RemoteJudgeOptions | PoolJudgeOptions
     template: str
-    """With {prompt}, {response} and {answer}; {{ and }} stand for braces."""
+    """Template with {prompt}, {response} and {answer}; {{ and }} stand for braces."""
     score_pattern: str
     """Regular expression with one group, the number; its last match in a reply counts."""
     score_min: float

@@ -8,7 +8,7 @@ class ScorePattern:
     """A regular expression with one group, and the range of the number in it."""
 
     def __init__(self, pattern: str, minimum: float, maximum: float) -> None:
-        """Raises ValueError, one sentence that names the field."""
+        """Compile the pattern; raises ValueError, one sentence that names the field."""
         try:
             self._expression = re.compile(pattern)
         except re.error as error:
@@ -36,7 +36,7 @@ class ScorePattern:
 
     @property
     def reminder(self) -> str:
-        """What to add to a question whose reply held no score."""
+        """Text to add to a question whose reply held no score."""
         return (
             "\n\nAn earlier reply to this held no score that could be read. Answer again, shortly. The reply must end "
             f"with a match of the regular expression {self._expression.pattern} "

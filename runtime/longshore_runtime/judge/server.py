@@ -60,7 +60,7 @@ def run_judge(settings: Settings) -> int:
 
 
 def _serve(settings: Settings, stop: "_Interrupter") -> Never:
-    """Raises what ended it."""
+    """Serve until the end; raises what ended it."""
     spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
     function, replica = spec.reward.judge_pod(settings.index)
     storage = job_storage(settings, spec.storage.output)
@@ -140,7 +140,7 @@ def _started(options: ServerOptions) -> "Iterator[subprocess.Popen[bytes]]":
 
 
 def _wait_until_ready(server: "subprocess.Popen[bytes]", options: ServerOptions, stop: "_Interrupter") -> None:
-    """Raises _NotServed."""
+    """Wait until the server is ready; raises _NotServed."""
     url = f"http://{host_port(options.host, options.port)}/health"
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while not _is_healthy(url):
@@ -179,12 +179,12 @@ class _Interrupter:
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def check(self) -> None:
-        """Raises Interrupted."""
+        """Check whether the pod is asked to stop; raises Interrupted."""
         if self._is_requested:
             raise Interrupted(ASKED_TO_STOP)
 
     def sleep(self, seconds: float) -> None:
-        """Raises Interrupted, before it sleeps."""
+        """Sleep; raises Interrupted before it does."""
         self.check()
         time.sleep(seconds)
 

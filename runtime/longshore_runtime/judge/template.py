@@ -10,7 +10,11 @@ class PromptTemplate:
     """Text with {prompt}, {response} and {answer}; {{ and }} stand for braces."""
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError, one sentence that names the field, for an unknown placeholder or a stray brace."""
+        """Read the template.
+
+        Raises:
+            ValueError: an unknown placeholder or a stray brace, in one sentence that names the field.
+        """
         try:
             parts = list(string.Formatter().parse(text))
         except ValueError as error:

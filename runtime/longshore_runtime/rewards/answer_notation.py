@@ -13,7 +13,7 @@ _NOTHING: Final = re.compile(r"\\!|\\displaystyle\b|\\(?:left|right)(?![A-Za-z])
 _LINES: Final = re.compile(
     r"\\(?:begin|end)\s*\{(?:align|aligned|gather|gathered|split|eqnarray|equation|cases)\*?\}|\\\\|&"
 )
-"""What divides a chain or a list of equations into lines; elements of a matrix are divided by the same signs."""
+"""Signs that divide a chain or a list of equations into lines; they divide elements of a matrix, too."""
 _TEXT_COMMAND: Final = re.compile(r"\\(?:mbox|textbf|textrm|textit|textnormal|textsf|mathrm|mathsf|hbox)\s*\{")
 _TEXT: Final = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WRAPPERS: Final = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
@@ -92,13 +92,13 @@ class Quantity:
     """A value with what it is counted in."""
 
     value: str
-    """As tidied LaTeX."""
+    """Value as tidied LaTeX."""
     unit: str | None = None
     """Canonical name, with its power, of the unit; None: there is none, or a word such as `apples`."""
 
 
 def tidied(answer: str) -> str:
-    """The same answer without delimiters, spacing, synonyms of commands and thousands separators."""
+    """Return the same answer without delimiters, spacing, synonyms of commands and thousands separators."""
     text = answer.translate(_TO_ASCII).replace("−", "-").replace("\\$", "\uff04")
     text = _NOTHING.sub("", _DECIMAL_COMMA.sub(".", _TIGHT_COMMA.sub("", text)).replace("{,}", ","))
     if "matrix}" not in text and "array}" not in text:

@@ -37,9 +37,12 @@ _EXACT_FUNCTIONS: Final = (
     sympy.Add, sympy.Mul, sympy.Pow, sympy.factorial, sympy.binomial, sympy.Abs, sympy.floor, sympy.ceiling,
     sympy.UnevaluatedExpr,
 )  # fmt: skip
-"""What is computed exactly, where that gives a fraction of integers."""
+"""Functions that are computed exactly, where that gives a fraction of integers."""
 _MAX_EXACT_BITS: Final = 100_000
-"""Of a number that is computed exactly, which takes milliseconds: a tower of powers has any size."""
+"""Largest size of a number that is computed exactly.
+
+It takes milliseconds to compute; a tower of powers has any size.
+"""
 _DIGITS: Final = 30
 """Digits to which irrational numbers are computed."""
 _SAME_NUMBER: Final = 1e-20
@@ -49,7 +52,7 @@ _NOTHING: Final = 1e-100
 _SIX_PLACES: Final = sympy.Rational(1, 10**6)
 _MIN_DIGITS: Final = 9
 _MAX_RELATIVE_ERROR: Final = sympy.Rational(1, 10**4)
-"""Of a decimal that is right to six places: 0.000123 is not 0.0001234."""
+"""Largest error of a decimal that is right to six places: 0.000123 is not 0.0001234."""
 _NOT_FINITE: Final = (sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 _EVALUATION_ERRORS: Final = (
     TypeError, ValueError, OverflowError, AttributeError, ArithmeticError, RecursionError, MemoryError,

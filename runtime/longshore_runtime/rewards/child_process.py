@@ -15,9 +15,12 @@ from typing import Final
 from longshore.api.reward_kind import RewardKind
 
 _START_LIMIT_S: Final = 120.0
-"""For the imports."""
+"""Seconds that the imports may take."""
 _OWN_PREFIXES: Final = ("LONGSHORE_", "RAY_", "KUBE")
-"""Of variables that do not belong to reward code; `KUBE` also covers `KUBERNETES_` and `KUBECONFIG`."""
+"""Prefixes of variables that do not belong to reward code.
+
+`KUBE` also covers `KUBERNETES_` and `KUBECONFIG`.
+"""
 
 
 class ChildProcess(ABC):

@@ -99,13 +99,13 @@ def is_balanced(text: str) -> bool:
 
 @dataclass(frozen=True)
 class _Surroundings:
-    """What tells an answer in words from a heading."""
+    """Context that tells an answer in words from a heading."""
 
     in_words: bool
     """The reference is words."""
     has_box: bool
     end: float
-    """Of the response, without what is blank; infinite where it was cut, as more would have followed."""
+    """End of the response without blanks; infinite where it was cut, as more would have followed."""
 
 
 def _answer_in(text: str, *, in_words: bool) -> str | None:

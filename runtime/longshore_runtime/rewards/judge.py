@@ -39,7 +39,7 @@ def judge_scorer(function: RewardFunction, token: Path | None, output: str) -> J
 
 
 def check_judge(function: RewardFunction) -> None:
-    """Raises UserError, naming the field, for a template or pattern that cannot be used."""
+    """Check the template and the pattern of a judge; raises UserError for what cannot be used."""
     judge = function.judge
     if judge is None:
         return

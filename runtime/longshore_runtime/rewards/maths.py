@@ -266,5 +266,5 @@ def _names_agree(ours: str, theirs: str) -> bool:
 
 
 def _squeezed(text: str) -> str:
-    """Without spaces, and without braces around one character."""
+    """Return the text without spaces, and without braces around one character."""
     return re.sub(r"\{(\w)\}", r"\1", re.sub(r"\s", "", text))

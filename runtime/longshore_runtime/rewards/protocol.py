@@ -44,7 +44,7 @@ MAX_REQUEST_BYTES: Final = 64 << 20
 """The responses of one call, with the test cases of their rows."""
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_RESPONSES: Final = 256
-"""Of one call."""
+"""Largest number of responses of one call."""
 _ERRORS: Final[Mapping[ErrorKind, type[RewardError | RewardFault]]] = {
     one.kind: one for one in (RewardError, RewardSetupError, RewardFault, WorkerBroken)
 }

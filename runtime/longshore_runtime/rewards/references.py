@@ -7,9 +7,15 @@ from longshore_runtime.rewards.answer_notation import tidied
 from longshore_runtime.rewards.final_answers import has_mark, is_balanced, marked_answer
 
 MAX_CHARACTERS: Final = 1_000
-"""Most characters of an answer: longer ones would cost much time, and in a response they count as wrong."""
+"""Largest number of characters of an answer.
+
+Longer ones would cost much time, and in a response they count as wrong.
+"""
 _MAX_UNMARKED: Final = 200
-"""Most characters of an unmarked reference: a longer one is a solution, in which the answer cannot be found."""
+"""Largest number of characters of an unmarked reference.
+
+A longer one is a solution, in which the answer cannot be found.
+"""
 _SHOWN: Final = 80
 
 

@@ -75,13 +75,13 @@ class LazyScorer:
 
 @dataclass(frozen=True)
 class ScorerFactory:
-    """What a worker needs to know."""
+    """Settings from which a worker makes its scorers."""
 
     functions: Sequence[RewardFunction]
     output: str
     """Output directory of the job, from which its storage follows."""
     rehearsals: Mapping[str, Sequence[ScoreItem]] = field(default_factory=dict)
-    """By function: rows with their reference answers as responses, which it must be able to score."""
+    """Rows with their reference answers as responses, which a function must be able to score, by function."""
 
     def create(self) -> Mapping[str, LazyScorer]:
         """Return every function by name."""

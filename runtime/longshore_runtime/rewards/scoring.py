@@ -83,7 +83,7 @@ class ScoreResult:
 
 
 ScoreOutcome = ScoreResult | RewardError | RewardFault
-"""What became of one response among several."""
+"""Outcome of one response among several."""
 
 
 def with_sample(error: str, item: ScoreItem) -> str:

@@ -21,7 +21,7 @@ _IS_CUT: Final = "is_cut"
 _VERL: Final = ("data_source", "solution_str", "ground_truth", "extra_info")
 _NOT_COLUMNS: Final = frozenset({"prompt", "prompts", "completion", "completions", "completion_ids"})
 _NEVER_GIVEN: Final = ("completion_ids", "prompt_ids", "trainer_state", "log_extra", "log_metric")
-"""What TRL's trainer adds of itself."""
+"""Arguments that TRL's trainer adds of itself."""
 
 
 class WrongReward(ValueError):

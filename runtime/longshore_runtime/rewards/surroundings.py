@@ -14,15 +14,15 @@ GPU_SHARING_VARIABLE: Final = "LONGSHORE_GPU_SHARING"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Of one worker."""
+    """Surroundings of one worker."""
 
     sandbox: LayerReport | None = None
-    """None: it runs no code of models."""
+    """Layers of the sandbox; None: the worker runs no code of models."""
     gpu_sharing: str | None = None
     """None: it shares no GPU."""
 
     def facts(self) -> dict[str, Any]:
-        """For a line of the log."""
+        """Return the facts as fields of a log line."""
         facts: dict[str, Any] = {}
         if self.sandbox is not None:
             facts["sandbox"] = sorted(self.sandbox.available)

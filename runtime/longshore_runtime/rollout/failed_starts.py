@@ -29,7 +29,7 @@ class FailedStarts:
         return before.count + 1
 
     def succeeded(self, place: int) -> None:
-        """A worker of this place is ready."""
+        """Note that a worker of this place is ready."""
         self._rows.pop(place, None)
 
     def wait_s(self, place: int) -> float:

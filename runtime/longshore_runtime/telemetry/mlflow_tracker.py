@@ -26,7 +26,7 @@ _MAX_PARAMS: Final = 100
 """Time limit of one request."""
 _MAX_METRICS: Final = 500
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-./: ]")
-"""In names of metrics; names of domains are the user's."""
+"""Characters that names of metrics cannot have; names of domains are the user's."""
 _MAX_NAME_CHARACTERS: Final = 250
 _ANSWER_LIMIT_S: Final = 15
 _RETRIES: Final = 2

@@ -73,7 +73,7 @@ class Recorder:
         """Guards `_status`, which several threads change."""
         self._clock = clock or SystemClock()
         self._since_s = self._clock.now_s()
-        """When the current activity began."""
+        """Time at which the current activity began, in seconds."""
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
         self._turn_metrics: dict[str, float] = {}
@@ -84,7 +84,7 @@ class Recorder:
 
     @property
     def current_activity(self) -> RuntimeActivity | None:
-        """What the coordinator does now."""
+        """Current activity of the coordinator."""
         return self._status.activity
 
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
@@ -149,7 +149,7 @@ class Recorder:
 
     @property
     def status(self) -> RuntimeStatus:
-        """What was reported last."""
+        """Status that was reported last."""
         return self._status
 
     def sharing(self, report: RuntimeSharing) -> None:

@@ -24,9 +24,9 @@ DIRECTORY: Final = "samples"
 HELD_OUT_DIRECTORY: Final = "held-out"
 """Apart, so that who reads all samples of the training gets no others."""
 EVALUATION: Final = "Evaluation"
-"""In place of the kind of a round."""
+"""Text in place of the kind of a round, in samples of an evaluation."""
 EVALUATED: Final = "evaluated"
-"""In place of the outcome of a response."""
+"""Text in place of the outcome of a response, in samples of an evaluation."""
 PREFIX: Final = "step-"
 SUFFIX: Final = ".parquet"
 SCHEMA: Final = pa.schema(
@@ -57,11 +57,11 @@ SCHEMA: Final = pa.schema(
         ("engine_s", pa.float64()),
     ]
 )
-"""The same for every job and step, so that files can be read together."""
+"""Schema of all sample files: the same for every job and step, so that they can be read together."""
 
 
 Row = dict[str, Any]
-"""With the tokens of the response in place of its text."""
+"""Row of a sample, with the tokens of the response in place of its text."""
 
 
 class Decoder(Protocol):

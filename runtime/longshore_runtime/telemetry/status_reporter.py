@@ -80,7 +80,7 @@ class StatusReporter:
         self._is_urgent = self._closed = False
         self._retry_at_s = self._sent_s = -math.inf
         self._since_s = time.monotonic()
-        """When the activity that was reported last began; all by the monotonic clock."""
+        """Time at which the activity that was reported last began, by the monotonic clock."""
         self._thread = threading.Thread(target=self._run, name="status-reporter", daemon=True)
         self._thread.start()
 

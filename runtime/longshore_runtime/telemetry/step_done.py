@@ -47,9 +47,9 @@ class JobFacts:
 
     attempt: int
     prompts: Sequence[PromptRecord]
-    """By index of the draw."""
+    """Prompts to train on, by index of the draw."""
     held_out: Sequence[PromptRecord]
-    """The same for evaluations."""
+    """Prompts of evaluations, by index of the draw."""
     max_response_tokens: int
     is_colocated: bool
     clock_offset_s: float

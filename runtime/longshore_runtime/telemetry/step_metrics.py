@@ -23,7 +23,7 @@ class StepTimes:
 
     step_s: float
     regroup_s: float
-    """Until the engines had the size that the round asks for."""
+    """Seconds until the engines had the size that the round asks for."""
     gen_s: float
     reward_s: float
     """Waiting for rewards after the rollout; scoring during the rollout costs nothing."""

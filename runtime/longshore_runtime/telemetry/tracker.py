@@ -12,7 +12,7 @@ from longshore.page.redaction import without_secrets
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker shows about a job."""
+    """Facts about a job that a tracker shows."""
 
     uid: str
     """uid of the job, unchanged by new attempts."""

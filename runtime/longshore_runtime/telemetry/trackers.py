@@ -20,7 +20,7 @@ from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background
 from longshore_runtime.telemetry.tracker import TrackedRun, Tracker
 
 MAX_WAITING: Final = 1_000
-"""Most steps that wait for a tracker which is down; later ones are dropped."""
+"""Largest number of steps that wait for a tracker which is down; later ones are dropped."""
 RETRY_S: Final = 30.0
 """Seconds between two attempts to reach a tracker."""
 
@@ -38,7 +38,7 @@ class _Step:
 @dataclass(frozen=True)
 class _End:
     succeeded: bool | None
-    """None: the job may continue."""
+    """Whether the job succeeded; None: it may continue."""
 
 
 class TrackerThread:

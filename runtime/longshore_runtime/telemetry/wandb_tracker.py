@@ -23,7 +23,7 @@ class WandbTracker:
         self._token = token
         self._run: Any = None
         self._first_step = 0
-        """Of this attempt: the service takes nothing for earlier ones."""
+        """First step of this attempt: the service accepts nothing for earlier ones."""
 
     def start(self, run: TrackedRun) -> int:
         # The user of the pod has no home directory.

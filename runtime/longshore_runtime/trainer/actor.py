@@ -68,7 +68,7 @@ class _TrainerActor:
         self._trainer = create_trainer(spec, self._storage.resolve(model), model, world, self._meter)
 
     def accumulate(self, samples: Sequence[Sample]) -> tuple[GradientSums, float]:
-        """Sums, and the seconds that they took."""
+        """Return the sums, and the seconds that they took."""
         started_s = time.monotonic()
         with self._meter.call(len(samples)):
             self._require_accepted()

@@ -107,7 +107,7 @@ class StepWork(Protocol):
         """Whether the trainers' weights may no longer be those of the step before."""
 
     def train_on(self, group: ScoredGroup) -> None:
-        """A group of the batch is ready."""
+        """Train on a group of the batch, which is ready."""
 
     def replicas_awake(self, replicas: Iterable[int]) -> None:
         """Use these replicas, which can compute although the round still runs."""

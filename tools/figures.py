@@ -17,7 +17,6 @@ from longshore.policy.round_policy import BatchShape
 from tools.bench_figures import bench_figures
 from tools.paper_figures import paper_figures
 from tools.selection_figures import selection_table
-from tools.sharing_figures import sharing_table
 
 _ASSETS: Final = Path(__file__).parents[1] / "docs" / "assets"
 _SHAPE: Final = BatchShape(num_prompts=16, num_responses=8)
@@ -103,7 +102,6 @@ def main() -> None:
     bench_figures()
     paper_figures()
     selection_table()
-    sharing_table()
 
 
 if __name__ == "__main__":

@@ -44,12 +44,6 @@ def simulate(
     search: Annotated[
         bool, typer.Option("--search", help="Search for the choices that suit the job best, with their settings.")
     ] = False,
-    share: Annotated[
-        int | None, typer.Option(min=2, metavar="JOBS", help="So many jobs like this one take turns on GPUs.")
-    ] = None,
-    max_slowdown: Annotated[
-        float, typer.Option(min=1.0, help="With --share: how many times as long a step may become.")
-    ] = 1.5,
     strict_only: Annotated[
         bool, typer.Option("--strict-only", help="Leave out what trains on tokens of older weights.")
     ] = False,
@@ -71,7 +65,7 @@ def simulate(
 
     if paper is not None:
         others = (file, recorded, lengths, strategies, gpus, gpu_type, model, profile, steps, timeline)
-        if strict_only or search or share is not None or any(other is not None for other in others):
+        if strict_only or search or any(other is not None for other in others):
             raise BadInput("--paper simulates the jobs of that paper; besides it only --json has a meaning.")
         run.compare(paper, as_json=as_json)
         return
@@ -84,17 +78,10 @@ def simulate(
         raise BadInput("--lengths and --from exclude each other.", "Give one of them.")
     if search and (strict_only or any(other is not None for other in (strategies, gpus, steps))):
         raise BadInput("--search chooses strategies and steps itself: leave out what chooses them.")
-    if share is not None and (
-        search or strict_only or any(one is not None for one in (strategies, gpus, steps, timeline))
-    ):
-        raise BadInput("--share simulates the job as it is: leave out what changes or draws it.")
     source = None if recorded is None else fetched(Target(kubeconfig, context, namespace), recorded, image)
     inputs = SimulateOptions(file, model, gpu_type, lengths, profile, source)
     if search:
         run.search(inputs, timeline, as_json=as_json)
-        return
-    if share is not None:
-        run.share(inputs, share, max_slowdown, as_json=as_json)
         return
     run.simulate(inputs, run.SimulationChoice(strategies, gpus, steps, strict_only), timeline, as_json=as_json)
 

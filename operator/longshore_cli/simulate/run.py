@@ -20,7 +20,6 @@ from longshore_cli import consoles
 from longshore_cli.simulate import inputs as reading
 from longshore_cli.simulate import papers, picture, table
 from longshore_cli.simulate import search as searching
-from longshore_cli.simulate import share as sharing
 from longshore_cli.simulate.errors import BadInput
 from longshore_cli.simulate.inputs import Inputs, SimulateOptions
 from longshore_cli.simulate.job import default_num_steps, sim_job
@@ -80,21 +79,6 @@ def search(options: SimulateOptions, timeline: Path | None, *, as_json: bool) ->
         _draw_choices(job, found, timeline)
         if not as_json:
             _console().print(f"The timeline is in {timeline}.", markup=False, soft_wrap=True)
-
-
-def share(options: SimulateOptions, num_jobs: int, max_slowdown: float, *, as_json: bool) -> None:
-    """Let so many jobs like this one share GPUs, and show what they gain."""
-    inputs = reading.read(options)
-    job = sim_job(inputs, inputs.spec)
-    with consoles.errors().status("simulating …"):
-        try:
-            found = sharing.share(job, inputs.spec, num_jobs, max_slowdown, default_num_steps(inputs.spec))
-        except ValueError as error:
-            raise BadInput(str(error)) from error
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-    else:
-        sharing.show(found, table.title(inputs, inputs.spec, [total_gpus(inputs.spec)]), _console())
 
 
 def compare(name: str, *, as_json: bool) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from longshore.api.rollout import RepurposingSettings
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 
@@ -20,9 +19,6 @@ LAST_SHARE: Final = 0.5
 """Once this share has finished of the requests that nothing followed, too little of the round is left."""
 CHECK_EVERY_SHARE: Final = 0.05
 """Requests that must have finished between two checks."""
-MAX_KV_PEAK: Final = RepurposingSettings().max_kv_peak
-"""Projected peak, as a share of the KV cache that is left. The rest is for what the projection, an expected value over
-evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
 NUM_HORIZONS: Final = 64
 """Steps of the projection; the projected peak exceeds the exact one by at most 1/64 of the length limit per request."""
 _NO_ENGINE: Final = -1
@@ -116,6 +112,8 @@ class AdaptiveRule:
     """Conditions that `trigger: Adaptive` adds."""
 
     max_kv_peak: float
+    """Largest projected peak, as a share of the KV cache that is left. The rest is for what the projection, an expected
+    value over evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
     benefit: Benefit | None
     """Expected benefit; None: nothing is known yet."""
 

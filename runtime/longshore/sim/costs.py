@@ -154,14 +154,6 @@ class Costs:
             return self.profile.regroup_s
         return _REGROUP_S + self.model.weight_bytes / tp_size / _HOST_LINK_BYTES_PER_S
 
-    def trainer_state_bytes(self, num_trainer_gpus: int) -> float:
-        """Weights, gradients and moments of the trainer, per GPU."""
-        return self.model.num_parameters * _TRAINER_STATE_BYTES / num_trainer_gpus
-
-    def asleep_host_bytes(self, tp_size: int, num_trainer_gpus: int) -> float:
-        """Memory of the host, per GPU, while both the engine and the trainer sleep."""
-        return self.model.weight_bytes / tp_size + self.trainer_state_bytes(num_trainer_gpus)
-
     def _overhead_s(self, num_running: int) -> float:
         step_s, request_s = self.profile.step_overhead_s, self.profile.request_overhead_s
         step_s = _STEP_OVERHEAD_S if step_s is None else step_s
@@ -175,4 +167,5 @@ class Costs:
         return self.model.num_layers * _ALL_REDUCES_PER_LAYER * (_ALL_REDUCE_LATENCY_S + transfer_s)
 
     def _trainer_state_s(self, num_trainer_gpus: int) -> float:
-        return self.trainer_state_bytes(num_trainer_gpus) / _HOST_LINK_BYTES_PER_S
+        """Return the seconds in which a GPU's share of weights, gradients and moments crosses its link to the host."""
+        return self.model.num_parameters * _TRAINER_STATE_BYTES / num_trainer_gpus / _HOST_LINK_BYTES_PER_S

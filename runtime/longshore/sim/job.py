@@ -137,8 +137,6 @@ class SimJob:
     """Its engines keep room for what requests may still add, as systems do that Longshore is compared with."""
     max_context_tokens: int | None = None
     """Engines start only where their KV cache holds so many tokens, as those of vLLM; None: it is not known."""
-    num_own_gpus: int | None = None
-    """The first GPUs, which are not shared with other jobs, and where the rest of a round moves. None: all of them."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -162,18 +160,6 @@ class SimJob:
             raise ValueError("trainer: streamed training takes GPUs of the rollout, so it cannot have its own")
         if trainer.training is Training.STREAMED and self.groups_per_update != self.shape.num_prompts:
             raise ValueError("algorithm.promptsPerUpdate: a streamed step makes one update, of promptsPerStep")
-        if self.num_own_gpus is not None:
-            if self.plans_parallelism:
-                raise ValueError(
-                    "rollout.engine.parallelism: engines of a job that shares GPUs do not regroup; set Fixed"
-                )
-            if trainer.training is not Training.AFTER_ROUND or trainer.pool is not None:
-                raise ValueError("a job that shares GPUs trains after the round, on the GPUs of its engines")
-            if not 0 < self.num_own_gpus < self.gpus.num_gpus or self.num_own_gpus % tp_size:
-                raise ValueError(
-                    f"a job of {self.gpus.num_gpus} GPUs cannot keep {self.num_own_gpus} of them: it shares some, and "
-                    f"keeps whole engines of {tp_size}"
-                )
         if self.dynamic_sampling and not self.rewards.while_rolling_out:
             raise ValueError("algorithm.dynamicSampling: rewards decide when a round ends, so they cannot wait for it")
         if self.trainer_pool.num_gpus % trainer.gpus_per_replica:

@@ -69,8 +69,6 @@ class StepRecord:
     """Time in which the trainer computed."""
     scale_downs: tuple[str, ...] = ()
     """Reasons of the repurposings of this round."""
-    until_free_s: float | None = None
-    """From the start of the round until it needed no shared GPU any more; None: the job shares none."""
 
     @property
     def step_s(self) -> float:

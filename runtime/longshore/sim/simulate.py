@@ -25,7 +25,6 @@ from longshore.sim.repurposing import SimRepurposing
 from longshore.sim.result import SimResult, SpanRecorder, StepRecord, Work
 from longshore.sim.rewards import RewardStage
 from longshore.sim.round import SimRound
-from longshore.sim.shared_tail import SimTail
 
 
 def simulate(
@@ -72,7 +71,6 @@ class _Simulation:
         self._repurposing: SimRepurposing | None = None
         if isinstance(self._training, StreamedTraining):
             self._repurposing = SimRepurposing(job, self._training, self._queue)
-        self._tail = SimTail(job, self._queue) if job.num_own_gpus is not None else None
         self._tp_size = job.rollout.engine.tensor_parallel_size
         self._planner = _planner(job) if job.plans_parallelism else None
         self._fleet = self._build_fleet(self._tp_size)
@@ -141,7 +139,6 @@ class _Simulation:
             first_dispatch_s=(complete_s if first_start_s is None else first_start_s) - start_s,
             trainer_compute_s=self._training.compute_s,
             scale_downs=tuple(self._repurposing.reasons) if self._repurposing else (),
-            until_free_s=self._until_free_s(start_s, totals),
         )
 
     def _roll_out(self, *, draining: bool) -> tuple[SimRound, RoundTotals]:
@@ -157,8 +154,6 @@ class _Simulation:
         self._newest = {response: tokens - before.get(response, 0) for response, tokens in self._kept.items()}
         if self._repurposing is not None:
             self._repurposing.round_ended(end.kind, totals.finished_tokens)
-        if self._tail is not None:
-            self._tail.round_ended(end.kind, totals.finished_tokens)
         accepted = [group.draw for group in end.accepted]
         self.trained_draws += accepted
         self.draws.update(accepted, end.deferred, end.zero_variance)
@@ -177,20 +172,11 @@ class _Simulation:
 
     def _milestones(self) -> Milestones | None:
         """When to look in the round that starts, and where."""
-        if self._tail is not None:
-            return self._tail.begin_round()
         return self._repurposing.begin_round(self._tp_size) if self._repurposing is not None else None
 
     def _milestone(self, this_round: SimRound, progress: RoundProgress) -> None:
-        asked = self._tail or self._repurposing
-        assert asked is not None, "nobody else asks for milestones"
-        asked.milestone(this_round, self._fleet, progress)
-
-    def _until_free_s(self, start_s: float, totals: RoundTotals) -> float | None:
-        if self._tail is None:
-            return None
-        free_at_s = self._tail.free_at_s
-        return (totals.batch_complete_s if free_at_s is None else free_at_s) - start_s
+        assert self._repurposing is not None, "nobody else asks for milestones"
+        self._repurposing.milestone(this_round, self._fleet, progress)
 
     def _publish(self, trained_s: float) -> float:
         """New weights reach the engines; GPUs that take turns change back to rollout before."""

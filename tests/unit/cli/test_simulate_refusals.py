@@ -55,7 +55,7 @@ def test_a_manifest_that_the_api_server_would_refuse_names_its_field(
     assert sentence in refusal(manifest(tmp_path, **changes), *MODEL)
 
 
-@pytest.mark.parametrize("options", [(), ("--search",), ("--share", "2")])
+@pytest.mark.parametrize("options", [(), ("--search",)])
 def test_engines_that_would_not_start_are_refused_whatever_is_asked(tmp_path: Path, options: tuple[str, ...]) -> None:
     # Long enough for nearly all responses, so that only some simulations would meet one that does not fit.
     small = manifest(tmp_path, rollout__engine={"kvCache": "65Mi"})

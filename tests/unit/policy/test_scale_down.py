@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longshore.api.rollout import RepurposingSettings
 from longshore.api.round_status import RoundKind
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
 from longshore.policy.scale_down import (
-    MAX_KV_PEAK,
     NUM_HORIZONS,
     AdaptiveRule,
     Benefit,
@@ -27,6 +27,8 @@ from longshore.policy.scale_down import (
     projected_peak_tokens,
     rollout_load,
 )
+
+MAX_KV_PEAK = RepurposingSettings().max_kv_peak
 
 
 def pods(*num_gpus: int, tp_size: int = 1, capacity: int = 1_000) -> list[RolloutEngine]:

@@ -10,7 +10,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseFinished, ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.sim.job import SimJob
-from longshore.sim.paper import rolloutpipe, rollpacker, sharing
+from longshore.sim.paper import rolloutpipe, rollpacker
 from longshore.sim.paper.rollpacker import (
     ASYNCHRONOUS,
     RLHFUSE,
@@ -40,10 +40,6 @@ def of_rollpacker(variant: ExperimentVariant, constants: RollPackerConstants = C
 )
 def test_scores_decide_races_where_rollpacker_scores_during_the_round(variant: ExperimentVariant, decide: bool) -> None:
     assert of_rollpacker(variant).rewards.decide_races is decide
-
-
-def test_scores_decide_no_race_of_longshore() -> None:
-    assert not any(mix.variant.scores_decide_races for mix in sharing.MIXES)
 
 
 def test_only_longshore_weighs_what_freed_gpus_gain() -> None:

@@ -12,7 +12,6 @@ from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment, RLJobStatus
-from longshore.policy.sharing_group import Grant
 from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.elasticity import reconcile_elasticity
 from longshore_operator.observed import Observed
@@ -53,10 +52,6 @@ class LocalOperator:
     def reward_address(self, index: int) -> str | None:
         """No reward pod is here."""
         return None
-
-    def grant(self, attempt: int) -> Grant:
-        """It shares nothing."""
-        return Grant()
 
     def close(self) -> None:
         """Nothing waits."""

@@ -16,8 +16,7 @@ Json = dict[str, Any]
 STEP_METRIC: Final = "longshore_step_metric"
 STEP_PANELS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Rewards", "none", ("critic/rewards/mean", "val/reward/mean", "val/reward/longest_quartile")),
-    ("Time of a step", "s", ("timing_s/gen", "timing_s/reward", "timing_s/update_actor", "timing_s/update_weights",
-     "sharing/wait_s")),
+    ("Time of a step", "s", ("timing_s/gen", "timing_s/reward", "timing_s/update_actor", "timing_s/update_weights")),
     ("Tokens per second and GPU", "none", ("perf/throughput",)),
     ("Idle engines and trainers", "percentunit", ("perf/bubble_share", "trainer/waiting_ratio")),
     ("Tokens of a response", "none", ("response_length/mean", "response_length/p75", "response_length/max")),

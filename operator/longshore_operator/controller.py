@@ -32,7 +32,7 @@ from longshore_operator.hidden_pods import LOOK_EVERY_S, HiddenPods, has_hidden
 from longshore_operator.informer import Key, PodInformer
 from longshore_operator.job_memory import JobMemory
 from longshore_operator.kube import KubeClient
-from longshore_operator.kueue.desk import KueueDesk, queue_of
+from longshore_operator.kueue.desk import KueueDesk
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
@@ -42,9 +42,6 @@ from longshore_operator.pod_group.desk import PodGroupDesk
 from longshore_operator.pod_group.view import PodGroupView
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.schedule import PassResult, Schedule
-from longshore_operator.sharing.concern import KUEUE_REFUSAL
-from longshore_operator.sharing.desk import SharingDesk
-from longshore_operator.sharing.view import SharingView
 from longshore_operator.stored_job import StoredJob, read_job
 from longshore_operator.volume_claim import read_claim
 
@@ -80,9 +77,6 @@ class Controller:
         self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
         self._pod_groups = PodGroupDesk(kube, config)
         self._desk = AdmissionDesk(config.admission, self.schedule.wake)
-        self._sharing = SharingDesk(
-            kube, lambda namespace, token: self.informer.in_sharing_group(namespace, token), self.schedule.wake
-        )
         self.informer = PodInformer(
             kube,
             namespace,
@@ -145,8 +139,7 @@ class Controller:
         if stored is None:
             found = await self._found(key)
             if found is None:
-                self._forget(key)  # First: others get its GPUs even if its sharing group cannot be written.
-                await self._sharing.leave(key, pods, now)
+                self._forget(key)
                 is_left = has_hidden(self.informer.pods(key))
                 return PassResult(exists=is_left, next_look_s=LOOK_EVERY_S if is_left else None)
             began_s = time.perf_counter()
@@ -162,9 +155,6 @@ class Controller:
         busy_s += time.perf_counter() - began_s
         next_look_s = await self._carry_out(key, memory, stored, plan, now)
         status = plan.status or stored.status.status
-        if status.phase in FINISHED_PHASES:
-            # There may be no further pass, and others wait for its turn on the GPUs.
-            await self._sharing.leave(key, self.informer.pods(key), now)
         is_finished = next_look_s is None and status.phase in FINISHED_PHASES
         memory.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
         if has_hidden(self.informer.pods(key)):
@@ -179,7 +169,6 @@ class Controller:
                 claim=await read_claim(self._kube, memory, stored, self.informer.pods(key), now),
                 pod_group=pod_group,
                 kueue=await self._kueue_view(key, stored, pod_group),
-                sharing=await self._sharing_view(key, stored, now),
                 lost_secrets=await lost_secrets(self._kube, stored, memory, self.informer.pods(key)),
             )
             memory.searched_for = await self._hidden.search(key, stored, memory.searched_for)
@@ -254,23 +243,9 @@ class Controller:
             queue = status.admission.queue if status.admission is not None else ""
             return await self._kueue.of_unreadable(key, queue) if queue else None
         view = await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
-        if view is not None and stored.spec.sharing is not None:
-            view = replace(view, mistake=KUEUE_REFUSAL)
-        elif view is not None and pod_group is not None and pod_group.keeps_waiting(status):
+        if view is not None and pod_group is not None and pod_group.keeps_waiting(status):
             view = replace(view, mistake=view.mistake or pod_group.mistake)
         return view
-
-    async def _sharing_view(self, key: Key, stored: StoredJob, now: datetime) -> SharingView | None:
-        """Return the job's place in its sharing group, after the group has taken note of the job."""
-        pods = self.informer.pods(key)
-        if isinstance(stored.spec, ValidationError) or "deletionTimestamp" in stored.metadata:
-            await self._sharing.leave(key, pods, now)
-            return None
-        job = RLJob(metadata=stored.metadata, spec=stored.spec, status=stored.status.status)
-        if stored.spec.sharing is not None and queue_of(job) is not None:
-            await self._sharing.leave(key, pods, now)
-            return SharingView(stored.spec.sharing.group, refusal=KUEUE_REFUSAL)
-        return await self._sharing.look(job, pods, now)
 
     async def _carry_out(
         self, key: Key, memory: JobMemory, stored: StoredJob, plan: Plan, now: datetime

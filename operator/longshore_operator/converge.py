@@ -24,7 +24,6 @@ from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Eve
 from longshore_operator.pod_group.api import joined
 from longshore_operator.pod_group.concern import may_create_members
 from longshore_operator.pod_sets import pod_set
-from longshore_operator.sharing.placement import placed_by_shares
 from longshore_operator.size import num_granted, num_needed, num_wanted
 from longshore_operator.topology import avoiding
 
@@ -147,7 +146,6 @@ def _creation(context: Context, manifest: dict[str, Any], component: Component, 
     if standing is not None and standing.placements:
         placement = standing.placements.get(pod_set(context.job, component, index), PodPlacement())
         manifest = placed(manifest, placement)
-    manifest = placed_by_shares(manifest, component, context.job)
     kind = context.job.spec.scheduling.pod_group
     if kind is not None and component is not Component.COORDINATOR:
         group = names.pod_group(Identity.of(context.job).name)

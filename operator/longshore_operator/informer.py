@@ -86,16 +86,6 @@ class PodInformer:
             answer = self._sorted[key] = tuple(sorted(found.values(), key=lambda pod: (pod.component, pod.index)))
         return answer
 
-    def in_sharing_group(self, namespace: str, token: str) -> list[PodView]:
-        """Return the pods of all jobs with the label of a sharing group."""
-        return [
-            pod
-            for (of, _), pods in self._pods.items()
-            if of == namespace
-            for pod in pods.values()
-            if pod.sharing == token
-        ]
-
     def mark_created(self, key: Key, pod: dict[str, Any]) -> None:
         """Add a created pod to the view before the watch reports it, and ignore older news of that name."""
         view = pod_view(pod)

@@ -11,7 +11,6 @@ from longshore.api.status import RLJobStatus
 from longshore_operator.identity import Identity, controller
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.pod_group.view import PodGroupView
-from longshore_operator.sharing.view import SharingView
 
 _KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
 _KUEUE_HOLDS_IT: Final = (
@@ -72,8 +71,6 @@ class PodView:
     """Whether, in addition, another container runs that nobody ends: the kubelet ends only sidecars."""
     owner_uid: str = ""
     """uid of the RLJob that the pod was created for, which may be an earlier job of the same name."""
-    sharing: str = ""
-    """Sharing group whose GPUs the pod uses (`names.sharing_token`); empty: it shares none."""
     wrong_labels: tuple[tuple[str, str], ...] = ()
     """Labels that somebody has changed or removed, with the values that they must have."""
     is_hidden: bool = False
@@ -168,8 +165,6 @@ class Observed:
     """State of Kueue for the job; None: the job is in no queue."""
     pod_group: PodGroupView | None = None
     """State of the PodGroup of the job; None: it wants none."""
-    sharing: SharingView | None = None
-    """The job and its sharing group; None: it shares no GPUs."""
     standing: Standing | None = None
     """Whether the job is admitted; None: it needs no admission."""
     unreadable_status: str = ""
@@ -177,8 +172,6 @@ class Observed:
 
     def obstacle(self, status: RLJobStatus) -> tuple[AdmittedReason, str] | None:
         """Return why the job must not have pods, whatever it was granted; None: it may."""
-        if self.sharing is not None and self.sharing.refusal:
-            return AdmittedReason.SHARING_REFUSED, self.sharing.refusal
         if self.pod_group is not None and self.pod_group.keeps_waiting(status):
             return AdmittedReason.POD_GROUP_UNAVAILABLE, self.pod_group.mistake
         return None
@@ -224,7 +217,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
     metadata, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     labels, owner = metadata.get("labels") or {}, _owner(metadata)
     component, index = _place(owner["name"], metadata["name"])
-    attempt, sharing = _attempt(spec, labels), _sharing(metadata, spec)
+    attempt = _attempt(spec, labels)
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     container = _main_container_state(status)
     terminated, waiting = container.get("terminated") or {}, container.get("waiting") or {}
@@ -256,11 +249,10 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         waiting_message=_shortened(waiting.get("message")),
         role=labels.get(names.LABEL_ROLE),
         tp_size=labels.get(names.LABEL_TP_SIZE),
-        sharing=sharing,
         others_run="terminated" in container and status.get("phase") == "Running",
         others_stay="terminated" in container and _is_another_running(status),
         owner_uid=owner.get("uid", ""),
-        wrong_labels=_wrong_labels(metadata, component, index, attempt, sharing),
+        wrong_labels=_wrong_labels(metadata, component, index, attempt),
     )
 
 
@@ -297,25 +289,12 @@ def _attempt(spec: Mapping[str, Any], labels: Mapping[str, str]) -> int:
     return next((int(text) for text in texts if text is not None and text.isdecimal()), _NO_ATTEMPT)
 
 
-def _sharing(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """Return the sharing group of a pod: of one with a label, its affinity names it, too, which cannot change."""
-    affinity = (spec.get("affinity") or {}).get("podAffinity") or {}
-    for one in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
-        selector = one.get("podAffinityTerm", {}).get("labelSelector") or {}
-        if token := (selector.get("matchLabels") or {}).get(names.LABEL_SHARING):
-            return str(token)
-    written = (metadata.get("labels") or {}, metadata.get("annotations") or {})
-    return next((found[names.LABEL_SHARING] for found in written if found.get(names.LABEL_SHARING)), "")
-
-
 def _wrong_labels(
-    metadata: Mapping[str, Any], component: Component, index: int, attempt: int, sharing: str
+    metadata: Mapping[str, Any], component: Component, index: int, attempt: int
 ) -> tuple[tuple[str, str], ...]:
     owner, labels = controller(metadata), metadata.get("labels") or {}
     identity = Identity(owner["name"], metadata["namespace"], owner.get("uid", ""), generation=0)
     wanted = identity.pod_labels(component, index, attempt)
-    if sharing and names.LABEL_SHARING not in (metadata.get("annotations") or {}):
-        wanted[names.LABEL_SHARING] = sharing
     return tuple((name, value) for name, value in wanted.items() if labels.get(name) != value)
 
 

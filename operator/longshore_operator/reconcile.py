@@ -45,7 +45,6 @@ from longshore_operator.projection import reconcile_roles
 from longshore_operator.readiness import reconcile_readiness
 from longshore_operator.rewards import reconcile_rewards
 from longshore_operator.settings import pod_settings_fingerprint, reconcile_settings, settings_changed
-from longshore_operator.sharing.concern import reconcile_sharing
 from longshore_operator.size import reconcile_size
 from longshore_operator.stored_status import reconcile_stored_status
 from longshore_operator.template_rules import refusal
@@ -60,7 +59,6 @@ CONCERNS: Final[tuple[Callable[[Context], Outcome], ...]] = (
     reconcile_size,
     reconcile_rewards,
     reconcile_notices,
-    reconcile_sharing,
     reconcile_pod_group,
     reconcile_pods,
     reconcile_readiness,

@@ -23,7 +23,6 @@ from longshore_runtime.cluster.ray_driver import ray_driver
 from longshore_runtime.cluster.ray_node import start_head
 from longshore_runtime.cluster.served import Served
 from longshore_runtime.elastic.job_watch import JobWatch
-from longshore_runtime.elastic.shared_gpus import carried_over
 from longshore_runtime.errors import (
     ASKED_TO_STOP,
     CannotContinue,
@@ -53,8 +52,6 @@ _FIRST_SIZE_LIMIT_S: Final = 600.0
 """An elastic job that has not learned how many worker pods it has cannot begin."""
 _NEWER_SIZE_LIMIT_S: Final = 30.0
 """A job that knows a size does not wait longer for a newer one, which it takes at the end of a step instead."""
-_STATUS_LIMIT_S: Final = 30.0
-"""A job that shares GPUs is measured once more if it cannot read within this time what it measured before."""
 
 
 def run_coordinator(starter: NodeStarter) -> int:
@@ -145,9 +142,6 @@ def _until_done(
         watch = JobWatch(access, settings.namespace, settings.job, settings.job_uid, events)
         size = _asked(watch, last).size if spec.workers.is_elastic else None
         sized = spec.resized(size.workers) if size is not None else spec
-        if spec.sharing is not None and first.sharing is None:
-            # Before the first report of the attempt, which takes its place.
-            first = first.model_copy(update={"sharing": carried_over(watch.measured(_STATUS_LIMIT_S))})
         first = first.model_copy(update={"size": size})
         with Session(settings, sized, registry, sink, first, events, watch, signals.stop) as session:
             try:

@@ -10,7 +10,7 @@ from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.rollout.round_runner import NOTHING_KEPT, Pause, RoundObserver, RoundRunner
+from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner
 from longshore_runtime.round_requests import RequestOf
 
 
@@ -25,9 +25,8 @@ def run_round(
     kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
     repurposing: Repurposing | None = None,
     pace: RolloutPace | None = None,
-    pause: Pause | None = None,
 ) -> RoundResult:
-    """Run a round of draws of these prompts; `kept`, `draining`, `pace` and `pause` as of `RoundRunner`.
+    """Run a round of draws of these prompts; `kept`, `draining` and `pace` as of `RoundRunner`.
 
     Raises:
         UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
@@ -44,7 +43,6 @@ def run_round(
         kept,
         None if repurposing is None else repurposing.milestones,
         pace,
-        pause,
     )
     if repurposing is not None:
         repurposing.begin(runner)

@@ -12,7 +12,6 @@ from longshore_runtime.clock import Clock
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
-from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus
 from longshore_runtime.model_export import ModelExport
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
@@ -42,8 +41,6 @@ class Parts:
     events: "queue.SimpleQueue[Event]"
     clock: Clock
     records: StepSink = field(default_factory=NoRecords)
-    gpus: Gpus = field(default_factory=OwnGpus)
-    """When the job may use the GPUs of its workers."""
     auto: AutoFactors | None = None
     """Strategy Auto; None: another one."""
     stop: Stop = field(default_factory=Stop)

@@ -24,7 +24,7 @@ from longshore_runtime.running_step import RunningStep
 from longshore_runtime.step_work import require_equal_gradients, step_work
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining, StepWork
-from longshore_runtime.turns import RoundPause, Turns
+from longshore_runtime.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,6 @@ class TrainedRound:
     started_s: float
     rolled_out_s: float
     trained_s: float
-    rollout_wait_s: float
-    training_wait_s: float
-    """Waits for GPUs that other jobs had."""
     pace: RolloutPace | None
     """How fast the engines were, where somebody learns from it."""
     shorter_again: float | None
@@ -93,7 +90,7 @@ class RoundTraining:
     def _attempt(self, state: RunState, request_of: RequestOf, draining: bool) -> TrainedRound:
         """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
         parts, clock = self._parts, self._parts.clock
-        started_s, started_wait_s = clock.now_s(), parts.gpus.waited_s
+        started_s = clock.now_s()
         self._step = step = self._begin(state, draining=draining)
         pace = step.repurposing.pace if step.repurposing is not None else None
         if pace is None and parts.auto is not None:
@@ -108,9 +105,8 @@ class RoundTraining:
             kept=state.kept,
             repurposing=step.repurposing,
             pace=pace,
-            pause=RoundPause(parts, self._recovery, self._turns, state.policy_version),
         )
-        rolled_out_s, rolled_out_wait_s = clock.now_s(), parts.gpus.waited_s
+        rolled_out_s = clock.now_s()
         trained = self._train(step, state)
         return TrainedRound(
             step,
@@ -119,8 +115,6 @@ class RoundTraining:
             started_s,
             rolled_out_s,
             trained_s=clock.now_s(),
-            rollout_wait_s=rolled_out_wait_s - started_wait_s,
-            training_wait_s=parts.gpus.waited_s - rolled_out_wait_s,
             pace=pace,
             shorter_again=state.shorter_again(result),
         )
@@ -166,8 +160,6 @@ class RoundTraining:
         )
 
     def _train(self, step: RunningStep, state: RunState) -> StepTraining:
-        self._parts.gpus.idle(self._turns.to_training)
-        self._parts.gpus.need()
         self._parts.recorder.activity(RuntimeActivity.TRAIN)
         if step.repurposing is not None:
             step.repurposing.finish()

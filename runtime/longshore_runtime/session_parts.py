@@ -16,7 +16,6 @@ from longshore.api.pods import DEFAULT_GPU_POD_MEMORY
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Handover, Strategy
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
-from longshore.api.sharing import RuntimeSharing
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.checks.job import few_prompts
 from longshore.checks.model_files import config_of
@@ -33,7 +32,6 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.checkpoint_origin import MODEL, TOKENIZER, Origin, model_origin, prompt_origins, tokenizer_origin
 from longshore_runtime.clock import SystemClock
-from longshore_runtime.cluster.joined import wait_for_pods
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.suitability import held_out_remark, require_known_tokens, turn_remark
@@ -41,7 +39,6 @@ from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.data.turn_end import turn_ends
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
-from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus, SharedGpus
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.ending import Ending
@@ -133,7 +130,6 @@ class PartsBuilder:
         directory = self._storage.resolve(inputs.model.path or "")
         of_model = model_origin(inputs.model, inputs.repository, directory)
         self._require_origins({MODEL: of_model})
-        gpus = self._gpus()
         untrained = self._untrained_model(inputs.model)
         self._spec = spec = with_fitting_micro_batches(spec, self._storage.resolve(untrained.path))
         tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
@@ -143,16 +139,10 @@ class PartsBuilder:
         rewards = self._rewards(tokenizer, prompts)
         stop_tokens = turn_ends(prompts.train, spec.data.chat, tokenizer)
         starting = self._engines(untrained, stop_tokens) if self._starts_engines_early else None
-        if spec.sharing is not None:
-            self._wait_for_all_pods(rewards, gpus)
-            self._begin(RuntimeActivity.PREPARE_MODEL)
         model = untrained
         if spec.model.warm_start_steps:
-            gpus.need()
             model = self._initial_model(inputs.model)
-        gpus.idle(lambda: None)
         self._wait_for_rewards(rewards)
-        gpus.need()
         self._begin(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model, starting or self._engines(model, stop_tokens))
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
@@ -177,7 +167,6 @@ class PartsBuilder:
             events=self._events,
             clock=SystemClock(),
             records=self._records(prompts, tokenizer, engines, trainers),
-            gpus=gpus,
             auto=self._auto(policy),
             stop=self._stop,
             origins=self._origins,
@@ -217,10 +206,10 @@ class PartsBuilder:
     def _starts_engines_early(self) -> bool:
         """Whether engines start beside the warm start: they get its weights later, like those of every step.
 
-        On GPUs they wait for their turn, and for judges to take their share of the memory.
+        On GPUs they wait for judges to take their share of the memory.
         """
         spec = self._spec
-        return spec.model.warm_start_steps > 0 and spec.sharing is None and not spec.workers.has_accelerator
+        return spec.model.warm_start_steps > 0 and not spec.workers.has_accelerator
 
     def _untrained_model(self, chosen: Model) -> InitialModel:
         """Return the model before its warm start: the same files, with other weights."""
@@ -286,13 +275,6 @@ class PartsBuilder:
             )
         )
 
-    def _gpus(self) -> Gpus:
-        if self._spec.sharing is None:
-            return OwnGpus()
-        before = self._recorder.status.sharing or RuntimeSharing()
-        attempt, watched = self._attempt, self._assignments
-        return SharedGpus(self._events, SystemClock(), self._recorder, lambda: watched.grant(attempt), before)
-
     def _auto(self, policy: RoundPolicy) -> AutoFactors | None:
         if not isinstance(policy, Auto):
             return None
@@ -325,21 +307,6 @@ class PartsBuilder:
         """End a wait for worker pods if the job is to stop, as they end with it, or to go on with fewer."""
         self._stop.require_none()
         require_no_fewer(self._assignments, self._spec.workers.replicas)
-
-    def _wait_for_all_pods(self, rewards: RewardPool, gpus: Gpus) -> None:
-        """Wait without the GPUs, which other jobs use until then: pods may pull images, or wait for room.
-
-        A session before this one may have left its turn, which others may recall.
-        """
-
-        def check() -> None:
-            self._require_pods()
-            gpus.idle(lambda: None)
-
-        self._begin(RuntimeActivity.WAIT_FOR_WORKERS)
-        check()
-        wait_for_pods(Component.WORKER, self._spec.workers.replicas, check)
-        self._wait_for_rewards(rewards)
 
     def _wait_for_rewards(self, rewards: RewardPool) -> None:
         self._begin(RuntimeActivity.WAIT_FOR_REWARD_PODS)

@@ -38,7 +38,6 @@ def report_step(
     if parts.auto is not None and done.pace is not None:
         parts.auto.step_ended(step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length))
     step = StepDone(state.step, marks, result, trained, queue_length, repurposed, done.shorter_again)
-    parts.gpus.step_done()
     parts.recorder.step(state, step)
     parts.records.keep(step)
     alarms.step(state.step, result, trained)

@@ -6,7 +6,6 @@ for each step:
     end if resized      if the job is to go on with other worker pods: checkpoint, and another session
     regroup             engines take the size that the planner wants for the next round
     rollout             one round of the policy: exactly P0 groups of R0 responses, with rewards
-    turn                other jobs that share the GPUs get them when everything is sampled, and the job gets them back
     train               advantages, gradients, one optimizer step for every U groups: after the round, or while it runs;
                         where engines and trainers disagree about log-probabilities, none, and the round runs again
     publish             the new weights go into the running engines
@@ -104,7 +103,6 @@ class TrainingLoop:
         if self._state.evaluated_step != self._state.step:  # An attempt before this one may have come as far.
             self._state = self._evaluator.run(self._state)
         self.checkpoint()
-        self._parts.gpus.idle(self._turns.to_training)  # Others need not wait until the pods have ended.
         final_model = self._checkpoints.export_model(self._state.step)
         self._parts.recorder.finished(final_model)
 
@@ -142,8 +140,6 @@ class TrainingLoop:
             scored_s=done.rolled_out_s,
             trained_s=done.trained_s,
             published_s=clock.now_s(),
-            rollout_wait_s=done.rollout_wait_s,
-            training_wait_s=done.training_wait_s,
         )
         self._state = self._state.after_step(
             done.result, done.trained.samples, policy.export_state(), done.trained.policy_version
@@ -180,8 +176,6 @@ class TrainingLoop:
             raise TrainerLost("the trainers have begun the next update")
         if self._recovery.is_lost:
             raise TrainerLost("a trainer replica is gone")
-        if self._parts.gpus.are_away and self._parts.trainers.saves_on_gpus:
-            raise TrainerLost("another job has the GPUs, on which the trainers would put their shards together")
         if self._state.policy:
             self._save(timeout_s=timeout_s)
 

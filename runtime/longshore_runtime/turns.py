@@ -1,10 +1,7 @@
 """Switch shared GPUs between engines and trainers, and publish weights to the engines."""
 
-from collections.abc import Collection
-
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
-from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.loop_parts import Parts
@@ -55,38 +52,3 @@ class Turns:
             self._parts.trainers.sleep()
             self._parts.engines.wake()
         self._parts.engines.publish(weights)
-
-
-class RoundPause:
-    """Implements `round_runner.Pause`: other jobs get the GPUs of the job while its round waits for rewards."""
-
-    def __init__(self, parts: Parts, recovery: Recovery, turns: Turns, policy_version: int) -> None:
-        self._parts = parts
-        self._recovery = recovery
-        self._turns = turns
-        self._policy_version = policy_version
-        self._served: Collection[int] = ()
-        """Engines that took requests when they were put to sleep."""
-
-    def idle(self) -> None:
-        self._parts.gpus.idle(self._sleep)
-
-    def resume(self) -> None:
-        """Wake the engines if they sleep, for a draw in place of one whose rewards could not be computed or used."""
-        parts, were_away = self._parts, self._parts.gpus.are_away
-        parts.gpus.need()
-        if not were_away:
-            return
-        self._recovery.guarded(parts.trainers.wake)
-        self._turns.to_rollout(self._policy_version)
-        parts.recorder.activity(RuntimeActivity.ROLLOUT)
-        # The round does not know: an engine that is out of the round is lost, or comes back, without an event.
-        serving = set(parts.engines.serving())
-        for engine in sorted(serving.difference(self._served)):
-            parts.events.put(EngineJoined(engine))
-        for engine in sorted(set(self._served) - serving):
-            parts.events.put(EngineLost(engine, "it was lost while another job used its GPUs"))
-
-    def _sleep(self) -> None:
-        self._served = self._parts.engines.serving()
-        self._turns.to_training()

@@ -19,8 +19,6 @@ from tests.prometheus import Prometheus, needs_prometheus, prometheus, with_all
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), needs_prometheus]
 
 ON = {"enabled": True}
-SHARING = {"sharing/wait_s"}
-"""Metrics of jobs that share GPUs."""
 
 
 def board(name: str) -> Json:
@@ -73,7 +71,7 @@ def test_every_panel_shows_a_job_and_no_alert_fails(cluster: Cluster, tmp_path: 
         }
     assert {panel for panel, lines in found.items() if not any(lines.values())} == set()
     for title, _, names in STEP_PANELS:
-        assert found[title, "A"].keys() == {f"default/shown-coordinator {name}" for name in {*names} - SHARING}
+        assert found[title, "A"].keys() == {f"default/shown-coordinator {name}" for name in names}
     steps = job.metrics()
     trained = {step["response_length/mean"] for step in steps}
     assert found["Tokens of a response", "A"]["default/shown-coordinator response_length/mean"] <= trained

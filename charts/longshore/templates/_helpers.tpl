@@ -125,10 +125,6 @@ Ports on which the API server answers: those of the values, and those that this 
 - apiGroups: [""]
   resources: [services, serviceaccounts]
   verbs: [get, list, watch, create, patch]
-- apiGroups: [""]
-  resources: [configmaps]
-  # The object of a sharing group changes its owners. Clusters that check owner references let only those do so who may delete it.
-  verbs: [delete]
 # The Ray token of a job is created and never read: no right to see or change any Secret.
 - apiGroups: [""]
   resources: [secrets]

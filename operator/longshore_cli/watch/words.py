@@ -15,7 +15,6 @@ _WORDS: Final[Mapping[str, str]] = {
     RuntimeActivity.DOWNLOAD: "download from the Hub",
     RuntimeActivity.PREPARE_MODEL: "model and warm start",
     RuntimeActivity.WAIT_FOR_REWARD_PODS: "waiting for reward pods",
-    RuntimeActivity.WAIT_FOR_TURN: "waiting for its turn on the GPUs",
     RuntimeActivity.START_ENGINES: "start of the engines",
     RuntimeActivity.RESTORE: "restore of the checkpoint",
     RuntimeActivity.PROFILE_ENGINES: "measuring the engines",
@@ -33,9 +32,7 @@ _WORDS: Final[Mapping[str, str]] = {
     Phase.QUEUED: "admission",
     Phase.SUSPENDED: "suspension",
 }
-IN_EVERY_ROUND: Final = frozenset(
-    {RuntimeActivity.ROLLOUT, RuntimeActivity.WAIT_FOR_TURN, RuntimeActivity.TRAIN, RuntimeActivity.PUBLISH}
-)
+IN_EVERY_ROUND: Final = frozenset({RuntimeActivity.ROLLOUT, RuntimeActivity.TRAIN, RuntimeActivity.PUBLISH})
 PREPARATIONS: Final = frozenset(
     {
         RuntimeActivity.WAIT_FOR_WORKERS,

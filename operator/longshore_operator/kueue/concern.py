@@ -79,9 +79,8 @@ def _step(context: Context, view: KueueView) -> ObjectAction | None:
     if found is None:
         waits = view.mistake or progress.suspended
         return None if waits else CreateObject(workload(context.job, context.config, view), view.kind)
-    if context.job.spec.sharing is not None or (_waits_for_pod_group(context) and not view.is_prebuilt):
-        # Kueue starts and stops jobs, and so does their sharing group; without its PodGroup, a job does not start: it
-        # waits without quota.
+    if _waits_for_pod_group(context) and not view.is_prebuilt:
+        # Without its PodGroup, a job does not start: it waits without quota.
         return next(iter(abandon(view, context.observed.pods)), None)
     if progress.suspended and view.is_active:
         # Kueue gives the quota of an inactive Workload to others at once, without waiting for its eviction.

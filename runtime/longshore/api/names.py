@@ -1,10 +1,9 @@
 """Names and labels of everything that belongs to a job: deterministic, so that any component can find it.
 
 What sets objects apart stands at the end of a name, so that the end of a name says what the rest is. With a fixed
-beginning, an object of one job or group could have the name of another's.
+beginning, an object of one job could have the name of another's.
 """
 
-import hashlib
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -33,9 +32,6 @@ LABEL_ATTEMPT: Final = "longshore.dev/attempt"
 LABEL_ROLE: Final = "longshore.dev/role"
 LABEL_TP_SIZE: Final = "longshore.dev/tp-size"
 LABEL_REWARD: Final = "longshore.dev/reward"
-LABEL_SHARING: Final = "longshore.dev/sharing"
-"""Of a worker pod: the sharing group whose members may have pods on its node (`sharing_token`). Of one without GPUs, an
-annotation."""
 LABEL_PRIORITY_CLASS: Final = "longshore.dev/priority-class"
 """Of an RLJob: its class in the operator's own admission."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -138,16 +134,6 @@ def workload(job: str) -> str:
 def pod_group(job: str) -> str:
     """Return the name of the PodGroup by which the scheduler starts the pods of the job together."""
     return f"{job}-rljob"
-
-
-def sharing_group(group: str) -> str:
-    """Name of the ConfigMap with the members of a sharing group and their turns."""
-    return f"{group}-sharing"
-
-
-def sharing_token(namespace: str, group: str) -> str:
-    """Value of a label that sets a sharing group apart from those of the same name in other namespaces."""
-    return hashlib.sha256(f"{namespace}/{group}".encode()).hexdigest()[:16]
 
 
 def default_output(job: str, uid: str) -> str:

@@ -47,10 +47,6 @@ class AdmittedReason(Reason):
         "PodGroupUnavailable",
         "the PodGroup that `scheduling.podGroup` asks for cannot be made; the message says why",
     )
-    SHARING_REFUSED = (
-        "SharingRefused",
-        "the job cannot join its sharing group, and waits until other members have ended; the message says why",
-    )
     PRIORITY_CLASS_NOT_FOUND = (
         "PriorityClassNotFound",
         "the priority class in the label of the job does not exist, or its namespace may not use it",
@@ -134,27 +130,6 @@ class ResizingReason(Reason):
     GROWING = "Growing", "worker pods that nobody else can use now are added; the job takes them at the end of a step"
     SHRINKING = "Shrinking", "the job gives worker pods back at the end of a step, because another job waits for them"
     AS_GRANTED = "AsGranted", "the job runs with all worker pods that it may have; the message says how many"
-
-
-class SharingReason(Reason):
-    """Whether the job takes turns with other jobs on its GPUs."""
-
-    MEMBER = "Member", "the job is a member of its sharing group"
-    ON_TRIAL = (
-        "OnTrial",
-        "the job takes turns while its first steps are measured; it stays if every member is within its limit then",
-    )
-    TOO_SLOW = (
-        "SlowerThanAllowed",
-        "the job takes turns, and its mean step takes longer than `sharing.maxSlowdown` allows: members need the GPUs "
-        "for longer than in their first steps",
-    )
-    REFUSED = "SharingRefused", "the job cannot join its sharing group; the message says why"
-    OVERDUE = (
-        "TurnOverdue",
-        "the job did not return the GPUs within `sharing.turnLimitSeconds`: its pods are deleted, and its next attempt "
-        "continues from the newest checkpoint",
-    )
 
 
 class RepurposedReason(Reason):
@@ -311,11 +286,6 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
         "pods.",
         (ResizingReason,),
     ),
-    ConditionType.SHARING: ConditionReasons(
-        "True while the job takes turns on its GPUs with the other members of its sharing group, False while it cannot "
-        "join. Absent without `spec.sharing`, and while the job has no pods for another reason.",
-        (SharingReason,),
-    ),
     ConditionType.REPURPOSED: ConditionReasons(
         "True while some worker pods train and others sample; afterwards False. Absent until a pod has been "
         "repurposed, and when the job has ended.",
@@ -345,13 +315,10 @@ EVENTS: Final[tuple[Reason, ...]] = (
     AdmittedReason.PREEMPTED,
     AdmittedReason.EVICTED,
     AdmittedReason.DEACTIVATED,
-    AdmittedReason.SHARING_REFUSED,
     ScheduledReason.UNSCHEDULABLE,
     *SuspendedReason,
     ResizingReason.GROWING,
     ResizingReason.SHRINKING,
-    SharingReason.TOO_SLOW,
-    SharingReason.OVERDUE,
     *(reason for reason in RestartReason if reason is not RestartReason.POD_LEFT),
     *NoticeReason,
     *AlarmReason,

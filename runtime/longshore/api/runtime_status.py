@@ -10,7 +10,6 @@ from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS, MAX_REPORTED
 from longshore.api.reward import SandboxLayer
 from longshore.api.rollout import Handover
 from longshore.api.round_status import RepurposingBenefit, RolloutTimes, RoundKind, RoundStatus, RoundSummary
-from longshore.api.sharing import RuntimeSharing
 
 _Seconds = Annotated[float, Field(ge=0, le=MAX_COUNT)]
 
@@ -159,7 +158,6 @@ class RuntimeActivity(StrEnum):
     DOWNLOAD = "Download"
     PREPARE_MODEL = "PrepareModel"
     WAIT_FOR_REWARD_PODS = "WaitForRewardPods"
-    WAIT_FOR_TURN = "WaitForTurn"
     START_ENGINES = "StartEngines"
     RESTORE = "Restore"
     PROFILE_ENGINES = "ProfileEngines"
@@ -245,8 +243,6 @@ class RuntimeStatus(ApiModel):
     """Number of the newest assignment that was carried out."""
     size: JobSize | None = None
     """Number of worker pods that the job uses. Unset: all of them."""
-    sharing: RuntimeSharing | None = None
-    """Turns of the job on the GPUs that it shares with other jobs."""
     rejected_epoch: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Number of the newest assignment that came too late or was impossible."""
     rejected_reason: str = Field(default="", max_length=MAX_MESSAGE_CHARACTERS)

@@ -18,7 +18,6 @@ from longshore.api.reward import Reward, RewardKind
 from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
 from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IMMUTABLE, TRANSITION, Rule, belongs
 from longshore.api.scheduling import Scheduling
-from longshore.api.sharing import Sharing, sharing_rules
 from longshore.api.tracking import Tracking
 from longshore.api.training import CheckpointSettings, TrainerSettings
 
@@ -239,14 +238,11 @@ _RULES: "tuple[Rule[RLJobSpec], ...]" = (
         TRANSITION,
         "managedBy is immutable: create a new RLJob instead of changing it",
     ),
-    *sharing_rules(),
     *(_frozen(field, f"self.{field} == oldSelf.{field}") for field in _FROZEN_WHILE_RUNNING),
-    *(
-        _frozen(
-            field,
-            f"(has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field}))",
-        )
-        for field in ("trainerWorkers", "sharing")
+    _frozen(
+        "trainerWorkers",
+        "(has(self.trainerWorkers) == has(oldSelf.trainerWorkers) && "
+        "(!has(self.trainerWorkers) || self.trainerWorkers == oldSelf.trainerWorkers))",
     ),
 )
 
@@ -305,8 +301,6 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """Who runs the job: longshore.dev/operator, or kueue.x-k8s.io/multikueue. With MultiKueue, the job waits in a queue
     of Kueue here, runs in the cluster that MultiKueue chooses, and gets its status from there. Unset:
     longshore.dev/operator."""
-    sharing: Sharing | None = None
-    """Group of jobs that take turns on the GPUs of their workers. Unset: the job has its GPUs to itself."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
     """Image of all pods of the job. Unset: the runtime image that the operator was installed with."""
     suspend: bool = False

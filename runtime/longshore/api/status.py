@@ -9,7 +9,6 @@ from longshore.api.base import ApiModel, Freeform
 from longshore.api.limits import MAX_COUNT, MAX_MESSAGE_CHARACTERS
 from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import JobSize, RuntimeStatus
-from longshore.api.sharing import SharingStatus
 
 MAX_CRASH_NODES = 3
 """A job that crashes wherever it runs must not run out of nodes that it prefers."""
@@ -41,7 +40,6 @@ class ConditionType(StrEnum):
     READY = "Ready"
     SUSPENDED = "Suspended"
     RESIZING = "Resizing"
-    SHARING = "Sharing"
     REPURPOSED = "Repurposed"
     REPURPOSE_UNAVAILABLE = "RepurposeUnavailable"
     REGROUP_UNAVAILABLE = "RegroupUnavailable"
@@ -227,8 +225,8 @@ class RLJobStatus(ApiModel):
         max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Conditions of the job: Admitted, Scheduled, Ready, Suspended, Resizing, Sharing, Repurposed,
-    RepurposeUnavailable, RegroupUnavailable, TrainingAlarm, Complete, Failed and StatusUnreadable."""
+    """Conditions of the job: Admitted, Scheduled, Ready, Suspended, Resizing, Repurposed, RepurposeUnavailable,
+    RegroupUnavailable, TrainingAlarm, Complete, Failed and StatusUnreadable."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
     """Number of coordinator pods that should run and that are ready."""
     workers: PodCounts = Field(default_factory=PodCounts)
@@ -247,8 +245,6 @@ class RLJobStatus(ApiModel):
     """Settings that the attempt was started with."""
     assignment: Assignment = Field(default_factory=Assignment)
     """What the operator asks the GPU pods to do."""
-    sharing: SharingStatus | None = None
-    """Turns that the operator has given the job on the GPUs that it shares, while it is a member of a sharing group."""
     planner: PlannerStatus | None = None
     """What the operator remembers to choose tensor-parallel sizes, if `rollout.engine.parallelism` is Adaptive."""
     runtime: RuntimeStatus | None = None

@@ -23,10 +23,6 @@ class StepMarks:
     """It had all its rewards."""
     trained_s: float
     published_s: float
-    rollout_wait_s: float = 0.0
-    """Wait for GPUs that other jobs had, between `started_s` and `sampled_s`."""
-    training_wait_s: float = 0.0
-    """The same between `scored_s` and `trained_s`."""
 
 
 @dataclass(frozen=True)

@@ -127,11 +127,6 @@ class RoundProtocol:
         return self._placed.engine_of(response)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is to be sampled for now: every request that was launched has ended."""
-        return self._placed.is_idle
-
-    @property
     def result(self) -> RoundTotals:
         """What the round has led to."""
         assert self._totals is not None, "the round is not over"

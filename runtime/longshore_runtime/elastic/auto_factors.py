@@ -134,10 +134,8 @@ def step_facts(
     """What the tuner learns of a step, after which so many draws wait."""
     rate = trained.tokens_per_s
     gradients_s = trained.num_epochs * trained.batch_tokens / (num_replicas * rate) if rate > 0 else 0.0
-    trained_s = marks.trained_s - marks.scored_s - marks.training_wait_s
-    # A wait for other jobs would be longer or shorter with other factors, for reasons of theirs.
-    worked_s = marks.published_s - marks.regrouped_s - marks.rollout_wait_s - marks.training_wait_s
-    sampled_s = result.rollout_s - marks.rollout_wait_s
+    trained_s = marks.trained_s - marks.scored_s
+    worked_s = marks.published_s - marks.regrouped_s
     return StepFacts(
         kind=result.end.kind,
         groups=tuple(tuple(one.completion.num_tokens for one in group.responses) for group in result.groups),
@@ -148,5 +146,5 @@ def step_facts(
         kv_capacity_tokens=min((stats.kv_capacity_tokens for stats in engines.stats().values()), default=0),
         tokens_per_s=rate,
         # Gradients that were computed during the rollout took no time after it.
-        other_s=worked_s - sampled_s - min(gradients_s, trained_s),
+        other_s=worked_s - result.rollout_s - min(gradients_s, trained_s),
     )

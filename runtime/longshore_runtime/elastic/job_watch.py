@@ -10,15 +10,13 @@ from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.mistakes import sentence
-from longshore.api.sharing import RuntimeSharing, SharingStatus
 from longshore.api.status import Assignment, RewardPodCounts
-from longshore.policy.sharing_group import Grant
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
 from longshore_kube.errors import KubeError
 from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import Json, Resource
-from longshore_runtime.rollout.events import AssignmentChanged, Event, TurnChanged
+from longshore_runtime.rollout.events import AssignmentChanged, Event
 
 log = structlog.get_logger()
 
@@ -34,9 +32,6 @@ class Assignments(Protocol):
     def reward_address(self, index: int) -> str | None:
         """IP address of a reward pod of this attempt, as far as it is known."""
 
-    def grant(self, attempt: int) -> Grant:
-        """Turns on shared GPUs that this attempt got and has to return, as far as it is known."""
-
     def close(self) -> None:
         """Look no longer."""
 
@@ -49,9 +44,6 @@ class NoOperator:
 
     def reward_address(self, index: int) -> str | None:
         return None
-
-    def grant(self, attempt: int) -> Grant:
-        return Grant()
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -72,8 +64,6 @@ class JobWatch:
         self._is_known = threading.Event()
         """There is an assignment."""
         self._rewards: Sequence[str] = ()
-        self._turns: SharingStatus | None = None
-        self._measured: RuntimeSharing | None = None
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
 
     def newest(self) -> Assignment:
@@ -88,22 +78,9 @@ class JobWatch:
         self._is_known.wait(limit_s)
         return self.newest()
 
-    def measured(self, limit_s: float) -> RuntimeSharing | None:
-        """Return what the status said of the job's turns when it was first read; None: nothing within the limit."""
-        self._is_known.wait(limit_s)
-        with self._lock:
-            return self._measured
-
     def reward_address(self, index: int) -> str | None:
         with self._lock:
             return self._rewards[index] or None if index < len(self._rewards) else None
-
-    def grant(self, attempt: int) -> Grant:
-        with self._lock:
-            turns = self._turns
-        if turns is None or turns.attempt != attempt:
-            return Grant()
-        return Grant(turns.granted, turns.recalled)
 
     def close(self) -> None:
         # Ends the iteration in the other thread.
@@ -120,11 +97,8 @@ class JobWatch:
         return (job.get("status") or {}) if job["metadata"].get("uid") == self._uid else None
 
     def _take_status(self, status: Json) -> None:
-        measured = (status.get("runtime") or {}).get("sharing")
         for what, take, written in (
             ("addresses", self._take_addresses, status.get("rewards") or {}),
-            ("turns", self._take_turns, status.get("sharing")),
-            ("measurements", self._take_measured, measured),
             ("an assignment", self._take_assignment, status.get("assignment") or {}),
         ):
             try:
@@ -136,20 +110,6 @@ class JobWatch:
         addresses = RewardPodCounts.model_validate(written).addresses
         with self._lock:
             self._rewards = tuple(addresses)
-
-    def _take_turns(self, written: Any) -> None:
-        turns = SharingStatus.model_validate(written) if written is not None else None
-        with self._lock:
-            if turns is None or turns == self._turns:
-                return
-            self._turns = turns
-        self._events.put(TurnChanged())
-
-    def _take_measured(self, written: Any) -> None:
-        measured = RuntimeSharing.model_validate(written) if written is not None else None
-        with self._lock:
-            if not self._is_known.is_set():
-                self._measured = measured
 
     def _take_assignment(self, written: Any) -> None:
         assignment = Assignment.model_validate(written)

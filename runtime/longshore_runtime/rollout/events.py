@@ -138,11 +138,6 @@ class GradientsDone:
 
 
 @dataclass(frozen=True)
-class TurnChanged:
-    """The operator has granted or recalled a turn on GPUs that the job shares; the newest grants are asked for."""
-
-
-@dataclass(frozen=True)
 class StopRequested:
     """The pod was asked to stop."""
 
@@ -165,7 +160,6 @@ Event = (
     | RewardEvent
     | ElasticEvent
     | ReplicaLost
-    | TurnChanged
     | StopRequested
 )
 Events = queue.SimpleQueue[Event]

@@ -97,22 +97,6 @@ class RoundObserver(Protocol):
         """Handle an event that is not about sampling or scoring."""
 
 
-class Pause(Protocol):
-    """Lets the engines sleep while a round has nothing to sample."""
-
-    def idle(self) -> None:
-        """Let the engines sleep.
-
-        Called when every request has ended, and again after every event until the round is over or continues.
-        """
-
-    def resume(self) -> None:
-        """Wake the engines.
-
-        Called before requests are added, and before every event while any has not ended.
-        """
-
-
 class RoundRunner:
     """One round: performs commands of the protocol, and passes events to it."""
 
@@ -128,7 +112,6 @@ class RoundRunner:
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         milestones: Milestones | None = None,
         pace: RolloutPace | None = None,
-        pause: Pause | None = None,
     ) -> None:
         """Run the round until it is over.
 
@@ -136,11 +119,9 @@ class RoundRunner:
             kept: tokens that responses continue from.
             milestones: when the observer's `milestone` is called.
             pace: learns from what the engines do.
-            pause: lets the engines sleep; None: they stay awake.
         """
         self._policy = policy
         self._pace = pace
-        self._pause = pause
         self._engines = engines
         self._scorer = scorer
         self._events = events
@@ -158,8 +139,6 @@ class RoundRunner:
         self._scored: dict[Draw, ScoredGroup] = {}
         self._stats: dict[int, EngineStats] = {}
         """Statistics that came with the last responses of each engine."""
-        self._idle_stats: Mapping[int, EngineStats] = {}
-        """Statistics at the end of all requests, where engines may sleep since then and do not answer."""
         self._messages: list[TimedMessage] = []
         """Messages between protocol and driver, from which the record of the round is built."""
         self._on_emptied: Callable[[], None] | None = None
@@ -181,8 +160,6 @@ class RoundRunner:
             started_s,
         )
         while not self._protocol.is_over:
-            if self._pause is not None:
-                self._pause_or_resume(self._pause)
             self._handle(self._events.get())
         totals = self._protocol.result
         return round_result(
@@ -192,7 +169,7 @@ class RoundRunner:
             self._kept,
             self._scored,
             self._scorer.stats,
-            EngineUse(before, self._idle_stats or self._engines.stats(), self._stats),
+            EngineUse(before, self._engines.stats(), self._stats),
             self._messages,
         )
 
@@ -210,14 +187,6 @@ class RoundRunner:
         """Retire these engines for the rest of the round; their requests continue on others, by recomputation."""
         self._on_emptied = on_emptied
         self._receive(messages.EnginesRetired(tuple(engines)))
-
-    def _pause_or_resume(self, pause: Pause) -> None:
-        if not self._protocol.is_idle:
-            self._idle_stats = {}
-            pause.resume()  # Requests may wait for engines that only this brings back.
-            return
-        self._idle_stats = self._idle_stats or self._engines.stats()
-        pause.idle()
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -280,8 +249,6 @@ class RoundRunner:
         for command in commands:
             match command:
                 case messages.AddRequests(engine, responses):
-                    if self._pause is not None:
-                        self._pause.resume()
                     self._responses.update((str(response), response) for response in responses)
                     requests = [self._request_of(one, self._completions.get(one)) for one in responses]
                     self._engines.add(engine, requests)

@@ -21,7 +21,6 @@ from longshore.api.runtime_status import (
     RuntimeStatus,
     WarmStart,
 )
-from longshore.api.sharing import RuntimeSharing
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE
@@ -76,16 +75,10 @@ class Recorder:
         """Time at which the current activity began, in seconds."""
         self._reported_fraction = 0.0
         self._reward_pressure: RewardPressure | None = None
-        self._turn_metrics: dict[str, float] = {}
 
     def activity(self, activity: RuntimeActivity) -> None:
         """Report what the coordinator does now."""
         self._update(activity=activity, progress=None)
-
-    @property
-    def current_activity(self) -> RuntimeActivity | None:
-        """Current activity of the coordinator."""
-        return self._status.activity
 
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
         """Report the progress of the activity; a `total` of 0 means that it is not known.
@@ -151,14 +144,6 @@ class Recorder:
     def status(self) -> RuntimeStatus:
         """Status that was reported last."""
         return self._status
-
-    def sharing(self, report: RuntimeSharing) -> None:
-        """Report turns on shared GPUs."""
-        self._update(sharing=report)
-
-    def turn_metrics(self, values: Mapping[str, float]) -> None:
-        """Take metrics of turns on shared GPUs, for the step that is reported next."""
-        self._turn_metrics = dict(values)
 
     def notice(self, reason: str, message: str) -> None:
         """Report a problem that did not end the attempt; called from any thread."""
@@ -227,7 +212,7 @@ class Recorder:
         values = step_metrics(
             result, trained, times, queue_length, self._num_gpus, state.reward_range, done.shorter_again
         )
-        values |= repurposing_metrics(done.repurposed) | self._turn_metrics
+        values |= repurposing_metrics(done.repurposed)
         self._metrics.write(state.step, values)
         self._ledger.append(ledger_row(state.step, result, trained))
         length = lengths(trained.samples)

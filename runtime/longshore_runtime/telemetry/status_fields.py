@@ -25,7 +25,7 @@ _FIGURES: Final = frozenset(
 )  # fmt: skip
 """Fields that change with every step and by which the operator decides nothing, but for the load of a round."""
 
-_OF_THE_ATTEMPT: Final = ("notices", "sharing", "activity_s")
+_OF_THE_ATTEMPT: Final = ("notices", "activity_s")
 
 
 def is_urgent(before: RuntimeStatus | None, after: RuntimeStatus) -> bool:

@@ -3,8 +3,8 @@
 A pod may outlive its job (`kubectl delete --cascade=orphan`), and another job may have the name by then. So a report is
 a JSON patch that tests the uid: an API server ignores the uid in every other kind of patch of a status.
 
-The newest report also arrives: a job that waits for its turn on the GPUs has asked for it in its last report, and
-makes no other one. So where the API server is away, that report is sent again.
+The newest report also arrives: a coordinator that waits may make no other one. So where the API server is away, that
+report is sent again.
 
 Every report is a write to the cluster's database and wakes everyone who watches the job, and a step that takes a second
 makes ten of them. So what only people look at is reported once per second, and less often the longer the same activity

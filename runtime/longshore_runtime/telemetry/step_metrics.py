@@ -29,8 +29,6 @@ class StepTimes:
     """Waiting for rewards after the rollout; scoring during the rollout costs nothing."""
     train_s: float
     publish_s: float
-    wait_s: float = 0.0
-    """Waiting for GPUs that other jobs had; a part of `step_s` only."""
 
     @classmethod
     def of(cls, marks: StepMarks, rollout_s: float) -> "StepTimes":
@@ -38,11 +36,10 @@ class StepTimes:
         return cls(
             step_s=marks.published_s - marks.begun_s,
             regroup_s=marks.regrouped_s - marks.begun_s,
-            gen_s=rollout_s - marks.rollout_wait_s,
+            gen_s=rollout_s,
             reward_s=marks.scored_s - marks.started_s - rollout_s,
-            train_s=marks.trained_s - marks.scored_s - marks.training_wait_s,
+            train_s=marks.trained_s - marks.scored_s,
             publish_s=marks.published_s - marks.trained_s,
-            wait_s=marks.rollout_wait_s + marks.training_wait_s,
         )
 
 
@@ -126,7 +123,7 @@ def step_metrics(
         **_selection(selection_bias(result.started, reward_range)),
         **_optional("selection/shorter_again", shorter_again),
         "trainer/compute_s": trained.compute_s,
-        "trainer/waiting_ratio": max(0.0, 1.0 - trained.compute_s / (times.step_s - times.publish_s - times.wait_s)),
+        "trainer/waiting_ratio": max(0.0, 1.0 - trained.compute_s / (times.step_s - times.publish_s)),
         "trainer/first_dispatch_s": trained.first_dispatch_s,
         **_optional("trainer/first_gradient_s", trained.first_gradient_s),
         **_optional("trainer/gradient_difference", trained.gradient_difference),

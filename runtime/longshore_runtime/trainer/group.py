@@ -96,7 +96,6 @@ class TrainerGroup:
         self._clock = SystemClock()
         self._checks = checks
         self._world = TrainerWorld(places, spec, model, output, checks.pods)
-        self._has_gpus = any(place.gpus for place in places)
         self._in_order = threading.Lock()
         """Held while calls go to several ranks, which compute together and so need them in one order: engines that join
         ask for weights from threads of their own."""
@@ -320,11 +319,6 @@ class TrainerGroup:
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
         """See `ParallelSizes.is_cut_alike`."""
         return self._spec.sizes.is_cut_alike(ranks)
-
-    @property
-    def saves_on_gpus(self) -> bool:
-        """Whether `save` needs GPUs, also of sleeping trainers."""
-        return self._spec.saves_together and self._has_gpus
 
     def save(self, directory: str, *, timeout_s: float | None = None) -> None:
         """Write the trainer's part of a checkpoint to a directory in the storage."""

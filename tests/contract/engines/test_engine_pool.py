@@ -15,7 +15,6 @@ import psutil
 import pytest
 import ray
 
-from longshore.api.names import Component
 from longshore.api.pods import Workers
 from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.api.runtime_status import JobSize
@@ -23,7 +22,6 @@ from longshore.api.status import Assignment
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
-from longshore_runtime.cluster.joined import wait_for_pods
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.engine_protocol import LiveResponse
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
@@ -114,29 +112,6 @@ def test_an_engine_that_starts_again_is_one_of_its_pod(start: Start) -> None:
 
 def test_what_runs_in_a_pod_has_the_priority_of_any_other_program(pods: Pods) -> None:
     assert ray.get(ray.remote(num_cpus=0)(lambda: os.nice(0)).remote()) == os.nice(0)
-
-
-def test_the_wait_for_pods_ends_when_all_have_joined_or_the_job_is_to_go_on_without_them(pods: Pods) -> None:
-    """A job that shares GPUs waits like this before it asks for its turn."""
-    num_checks = 0
-
-    def one_joins() -> None:
-        nonlocal num_checks
-        num_checks += 1
-        if num_checks == 2:
-            pods.join(2)
-
-    def goes_on() -> None:
-        raise SizeChanged(2)
-
-    try:
-        wait_for_pods(Component.WORKER, 2, goes_on)
-        wait_for_pods(Component.WORKER, 3, one_joins)
-        assert num_checks >= 2
-        with pytest.raises(SizeChanged):
-            wait_for_pods(Component.WORKER, 4, goes_on)
-    finally:
-        pods.leave(2)
 
 
 def test_it_says_how_many_engines_have_started_and_what_the_others_wait_for(pods: Pods) -> None:

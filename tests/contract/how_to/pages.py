@@ -106,11 +106,6 @@ class Page:
         assert f"`{name}`" in self._text, f"{self._name} does not say how to make {name}"
         (self._shell.folder / name).write_text(yaml.safe_dump(self.yaml(*fields)))
 
-    def table(self, header: str) -> list[str]:
-        """Words in code style in the first column of the table that has this header."""
-        rows = self._text.partition(f"| {header} |")[2].split("\n\n")[0].splitlines()[2:]
-        return [word for row in rows for word in re.findall(r"`(\w+)`", row.split("|")[1])]
-
     def ends_here(self) -> None:
         """Check that no command of the page is left."""
         assert self._left == [], f"{self._name} has more commands"

@@ -1,6 +1,5 @@
 """Pages for those who run many jobs: every command works as it is written, and shows what the page shows."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +20,7 @@ NOT_RUN: Final = {
     "tests/contract/operator/test_operation.py runs the program of that pod",
 }
 """Commands that no test can run here, and why."""
-FLEET_PAGES: Final = ("queues-and-quotas", "take-turns-on-gpus", "monitor-a-fleet", "upgrade-and-uninstall")
+FLEET_PAGES: Final = ("queues-and-quotas", "monitor-a-fleet", "upgrade-and-uninstall")
 
 
 def spec_of(*fragments: Json, replicas: int = 1, gpus_per_pod: int = 8, **fields: Any) -> Json:
@@ -131,20 +130,6 @@ def test_queues_and_quotas(shell: Shell, teams: tuple[Jobs, Jobs]) -> None:
     apps = client.AppsV1Api(a.cluster.client)
     [container] = apps.read_namespaced_deployment(SERVICE_ACCOUNT, RELEASE_NAMESPACE).spec.template.spec.containers
     assert {"--pod-groups=Volcano", "--admission=/etc/longshore/admission.json"} <= set(container.command)
-    page.ends_here()
-
-
-def test_take_turns_on_gpus(shell: Shell, teams: tuple[Jobs, Jobs]) -> None:
-    install(shell)
-    page, (a, _) = Page("take-turns-on-gpus.md", shell, NOT_RUN), teams
-    a.create("first", **spec_of(page.yaml("sharing", "workers")))
-    eventually(
-        "its coordinator runs", lambda: a.pods()["first-coordinator"].status.phase == "Running" if a.pods() else ""
-    )
-    figures = {"stepSeconds": 40.0, "turnSeconds": 25.0, "waitSeconds": 6.0, "switchSeconds": 1.5}
-    a.report({"attempt": 1, "sharing": {"asked": 5, "returned": 4, "numSteps": 4, **figures}}, "first")
-    seen = json.loads(page.run("kubectl get rljob NAME", "team-a", NAME="first").printed)
-    assert sorted(seen) == sorted(page.table("field")), "the page explains every field"
     page.ends_here()
 
 

@@ -19,7 +19,6 @@ from longshore.api.names import Component, default_output
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import TrainerBackend
-from longshore.policy.sharing_group import Grant
 from longshore.policy.training_alarms import AlarmState
 from longshore_runtime.checkpoint import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
@@ -55,9 +54,6 @@ class NoAssignments:
 
     def reward_address(self, index: int) -> str | None:
         return "10.0.0.7" if index == 1 else None
-
-    def grant(self, attempt: int) -> Grant:
-        return Grant()
 
     def close(self) -> None:
         """Nothing to close."""

@@ -26,11 +26,6 @@ VALID: Json = {
 RELAXED = {"rollout.onPolicy": "Relaxed"}
 WITHOUT_SIBLINGS: Json = {"algorithm.name": "ReinforcePlusPlus", "algorithm.responsesPerPrompt": 1}
 CORRECTED: Json = {"algorithm.rolloutCorrection": {}}
-SHARING: Json = {
-    "sharing.group": "night",
-    "workers.gpuResourceName": "nvidia.com/gpu.shared",
-    "workers.resources": {"memory": "64Gi"},
-}
 WHITENED = {"algorithm.name": "ReinforcePlusPlus"}
 
 
@@ -118,19 +113,6 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 BROKEN: list[tuple[Json, str]] = [
     ({"scheduling.queue": "research"}, "scheduling.queue"),
-    (SHARING | disaggregated(gpus=1), "placement"),
-    (SHARING | strategy("GroupPipeline"), "rollout.handover"),
-    (SHARING | strategy("Auto"), "rollout.handover"),
-    (SHARING | strategy("TailBatching", handover="Streamed"), "rollout.handover"),
-    (SHARING | {"workers.replicas": 2, "workers.minReplicas": 1}, "workers.minReplicas"),
-    (SHARING | {"rollout.engine.sleepLevel": 0}, "rollout.engine.sleepLevel"),
-    (SHARING | {"workers.gpuResourceName": "nvidia.com/gpu"}, "workers.gpuResourceName"),
-    (SHARING | judge("Colocated", modelPath="judge"), "reward.functions"),
-    (SHARING | {"workers.resources": {"cpu": 8}}, "workers.resources"),
-    (SHARING | {"workers.resources": None}, "workers.resources"),
-    (SHARING | {"workers.resources": {"memory": "0"}}, "workers.resources"),
-    (SHARING | {"workers.resources": {"memory": "0.00Gi"}}, "workers.resources"),
-    (SHARING | {"workers.resources": {"memory": 0}}, "workers.resources"),
     ({"scheduling.queue": "research", "scheduling.podGroup": "Kubernetes"}, "scheduling.queue"),
     ({"scheduling.schedulerName": "batch"}, "scheduling.schedulerName"),
     ({"tracking": {"wandb": {}}}, "tracking.wandb.tokenSecret"),

@@ -49,11 +49,11 @@ def test_every_child_of_a_good_name_is_a_host_name(name: str) -> None:
     assert all(re2.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", child) for child in children)
 
 
-_PARTS = ["a", "0", "worker", "coordinator", "pods", "config", "modules", "0123abcd", "sharing", "longshore", "storage"]
+_PARTS = ["a", "0", "worker", "coordinator", "pods", "config", "modules", "0123abcd", "longshore", "storage"]
 
 
 def test_no_two_objects_of_a_kind_have_one_name() -> None:
-    """Whatever jobs and sharing groups are called, such as one job like the worker pod of another."""
+    """Whatever jobs are called, such as one like the worker pod of another."""
     good = re2.compile(names.JOB_NAME_PATTERN)
     every = ["-".join(parts) for length in (1, 2, 3) for parts in itertools.product(_PARTS, repeat=length)]
     jobs = [name for name in every if good.fullmatch(name)]
@@ -64,7 +64,6 @@ def test_no_two_objects_of_a_kind_have_one_name() -> None:
         "ConfigMap": [
             *map(names.config_map, jobs),
             *(names.modules_config_map(job, "0123abcd") for job in jobs),
-            *map(names.sharing_group, every),
         ],
     }
     for kind, found in kinds.items():

@@ -23,7 +23,6 @@ from tests.properties import examples
 from tests.unit.api.specs import (
     BROKEN,
     RELAXED,
-    SHARING,
     WHITENED,
     Json,
     disaggregated,
@@ -282,13 +281,6 @@ def test_an_address_that_can_be_asked_is_taken(url: str) -> None:
         {"workers.replicas": 2, "workers.minReplicas": 1},
         {"scheduling.podGroup": "Volcano", "scheduling.queue": "research", "scheduling.schedulerName": "batch"},
         {"scheduling.topology": {"key": "rack"}, "scheduling.packNodes": True},
-        SHARING,
-        SHARING | {"sharing.maxSlowdown": 1, "workers.gpuResourceName": "longshore.dev/pretend-gpu"},
-        SHARING | {"workers.gpusPerPod": 0, "workers.gpuResourceName": "nvidia.com/gpu"},
-        SHARING | {"workers.resources": {"memory": "0.5Ti"}},
-        SHARING | {"workers.resources": {"memory": 10}},
-        SHARING | strategy("GroupPipeline", handover="AfterRound"),
-        SHARING | strategy("Auto", handover="AfterRound"),
         megatron(gpus=8, tensorParallelSize=2, pipelineParallelSize=2, contextParallelSize=2, dataParallelSize=1),
         megatron(gpus=4, tensorParallelSize=2, dataParallelSize=2),
         megatron(gpus=0, tensorParallelSize=2, contextParallelSize=2),
@@ -305,13 +297,6 @@ def test_what_keeps_every_promise_is_taken(changes: Json) -> None:
 def test_a_running_job_is_suspended_before_its_strategy_or_batch_changes(changes: Json) -> None:
     assert "may change only while the job is suspended" in from_api_server(changes, old={})[0][1]
     assert from_api_server(changes | {"suspend": True}, old={"suspend": True}) == []
-
-
-def test_a_running_job_is_suspended_before_it_shares_or_leaves_its_group() -> None:
-    for before, after in (({}, SHARING), (SHARING, {}), (SHARING, SHARING | {"sharing.group": "day"})):
-        fields = [field for field, _ in from_api_server(after, old=before)]
-        assert "sharing" in fields
-        assert from_api_server(after | {"suspend": True}, old=before | {"suspend": True}) == []
 
 
 def test_a_running_job_is_suspended_before_the_pods_of_its_trainer_change() -> None:

@@ -44,7 +44,7 @@ REPORT = at_step(
     short={"rounds": 3, "rolloutSeconds": 6.0, "samples": 768},
     long={"rounds": 1, "rolloutSeconds": 5.0, "samples": 256},
     warmStart={"seconds": 61.0, "cached": True}, finalModel="rljobs/demo/final",
-    activitySeconds={"Rollout": 20.0, "Train": 4.0, "WaitForTurn": 2.0, "ProfileSizes": 1.0},
+    activitySeconds={"Rollout": 20.0, "Train": 4.0, "Publish": 2.0, "ProfileSizes": 1.0},
 )  # fmt: skip
 
 
@@ -311,7 +311,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "bubble, last rollout": "12.3 %",
         "draws": "128 trained, 9 of them without spread, 2 replaced, 7 left in the queue",
         "warm start": "taken from the cache (it had taken 1m01s)",
-        "time": "5m12s in all: rollout 20.0s, training 4.0s, waiting for its turn on the GPUs 2.0s, "
+        "time": "5m12s in all: rollout 20.0s, training 4.0s, weights to the engines 2.0s, "
         "measuring other tensor-parallel sizes 1.0s",
         "final model": "rljobs/demo/final",
     }

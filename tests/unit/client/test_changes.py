@@ -15,7 +15,7 @@ from longshore_client.changes import changed_fields, refused_change
             {"algorithm": {"steps": 3, "clipLow": 0.3}, "workers": {"replicas": 4}},
             ["algorithm.clipLow", "workers.replicas"],
         ),
-        ({"sharing": {"group": "night"}}, ["sharing"]),
+        ({"tracking": {"openTelemetry": {}}}, ["tracking"]),
         ({"reward": {"functions": [{"name": "other"}]}}, ["reward.functions"]),
         ({"algorithm": {"steps": 3}, "suspend": True}, []),
     ],

@@ -7,16 +7,8 @@ import pytest
 from longshore.api.names import Component
 from longshore_operator.identity import Identity
 from longshore_operator.observed import pod_view
-from longshore_operator.sharing.placement import sharing_worker
-from tests.unit.operator.model import make_job
 
 JOB = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "name": "demo", "uid": "job-uid", "controller": True}
-SHARES = {
-    "replicas": 2,
-    "gpusPerPod": 1,
-    "gpuResourceName": "nvidia.com/gpu.shared",
-    "resources": {"memory": "16Gi"},
-}
 
 
 def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
@@ -57,14 +49,6 @@ def test_labels_that_were_edited_are_shown_with_what_they_must_be() -> None:
     found["metadata"]["labels"] |= {"app.kubernetes.io/managed-by": "platform", "team": "rl"}
     wrong = dict(pod_view(found).wrong_labels)
     assert wrong == {"longshore.dev/job": "demo", "app.kubernetes.io/managed-by": "longshore"}
-
-
-def test_the_sharing_group_of_a_worker_is_known_without_its_label() -> None:
-    found = sharing_worker(pod(), make_job(workers=SHARES, sharing={"group": "lab"}))
-    token = found["metadata"]["labels"].pop("longshore.dev/sharing", "")
-    assert token
-    assert pod_view(found).sharing == token
-    assert dict(pod_view(found).wrong_labels) == {"longshore.dev/sharing": token}
 
 
 @pytest.mark.parametrize("name", ["demo-worker--1", "demo-worker-65536", "demo-worker-01", "demo-helper-1", "demo"])

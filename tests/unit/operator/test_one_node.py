@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore.api.names import Component
 from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, trainer_pod, worker_pod
-from longshore_operator.sharing.placement import placed_by_shares
 from tests.unit.operator.model import CONFIG, Cluster, make_job
 from tests.unit.operator.test_disaggregated import apart
 from tests.unit.operator.test_judge_pools import judged
@@ -93,14 +91,6 @@ def test_a_topology_stands_beside_it() -> None:
     assert (rack["topologyKey"], node) == ("example.com/rack", WITH_THE_COORDINATOR)
     [packed] = worker["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert packed["weight"] == 50
-
-
-def test_a_member_of_a_sharing_group_still_prefers_the_nodes_of_its_group() -> None:
-    shares = {"gpuResourceName": "nvidia.com/gpu.shared", "resources": {"memory": "8Gi"}}
-    job = make_job(**ONCE, sharing={"group": "night"}, workers=shares)
-    worker = placed_by_shares(worker_pod(job, CONFIG, 1, 0, "10.0.0.9", 1), Component.WORKER, job)
-    assert required(worker) == [WITH_THE_COORDINATOR]
-    assert len(worker["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]) == 1
 
 
 def test_a_template_adds_affinity_of_nodes_and_removes_that_of_pods() -> None:

@@ -18,7 +18,7 @@ from longshore.record.model import LaneState
 from tests.page_job import HOSTILE, cluster, spec, status
 
 RUNTIME = Path(__file__).parents[3] / "runtime" / "longshore_runtime"
-WRITERS = (*(RUNTIME / "telemetry").glob("*.py"), RUNTIME / "elastic" / "shared_gpus.py")
+WRITERS = tuple((RUNTIME / "telemetry").glob("*.py"))
 """Modules that name metrics of a step."""
 OWN_SCRIPTS = ("dom.js", "charts.js", "timeline.js", "samples.js", "source.js", "job.js", "fleet.js")
 

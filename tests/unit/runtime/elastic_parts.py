@@ -8,7 +8,6 @@ from typing import Any
 from longshore.api.round_status import RepurposingBenefit, RolloutLoad
 from longshore.api.status import Assignment
 from longshore.policy.progress import RoundProgress
-from longshore.policy.sharing_group import Grant
 
 
 @dataclass
@@ -42,10 +41,6 @@ class Known:
     def reward_address(self, index: int) -> str | None:
         """No reward pod is here."""
         return None
-
-    def grant(self, attempt: int) -> Grant:
-        """It shares nothing."""
-        return Grant()
 
     def close(self) -> None:
         """Nothing to close."""

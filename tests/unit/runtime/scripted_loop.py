@@ -29,7 +29,6 @@ from longshore_runtime.checkpoint_origin import Origin
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.auto_factors import AutoFactors
-from longshore_runtime.elastic.shared_gpus import Gpus, OwnGpus
 from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import Interrupted, LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.loop_options import LoopOptions
@@ -67,7 +66,6 @@ class Trainers:
     """A world of one replica that is lost at the calls that the test names, counted over all worlds."""
 
     num_replicas = 1
-    saves_on_gpus = False
 
     def __init__(self, storage: Path, losses: Iterable[int] = ()) -> None:
         self._storage = storage
@@ -293,7 +291,6 @@ def run(
     assignments: Known | None = None,
     kinds: "tuple[type[Trainers], type[Engines]]" = (Trainers, Engines),
     auto: Callable[[RoundPolicy], AutoFactors | None] = lambda policy: None,
-    gpus: "Callable[[Engines, Trainers], Gpus]" = lambda engines, trainers: OwnGpus(),
     scorer: "Callable[[Engines], Scorer] | None" = None,
     clock: TickingClock | None = None,
     stop: Stop | None = None,
@@ -329,7 +326,6 @@ def run(
             events=engines,  # type: ignore[arg-type]
             clock=clock or TickingClock(),
             records=records or NoRecords(),
-            gpus=gpus(engines, trainers),
             auto=auto(policy),
             stop=stop or Stop(),
             origins=origins,

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from longshore.api.sharing import RuntimeSharing
 from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 from tests.contract.kube_client.script import Answer, Script, access_to, event, failure, page, stream
@@ -69,21 +68,6 @@ async def test_whatever_breaks_a_watch_the_next_assignment_is_heard(broken: Answ
 
 async def test_an_assignment_that_cannot_be_read_is_passed_over() -> None:
     assert await epochs(Script(page([job(-1)], 5), stream(*changed(2), stays_open=True)), 1) == [2]
-
-
-async def test_what_an_earlier_attempt_measured_is_known_and_reports_that_follow_do_not_change_it() -> None:
-    first, second = job(1), job(2)
-    first["status"]["runtime"] = {"sharing": {"asked": 9, "returned": 9, "numSteps": 7, "stepSeconds": 2.5}}
-    second["status"]["runtime"] = {"sharing": {"asked": 1}}
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    script = Script(page([first], 5), stream(event("MODIFIED", second), stays_open=True))
-    async with access_to(script) as access:
-        watched = JobWatch(access, "team", "demo", "job-uid", events)
-        for _ in range(2):
-            await asyncio.to_thread(events.get, timeout=LIMIT_S)
-        found = await asyncio.to_thread(watched.measured, LIMIT_S)
-        await asyncio.to_thread(watched.close)
-    assert found == RuntimeSharing(asked=9, returned=9, num_steps=7, step_s=2.5)
 
 
 async def test_where_reward_pods_are_is_known_from_the_first_list_on() -> None:

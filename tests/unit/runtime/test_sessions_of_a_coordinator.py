@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from longshore.api.runtime_status import JobSize, RuntimeStatus
-from longshore.api.sharing import RuntimeSharing, Sharing
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
 from longshore_runtime import coordinator
@@ -49,17 +48,12 @@ class Story:
     limits_s: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     """Worker pods of each session."""
-    reported: RuntimeSharing | None = None
-    """By an earlier attempt."""
-    shares: list[RuntimeSharing | None] = field(default_factory=list)
-    """First report of each session."""
     stop: Stop = field(init=False)
     """What a session asks whether the pod is to stop."""
 
     def session(self, *parts: Any) -> "Story":
         self.events.append(next(part for part in parts if isinstance(part, queue.SimpleQueue)))
         self.sizes += [part.workers.replicas for part in parts if isinstance(part, RLJobSpec)]
-        self.shares += [part.sharing for part in parts if isinstance(part, RuntimeStatus)]
         (self.stop,) = (part for part in parts if isinstance(part, Stop))
         return self
 
@@ -74,9 +68,6 @@ class Story:
     def newest(self) -> Assignment:
         """What it said last in this session."""
         return self.said_later or self.answers[min(len(self.limits_s), len(self.answers)) - 1]
-
-    def measured(self, limit_s: float) -> RuntimeSharing | None:
-        return self.reported
 
     def __enter__(self) -> "Story":
         return self
@@ -98,13 +89,13 @@ class Story:
         self.ends.pop(0)()
         return False
 
-    def tell(self, monkeypatch: pytest.MonkeyPatch, spec: RLJobSpec = SPEC, attempt: int = 1) -> None:
+    def tell(self, monkeypatch: pytest.MonkeyPatch, attempt: int = 1) -> None:
         monkeypatch.setattr(coordinator, "Session", self.session)
         monkeypatch.setattr(coordinator, "JobWatch", self.watch)
         nothing: Any = None
         settings: Any = type("Settings", (), {"namespace": "team", "job": "demo", "attempt": attempt})
         coordinator._until_done(
-            settings, spec, nothing, nothing, nothing, RuntimeStatus(), coordinator._StopSignal(Stop())
+            settings, SPEC, nothing, nothing, nothing, RuntimeStatus(), coordinator._StopSignal(Stop())
         )
 
 
@@ -201,15 +192,6 @@ def test_a_job_of_which_the_api_server_never_said_anything_ends_with_a_sentence(
     with pytest.raises(JobUnknown, match=r"said nothing about this job for 600 s.*jobNetworkPolicies\.apiServerPorts"):
         story.tell(monkeypatch)
     assert story.sizes == []
-
-
-def test_an_attempt_goes_on_from_what_an_earlier_one_measured_of_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = {"num_steps": 7, "step_s": 2.5, "turn_s": 1.5, "switch_s": 0.5}
-    story = Story([lost], reported=RuntimeSharing(asked=9, returned=8, **figures))
-    turns = RuntimeSharing(asked=1, **figures)
-    story.status = RuntimeStatus(sharing=turns)
-    story.tell(monkeypatch, SPEC.model_copy(update={"sharing": Sharing(group="night")}))
-    assert story.shares == [RuntimeSharing(**figures), turns]
 
 
 @pytest.mark.parametrize(

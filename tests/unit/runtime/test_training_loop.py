@@ -225,6 +225,24 @@ def test_a_job_that_is_asked_to_stop_while_it_trains_saves_that_step_and_publish
     assert run(root=tmp_path).model == plain_run().model
 
 
+def test_a_gpu_error_in_the_last_checkpoint_does_not_hide_why_the_job_stops() -> None:
+    class WithoutMemory(Trainers):
+        def save(self, directory: str, *, timeout_s: float | None = None) -> None:
+            if timeout_s is not None:
+                raise RuntimeError("CUDA out of memory")
+            super().save(directory, timeout_s=timeout_s)
+
+    class Stopped(Engines):
+        def add(self, engine: int, requests: Sequence[Request]) -> None:
+            super().add(engine, requests)
+            if self.versions[-1] == 2:
+                raise Interrupted("the pod stops")
+
+    outcome = run(kinds=(WithoutMemory, Stopped), every=100)
+    assert (outcome.error, len(outcome.ledger)) == ("the pod stops", 2)
+    assert outcome.reports[-1].checkpoint_step == 0
+
+
 def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

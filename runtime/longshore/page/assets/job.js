@@ -209,8 +209,7 @@ class Page {
     charts.cut.show(steps, metrics(["cut at the limit", "response_length/clip_ratio"], ["aborted", "response/aborted_ratio"],
       ["tokens dropped", "response/dropped_token_ratio"]));
     charts.time.show(steps, metrics(["step", "timing_s/step"], ["rollout", "timing_s/gen"], ["rewards", "timing_s/reward"],
-      ["training", "timing_s/update_actor"], ["weights", "timing_s/update_weights"], ["regroup", "timing_s/regroup"],
-      ["other jobs", "sharing/wait_s"]));
+      ["training", "timing_s/update_actor"], ["weights", "timing_s/update_weights"], ["regroup", "timing_s/regroup"]));
     charts.bubble.show(steps, metrics(["rollout", "perf/bubble_share"], ["trainers wait", "trainer/waiting_ratio"]));
     charts.throughput.show(steps, metrics(["tokens", "perf/throughput"]));
     charts.queue.show(steps, metrics(["prompts", "round/queue_length"]));
@@ -309,8 +308,7 @@ class Page {
 
 const ACTIVITIES = {
   Download: "download from the Hub", PrepareModel: "model and warm start", StartEngines: "start of the engines",
-  WaitForRewardPods: "waiting for reward pods", WaitForTurn: "waiting for its turn on the GPUs",
-  Restore: "restore of the checkpoint",
+  WaitForRewardPods: "waiting for reward pods", Restore: "restore of the checkpoint",
   ProfileEngines: "measuring the engines", ProfileTrainers: "measuring the trainers", ProfileJudges: "measuring the judges",
   ProfileSizes: "measuring other tensor-parallel sizes", Train: "training", Publish: "weights to the engines",
   Evaluate: "evaluation", Checkpoint: "checkpoint", Done: "end of the pods", Failing: "end of the pods",

@@ -19,10 +19,7 @@ from longshore_operator.pod_requests import requests
 from longshore_operator.pod_sets import pod_set
 from longshore_operator.pods import worker_pod
 from longshore_operator.reconcile import reconcile, reject
-from longshore_operator.sharing.concern import KUEUE_REFUSAL
-from longshore_operator.sharing.view import SharingView
 from tests.unit.operator.model import Cluster, make_job
-from tests.unit.operator.sharing.test_concern import SPEC as SHARING
 from tests.unit.operator.test_judge_pools import judged
 
 CONFIG = OperatorConfig(runtime_image="runtime:1", kueue=True)
@@ -596,28 +593,7 @@ class TestPodGroup:
         assert not [action for action in plan.actions if isinstance(action, DeleteObject)]
 
 
-class TestSharing:
-    """Kueue starts and stops jobs, and so does a sharing group."""
-
-    REFUSED = {"sharing": SharingView("night", refusal=KUEUE_REFUSAL)}
-
-    def test_a_job_that_shares_gets_no_workload_and_is_in_no_queue(self) -> None:
-        cluster = Cluster(spec=SHARING)
-        view = replace(VIEW, mistake=KUEUE_REFUSAL)
-        plan = cluster.plan(kueue=view, **self.REFUSED)
-        assert not [action for action in plan.actions if isinstance(action, CreateObject)]
-        cluster.apply(plan)
-        assert cluster.condition("Admitted") == ("False", AdmittedReason.SHARING_REFUSED, KUEUE_REFUSAL)
-        assert queue_of(cluster.job) is None
-
-    def test_it_gives_up_the_workload_that_it_has_and_stays_in_the_queue_until_then(self) -> None:
-        cluster = Cluster(spec=SHARING)
-        view = replace(stored(VIEW, QuotaReserved="True/Reserved/"), mistake=KUEUE_REFUSAL)
-        plan = cluster.plan(kueue=view, **self.REFUSED)
-        assert [action.name for action in plan.actions if isinstance(action, DeleteObject)] == ["demo-rljob"]
-        cluster.apply(plan)
-        assert queue_of(cluster.job) == "team"
-
+class TestLeavingTheQueue:
     def test_a_job_leaves_a_queue_that_never_had_it_by_its_label(self) -> None:
         """Where Kueue is not installed, the advice is to remove the label."""
         cluster = Cluster()

@@ -93,7 +93,7 @@ class Story:
         monkeypatch.setattr(coordinator, "Session", self.session)
         monkeypatch.setattr(coordinator, "JobWatch", self.watch)
         nothing: Any = None
-        settings: Any = type("Settings", (), {"namespace": "team", "job": "demo", "attempt": attempt})
+        settings: Any = type("Settings", (), {"namespace": "team", "job": "demo", "job_uid": "u", "attempt": attempt})
         coordinator._until_done(
             settings, SPEC, nothing, nothing, nothing, RuntimeStatus(), coordinator._StopSignal(Stop())
         )

@@ -59,6 +59,8 @@ CUT_OFF = """[...document.querySelectorAll('td, a')]
   .filter((one) => one.getBoundingClientRect().right > innerWidth).map((one) => one.textContent)"""
 """Cells and links that a phone does not show without scrolling."""
 GRAPHICS = """[...document.querySelectorAll('figure canvas[role=img]')].map((one) => one.getAttribute('aria-label'))"""
+REPORT = b'<!doctype html><link rel="icon" href="data:,"><title>The report</title>'
+"""Without an icon, a browser may ask the server for one."""
 CONTRAST = """(() => {
   const rgb = (text) => text.match(/[\\d.]+/g).slice(0, 3).map((one) => Number(one) / 255);
   const light = (colour) => rgb(colour).map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
@@ -332,7 +334,7 @@ async def test_the_page_of_all_jobs_shows_who_waits_for_what(page: Browser) -> N
     )
     moments = extended(extended((), 1.79e9, jobs), 1.79e9 + 60, jobs)
     fleet = FleetView(written_s=1.79e9 + 60, namespace="team", jobs=jobs, history=moments)
-    ended = source(Tunnel(None), is_finished=True, reports=[b"<!doctype html><title>The report</title>"])
+    ended = source(Tunnel(None), is_finished=True, reports=[REPORT])
     async with TestServer(LocalPage(Fleet(lambda: fleet, lambda namespace, name: ended)).application()) as server:
         await page.resize(390, 844, is_dark=True, is_phone=True)
         await page.open(str(server.make_url("/")))

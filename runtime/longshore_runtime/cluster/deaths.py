@@ -31,7 +31,8 @@ _ANSWER_LIMIT_S: Final = 30.0
 _NOTE_LIMIT_S: Final = 10.0
 """The driver may learn of a death before the fork server does."""
 _POLL_S: Final = 0.05
-_FROM_OUTSIDE: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+_FROM_OUTSIDE: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGABRT)
+"""Exit codes that do not tell whose fault a death was: NCCL aborts a rank that has lost its peers."""
 _PID: Final = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
 _ADDRESS: Final = re.compile(r"^\s*ip: (\S+)$", re.MULTILINE)
 _NODE_IS_GONE: Final = "its node has died"

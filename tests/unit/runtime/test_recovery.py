@@ -206,7 +206,8 @@ def test_deaths_in_different_steps_or_from_outside_do_not_end_the_job() -> None:
     lose(restored, world)
     restored.trained(StepTraining((), (tuple(make_samples(4)),), 0.0))
     lose(restored, world)
-    world.death = dead(-signal.SIGKILL, 1 << 20)
-    for _ in range(5):
-        lose(restored, world)
-    assert world.generation == 7
+    for exit_code in (-signal.SIGKILL, -signal.SIGABRT):
+        world.death = dead(exit_code, 1 << 20)
+        for _ in range(5):
+            lose(restored, world)
+    assert world.generation == 12

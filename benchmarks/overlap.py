@@ -97,7 +97,7 @@ class StepLog:
         """A replica is given samples; `answer` comes when it has their gradients."""
         self._num_passes += 1
         given_s = self.now_s()
-        num_tokens = sum(len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples)
+        num_tokens = sum(sample.num_tokens for sample in samples)
 
         def done(future: "Future[tuple[GradientSums, float]]") -> None:
             done_s = self.now_s()

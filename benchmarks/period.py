@@ -45,7 +45,7 @@ def figures_of(done: StepDone) -> Step:
         "kind": result.end.kind.value,
         "samples": len(trained.samples),
         "tokens": trained.sums.num_tokens,
-        "max_tokens": max(len(sample.response_tokens) for sample in trained.samples),
+        "max_tokens": max(sample.num_response_tokens for sample in trained.samples),
         "rollout_s": times.gen_s,
         "step_s": times.step_s,
         "train_s": times.train_s,

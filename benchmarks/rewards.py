@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.local_pods import LocalRewardPods, run_pods
 from benchmarks.period import Keep, Run, Step, period, running
@@ -54,23 +54,27 @@ _FAILS: Final = "number = int(input())\nprint(number * 2)\n"
 _HANGS: Final = f"import time\nnumber = int(input())\ntime.sleep(600 * (number == 3))\n{_PASSES.splitlines()[1]}\n"
 
 
-class Programs:
-    """A tokenizer that reads any response as a program, equal ones alike."""
+class Programs(RewardPool):
+    """Reads any response as a program, equal ones alike."""
 
-    def encode(self, text: str, /, **options: Any) -> list[int]:
-        raise AssertionError("prompts have been tokenised")
+    def finished(self, response: ResponseId, completion: Completion) -> None:
+        """Offer the program for scoring."""
+        super().finished(response, _as_program(completion))
 
-    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
-        place = int.from_bytes(blake2b(repr(tuple(tokens)).encode(), digest_size=6).digest(), "big") / 2**48
-        if place < HANGING_SHARE:
-            return _HANGS
-        return _FAILS if place < HANGING_SHARE + FAILING_SHARE else _PASSES
-
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
-        raise AssertionError("prompts are texts")
+    def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
+        """Score the programs of a group."""
+        super().score(draw, {response: _as_program(one) for response, one in responses.items()})
 
 
-class HeldBack(RewardPool):
+def _as_program(completion: Completion) -> Completion:
+    tokens = tuple(completion.trajectory.tokens.tolist())
+    place = int.from_bytes(blake2b(repr(tokens).encode(), digest_size=6).digest(), "big") / 2**48
+    if place < HANGING_SHARE:
+        return completion.with_text(_HANGS)
+    return completion.with_text(_FAILS if place < HANGING_SHARE + FAILING_SHARE else _PASSES)
+
+
+class HeldBack(Programs):
     """Scores nothing before the rollout has ended."""
 
     _held: dict[Draw, Mapping[ResponseId, Completion]] | None = None
@@ -95,10 +99,10 @@ class HeldBack(RewardPool):
             super().score(draw, responses)
 
 
-ARMS: Final[Mapping[str, tuple[type[RewardPool], bool]]] = {
+ARMS: Final[Mapping[str, tuple[type[Programs], bool]]] = {
     "Synchronous": (HeldBack, False),
-    "Asynchronous": (RewardPool, False),
-    "Adaptive": (RewardPool, True),
+    "Asynchronous": (Programs, False),
+    "Adaptive": (Programs, True),
 }
 
 
@@ -125,7 +129,7 @@ def pool_of(
     """A pool with the lanes of a job and these functions, whose workers are all ready and have learned nothing yet."""
     reward = spec.reward.model_copy(update={"functions": list(functions)})
     lanes = reward_lanes(reward, spec.workers, LocalRewardPods().reward_address)
-    pool = kind(lanes, ScorerFactory((), output=""), Programs(), parts.events, parts.clock)
+    pool = kind(lanes, ScorerFactory((), output=""), parts.events, parts.clock)
     try:
         await_workers(pool, parts)
         yield pool

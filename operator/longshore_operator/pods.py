@@ -7,6 +7,7 @@ from longshore.api.names import Component, Role
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, PodOptions, TaintEffect, Workers
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
+from longshore.checks.pod_memory import coordinator_memory
 from longshore_operator import mounts, one_node, topology
 from longshore_operator.identity import Identity
 from longshore_operator.plan import OperatorConfig
@@ -24,7 +25,7 @@ _STAYS_ON_ITS_NODE = {
 }
 """Annotations that keep autoscalers from removing nodes with pods of jobs."""
 _NO_EXECUTE = TaintEffect.NO_EXECUTE.value
-COORDINATOR_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
+COORDINATOR_CPU_REQUEST = "500m"
 """Default requests of a pod. Without a CPU request, a pod starves on a busy node."""
 GPU_POD_REQUESTS = {"cpu": "1", "memory": DEFAULT_GPU_POD_MEMORY}
 REWARD_MEMORY_REQUEST = "1Gi"
@@ -55,9 +56,9 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     if job.spec.reward.pods == 0:
         mounts.reward_function_tokens(pod, job)
         mounts.reward_modules(pod, job.spec.reward)
-    return _with_grace(
-        _finished(pod, config, job.spec.coordinator, COORDINATOR_REQUESTS, COORDINATOR_REQUESTS["memory"])
-    )
+    memory = coordinator_memory(job.spec)
+    requests = {"cpu": COORDINATOR_CPU_REQUEST, "memory": memory}
+    return _with_grace(_finished(pod, config, job.spec.coordinator, requests, memory))
 
 
 def worker_pod(

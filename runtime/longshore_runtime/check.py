@@ -221,6 +221,7 @@ def _scored_record(index: int, row: "Row", spec: RLJobSpec) -> "PromptRecord":
     """Return a row as reward functions see it; its prompt as text has no chat template, which only a model has."""
     from longshore_runtime.data.chat import conversation
     from longshore_runtime.data.prompt_record import PromptRecord
+    from longshore_runtime.trajectories.trajectory import token_ids
 
     source = row.data_set
     prompt = value_at(row.fields, source.prompt_field)
@@ -231,7 +232,7 @@ def _scored_record(index: int, row: "Row", spec: RLJobSpec) -> "PromptRecord":
     domain = domain_of(row.fields, source) or ""
     reference = value_at(row.fields, source.answer_field)
     return PromptRecord(
-        index, text, (), "" if reference is None else str(reference), row.fields, row.source, domain,
+        index, text, token_ids(()), "" if reference is None else str(reference), row.fields, row.source, domain,
         tuple(one.name for one in functions_of(domain, spec.reward.functions)), reference, messages,
     )  # fmt: skip
 

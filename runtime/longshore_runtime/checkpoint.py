@@ -3,7 +3,7 @@
 checkpoints/step-000010/
     trainer/       weights (Hugging Face format), optimizer, random state: what the trainer saved, and its backend
     state.json     step, round policy (data cursor, long-prompt queue), counters, positions of metrics and ledger
-    kept.json      tokens of partial responses, with the policy version of every run
+    kept.arrow     tokens of partial responses, with the policy version of every run
 checkpoints/damaged-step-000012/
     one that could not be read, until newer checkpoints have taken its place
 """
@@ -22,11 +22,11 @@ import orjson
 import structlog
 
 from longshore.checks.safetensors import DamagedFile, stored_tensors
-from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes, write_whole
-from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
+from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.errors import UserError, first_line
+from longshore_runtime.rollout.kept_file import read_kept, write_kept
 from longshore_runtime.trainer.saved_by import BACKEND_FILE
 
 log = structlog.get_logger()
@@ -38,7 +38,7 @@ UNFINISHED: Final = ".unfinished-"
 _DAMAGED: Final = "damaged-"
 TRAINER_DIR: Final = "trainer"
 _STATE_FILE: Final = "state.json"
-_KEPT_FILE: Final = "kept.json"
+_KEPT_FILE: Final = "kept.arrow"
 _STATE_FIELDS: Final = ("run", "recorder", "rewards", "alarms", "origins", "lengths")
 """Fields that the state of every checkpoint has."""
 
@@ -66,8 +66,7 @@ class Checkpoint:
 
     def kept(self) -> dict[ResponseId, Completion]:
         """Partial responses."""
-        rows = orjson.loads((self.path / _KEPT_FILE).read_bytes())
-        return {_response_id(row["response"]): _completion(row) for row in rows}
+        return read_kept(self.path / _KEPT_FILE)
 
     def require_whole(self) -> None:
         """Check that every file can be read, as far as that shows without reading all weights.
@@ -211,7 +210,7 @@ class CheckpointStore:
             (unfinished / TRAINER_DIR).mkdir(parents=True)
             save_trainer(unfinished / TRAINER_DIR)
             (unfinished / _STATE_FILE).write_bytes(content)
-            (unfinished / _KEPT_FILE).write_bytes(orjson.dumps([_row(*item) for item in kept.items()]))
+            write_kept(unfinished / _KEPT_FILE, kept)
             sync_tree(unfinished)
             self.require_own()  # Writing may have taken minutes.
             unfinished.rename(final)
@@ -264,26 +263,3 @@ class CheckpointStore:
                 log.warning("checkpoint not deleted; tried again before the next one", step=one.step, reason=str(error))
             else:
                 log.info("checkpoint pruned", step=one.step)
-
-
-def _row(response: ResponseId, completion: Completion) -> dict[str, Any]:
-    return {
-        "response": [response.draw.epoch, response.draw.index, response.index],
-        # Not by `asdict`, which copies each number: 15 s for ten million tokens.
-        "runs": [
-            {"policy_version": run.policy_version, "tokens": run.tokens, "log_probs": run.log_probs}
-            for run in completion.runs
-        ],
-        "finish_reason": completion.finish_reason.value,
-        "engine_step": completion.engine_step,
-    }
-
-
-def _response_id(row: list[int]) -> ResponseId:
-    epoch, index, response = row
-    return ResponseId(Draw(epoch, index), response)
-
-
-def _completion(row: Mapping[str, Any]) -> Completion:
-    runs = tuple(TokenRun(run["policy_version"], tuple(run["tokens"]), tuple(run["log_probs"])) for run in row["runs"])
-    return Completion(str(_response_id(row["response"])), runs, FinishReason(row["finish_reason"]), row["engine_step"])

@@ -1,10 +1,12 @@
 """An inference engine as the rollout uses it: requests, completions, its state, and the protocol of all backends."""
 
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
+from longshore_runtime.trajectories.trajectory import EMPTY, ComparedByValue, TokenIds, Trajectory, token_ids
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
 
@@ -17,57 +19,49 @@ class FinishReason(StrEnum):
     ABORT = "abort"
 
 
-@dataclass(frozen=True)
-class TokenRun:
-    """Consecutive response tokens that one policy version sampled.
-
-    `log_probs` are of the real sampling distribution (temperature applied), one per token.
-    """
-
-    policy_version: int
-    tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Request:
+@dataclass(frozen=True, eq=False)
+class Request(ComparedByValue):
     """One response to sample; `partial` holds tokens kept from earlier, to be continued."""
 
     request_id: str
-    prompt_tokens: tuple[int, ...]
+    prompt_tokens: TokenIds
     max_tokens: int
     """Limit of the whole response, partial tokens included."""
     temperature: float
     seed: int
-    partial: tuple[TokenRun, ...] = ()
+    partial: Trajectory = EMPTY
     ignores_end: bool = False
     """Whether the response continues past end tokens, up to `max_tokens`: for measurements at a given length."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_tokens", token_ids(self.prompt_tokens))
 
 
 @dataclass(frozen=True)
 class Completion:
-    """A response that ended or was aborted, with everything sampled so far (partial runs included)."""
+    """A response that ended or was aborted, with everything sampled so far (partial tokens included)."""
 
     request_id: str
-    runs: tuple[TokenRun, ...]
+    trajectory: Trajectory
     finish_reason: FinishReason
     engine_step: int
     """Step of the engine at which it ended: breaks ties, so that a replay makes the same decisions."""
+    packed_text: bytes = b""
+    """See `text`; compressed, because it would take as much memory as the tokens."""
 
     @property
     def num_tokens(self) -> int:
         """Number of response tokens."""
-        return sum(len(run.tokens) for run in self.runs)
+        return len(self.trajectory)
 
     @property
-    def tokens(self) -> tuple[int, ...]:
-        """All response tokens."""
-        return tuple(token for run in self.runs for token in run.tokens)
+    def text(self) -> str:
+        """The response as text without special tokens; empty if it was aborted."""
+        return zlib.decompress(self.packed_text).decode() if self.packed_text else ""
 
-    @property
-    def log_probs(self) -> tuple[float, ...]:
-        """One log-probability per response token."""
-        return tuple(value for run in self.runs for value in run.log_probs)
+    def with_text(self, text: str) -> "Completion":
+        """Return the same response with its text."""
+        return replace(self, packed_text=zlib.compress(text.encode(), level=1))
 
 
 @dataclass(frozen=True)

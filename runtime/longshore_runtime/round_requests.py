@@ -7,6 +7,7 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion, Request
 from longshore_runtime.rollout.seeds import request_seed
+from longshore_runtime.trajectories.trajectory import EMPTY
 
 RequestOf = Callable[[ResponseId, Completion | None], Request]
 """The request for a response, and what is kept of it from an earlier round."""
@@ -27,7 +28,7 @@ def round_requests(
             max_tokens=algorithm.max_response_tokens,
             temperature=temperature,
             seed=request_seed(algorithm.seed, purpose, response),
-            partial=kept.runs if kept else (),
+            partial=kept.trajectory if kept else EMPTY,
         )
 
     return request_of

@@ -1,5 +1,6 @@
 """One session of a job: start its parts, run the loop, and end them all."""
 
+import gc
 import queue
 from pathlib import Path
 
@@ -119,6 +120,7 @@ class Session:
             prior = gate_prior(stored_profile(self._storage.output_dir), spec.trainer.ranks_per_replica)
         options = LoopOptions.of(spec, self._attempt)
         self._loop = TrainingLoop(options, parts, prior)
+        gc.freeze()  # What is there now stays until the end: collections during the steps leave it out.
         self._loop.run()
         self._succeeded = True
         return True

@@ -1,6 +1,5 @@
 """The parts of a session: engines, trainers and rewards on the pods of the job, and what they work with."""
 
-import copy
 import queue
 import time
 from collections.abc import Mapping
@@ -136,15 +135,15 @@ class PartsBuilder:
         self._require_origins({TOKENIZER: tokenizer_origin(of_model, tokenizer)})
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
-        rewards = self._rewards(tokenizer, prompts)
+        rewards = self._rewards(prompts)
         stop_tokens = turn_ends(prompts.train, spec.data.chat, tokenizer)
-        starting = self._engines(untrained, stop_tokens) if self._starts_engines_early else None
+        starting = self._engines(untrained, untrained, stop_tokens) if self._starts_engines_early else None
         model = untrained
         if spec.model.warm_start_steps:
             model = self._initial_model(inputs.model)
         self._wait_for_rewards(rewards)
         self._begin(RuntimeActivity.START_ENGINES)
-        engines, trainers = self._engines_and_trainers(model, starting or self._engines(model, stop_tokens))
+        engines, trainers = self._engines_and_trainers(model, starting or self._engines(model, untrained, stop_tokens))
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         policy = round_policy(
             spec.rollout,
@@ -166,7 +165,7 @@ class PartsBuilder:
             elastic=self._elastic(),
             events=self._events,
             clock=SystemClock(),
-            records=self._records(prompts, tokenizer, engines, trainers),
+            records=self._records(prompts, engines, trainers),
             auto=self._auto(policy),
             stop=self._stop,
             origins=self._origins,
@@ -251,7 +250,7 @@ class PartsBuilder:
         log.info("prompts", **prompts.counts.model_dump(by_alias=False))
         return prompts
 
-    def _records(self, prompts: PromptSets, tokenizer: Any, engines: EnginePool, trainers: TrainerGroup) -> StepRecords:
+    def _records(self, prompts: PromptSets, engines: EnginePool, trainers: TrainerGroup) -> StepRecords:
         spec = self._spec
         job = JobFacts(
             attempt=self._attempt,
@@ -268,7 +267,6 @@ class PartsBuilder:
                 spec.tracking.open_telemetry,
                 job,
                 self._names,
-                copy.deepcopy(tokenizer),  # Rewards use theirs at the same time, and a tokenizer is not thread-safe.
                 lambda: Places(engines.lane_places(), trainers.lane_places()),
                 self._recorder.notice,
                 self._ending.left_s,
@@ -326,7 +324,7 @@ class PartsBuilder:
         detail = "trainers load the model" if waits_for_trainers else start.detail
         self._recorder.progress(ProgressUnit.ENGINES, start.num_started, start.num_engines, detail)
 
-    def _engines(self, model: InitialModel, stop_tokens: tuple[int, ...]) -> EnginePool:
+    def _engines(self, model: InitialModel, untrained: InitialModel, stop_tokens: tuple[int, ...]) -> EnginePool:
         options = self._spec.rollout.engine
         spec = EngineSpec(
             options=options,
@@ -334,6 +332,7 @@ class PartsBuilder:
             seed=self._spec.algorithm.seed,
             accelerator=self._spec.workers.has_accelerator,
             stop_tokens=stop_tokens,
+            tokenizer=untrained.path,
         )
         output, notify = self._storage.output, self._recorder.notice
         engines = EnginePool(
@@ -367,7 +366,7 @@ class PartsBuilder:
         self._exit.callback(trainers.stop)
         return trainers
 
-    def _rewards(self, tokenizer: Any, prompts: PromptSets) -> RewardPool:
+    def _rewards(self, prompts: PromptSets) -> RewardPool:
         reward = self._spec.reward
         for function in reward.functions:
             check_judge(function)
@@ -378,7 +377,6 @@ class PartsBuilder:
         pool = RewardPool(
             lanes,
             ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),
-            tokenizer,
             self._events,
             SystemClock(),
             self._recorder.reward_pressure if any(lane.is_sized for lane in lanes) else None,

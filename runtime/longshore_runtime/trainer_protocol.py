@@ -16,30 +16,45 @@ from longshore.policy.learning_rate import ScheduleOptions
 from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
 from longshore_runtime.sums import GradientSums
+from longshore_runtime.trajectories.trajectory import (
+    ComparedByValue,
+    LogProbs,
+    Mask,
+    TokenIds,
+    Trajectory,
+    log_probs,
+    mask,
+    token_ids,
+)
 
 
-@dataclass(frozen=True)
-class Sample:
+@dataclass(frozen=True, eq=False)
+class Sample(ComparedByValue):
     """One accepted response with its advantage, as the trainer gets it."""
 
     draw: Draw
     index: int
     """Number of the response within its group."""
-    prompt_tokens: tuple[int, ...]
-    response_tokens: tuple[int, ...]
-    rollout_log_probs: tuple[float, ...]
-    """Log-probabilities under the sampling distribution, one per response token."""
+    prompt_tokens: TokenIds
+    trajectory: Trajectory
     advantage: float
     reward: float
     penalty: float = 0.0
     """Added to the reward before the advantages: 0, or below for a response that is too long."""
-    loss_mask: tuple[bool, ...] | None = None
-    """Whether each response token is in the loss; None: all are."""
+    loss_mask: Mask | None = None
+    """[num_response_tokens]: whether each response token is in the loss; None: all are."""
     num_stale_tokens: int = 0
     """Response tokens that older weights than the round's sampled, in the loss or not: the first ones."""
-    old_log_probs: tuple[float, ...] | None = None
-    """Log-probabilities under the trainer's weights at the start of the step, or the engine's where these are gone
-    (`policy.old_log_probs`); None: under the trainer's present weights."""
+    old_log_probs: LogProbs | None = None
+    """[num_response_tokens]: log-probabilities under the trainer's weights at the start of the step, or the engine's
+    where these are gone (`policy.old_log_probs`); None: under the trainer's present weights."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_tokens", token_ids(self.prompt_tokens))
+        if self.loss_mask is not None:
+            object.__setattr__(self, "loss_mask", mask(self.loss_mask))
+        if self.old_log_probs is not None:
+            object.__setattr__(self, "old_log_probs", log_probs(self.old_log_probs))
 
     @property
     def response(self) -> ResponseId:
@@ -47,15 +62,29 @@ class Sample:
         return ResponseId(self.draw, self.index)
 
     @property
+    def num_response_tokens(self) -> int:
+        """Number of response tokens, in the loss or not."""
+        return len(self.trajectory)
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of prompt and response."""
+        return len(self.prompt_tokens) + len(self.trajectory)
+
+    @property
+    def in_loss(self) -> Mask:
+        """[num_response_tokens]: whether each response token is in the loss."""
+        return np.ones(len(self.trajectory), np.bool_) if self.loss_mask is None else self.loss_mask
+
+    @property
     def num_loss_tokens(self) -> int:
         """Response tokens that are in the loss."""
-        return len(self.response_tokens) if self.loss_mask is None else sum(self.loss_mask)
+        return len(self.trajectory) if self.loss_mask is None else int(np.count_nonzero(self.loss_mask))
 
     @property
     def num_compared_tokens(self) -> int:
         """Loss-mask tokens that the round's own weights sampled."""
-        mask = self.loss_mask or (True,) * len(self.response_tokens)
-        return sum(mask[self.num_stale_tokens :])
+        return int(np.count_nonzero(self.in_loss[self.num_stale_tokens :]))
 
 
 @dataclass(frozen=True)
@@ -136,6 +165,8 @@ class TrainerOptions:
 class Trainer(Protocol):
     """One data-parallel replica, or one rank of a replica that several hold together: all of them get the same calls.
 
+    They get the same samples too, or samples of their own (`ParallelSizes.deals_samples`), which may be none.
+
     Replicas hold equal weights; gradients are unreduced fp32 sums until `update`. A rank that sleeps wakes when it is
     given work, and nothing but `update`, `compare`, `save` and `load` needs the other replicas.
     """
@@ -143,14 +174,13 @@ class Trainer(Protocol):
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the *sum* of weighted token losses of these samples (no normalisation).
 
-        A sample without loss-mask tokens adds zeros. Every rank returns the sums of its replica.
+        A sample without loss-mask tokens adds zeros. Every rank returns the sums over all samples that it was given.
         """
 
-    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
+    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, LogProbs]:
         """Return the log-probabilities of the response tokens, by place in `samples`, under the current weights.
 
-        Gradients stay as they are. Every rank of the replica is called with the same samples, and returns what it has
-        computed of them.
+        Gradients stay as they are. A rank returns what it has computed of these samples.
         """
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:

@@ -244,7 +244,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             assert (lost.engine, handles[1].alive, handles[0].alive) == (1, False, True)
             with pytest.raises(EngineDied):
                 handles[1].stats().get(LIMIT_S)
-            assert sampled(handles[0], "on-0", events).tokens
+            assert sampled(handles[0], "on-0", events).trajectory.tokens.tolist()
 
             back = cluster.pod(1)
             back.wait_ready()
@@ -253,7 +253,7 @@ def lose_and_regain_pods(cluster: Cluster) -> None:
             handles[1].wait_started(LIMIT_S)
             handles[1].publish([weights], 1).get(LIMIT_S)
             handles[1].add([endless("again")])
-            assert sampled(handles[1], "again", events).runs[0].policy_version == 1
+            assert sampled(handles[1], "again", events).trajectory.runs[0].policy_version == 1
 
             handles[0].stop()
             of_back = back.processes()

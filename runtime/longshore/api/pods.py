@@ -51,8 +51,9 @@ class PodOptions(ApiModel):
 
     resources: Requests = Field(default_factory=dict)
     """Requests of the container for CPU, memory and other resources; GPUs are counted by `gpusPerPod`. Unset: the
-    coordinator requests a CPU of 500m and a memory of 2Gi, a GPU pod 1 and 4Gi, and a reward pod 250m per worker and
-    1Gi. The request for memory is also its limit; a pod with real GPUs that requests none has no limit."""
+    coordinator requests a CPU of 500m and a memory of 2Gi, or more if steps are large; a GPU pod requests 1 and 4Gi,
+    and a reward pod 250m per worker and 1Gi. The request for memory is also its limit; a pod with real GPUs that
+    requests none has no limit."""
     node_selector: LabelMap = Field(default_factory=dict)
     """Labels that the nodes of the pods must have."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(default_factory=list)

@@ -13,7 +13,13 @@ from longshore.checks.jsonl import RowError, jsonl_rows
 from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes, position_mistakes
-from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes, pod_need
+from longshore.checks.pod_memory import (
+    coordinator_memory,
+    max_step_tokens,
+    micro_batch_tokens,
+    pod_memory_mistakes,
+    pod_need,
+)
 from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, is_wanted, none_wanted, row_mistake, unused_templates
 from longshore.checks.trackers import missing_packages
@@ -30,6 +36,7 @@ def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_byte
         results += _model_checks(spec, model, gpu_bytes)
     elif spec.model.builtin is None:
         results.append(not_checked(Check.MODEL_FILES, f"name a copy of {_model_name(spec)!r} with --model"))
+    results.append(_coordinator_check(spec))
     if spec.data.builtin is None:
         results.append(_rows_check(spec, data))
     if spec.tracking.packages:
@@ -91,6 +98,15 @@ def _pod_memory_check(spec: RLJobSpec, directory: Path, size: int) -> CheckResul
     tokens = micro_batch_tokens(spec, model)
     found = f"a pod needs about {pod_need(spec, model, tokens)} with micro-batches of {tokens:,} tokens"
     return CheckResult(name, tuple(pod_memory_mistakes(spec, model)), found)
+
+
+def _coordinator_check(spec: RLJobSpec) -> CheckResult:
+    tokens, needed = max_step_tokens(spec), coordinator_memory(spec)
+    requested = spec.coordinator.resources.get("memory")
+    found = (
+        f"it requests {needed} by default" if requested is None else f"it requests {requested} ({needed} by default)"
+    )
+    return CheckResult(Check.COORDINATOR_MEMORY, detail=f"{found}, for steps of up to {tokens:,} response tokens")
 
 
 def _trackers_check(tracking: Tracking) -> CheckResult:

@@ -43,6 +43,13 @@ in units of the MLP's size and of the width of queries and keys. Models without 
 _MLP_VALUES: Final = 4
 _ATTENTION_VALUES: Final = 4
 _ROUND_TO_TOKENS: Final = 64
+_COORDINATOR_GIB: Final = 2
+"""What the coordinator needs for its own processes, Ray's head among them, and for the tokens of small steps."""
+_COORDINATOR_ROOM_BYTES: Final = 1 << 28
+"""The part of it that is there for tokens."""
+_STEPS_HELD: Final = 3
+_HELD_TOKEN_BYTES: Final = 10
+"""Token, log-probability and compressed text; measured by `make bench NAME=data_plane`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,22 @@ class _Pods:
     @property
     def memory_bytes(self) -> int:
         return self.workers.memory_bytes(DEFAULT_GPU_POD_MEMORY)
+
+
+def coordinator_memory(spec: RLJobSpec) -> str:
+    """Return the memory that a coordinator requests by default, a quantity.
+
+    It grows with the tokens of a step, which the coordinator holds three times: those of the round, those that are
+    trained on, and those since the last checkpoint, which repair the loss of a trainer.
+    """
+    more_bytes = _STEPS_HELD * max_step_tokens(spec) * _HELD_TOKEN_BYTES - _COORDINATOR_ROOM_BYTES
+    return f"{_COORDINATOR_GIB + max(0, _whole_gib(more_bytes))}Gi"
+
+
+def max_step_tokens(spec: RLJobSpec) -> int:
+    """Return the response tokens of a step whose responses are all as long as they may be."""
+    algorithm = spec.algorithm
+    return algorithm.prompts_per_step * algorithm.responses_per_prompt * algorithm.max_response_tokens
 
 
 def pod_need(spec: RLJobSpec, model: ModelSize, micro_batch_tokens: int) -> Need:

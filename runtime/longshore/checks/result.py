@@ -14,6 +14,7 @@ class Check(StrEnum):
     MODEL_LIMITS = "model-limits"
     GPU_MEMORY = "gpu-memory"
     POD_MEMORY = "pod-memory"
+    COORDINATOR_MEMORY = "coordinator-memory"
     DATA_ROWS = "data-rows"
     TRAINER_SIZES = "trainer-sizes"
     TOKENIZER = "tokenizer"

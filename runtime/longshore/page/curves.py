@@ -11,16 +11,29 @@ _SIGNIFICANT_DIGITS: Final = 6
 _EXTREMES: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {"max": max, "min": min}
 
 
+MetricsByStep = dict[int, dict[str, float]]
+
+
+def add_rows(by_step: MetricsByStep, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Add rows of `metrics.jsonl`; all rows of a step, such as those of an evaluation, become one."""
+    for row in rows:
+        found = by_step.setdefault(int(row["step"]), {})
+        found |= {name: float(value) for name, value in row.items() if name != "step" and _is_number(value)}
+
+
 def curves(rows: Iterable[Mapping[str, Any]], max_points: int = MAX_POINTS) -> Curves:
-    """Build curves from rows of `metrics.jsonl`; all rows of a step, such as those of an evaluation, become one point.
+    """Build curves from rows of `metrics.jsonl`."""
+    by_step: MetricsByStep = {}
+    add_rows(by_step, rows)
+    return curves_of(by_step, max_points)
+
+
+def curves_of(by_step: MetricsByStep, max_points: int = MAX_POINTS) -> Curves:
+    """Build curves from the metrics of all steps.
 
     If a run has more than `max_points` steps, each point stands for neighbouring steps: their mean, what a metric named
     `max` or `min` says of all of them, and of evaluations the last.
     """
-    by_step: dict[int, dict[str, float]] = {}
-    for row in rows:
-        found = by_step.setdefault(int(row["step"]), {})
-        found |= {name: float(value) for name, value in row.items() if name != "step" and _is_number(value)}
     steps = sorted(by_step)
     size = max(1, math.ceil(len(steps) / max_points))
     buckets = [steps[start : start + size] for start in range(0, len(steps), size)]

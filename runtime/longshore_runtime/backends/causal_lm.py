@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,11 +56,11 @@ class CausalLM(torch.nn.Module):
 
         Without samples, it makes a pass over one token without results, for ranks that compute together.
         """
-        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        lengths = [sample.num_tokens for sample in samples]
         tokens = torch.zeros(max(1, len(samples)), max(lengths, default=1), dtype=torch.long)
         predicts = torch.zeros(tokens.shape, dtype=torch.bool)
         for row, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
-            tokens[row, :length] = torch.tensor(sample.prompt_tokens + sample.response_tokens)
+            tokens[row, :length] = torch.from_numpy(np.concatenate((sample.prompt_tokens, sample.trajectory.tokens)))
             predicts[row, len(sample.prompt_tokens) - 1 : length - 1] = True
         log_probs, entropies = self(tokens.to(self.device), predicts.to(self.device), temperature)
         return FlatResponseTokens(log_probs, entropies)

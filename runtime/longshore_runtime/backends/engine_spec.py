@@ -22,6 +22,8 @@ class EngineSpec:
     """Whether GPUs are assigned to the engine; otherwise it runs on the CPU."""
     stop_tokens: tuple[int, ...] = ()
     """Tokens that end a response besides those of the model."""
+    tokenizer: str | None = None
+    """Directory, relative to the storage, of the tokenizer that decodes finished responses; None: they have no text."""
 
     def without_compiler(self) -> "EngineSpec":
         """Return the spec for a machine without a C++ compiler, with which vLLM compiles models on the CPU only."""

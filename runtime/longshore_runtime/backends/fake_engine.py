@@ -230,9 +230,10 @@ class _FakeResponse(GrowingResponse):
         super().__init__(request, policy_version)
         self._options = options
         seed = request.seed if request.temperature > 0 else 0
-        self._key = hashlib.blake2b(f"{request.prompt_tokens} {seed} {weights}".encode(), digest_size=16).digest()
+        identity = f"{tuple(request.prompt_tokens.tolist())} {seed} {weights}"
+        self._key = hashlib.blake2b(identity.encode(), digest_size=16).digest()
         self._length = self._hashed_length()
-        self._position = len(self.kept_tokens)
+        self._position = self.num_kept
         self.ended = False
 
     @property

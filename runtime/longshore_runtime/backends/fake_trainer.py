@@ -22,6 +22,7 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.trajectories.trajectory import LogProbs
 from longshore_runtime.work_meter import WorkMeter
 
 WEIGHT_NAME = "fake.weight"
@@ -37,7 +38,7 @@ _Vector = npt.NDArray[np.int64]
 class FakeTrainer:
     """One rank (see `Trainer`). The checkpoint directory that it is given is not read.
 
-    Ranks of one replica share its work as those of Megatron do: each counts the digests at places of its own.
+    Ranks of one replica that get the same samples count the digests at places of their own.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class FakeTrainer:
         world, sizes = world or World(), sizes or ParallelSizes()
         self._options = options
         self._speaks = sizes.is_first_of_replica(world.rank)
-        self._own = (np.arange(_SIZE) - world.rank) % sizes.ranks_per_replica == 0
+        self._own = (np.arange(_SIZE) - world.rank) % (1 if sizes.deals_samples else sizes.ranks_per_replica) == 0
         self._weights = _digest(f"initial/{options.seed}")
         self._gradient = _zeros()
         self._policy_version = 0
@@ -66,18 +67,18 @@ class FakeTrainer:
         self._gradient = (self._gradient + self._digests(samples)) % _MODULUS
         loss = -sum(self._weight(sample) * sample.advantage for sample in samples)
         return GradientSums(
-            num_tokens=sum(len(sample.response_tokens) for sample in samples),
+            num_tokens=sum(sample.num_response_tokens for sample in samples),
             num_loss_tokens=sum(sample.num_loss_tokens for sample in samples),
             num_compared_tokens=sum(sample.num_compared_tokens for sample in samples),
             loss=loss,
             policy_loss=loss,
         )
 
-    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
+    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, LogProbs]:
         """Return the log-probabilities that the fake engine gave these tokens."""
         self._meter.expect(len(samples))
         each = self._meter.each(samples, len(samples))
-        return {place: sample.rollout_log_probs for place, sample in enumerate(each)}
+        return {place: sample.trajectory.log_probs for place, sample in enumerate(each)}
 
     def compare(self, samples: Sequence[Sample], denominator: float) -> float:
         """Compare the sums of digests over all ranks."""
@@ -160,9 +161,9 @@ def _zeros() -> _Vector:
 
 
 def _identity(sample: Sample) -> str:
-    tokens = ",".join(map(str, (*sample.prompt_tokens, -1, *sample.response_tokens)))
-    old = "" if sample.old_log_probs is None else f"/{sample.old_log_probs}"
-    return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}/{sample.loss_mask}{old}"
+    tokens = f"{sample.prompt_tokens.tolist()}/{sample.trajectory.tokens.tolist()}"
+    mask, old = (None if one is None else one.tolist() for one in (sample.loss_mask, sample.old_log_probs))
+    return f"{sample.draw}/{sample.index}/{tokens}/{sample.advantage!r}/{mask}/{old}"
 
 
 def _digest(text: str) -> _Vector:

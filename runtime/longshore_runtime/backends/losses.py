@@ -6,8 +6,10 @@ whole responses fits in as one that all their tokens share.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +22,7 @@ from longshore.policy.old_log_probs import compares_with_trainer
 from longshore_runtime.backends.rollout_correction import correct
 from longshore_runtime.sums import CorrectionSums, GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
+from longshore_runtime.trajectories.trajectory import LogProbs
 
 
 @dataclass(frozen=True)
@@ -50,18 +53,21 @@ def sample_losses(
     neither loss nor sums; `GradientSums.num_tokens` alone counts them.
     """
 
-    def flat(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=log_probs.dtype, device=log_probs.device)
+    def flat(arrays: Sequence[npt.NDArray[Any]], dtype: torch.dtype = log_probs.dtype) -> Tensor:
+        values = np.concatenate(arrays) if arrays else np.empty(0)
+        return torch.from_numpy(values).to(log_probs.device, dtype)
 
-    kept = _loss_mask(samples, log_probs.device)
+    kept = flat([sample.in_loss for sample in samples], torch.bool)
     lengths = [sample.num_loss_tokens for sample in samples]
-    rollout = flat([value for sample in samples for value in sample.rollout_log_probs])[kept]
-    advantages = flat([sample.advantage for sample in samples for _ in range(sample.num_loss_tokens)])
+    rollout = flat([sample.trajectory.log_probs for sample in samples])[kept]
+    advantages = flat([np.full(sample.num_loss_tokens, sample.advantage) for sample in samples])
     reference = None if reference_log_probs is None else reference_log_probs[kept]
     trained = log_probs[kept]
-    has_old = any(sample.old_log_probs is not None for sample in samples)
-    old = flat(_old_log_probs(samples))[kept] if has_old else None
-    is_fresh = _sampled_by_round(samples, log_probs.device)[kept]
+    known = [sample.old_log_probs for sample in samples if sample.old_log_probs is not None]
+    assert len(known) in (0, len(samples)), "some samples have no old log-probabilities"
+    old = flat(known)[kept] if known else None
+    fresh = [np.arange(len(sample.trajectory)) >= sample.num_stale_tokens for sample in samples]
+    is_fresh = flat(fresh, torch.bool)[kept]
     losses = token_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh)
     loss = losses.total.sum()
     difference = trained.detach() - rollout
@@ -82,10 +88,10 @@ def sample_losses(
     )
 
 
-def by_sample(samples: Sequence[Sample], values: Tensor) -> list[tuple[float, ...]]:
-    """Split values of all response tokens by sample, and return them as numbers."""
-    pieces = torch.split(values.float(), [len(sample.response_tokens) for sample in samples])
-    return [tuple(piece.tolist()) for piece in pieces]
+def by_sample(samples: Sequence[Sample], values: Tensor) -> list[LogProbs]:
+    """Split log-probabilities of all response tokens by sample."""
+    pieces = torch.split(values.float().cpu(), [sample.num_response_tokens for sample in samples])
+    return [piece.numpy() for piece in pieces]
 
 
 def token_log_probs(
@@ -182,25 +188,9 @@ def _mean_per_response(values: Tensor, lengths: Sequence[int]) -> Tensor:
 
 def _weights(lengths: Sequence[int], like: Tensor, options: TrainerOptions) -> Tensor:
     aggregation = options.objective.aggregation
-    weights = [token_weight(aggregation, length) for length in lengths for _ in range(length)]
-    return torch.tensor(weights, dtype=like.dtype, device=like.device)
-
-
-def _old_log_probs(samples: Sequence[Sample]) -> list[float]:
-    """Return the old log-probabilities of all response tokens, which every sample must have."""
-    assert all(sample.old_log_probs is not None for sample in samples), "some samples have no old log-probabilities"
-    return [value for sample in samples for value in sample.old_log_probs or ()]
-
-
-def _loss_mask(samples: Sequence[Sample], device: torch.device) -> Tensor:
-    masks = (sample.loss_mask or (True,) * len(sample.response_tokens) for sample in samples)
-    return torch.tensor(list(chain.from_iterable(masks)), dtype=torch.bool, device=device)
-
-
-def _sampled_by_round(samples: Sequence[Sample], device: torch.device) -> Tensor:
-    """Return a mask of the tokens that the round's own weights sampled."""
-    places = (place >= sample.num_stale_tokens for sample in samples for place in range(len(sample.response_tokens)))
-    return torch.tensor(list(places), dtype=torch.bool, device=device)
+    weights = [token_weight(aggregation, length) if length else 0.0 for length in lengths]
+    by_token = np.repeat(np.array(weights), np.array(lengths, dtype=np.int64))
+    return torch.from_numpy(by_token).to(like.device, like.dtype)
 
 
 def _chunk_log_probs(

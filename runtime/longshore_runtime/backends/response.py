@@ -1,8 +1,12 @@
 """A response that an engine is sampling."""
 
+from array import array
 from dataclasses import dataclass, field
 
-from longshore_runtime.engine_protocol import Completion, FinishReason, LiveResponse, Request, TokenRun
+import numpy as np
+
+from longshore_runtime.engine_protocol import Completion, FinishReason, LiveResponse, Request
+from longshore_runtime.trajectories.trajectory import Trajectory
 
 
 @dataclass(eq=False)
@@ -11,8 +15,8 @@ class GrowingResponse:
 
     request: Request
     policy_version: int
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    log_probs: "array[float]" = field(default_factory=lambda: array("f"))
 
     def __post_init__(self) -> None:
         if self.remaining_tokens < 1:
@@ -22,15 +26,14 @@ class GrowingResponse:
             )
 
     @property
-    def kept_tokens(self) -> list[int]:
-        """Tokens of the partial response, in their order."""
-        return [token for run in self.request.partial for token in run.tokens]
+    def num_kept(self) -> int:
+        """Number of tokens of the partial response."""
+        return len(self.request.partial)
 
     @property
     def remaining_tokens(self) -> int:
         """Number of tokens that may still be sampled."""
-        num_kept = sum(len(run.tokens) for run in self.request.partial)
-        return self.request.max_tokens - num_kept - len(self.tokens)
+        return self.request.max_tokens - self.num_kept - len(self.tokens)
 
     @property
     def live(self) -> LiveResponse:
@@ -39,8 +42,7 @@ class GrowingResponse:
         return LiveResponse(len(self.request.prompt_tokens), generated_tokens)
 
     def completion(self, reason: FinishReason, engine_step: int) -> Completion:
-        """Return the response so far; partial runs keep the policy versions that sampled them."""
-        runs = self.request.partial
-        if self.tokens:
-            runs = (*runs, TokenRun(self.policy_version, tuple(self.tokens), tuple(self.log_probs)))
-        return Completion(self.request.request_id, runs, reason, engine_step)
+        """Return the response so far; partial tokens keep the policy versions that sampled them."""
+        tokens, log_probs = np.frombuffer(self.tokens, np.int32), np.frombuffer(self.log_probs, np.float32)
+        new = Trajectory.sampled(self.policy_version, tokens, log_probs)
+        return Completion(self.request.request_id, self.request.partial + new, reason, engine_step)

@@ -19,12 +19,11 @@ from torch.distributed.tensor import DTensor
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM, FlatResponseTokens
 from longshore_runtime.backends.devices import HOST
-from longshore_runtime.backends.micro_batches import pack_share
+from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import TIMEOUT, join
 from longshore_runtime.backends.world import World
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer_protocol import Sample
 
 
@@ -66,13 +65,10 @@ class ShardedReplica(Replica):
 
     def micro_batches(self, lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
         """Return equally many micro-batches on every rank, since ranks compute together; the last ones may be empty."""
-        return pack_share(lengths, max_padded_tokens, self._rank, self._size)
-
-    def total(self, sums: GradientSums) -> GradientSums:
-        """Over the ranks of the replica."""
-        gathered = list[Any]([None]) * self._size
-        dist.all_gather_object(gathered, sums, group=self._shards)
-        return sum(gathered, GradientSums())
+        own = pack(lengths, max_padded_tokens)
+        most = torch.tensor(len(own), device=self._device)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=self._shards)
+        return own + [[] for _ in range(int(most) - len(own))]
 
     def add_up(self, values: Tensor) -> None:
         """Sum over the ranks that have the same shard."""

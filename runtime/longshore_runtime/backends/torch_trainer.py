@@ -27,6 +27,7 @@ from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, r
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.trajectories.trajectory import LogProbs
 from longshore_runtime.work_meter import WorkMeter
 
 __all__ = ["TorchTrainer", "World"]
@@ -126,20 +127,20 @@ class TorchTrainer:
         parts = split(samples, has_reference=self._reference is not None)
         self._meter.expect(parts.num_passes)
         with torch.no_grad():
-            sums = self._pass_over(self._micro_batches(parts.silent), len(parts.silent))
-        if parts.trained:
-            micro_batches = self._micro_batches(parts.trained)
+            sums = parts.left_out_sums + self._pass_over(self._micro_batches(parts.silent), len(parts.silent))
+        # Some may be empty: another rank of the replica has samples that are trained.
+        if micro_batches := self._micro_batches(parts.trained):
             self._accumulation.open()
             sums += self._pass_over(micro_batches, len(parts.trained))
             self._accumulation.added()
-        return self._replica.total(sums) + parts.left_out_sums
+        return sums
 
     @torch.no_grad()
-    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
+    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, LogProbs]:
         """Compute log-probabilities in the same passes as gradients; see `Trainer`."""
         self._prepare_pass()
-        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
-        found: dict[int, tuple[float, ...]] = {}
+        lengths = [sample.num_tokens for sample in samples]
+        found: dict[int, LogProbs] = {}
         own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
         self._meter.expect(len(samples))
         for indices in self._meter.each(own, len(samples)):
@@ -282,7 +283,7 @@ class TorchTrainer:
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[_MicroBatch]:
         """Yield this rank's micro-batches, with log-probabilities of the reference if there is one."""
-        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        lengths = [sample.num_tokens for sample in samples]
         own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
         parts = [[samples[index] for index in indices] for indices in own]
         reference, temperature = self._reference, self._options.temperature

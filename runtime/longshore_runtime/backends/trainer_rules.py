@@ -37,7 +37,7 @@ class Split:
     @property
     def left_out_sums(self) -> GradientSums:
         """Return the sums of samples without a pass."""
-        return GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in self.left_out))
+        return GradientSums(num_tokens=sum(sample.num_response_tokens for sample in self.left_out))
 
 
 def split(samples: Sequence[Sample], *, has_reference: bool) -> Split:

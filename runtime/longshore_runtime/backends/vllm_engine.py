@@ -60,7 +60,7 @@ class VllmEngine:
         assert self._has_kv_cache, "a woken engine takes requests after its weights"
         for request in requests:
             response = GrowingResponse(request, self._policy_version)
-            prompt = [*request.prompt_tokens, *response.kept_tokens]
+            prompt = [*request.prompt_tokens.tolist(), *request.partial.tokens.tolist()]
             self._engine.add_request(
                 request.request_id, {"prompt_token_ids": prompt}, _sampling(response, self._stop_tokens)
             )
@@ -197,8 +197,8 @@ class VllmEngine:
 
     def _take(self, sampled: SampledTokens) -> Completion | None:
         response = self._responses[sampled.request_id]
-        response.tokens += sampled.token_ids
-        response.log_probs += sampled.log_probs
+        response.tokens.extend(sampled.token_ids)
+        response.log_probs.extend(sampled.log_probs)
         assert len(response.tokens) == len(response.log_probs), "every token comes with its log-probability"
         self._num_tokens += len(sampled.token_ids)
         if sampled.finish_reason is None:
@@ -256,7 +256,7 @@ def _sampling(response: GrowingResponse, stop_tokens: Sequence[int]) -> Sampling
     return SamplingParams(
         temperature=request.temperature,
         # A resumed response must not repeat the random numbers that sampled its first part.
-        seed=request.seed + len(response.kept_tokens),
+        seed=request.seed + response.num_kept,
         max_tokens=response.remaining_tokens,
         ignore_eos=request.ignores_end,
         stop_token_ids=[] if request.ignores_end else list(stop_tokens),

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from longshore.api.model import Data, Source
 from longshore.api.runtime_status import PromptCounts
@@ -15,6 +15,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.data.reading import Row
 from longshore_runtime.data.template_arguments import require_arguments_read
 from longshore_runtime.errors import UserError
+from longshore_runtime.trajectories.trajectory import token_ids
 
 _MOST_LEFT_OUT: Final = 0.1
 """Share of the rows that may be left out of training because they repeat held-out prompts."""
@@ -22,9 +23,6 @@ _MOST_LEFT_OUT: Final = 0.1
 
 class Tokenizer(ChatTokenizer, Encoder, Protocol):
     """Methods of a Hugging Face tokenizer that data sets use."""
-
-    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
-        """Text of token ids."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,9 @@ def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) ->
         )
     chosen = _chosen(fitting, data.held_out_prompts)
     held_out = tuple(record for place, record in enumerate(fitting) if place in chosen)
-    apart = frozenset(record.prompt_tokens for record in held_out)
+    apart = frozenset(record.key for record in held_out)
     others = [record for place, record in enumerate(fitting) if place not in chosen]
-    train = tuple(record for record in others if record.prompt_tokens not in apart)
+    train = tuple(record for record in others if record.key not in apart)
     return PromptSets(
         train,
         held_out,
@@ -103,13 +101,11 @@ def divided(records: Sequence[PromptRecord], data: Data, context_tokens: int) ->
 
 def _chosen(records: Sequence[PromptRecord], wanted: int) -> frozenset[int]:
     """Return the places of the prompts to hold out: distinct ones, and fewer where many rows repeat them."""
-    num_rows = Counter(record.prompt_tokens for record in records)
+    num_rows = Counter(record.key for record in records)
     places = _first_places(records)
     budget = _MOST_LEFT_OUT * len(records)
     chosen = _spread(places, wanted)
-    while (
-        len(chosen) > 1 and (left_out := sum(num_rows[records[place].prompt_tokens] - 1 for place in chosen)) > budget
-    ):
+    while len(chosen) > 1 and (left_out := sum(num_rows[records[place].key] - 1 for place in chosen)) > budget:
         chosen = _spread(places, max(1, min(len(chosen) - 1, int(len(chosen) * budget / left_out))))
     return chosen
 
@@ -122,13 +118,13 @@ def _spread(places: Sequence[int], wanted: int) -> frozenset[int]:
 
 def _first_places(records: Sequence[PromptRecord]) -> Sequence[int]:
     """Return where each distinct prompt occurs first, in order, but for those that are all that a data set has."""
-    first: dict[tuple[int, ...], int] = {}
-    prompts: dict[str, set[tuple[int, ...]]] = {}
+    first: dict[bytes, int] = {}
+    prompts: dict[str, set[bytes]] = {}
     for place, record in enumerate(records):
-        first.setdefault(record.prompt_tokens, place)
-        prompts.setdefault(record.data_set, set()).add(record.prompt_tokens)
+        first.setdefault(record.key, place)
+        prompts.setdefault(record.data_set, set()).add(record.key)
     only = {next(iter(found)) for found in prompts.values() if len(found) == 1}
-    return tuple(place for tokens, place in first.items() if tokens not in only)
+    return tuple(place for key, place in first.items() if key not in only)
 
 
 def _shares(sources: Sequence[Source], records: Sequence[PromptRecord]) -> tuple[Share, ...]:
@@ -154,8 +150,8 @@ def prompt_record(index: int, row: Row, data: Data, tokenizer: ChatTokenizer, en
         prompt = source.prompt_template.replace("{prompt}", prompt)
     messages = conversation(prompt, data.chat)
     text = rendered(messages, data.chat, tokenizer, row.source) if messages else prompt
-    tokens = encoding.rendered(text) if messages else encoding.plain(text)
-    if not tokens:
+    tokens = token_ids(encoding.rendered(text) if messages else encoding.plain(text))
+    if not len(tokens):
         raise UserError(f"{row.source}: the prompt is empty")
     reference = value_at(row.fields, source.answer_field)
     answer = "" if reference is None else str(reference)

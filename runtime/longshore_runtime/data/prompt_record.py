@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from longshore_runtime.trajectories.trajectory import ComparedByValue, TokenIds, token_ids
 
-@dataclass(frozen=True)
-class PromptRecord:
+
+@dataclass(frozen=True, eq=False)
+class PromptRecord(ComparedByValue):
     """One row of the data: what is sampled from and scored against."""
 
     index: int
     prompt: str
-    prompt_tokens: tuple[int, ...]
+    prompt_tokens: TokenIds
     answer: str
     fields: Mapping[str, object] = field(default_factory=dict)
     """The whole row."""
@@ -25,3 +27,11 @@ class PromptRecord:
     """The prompt as a conversation; empty if it is plain text."""
     data_set: str = ""
     """Name of its data set, if several are mixed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt_tokens", token_ids(self.prompt_tokens))
+
+    @property
+    def key(self) -> bytes:
+        """The tokens as a key: equal for equal prompts."""
+        return self.prompt_tokens.tobytes()

@@ -18,9 +18,9 @@ def require_known_tokens(prompts: PromptSets, vocab_size: int | None) -> None:
     if vocab_size is None:
         return
     for record in (*prompts.train, *prompts.held_out):
-        if max(record.prompt_tokens) >= vocab_size:
+        if (largest := int(record.prompt_tokens.max())) >= vocab_size:
             raise UserError(
-                f"model.path: the tokenizer gives {record.source} token {max(record.prompt_tokens)}, and the model "
+                f"model.path: the tokenizer gives {record.source} token {largest}, and the model "
                 f"knows {vocab_size} tokens; copy the tokenizer that belongs to the model"
             )
 

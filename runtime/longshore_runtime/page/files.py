@@ -13,7 +13,7 @@ import structlog
 
 from longshore.page import samples, timeline
 from longshore.page.build import MAX_DIGESTS
-from longshore.page.curves import curves
+from longshore.page.curves import MetricsByStep, add_rows, curves_of
 from longshore.page.view import Curves, RoundDigest, RoundView, SampleGroup
 from longshore.record import model
 from longshore.record.model import RoundRecord
@@ -55,30 +55,45 @@ class JobFiles:
         self._digests: dict[int, _Known] = {}
         self._curves: tuple[tuple[int, int], Curves] | None = None
         """With the size and time of the file that they were read from."""
+        self._by_step: MetricsByStep = {}
+        """Metrics of the lines before `_position`."""
+        self._position = 0
+        self._last_line = b""
+        """The line that ends there."""
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
         """Return a version of the directory, which changes with every write."""
         return tuple(_state(path) for path in (self._metrics, self._rounds, *self._samples.values()))
 
     def curves(self) -> Curves:
-        """Return metrics by step; reading 10,000 steps takes almost a second, so the result is kept."""
+        """Return metrics by step. Only lines that were written since the last call are read."""
         written = _state(self._metrics)
         if self._curves is None or self._curves[0] != written:
-            self._curves = written, curves(self.rows())
+            add_rows(self._by_step, self._new_rows())
+            self._curves = written, curves_of(self._by_step)
         return self._curves[1]
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Return the metrics as they are stored, line by line, without damaged lines."""
+    def _new_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the metrics as they are stored, line by line, without damaged lines."""
         if not self._metrics.exists():
             return
         with self._metrics.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            lines.seek(max(0, self._position - len(self._last_line)))
+            if lines.read(len(self._last_line)) != self._last_line:
+                # A run that continued from a checkpoint has cut off lines and written others.
+                self._by_step.clear()
+                self._position, self._last_line = 0, b""
+                lines.seek(0)
+            for line in lines:
                 if not line.endswith(b"\n"):
-                    continue  # It is being written.
+                    return  # It is being written.
+                self._position, self._last_line = self._position + len(line), line
                 try:
                     yield orjson.loads(line)
                 except orjson.JSONDecodeError as error:
-                    log.warning("a line cannot be shown", file=self._metrics.name, line=number, reason=str(error))
+                    log.warning(
+                        "a line cannot be shown", file=self._metrics.name, end=self._position, reason=str(error)
+                    )
 
     def round_steps(self) -> list[int]:
         """Return the steps with a record of their round."""

@@ -209,7 +209,7 @@ def _moved(requests: Mapping[int, Request], batches: Mapping[int, _Batch]) -> Ma
     return {
         following: [_continued(requests[engine], one) for one in batches[engine].stopped]
         for engine, following in zip(engines, engines[1:] + engines[:1], strict=True)
-        if any(one.tokens for one in batches[engine].stopped)
+        if any(one.num_tokens for one in batches[engine].stopped)
     }
 
 
@@ -218,13 +218,13 @@ def _continued(request: Request, stopped: Completion) -> Request:
     return replace(
         request,
         request_id=f"{request.request_id}-moved",
-        partial=tuple(stopped.runs),
-        max_tokens=len(stopped.tokens) + 1,
+        partial=stopped.trajectory,
+        max_tokens=stopped.num_tokens + 1,
     )
 
 
 def _ended(completions: Sequence[Completion], stats: EngineStats) -> Ended:
-    return Ended(len(completions), max(len(one.tokens) for one in completions), stats)
+    return Ended(len(completions), max(one.num_tokens for one in completions), stats)
 
 
 def _require_no_end(event: Event, others: list[Event]) -> None:

@@ -5,11 +5,14 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.lengths import LengthModel
 from longshore_runtime.engine_protocol import Request
 from longshore_runtime.trainer_protocol import Sample
+from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory, token_ids
 
 _EPOCH = 1_000_000
 """Draws of an epoch that no job reaches."""
@@ -44,7 +47,7 @@ class Synthetic:
         samples: list[Sample] = []
         for response in self._responses():
             samples.append(self._sample(response, lengths.response_tokens(response)))
-            num_tokens -= len(samples[-1].response_tokens)
+            num_tokens -= samples[-1].num_response_tokens
             if num_tokens <= 0:
                 break
         return samples
@@ -57,11 +60,10 @@ class Synthetic:
             draw=response.draw,
             index=response.index,
             prompt_tokens=self._some(1),
-            response_tokens=self._some(num_tokens),
-            rollout_log_probs=(self._log_prob,) * num_tokens,
+            trajectory=Trajectory.sampled(0, self._some(num_tokens), np.full(num_tokens, self._log_prob)),
             advantage=(-1.0) ** response.draw.index,
             reward=0.0,
         )
 
-    def _some(self, num_tokens: int) -> tuple[int, ...]:
-        return tuple(self._rng.choices(self._tokens, k=num_tokens))
+    def _some(self, num_tokens: int) -> TokenIds:
+        return token_ids(self._rng.choices(self._tokens, k=num_tokens))

@@ -102,7 +102,7 @@ class TrainerProbe:
     def _busiest(self, samples: list[Sample]) -> int:
         """Return the tokens of the replica that has most."""
         parts = shares(samples, self._trainers.num_replicas)
-        return max(sum(len(one.prompt_tokens) + len(one.response_tokens) for one in part) for part in parts)
+        return max(sum(one.num_tokens for one in part) for part in parts)
 
     def _seconds(self, work: Callable[[], None]) -> float:
         return self._timed(work)[1]

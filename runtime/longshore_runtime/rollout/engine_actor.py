@@ -14,7 +14,8 @@ import ray
 
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.placement import set_environment
-from longshore_runtime.engine_protocol import Completion, Engine, EngineStats, LiveResponse, Request
+from longshore_runtime.data.tokenizer import import_without_torch, load_tokenizer
+from longshore_runtime.engine_protocol import Completion, Engine, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
@@ -228,6 +229,7 @@ class EngineActor:
         self._next = 0
         self._thread: EngineThread | None = None
         self._loaded = Loaded()
+        self._tokenizer: Any = None
 
     async def start(self, spec: EngineSpec, model: str, output: str) -> None:
         """Start the engine on a checkpoint of the job's storage; raises EngineStartError."""
@@ -235,13 +237,18 @@ class EngineActor:
         def create() -> Engine:
             from longshore_runtime.backends.engines import create_engine
 
-            directory = JobStorage.from_env(output).resolve(model)
+            storage = JobStorage.from_env(output)
+            directory = storage.resolve(model)
             total_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
 
             def on_loaded(num_bytes: int) -> None:
                 self._loaded = Loaded(num_bytes, total_bytes)
 
-            return create_engine(spec, directory, on_loaded)
+            engine = create_engine(spec, directory, on_loaded)
+            if spec.tokenizer is not None:
+                import_without_torch()  # What the engine needs of torch is imported by now.
+                self._tokenizer = load_tokenizer(storage.resolve(spec.tokenizer))
+            return engine
 
         self._thread = EngineThread(create, self._emit)
         self._thread.start()
@@ -308,7 +315,12 @@ class EngineActor:
         while True:
             await asyncio.wait((batch, ended), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
             if batch.done():
-                yield batch.result()
+                completions, stats = batch.result()
+                if self._tokenizer is not None:
+                    # In another thread, so that commands get through meanwhile; one batch after the other, because a
+                    # tokenizer is not thread-safe.
+                    completions = await asyncio.to_thread(self._with_texts, completions)
+                yield completions, stats
                 batch = asyncio.ensure_future(self._batches.get())
             elif ended.done():
                 batch.cancel()
@@ -320,6 +332,13 @@ class EngineActor:
                 raise EngineDied(f"the engine hangs: a step has taken more than {step_limit_s:.0f} s")
             else:
                 yield [], self._running.stats
+
+    def _with_texts(self, completions: Sequence[Completion]) -> list[Completion]:
+        """Decode finished responses, once for everything that needs their text."""
+        finished = [one for one in completions if one.finish_reason is not FinishReason.ABORT]
+        tokens = [one.trajectory.tokens for one in finished]
+        texts = iter(self._tokenizer.batch_decode(tokens, skip_special_tokens=True))
+        return [one if one.finish_reason is FinishReason.ABORT else one.with_text(next(texts)) for one in completions]
 
     @property
     def _running(self) -> EngineThread:

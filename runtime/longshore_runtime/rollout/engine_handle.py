@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 
 import ray
@@ -214,6 +215,8 @@ class EngineHandle:
             for reference in within(stream, _SILENCE_LIMIT_S):
                 completions, stats = ray.get(reference)
                 if completions:
+                    # They lie in Ray's store of objects, which is smaller than the responses of a round.
+                    completions = [replace(one, trajectory=one.trajectory.copied()) for one in completions]
                     self._emit(EngineOutput(self.engine, completions, stats))
         except TimeoutError:
             reason = f"nothing was heard of the engine for {_SILENCE_LIMIT_S:.0f} s"

@@ -17,7 +17,6 @@ from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.reward_queue import RewardQueue, ScoreTask
 from longshore.policy.round import ResponseId
 from longshore_runtime.clock import Clock
-from longshore_runtime.data.dataset import Tokenizer
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
@@ -71,7 +70,6 @@ class RewardPool:
         self,
         lanes: Sequence[RewardLane],
         factory: ScorerFactory,
-        tokenizer: Tokenizer,
         events: "queue.SimpleQueue[Event]",
         clock: Clock,
         on_pressure: Callable[[RewardPressure], None] | None = None,
@@ -80,7 +78,6 @@ class RewardPool:
         """`on_pressure` is called every PULSE_S during a round and at its end, `on_worker` for every new worker."""
         self._functions = {function.name: function for lane in lanes for function in lane.functions}
         self._lane_of = {function.name: number for number, lane in enumerate(lanes) for function in lane.functions}
-        self._tokenizer = tokenizer
         self._events, self._delayed = events, Delayed(events)
         self._clock = clock
         self._on_pressure = on_pressure
@@ -94,8 +91,6 @@ class RewardPool:
         self._prompts: Sequence[PromptRecord] = ()
         self._round = 0
         self._completions: dict[ResponseId, Completion] = {}
-        self._texts: dict[ResponseId, tuple[Completion, str]] = {}
-        """Completions and texts of responses that several functions score, until their groups are scored."""
         self._results: dict[ScoreTask, ScoreResult] = {}
         self._groups: dict[Draw, _ScoredGroup] = {}
         self._stopped = False
@@ -132,7 +127,7 @@ class RewardPool:
         """Begin a round; draws refer to `prompts` by index."""
         self._prompts = prompts
         self._round += 1
-        self._completions, self._texts, self._results, self._groups = {}, {}, {}, {}
+        self._completions, self._results, self._groups = {}, {}, {}
         self.stats = RewardStats()
         self.rest()
 
@@ -169,9 +164,7 @@ class RewardPool:
         for lane in self._lanes:
             lane.queue.drop(draws)
         for draw in draws:
-            group = self._groups.pop(draw, None)
-            for response in group.responses if group is not None else ():
-                self._texts.pop(response, None)
+            self._groups.pop(draw, None)
 
     def handle(self, event: RewardEvent) -> GroupScored | None:
         """Process the answer of a worker; return the group that it completes or fails."""
@@ -251,7 +244,7 @@ class RewardPool:
         return ScoreItem(
             sample=f"{record.source or f'row {record.index}'}, response {task.response}",
             prompt=record.prompt,
-            response=self._text(task.response, completion, is_shared=len(record.rewards) > 1),
+            response=completion.text,
             answer=record.answer,
             row=record.fields,
             limits_s=self._case_limits.of(self._functions[task.function], record),
@@ -259,16 +252,6 @@ class RewardPool:
             messages=record.messages,
             is_cut=completion.finish_reason is FinishReason.LENGTH,
         )
-
-    def _text(self, response: ResponseId, completion: Completion, *, is_shared: bool) -> str:
-        """Decode a response, once for all functions: this is the thread that everything else waits for."""
-        known = self._texts.get(response)
-        if known is not None and known[0] is completion:
-            return known[1]
-        text = self._tokenizer.decode(completion.tokens, skip_special_tokens=True)
-        if is_shared:
-            self._texts[response] = completion, text
-        return text
 
     def _scored(self, event: ResponseScored) -> GroupScored | None:
         task, outcome, is_late = event.task, event.outcome, event.task.round != self._round

@@ -7,6 +7,7 @@ from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.encoding import Encoder, PromptEncoding, prompt_encoding
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.tasks import counting
+from longshore_runtime.trajectories.trajectory import token_ids
 
 NUM_TRAIN_PROMPTS: Final = 4096
 
@@ -21,5 +22,6 @@ def builtin_prompt_sets(data: Data, seed: int, tokenizer: Encoder) -> PromptSets
 
 def _records(rows: list[counting.CountingRow], encoding: PromptEncoding) -> tuple[PromptRecord, ...]:
     return tuple(
-        PromptRecord(index, row.prompt, encoding.plain(row.prompt), row.answer) for index, row in enumerate(rows)
+        PromptRecord(index, row.prompt, token_ids(encoding.plain(row.prompt)), row.answer)
+        for index, row in enumerate(rows)
     )

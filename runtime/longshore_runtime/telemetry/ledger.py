@@ -27,6 +27,12 @@ def ledger_row(step: int, result: RoundResult, trained: StepTraining) -> dict[st
         "rejected": {str(draw): why for draw, why in result.rejected.items()},
         "num_updates": len(trained.updates),
         "policy_versions": sorted(
-            {run.policy_version for group in result.groups for one in group.responses for run in one.completion.runs}
+            {
+                run.policy_version
+                for group in result.groups
+                for one in group.responses
+                for run in one.completion.trajectory.runs
+                if run.policy_version is not None
+            }
         ),
     }

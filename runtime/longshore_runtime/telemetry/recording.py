@@ -7,7 +7,6 @@ from pathlib import Path
 from longshore.api.reasons import NoticeReason
 from longshore.api.records import Records
 from longshore.api.tracking import OpenTelemetry
-from longshore_runtime.telemetry.samples import Decoder
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
 from longshore_runtime.telemetry.trace_export import TraceExport
@@ -24,7 +23,6 @@ def recording(
     collector: OpenTelemetry | None,
     job: JobFacts,
     names: Mapping[str, str],
-    decoder: Decoder,
     places: Callable[[], Places],
     notify: Notify,
     left_s: Callable[[], float],
@@ -43,7 +41,6 @@ def recording(
             output,
             records,
             job,
-            decoder,
             places,
             _notify_with(notify, NoticeReason.RECORDS_INCOMPLETE),
             None if export is None else export.give,

@@ -3,7 +3,7 @@
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,31 +61,18 @@ SCHEMA: Final = pa.schema(
 
 
 Row = dict[str, Any]
-"""Row of a sample, with the tokens of the response in place of its text."""
 
 
-class Decoder(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
-
-    def batch_decode(self, sequences: Sequence[Sequence[int]], /, *, skip_special_tokens: bool) -> list[str]:
-        """Return the texts of token sequences."""
-
-
-def samples_file(done: StepDone | EvaluationDone, job: JobFacts, decoder: Decoder, share: float) -> bytes | None:
+def samples_file(done: StepDone | EvaluationDone, job: JobFacts, share: float) -> bytes | None:
     """Return the file of a step or an evaluation; None if it has no prompt whose responses are kept."""
     rows = list(_of_step(done, job, share) if isinstance(done, StepDone) else _of_evaluation(done, job, share))
     if not rows:
         return None
     out = io.BytesIO()
     with pq.ParquetWriter(out, SCHEMA, compression="zstd") as writer:
-        tables = [_table(rows[first : first + _AT_ONCE], decoder) for first in range(0, len(rows), _AT_ONCE)]
-        writer.write_table(pa.concat_tables(tables))
+        parts = (rows[first : first + _AT_ONCE] for first in range(0, len(rows), _AT_ONCE))
+        writer.write_table(pa.concat_tables([pa.Table.from_pylist(part, SCHEMA) for part in parts]))
     return out.getvalue()
-
-
-def _table(rows: Sequence[Row], decoder: Decoder) -> pa.Table:
-    texts = decoder.batch_decode([row.pop("tokens") for row in rows], skip_special_tokens=True)
-    return pa.Table.from_pylist([{**row, "response": text} for row, text in zip(rows, texts, strict=True)], SCHEMA)
 
 
 def is_kept(draw: Draw, share: float) -> bool:
@@ -151,7 +138,7 @@ def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
     completion = one.completion
     return {
         "response_index": one.response.index,
-        "tokens": completion.tokens,
+        "response": completion.text,
         "response_tokens": completion.num_tokens,
         "finish_reason": completion.finish_reason.value,
         "reward": one.reward,
@@ -159,5 +146,7 @@ def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
         "advantage": None if sample is None else sample.advantage,
         "timed_out": one.timed_out,
         "rewards": [{"function": name, "reward": value} for name, value in one.parts.items()],
-        "versions": [{"policy_version": run.policy_version, "tokens": len(run.tokens)} for run in completion.runs],
+        "versions": [
+            {"policy_version": version, "tokens": num_tokens} for version, num_tokens in completion.trajectory.runs
+        ],
     }

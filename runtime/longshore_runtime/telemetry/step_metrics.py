@@ -55,7 +55,7 @@ class LengthSummary:
 
 def lengths(samples: Sequence[Sample]) -> LengthSummary:
     """Summarize the response lengths of a step."""
-    values = sorted(len(sample.response_tokens) for sample in samples)
+    values = sorted(sample.num_response_tokens for sample in samples)
     return LengthSummary(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
 
 

@@ -11,7 +11,6 @@ from longshore.record.model import RoundRecord
 from longshore_runtime.telemetry import samples
 from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background
 from longshore_runtime.telemetry.record_files import StepFiles
-from longshore_runtime.telemetry.samples import Decoder
 from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, Places, StepDone, round_facts
 
 MAX_WAITING: Final = 3
@@ -52,7 +51,6 @@ class StepRecords:
         output: Path,
         options: Records,
         job: JobFacts,
-        decoder: Decoder,
         places: Callable[[], Places],
         on_trouble: Callable[[str], None],
         on_record: Callable[[RoundRecord], None] | None = None,
@@ -67,7 +65,6 @@ class StepRecords:
         """
         self._options = options
         self._job = job
-        self._decoder = decoder
         self._places = places
         self._on_record = on_record
         self._samples = StepFiles(output / samples.DIRECTORY, samples.PREFIX, samples.SUFFIX, options.max_samples_bytes)
@@ -113,7 +110,7 @@ class StepRecords:
 
     def _write_samples(self, done: StepDone | EvaluationDone, files: StepFiles) -> None:
         if self._options.sample_share > 0 and self._options.max_samples_bytes:
-            content = samples.samples_file(done, self._job, self._decoder, self._options.sample_share)
+            content = samples.samples_file(done, self._job, self._options.sample_share)
             if content is not None:
                 files.write(done.step, content)
 

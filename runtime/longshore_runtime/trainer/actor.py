@@ -24,6 +24,7 @@ from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.trainer_protocol import Sample, Trainer, UpdateReport
+from longshore_runtime.trajectories.trajectory import LogProbs
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 from longshore_runtime.weights.slices import Bucket
@@ -74,7 +75,7 @@ class _TrainerActor:
             self._require_accepted()
             return self._running.accumulate(samples), time.monotonic() - started_s
 
-    def log_probs(self, samples: Sequence[Sample]) -> tuple[Mapping[int, tuple[float, ...]], float]:
+    def log_probs(self, samples: Sequence[Sample]) -> tuple[Mapping[int, LogProbs], float]:
         """See `Trainer.log_probs`; and the seconds that it took."""
         started_s = time.monotonic()
         with self._meter.call(len(samples)):

@@ -23,10 +23,11 @@ from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
-from longshore_runtime.trainer.samples import in_draw_order, shares, step_denominator, step_signal
+from longshore_runtime.trainer.samples import in_draw_order, rank_shares, shares, step_denominator, step_signal
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.trainer.world import CALL_LIMIT_S, PODS_LIMIT_S, RankDeath, TrainerWorld
 from longshore_runtime.trainer_protocol import Sample, TrainResult
+from longshore_runtime.trajectories.trajectory import LogProbs
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
 _METER_LIMIT_S: Final = 10.0
@@ -41,7 +42,7 @@ class PendingUpdate:
 
     samples: list[Sample] = field(default_factory=list)
     passes: list[Any] = field(default_factory=list)
-    """(rank, pending answer: sums of its replica, seconds), for every part that a rank was given."""
+    """(rank, pending answer: sums, seconds), for every part that a rank was given; see `ParallelSizes.reports_sums`."""
     given_s: list[float] = field(default_factory=list)
     """Times at which each part was given, in seconds."""
     differences: list[Any] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Checks:
 class OldLogProbs:
     """Log-probabilities of the response tokens of samples, and the time that they took."""
 
-    by_response: Mapping[ResponseId, tuple[float, ...]]
+    by_response: Mapping[ResponseId, LogProbs]
     compute_s: float
     """Time in which the busiest replica worked."""
     work: UpdatePasses | None = None
@@ -167,11 +168,9 @@ class TrainerGroup:
 
         Returns a Ray object that is there when the replica is done with them.
         """
-        part = ray.put(samples)
+        dealt = self._deal(replica, samples)
         with self._in_order:
-            passes = [
-                (rank, self._world.actors[rank].accumulate.remote(part)) for rank in self._replicas.ranks(replica)
-            ]
+            passes = [(rank, self._world.actors[rank].accumulate.remote(stored)) for rank, _, stored in dealt]
         self.num_given += len(samples)
         update.samples += samples
         update.passes += passes
@@ -184,16 +183,11 @@ class TrainerGroup:
         Waits for updates that were ended, and for the passes.
         """
         parts, given_s = shares(samples, self.num_replicas), self._clock.now_s()
+        dealt = [one for replica, part in enumerate(parts) if part for one in self._deal(replica, part)]
         with self._in_order:
-            pending = [
-                (part, rank, self._world.actors[rank].log_probs.remote(given))
-                for replica, part in enumerate(parts)
-                if part
-                for given in [ray.put(part)]
-                for rank in self._replicas.ranks(replica)
-            ]
+            pending = [(part, rank, self._world.actors[rank].log_probs.remote(stored)) for rank, part, stored in dealt]
         self.num_given += len(samples)
-        found: dict[ResponseId, tuple[float, ...]] = {}
+        found: dict[ResponseId, LogProbs] = {}
         passes = []
         answers = self._world.get([one for *_, one in pending], timeout_s, check=self._checks.update)
         for (part, rank, _), (values, took_s) in zip(pending, answers, strict=True):
@@ -222,14 +216,14 @@ class TrainerGroup:
         update.denominator = step_denominator(update.samples, self._spec.options)
         if verify:
             ordered = in_draw_order(update.samples)
-            parts = [ray.put(ordered[replica :: self.num_replicas]) for replica in range(self.num_replicas)]
+            parts = [ordered[replica :: self.num_replicas] for replica in range(self.num_replicas)]
+            dealt = [one for replica, part in enumerate(parts) for one in self._deal(replica, part)]
             with self._in_order:
                 update.differences = [
-                    actor.compare.remote(parts[self._spec.sizes.replica(rank)], update.denominator)
-                    for rank, actor in enumerate(self._world.actors)
+                    self._world.actors[rank].compare.remote(stored, update.denominator) for rank, _, stored in dealt
                 ]
         # Ranks get the sums from each other, so the driver does not wait for them before the update.
-        sums = [answer for rank, answer in update.passes if self._spec.sizes.is_first_of_replica(rank)]
+        sums = [answer for rank, answer in update.passes if self._spec.sizes.reports_sums(rank)]
         signal = step_signal(update.samples, self._spec.options)
         with self._in_order:
             update.steps = [
@@ -249,10 +243,11 @@ class TrainerGroup:
         sums, gradients_s = GradientSums(), 0.0
         for (rank, _), (of_pass, pass_s) in zip(update.passes, passes, strict=True):
             seconds[rank] += pass_s
-            if self._spec.sizes.is_first_of_replica(rank):  # Every rank reports its replica's sums.
+            if self._spec.sizes.reports_sums(rank):
                 sums += of_pass
+            if self._spec.sizes.is_first_of_replica(rank):
                 gradients_s += pass_s
-        num_tokens = sum(len(sample.response_tokens) for sample in update.samples)
+        num_tokens = sum(sample.num_response_tokens for sample in update.samples)
         assert sums.num_tokens == num_tokens, "the replicas processed other tokens than those of the batch"
         given = zip(update.passes, update.given_s, passes, strict=True)
         work = self._work([(rank, given_s, pass_s) for (rank, _), given_s, (_, pass_s) in given], steps[0][1])
@@ -261,8 +256,8 @@ class TrainerGroup:
 
     def num_computed(self) -> float:
         """Return how many of those that were given are computed, within a call as well; called from any thread."""
-        firsts = [self._world.actors[self._replicas.ranks(replica)[0]] for replica in range(self.num_replicas)]
-        return sum(self._world.get([actor.num_computed.remote() for actor in firsts], _METER_LIMIT_S))
+        counting = [actor for rank, actor in enumerate(self._world.actors) if self._spec.sizes.reports_sums(rank)]
+        return sum(self._world.get([actor.num_computed.remote() for actor in counting], _METER_LIMIT_S))
 
     def policy_version(self) -> int:
         """Return the number of optimizer steps so far, including those in progress."""
@@ -346,6 +341,15 @@ class TrainerGroup:
     def wake(self, replicas: Collection[int] | None = None, timeout_s: float = CALL_LIMIT_S) -> None:
         """Take the GPUs of these replicas back. Neither this nor `give` to them needs replicas that still sleep."""
         self._world.get([actor.wake.remote() for actor in self._actors_of(replicas)], timeout_s)
+
+    def _deal(self, replica: int, samples: Sequence[Sample]) -> list[tuple[int, Sequence[Sample], Any]]:
+        """Return the samples of each rank of a replica, and where Ray stores them: no rank fetches those of others."""
+        ranks = self._replicas.ranks(replica)
+        if self._spec.sizes.deals_samples:
+            parts = rank_shares(samples, len(ranks))
+            return [(rank, part, ray.put(part)) for rank, part in zip(ranks, parts, strict=True)]
+        stored = ray.put(samples)
+        return [(rank, samples, stored) for rank in ranks]
 
     def _work(self, passes: Sequence[tuple[int, float, float]], update_s: float = 0.0) -> UpdatePasses:
         """Describe passes of (rank, when it was given, seconds) by the first rank of each replica."""

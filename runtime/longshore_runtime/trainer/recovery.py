@@ -20,8 +20,6 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-MAX_KEPT_TOKENS: Final = 10_000_000
-"""About 700 MB of the coordinator's memory. Where more were trained on since the checkpoint, the steps are repeated."""
 PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0)
 """After each failure in a row, without an update in between; after the last, something is wrong that does not go away.
 
@@ -53,7 +51,6 @@ class Recovery:
         self._load = load
         self._make_room = make_room
         self._kept: list[Sequence[Sample]] = []
-        self._num_tokens = 0
         self._num_failures = 0
         self._lost_reason = ""
         self._fatal: RankDeath | None = None
@@ -66,14 +63,13 @@ class Recovery:
 
     def trained(self, training: StepTraining) -> None:
         """Note that the trainers have done a step."""
-        self._num_tokens += sum(len(one.prompt_tokens) + len(one.response_tokens) for one in training.samples)
-        self._kept = [] if self._has_too_many else [*self._kept, *training.batches]
+        self._kept += training.batches
         self._num_failures = 0
         self._fatal = None
 
     def checkpointed(self) -> None:
         """Note that the newest checkpoint holds every update so far."""
-        self._kept, self._num_tokens = [], 0
+        self._kept = []
 
     def lost(self, reason: str, generation: int) -> None:
         """A rank is gone: the world starts again when it is needed. Old news of an older world are ignored."""
@@ -96,18 +92,11 @@ class Recovery:
                 return work()
             except TrainerLost as loss:
                 self._num_failures += 1
-                if self._num_failures > len(PAUSES_S) or self._has_too_many:
+                if self._num_failures > len(PAUSES_S):
                     raise
                 self._lost_reason = self._lost_reason or str(loss)
 
-    @property
-    def _has_too_many(self) -> bool:
-        """Whether more was trained on since the checkpoint than is kept."""
-        return self._num_tokens > MAX_KEPT_TOKENS
-
     def _bring_back(self) -> None:
-        if self._has_too_many:
-            raise TrainerLost(self._lost_reason)
         self._find_cause()
         if self._num_failures:
             self._pause(PAUSES_S[self._num_failures - 1])

@@ -1,6 +1,7 @@
 """Build training samples from scored groups and assign them to trainer replicas."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.objective import OBJECTIVES
@@ -12,6 +13,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
+from longshore_runtime.trajectories.trajectory import Mask, Trajectory
 
 
 def batch_samples(
@@ -44,14 +46,20 @@ def step_signal(samples: Sequence[Sample], options: TrainerOptions) -> float:
 
 def off_policy_token_share(samples: Sequence[Sample]) -> float:
     """Share of response tokens that older weights than the round's sampled, 0 to 1; masked ones count as well."""
-    num_tokens = sum(len(sample.response_tokens) for sample in samples)
+    num_tokens = sum(sample.num_response_tokens for sample in samples)
     return sum(sample.num_stale_tokens for sample in samples) / num_tokens if num_tokens else 0.0
 
 
 def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
     """Samples by replica: longest first onto the replica with the fewest tokens, so that all end together."""
-    shares = balance(in_draw_order(samples), _num_tokens, dict.fromkeys(range(num_replicas), 0))
+    shares = balance(in_draw_order(samples), attrgetter("num_tokens"), dict.fromkeys(range(num_replicas), 0))
     return list(shares.pieces.values())
+
+
+def rank_shares(samples: Sequence[Sample], num_ranks: int) -> list[list[Sample]]:
+    """Return the samples of each rank of a replica that deals them out: alike in length, and in what has gradients."""
+    order = sorted(in_draw_order(samples), key=lambda sample: (sample.advantage == 0, -sample.num_tokens))
+    return [order[first::num_ranks] for first in range(num_ranks)]
 
 
 def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:
@@ -59,40 +67,37 @@ def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:
     return sorted(samples, key=lambda sample: (sample.draw, sample.index))
 
 
-def _num_tokens(sample: Sample) -> int:
-    return len(sample.prompt_tokens) + len(sample.response_tokens)
-
-
 def _sample(
     scored: ScoredResponse, advantage: float, record: PromptRecord, algorithm: Algorithm, policy_version: int
 ) -> Sample:
-    completion = scored.completion
+    trajectory = scored.completion.trajectory
+    num_stale_tokens = trajectory.num_tokens_before(policy_version)
     return Sample(
         draw=scored.response.draw,
         index=scored.response.index,
         prompt_tokens=record.prompt_tokens,
-        response_tokens=completion.tokens,
-        rollout_log_probs=completion.log_probs,
+        trajectory=trajectory,
         advantage=advantage,
         reward=scored.reward,
-        penalty=_penalty(completion, algorithm),
-        loss_mask=_fresh_tokens(completion, policy_version) if algorithm.mask_stale_tokens else None,
-        num_stale_tokens=_num_stale_tokens(completion, policy_version),
+        penalty=_penalty(scored.completion, algorithm),
+        loss_mask=_loss_mask(trajectory, num_stale_tokens if algorithm.mask_stale_tokens else 0),
+        num_stale_tokens=num_stale_tokens,
     )
 
 
 def _penalty(completion: Completion, algorithm: Algorithm) -> float:
     return overlong_punishment(
-        len(completion.tokens),
+        completion.num_tokens,
         max_tokens=algorithm.max_response_tokens,
         buffer_tokens=algorithm.overlong_buffer_tokens,
         penalty=algorithm.overlong_penalty,
     )
 
 
-def _fresh_tokens(completion: Completion, policy_version: int) -> tuple[bool, ...]:
-    return tuple(run.policy_version >= policy_version for run in completion.runs for _ in run.tokens)
-
-
-def _num_stale_tokens(completion: Completion, policy_version: int) -> int:
-    return sum(len(run.tokens) for run in completion.runs if run.policy_version < policy_version)
+def _loss_mask(trajectory: Trajectory, num_masked: int) -> Mask | None:
+    """Return the mask of the sampled tokens without the first `num_masked`; None: all are in the loss."""
+    if not num_masked and all(run.policy_version is not None for run in trajectory.runs):
+        return None
+    mask = trajectory.mask
+    mask[:num_masked] = False
+    return mask

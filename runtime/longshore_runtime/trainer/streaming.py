@@ -114,4 +114,4 @@ class StreamedUpdate:
 
 
 def _stream_sample(sample: Sample) -> StreamSample:
-    return StreamSample(sample.response, len(sample.prompt_tokens) + len(sample.response_tokens))
+    return StreamSample(sample.response, sample.num_tokens)

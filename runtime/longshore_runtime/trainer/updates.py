@@ -56,12 +56,12 @@ class StepTraining:
     @property
     def num_tokens(self) -> int:
         """Response tokens of the batch."""
-        return sum(len(sample.response_tokens) for sample in self.samples)
+        return sum(sample.num_response_tokens for sample in self.samples)
 
     @property
     def batch_tokens(self) -> int:
         """Tokens of the batch, prompts included."""
-        return self.num_tokens + sum(len(sample.prompt_tokens) for sample in self.samples)
+        return sum(sample.num_tokens for sample in self.samples)
 
     @property
     def tokens_per_s(self) -> float:
@@ -257,7 +257,7 @@ class StepUpdates:
     def _samples(self, batch: Batch) -> list[Sample]:
         samples = self._samples_of(self._in_draw_order(batch))
         if self._compares_later_with_engine and self._updates:
-            return [replace(sample, old_log_probs=sample.rollout_log_probs) for sample in samples]
+            return [replace(sample, old_log_probs=sample.trajectory.log_probs) for sample in samples]
         if self._old is None:
             return samples
         old = self._old.by_response
@@ -269,7 +269,7 @@ class StepUpdates:
 
     def _num_tokens(self, group: ScoredGroup) -> int:
         prompt = len(self._prompts[group.draw.index].prompt_tokens)
-        return sum(prompt + len(scored.completion.tokens) for scored in group.responses)
+        return sum(prompt + scored.completion.num_tokens for scored in group.responses)
 
 
 def max_tokens_per_batch(

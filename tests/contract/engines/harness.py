@@ -10,8 +10,9 @@ import torch
 from benchmarks.measured_process import free_port
 
 from longshore_runtime.backends.weight_sender import WeightSender
-from longshore_runtime.engine_protocol import Completion, Engine, FinishReason, Request, TokenRun
+from longshore_runtime.engine_protocol import Completion, Engine, FinishReason, Request
 from longshore_runtime.rollout.engine_actor import load_weights
+from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory, token_ids
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES, buckets
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Weights
@@ -113,16 +114,21 @@ class Harness:
         return aborted
 
 
+def values(completion: Completion) -> tuple[list[int], list[float]]:
+    """Tokens and log-probabilities."""
+    return completion.trajectory.tokens.tolist(), completion.trajectory.log_probs.tolist()
+
+
 def request(
     prompt: Sequence[int] = PROMPT,
     *,
     max_tokens: int = 40,
     temperature: float = 1.0,
     seed: int = 7,
-    partial: Sequence[TokenRun] = (),
+    partial: Trajectory = EMPTY,
 ) -> Request:
     """A request with an id of its own."""
-    return Request(f"request-{next(_numbers)}", tuple(prompt), max_tokens, temperature, seed, tuple(partial))
+    return Request(f"request-{next(_numbers)}", token_ids(prompt), max_tokens, temperature, seed, partial)
 
 
 def requests(count: int, *, max_tokens: int = 40, temperature: float = 1.0) -> list[Request]:

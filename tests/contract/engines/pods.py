@@ -61,4 +61,4 @@ class Job:
     def samples(self, engine: int, policy_version: int) -> None:
         """It takes a request and answers with tokens of this policy version."""
         completion = self.finish(engine, request(max_tokens=3))
-        assert [run.policy_version for run in completion.runs] == [policy_version]
+        assert [run.policy_version for run in completion.trajectory.runs] == [policy_version]

@@ -39,7 +39,7 @@ class Reference:
     ) -> list[float]:
         """Of the tokens of a response, with these weights in place of those that the model had."""
         self._take(weights)
-        tokens = torch.tensor([[*prompt, *completion.tokens]])
+        tokens = torch.tensor([[*prompt, *completion.trajectory.tokens.tolist()]])
         log_probs = (self._model(tokens).logits[0, :-1] / temperature).log_softmax(-1)
         chosen = log_probs.gather(-1, tokens[0, 1:, None])[len(prompt) - 1 :, 0]
         return [float(value) for value in chosen]

@@ -7,8 +7,8 @@ from tests.contract.engines.harness import MAX_NUM_SEQS, Harness, request, reque
 def test_an_aborted_response_keeps_its_tokens_and_log_probabilities(harness: Harness) -> None:
     (whole,) = harness.finish([request(max_tokens=30)])
     aborted = harness.abort_after(request(max_tokens=30), num_tokens=6)
-    assert aborted.tokens == whole.tokens[:6]
-    assert aborted.log_probs == whole.log_probs[:6]
+    assert aborted.trajectory.tokens.tolist() == whole.trajectory.tokens.tolist()[:6]
+    assert aborted.trajectory.log_probs.tolist() == whole.trajectory.log_probs.tolist()[:6]
     assert not harness.engine.has_work()
 
 
@@ -17,7 +17,7 @@ def test_a_request_that_waits_is_aborted_without_tokens(harness: Harness) -> Non
     harness.engine.add(many)
     harness.engine.step()
     (aborted,) = harness.engine.abort([many[-1].request_id])
-    assert aborted.runs == ()
+    assert aborted.trajectory.runs == ()
     assert aborted.finish_reason is FinishReason.ABORT
 
 
@@ -35,32 +35,32 @@ def test_others_go_on_when_one_is_aborted(harness: Harness) -> None:
     harness.engine.abort([goes.request_id])
     (completion,) = harness.finish_rest()
     assert completion.request_id == stays.request_id
-    assert completion.tokens == alone.tokens
+    assert completion.trajectory.tokens.tolist() == alone.trajectory.tokens.tolist()
 
 
 def test_a_resumed_greedy_response_equals_the_uninterrupted_one(harness: Harness) -> None:
     (whole,) = harness.finish([request(temperature=0.0, max_tokens=30)])
     aborted = harness.abort_after(request(temperature=0.0, max_tokens=30), num_tokens=10)
-    (resumed,) = harness.finish([request(temperature=0.0, max_tokens=30, partial=aborted.runs)])
-    assert resumed.tokens == whole.tokens
+    (resumed,) = harness.finish([request(temperature=0.0, max_tokens=30, partial=aborted.trajectory)])
+    assert resumed.trajectory.tokens.tolist() == whole.trajectory.tokens.tolist()
 
 
 def test_a_resumed_response_keeps_its_runs_with_their_policy_versions(harness: Harness) -> None:
     aborted = harness.abort_after(request(max_tokens=30), num_tokens=4)
     harness.publish(1, harness.other_weights())
-    (resumed,) = harness.finish([request(max_tokens=30, partial=aborted.runs)])
-    assert resumed.runs[:-1] == aborted.runs
-    assert [run.policy_version for run in resumed.runs] == [0, 1]
+    (resumed,) = harness.finish([request(max_tokens=30, partial=aborted.trajectory)])
+    assert resumed.trajectory.runs[:-1] == aborted.trajectory.runs
+    assert [run.policy_version for run in resumed.trajectory.runs] == [0, 1]
 
 
 def test_the_limit_of_a_resumed_response_includes_its_partial_tokens(harness: Harness) -> None:
     aborted = harness.abort_after(request(max_tokens=30), num_tokens=4)
-    (resumed,) = harness.finish([request(max_tokens=9, partial=aborted.runs)])
-    assert resumed.finish_reason is FinishReason.STOP or len(resumed.tokens) == 9
+    (resumed,) = harness.finish([request(max_tokens=9, partial=aborted.trajectory)])
+    assert resumed.finish_reason is FinishReason.STOP or resumed.num_tokens == 9
 
 
 def test_an_aborted_resumed_response_keeps_both_parts(harness: Harness) -> None:
     first = harness.abort_after(request(max_tokens=30), num_tokens=4)
-    second = harness.abort_after(request(max_tokens=30, partial=first.runs), num_tokens=3)
-    assert second.tokens[:4] == first.tokens
-    assert len(second.tokens) == 7
+    second = harness.abort_after(request(max_tokens=30, partial=first.trajectory), num_tokens=3)
+    assert second.trajectory.tokens.tolist()[:4] == first.trajectory.tokens.tolist()
+    assert second.num_tokens == 7

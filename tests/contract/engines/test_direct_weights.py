@@ -144,9 +144,9 @@ def test_engines_that_regroup_sample_from_the_newest_weights(storage: Path, vllm
             assert len(engines) == 2 // tp_size
             for engine in engines:
                 sampled = vllm.finish(engine, request())
-                assert [run.policy_version for run in sampled.runs] == [version]
+                assert [run.policy_version for run in sampled.trajectory.runs] == [version]
                 expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
-                np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
+                np.testing.assert_allclose(sampled.trajectory.log_probs.tolist(), expected, atol=1e-4)
     finally:
         trainers.stop()
 
@@ -162,9 +162,9 @@ def check(storage: Path, job: Job, trainers: TrainerGroup, monkeypatch: pytest.M
         weights = fetched(trainers.begin_copies(1)())
         (engine,) = job.pool.serving()
         sampled = job.finish(engine, request())
-        assert [run.policy_version for run in sampled.runs] == [1]
+        assert [run.policy_version for run in sampled.trajectory.runs] == [1]
         expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
-        np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
+        np.testing.assert_allclose(sampled.trajectory.log_probs.tolist(), expected, atol=1e-4)
     finally:
         trainers.stop()
 
@@ -211,7 +211,9 @@ def test_an_engine_that_joins_later_gets_copies_until_the_trainer_goes_on(storag
         assert isinstance(job.next_event(), EngineLost)
         job.pool.replace(1)
         assert job.next_event() == EngineJoined(1)
-        assert job.finish(1, request()).tokens == sampled.tokens, "the weights are the same"
+        assert job.finish(1, request()).trajectory.tokens.tolist() == sampled.trajectory.tokens.tolist(), (
+            "the weights are the same"
+        )
 
         gone = trainers.weights(0)
         trainers.train(make_samples())
@@ -221,7 +223,7 @@ def test_an_engine_that_joins_later_gets_copies_until_the_trainer_goes_on(storag
         assert all(isinstance(failure, WeightsUnavailable) for _, failure in outcomes)
         job.pool.publish(trainers.weights(1))
         assert job.pool.serving() == [0, 1, 2, 3]
-        assert job.finish(1, request()).tokens != sampled.tokens
+        assert job.finish(1, request()).trajectory.tokens.tolist() != sampled.trajectory.tokens.tolist()
     finally:
         job.pool.stop()
         trainers.stop()
@@ -240,7 +242,7 @@ def test_copies_that_are_made_at_once_outlive_what_the_trainer_does_next(storage
             assert isinstance(job.next_event(), EngineLost)
             job.pool.replace(1)
             assert job.next_event() == EngineJoined(1)
-            assert job.finish(1, request()).runs == sampled.runs
+            assert job.finish(1, request()).trajectory == sampled.trajectory
     finally:
         job.pool.stop()
         trainers.stop()
@@ -254,7 +256,9 @@ def test_some_engines_read_what_the_others_are_sent(storage: Path) -> None:
         for version in range(2):
             job.pool.publish(trainers.weights(version))
             assert job.pool.serving() == [0, 1, 2, 3]
-            assert len({job.finish(engine, request()).tokens for engine in job.pool.serving()}) == 1
+            assert (
+                len({job.finish(engine, request()).trajectory.tokens.tobytes() for engine in job.pool.serving()}) == 1
+            )
             trainers.train(make_samples())
     finally:
         job.pool.stop()
@@ -286,7 +290,7 @@ def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they
         for engine in lost:
             job.pool.replace(engine)
         assert {job.next_event(), job.next_event()} == {EngineJoined(2), EngineJoined(3)}
-        assert len({job.finish(engine, request()).tokens for engine in job.pool.serving()}) == 1
+        assert len({job.finish(engine, request()).trajectory.tokens.tobytes() for engine in job.pool.serving()}) == 1
         assert trainers.policy_version() == 0, "the trainer lives on"
     finally:
         job.pool.stop()
@@ -316,7 +320,7 @@ def test_weights_cross_a_gpu_by_cuda_ipc(storage: Path, backend: TrainerBackend)
             weights = fetched(trainers.begin_copies(version)())
             sampled = Job(pool, events).finish(0, request())
             expected = reference_log_probs(storage / "model", weights, PROMPT, sampled, 1.0)
-            np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-3)
+            np.testing.assert_allclose(sampled.trajectory.log_probs.tolist(), expected, atol=1e-3)
         assert free_bytes[-1] > free_bytes[0] - MAX_BUCKET_BYTES / 4, "the buckets' memory is given back"
     finally:
         pool.stop()

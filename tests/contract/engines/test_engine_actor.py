@@ -44,7 +44,7 @@ async def next_batches(actor: EngineActor, num_completions: int) -> list[Complet
     """The next completions of the event stream."""
     completions: list[Completion] = []
     async for ended, stats in actor.events():
-        assert stats.num_tokens >= sum(len(one.tokens) for one in ended if not one.runs[:-1])
+        assert stats.num_tokens >= sum(one.num_tokens for one in ended if not one.trajectory.runs[:-1])
         completions += ended
         if len(completions) >= num_completions:
             break
@@ -181,7 +181,7 @@ async def test_a_command_that_fails_ends_the_engine(storage: Path) -> None:
     await actor.add(1, [whole])
     (completion,) = await next_batches(actor, 1)
     with pytest.raises(EngineDied, match="nothing to sample"):
-        await actor.add(2, [request(max_tokens=1, partial=completion.runs)])
+        await actor.add(2, [request(max_tokens=1, partial=completion.trajectory)])
     with pytest.raises(EngineDied):
         await next_batches(actor, 1)
 

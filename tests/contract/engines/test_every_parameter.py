@@ -80,7 +80,7 @@ class Served:
         """The engine samples from these weights, and from no others."""
         sampled = self.sample()
         expected = self.reference.log_probs(weights, PROMPT, sampled)
-        np.testing.assert_allclose(sampled.log_probs, expected, atol=atol, rtol=0)
+        np.testing.assert_allclose(sampled.trajectory.log_probs.tolist(), expected, atol=atol, rtol=0)
 
 
 def _forget_groups_of_dense_models() -> None:
@@ -145,7 +145,7 @@ def test_a_single_parameter_with_old_values_would_be_noticed(served: Served) -> 
     sampled = served.sample()
     for name in new:
         stale = served.reference.log_probs({**new, name: old[name]}, PROMPT, sampled)
-        assert np.abs(np.subtract(stale, sampled.log_probs)).max() > NOTICED, name
+        assert np.abs(np.subtract(stale, sampled.trajectory.log_probs.tolist())).max() > NOTICED, name
 
 
 def test_new_weights_are_served_after_sleep(served: Served) -> None:
@@ -172,7 +172,7 @@ def test_weights_of_a_restored_checkpoint_are_served(served: Served, tmp_path: P
     served.publish("object store", dict(restored.weights()))
     sampled = served.sample()
     expected = Reference(tmp_path).log_probs({}, PROMPT, sampled)
-    np.testing.assert_allclose(sampled.log_probs, expected, atol=AGREEMENT, rtol=0)
+    np.testing.assert_allclose(sampled.trajectory.log_probs.tolist(), expected, atol=AGREEMENT, rtol=0)
 
 
 def test_weights_after_those_that_broke_off_are_served(served: Served) -> None:

@@ -12,50 +12,50 @@ def test_a_response_ends_with_the_end_token_or_at_its_limit(harness: Harness) ->
     ended = harness.finish(requests(32, max_tokens=120))
     assert {completion.finish_reason for completion in ended} == {FinishReason.STOP, FinishReason.LENGTH}
     for completion in ended:
-        *before, last = completion.tokens
+        *before, last = completion.trajectory.tokens.tolist()
         assert harness.eos_id not in before
         if completion.finish_reason is FinishReason.STOP:
             assert last == harness.eos_id
         else:
             assert last != harness.eos_id
-            assert len(completion.tokens) == 120
+            assert completion.num_tokens == 120
 
 
 def test_a_response_that_ignores_its_end_has_exactly_its_limit(harness: Harness) -> None:
     endless = [dataclasses.replace(one, ignores_end=True) for one in requests(32, max_tokens=120)]
     ended = harness.finish(endless)
     assert {completion.finish_reason for completion in ended} == {FinishReason.LENGTH}
-    assert {len(completion.tokens) for completion in ended} == {120}
+    assert {completion.num_tokens for completion in ended} == {120}
 
 
 def test_every_token_has_a_log_probability_and_the_policy_version_that_sampled_it(harness: Harness) -> None:
     harness.publish(3)
     for completion in harness.finish(requests(4)):
-        (run,) = completion.runs
+        (run,) = completion.trajectory.runs
         assert run.policy_version == 3
-        assert len(run.log_probs) == len(run.tokens) > 0
-        assert all(value <= 0 for value in run.log_probs)
+        assert len(completion.trajectory.log_probs) == run.num_tokens > 0
+        assert (completion.trajectory.log_probs <= 0).all()
 
 
 def test_equal_seeds_sample_equal_responses(harness: Harness) -> None:
     first, second = harness.finish([request(seed=5)]), harness.finish([request(seed=5)])
-    assert first[0].runs == second[0].runs
+    assert first[0].trajectory == second[0].trajectory
 
 
 def test_other_seeds_sample_other_responses(harness: Harness) -> None:
-    responses = {completion.tokens for completion in harness.finish(requests(8))}
+    responses = {completion.trajectory.tokens.tobytes() for completion in harness.finish(requests(8))}
     assert len(responses) == 8
 
 
 def test_without_temperature_the_seed_does_not_matter(harness: Harness) -> None:
     one, other = harness.finish([request(temperature=0.0, seed=1), request(temperature=0.0, seed=2)])
-    assert one.tokens == other.tokens
+    assert one.trajectory.tokens.tolist() == other.trajectory.tokens.tolist()
 
 
 def test_a_response_does_not_depend_on_what_runs_beside_it(harness: Harness) -> None:
     (alone,) = harness.finish([request(temperature=0.0)])
     (together, *_) = harness.finish([request(temperature=0.0), *requests(5)])
-    assert alone.tokens == together.tokens
+    assert alone.trajectory.tokens.tolist() == together.trajectory.tokens.tolist()
 
 
 def test_requests_beyond_the_limit_wait_and_are_served(harness: Harness) -> None:
@@ -83,8 +83,8 @@ def test_counters_grow_with_the_work(harness: Harness) -> None:
     before = harness.engine.stats()
     ended = harness.finish(requests(5))
     after = harness.engine.stats()
-    assert after.num_tokens - before.num_tokens == sum(len(completion.tokens) for completion in ended)
-    assert after.num_steps - before.num_steps == max(len(completion.tokens) for completion in ended)
+    assert after.num_tokens - before.num_tokens == sum(completion.num_tokens for completion in ended)
+    assert after.num_steps - before.num_steps == max(completion.num_tokens for completion in ended)
     assert after.busy_s > before.busy_s
     assert (after.num_running, after.num_waiting) == (0, 0)
 
@@ -96,7 +96,7 @@ def test_preemptions_are_counted_and_lose_no_token(harness: Harness) -> None:
     ended = harness.finish(many)
     assert harness.engine.stats().num_preemptions > before
     for completion in ended:
-        assert completion.finish_reason is FinishReason.STOP or len(completion.tokens) == 100
+        assert completion.finish_reason is FinishReason.STOP or completion.num_tokens == 100
 
 
 def test_the_use_of_the_kv_cache_is_reported(harness: Harness) -> None:
@@ -110,11 +110,11 @@ def test_the_use_of_the_kv_cache_is_reported(harness: Harness) -> None:
 def test_a_partial_response_without_room_for_more_is_refused(harness: Harness) -> None:
     whole = harness.finish([request(max_tokens=5)])[0]
     with pytest.raises(ValueError, match="nothing to sample"):
-        harness.engine.add([request(max_tokens=5, partial=whole.runs)])
+        harness.engine.add([request(max_tokens=5, partial=whole.trajectory)])
 
 
 def test_the_lengths_of_what_runs_and_waits_are_reported_with_partial_tokens(harness: Harness) -> None:
-    kept = harness.abort_after(request(), 4).runs
+    kept = harness.abort_after(request(), 4).trajectory
     harness.engine.add(requests(MAX_NUM_SEQS - 1, max_tokens=2))
     harness.engine.add([request(partial=kept, max_tokens=60) for _ in range(2)])
     harness.engine.step()

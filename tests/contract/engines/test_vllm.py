@@ -36,6 +36,7 @@ from tests.contract.engines.harness import (
     SMALL_BUCKET_BYTES,
     Harness,
     request,
+    values,
 )
 from tests.contract.engines.overlapping import steps_that_overlap
 from tests.contract.engines.reference import reference_log_probs
@@ -77,7 +78,7 @@ def test_log_probabilities_are_of_the_distribution_that_was_sampled(
     vllm.publish(0)
     (completion,) = vllm.finish([request(temperature=temperature)])
     expected = reference_log_probs(model, vllm.weights, PROMPT, completion, temperature)
-    np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
+    np.testing.assert_allclose(completion.trajectory.log_probs, expected, atol=2e-5)
 
 
 def test_log_probabilities_follow_published_weights_behind_a_cached_prompt(vllm: Harness, model: Path) -> None:
@@ -88,7 +89,9 @@ def test_log_probabilities_follow_published_weights_behind_a_cached_prompt(vllm:
     vllm.publish(1, weights)
     (completion,) = vllm.finish([request(prompt)])
     np.testing.assert_allclose(
-        completion.log_probs, reference_log_probs(model, weights, prompt, completion, 1.0), atol=2e-5
+        completion.trajectory.log_probs,
+        reference_log_probs(model, weights, prompt, completion, 1.0),
+        atol=2e-5,
     )
 
 
@@ -100,7 +103,7 @@ def test_log_probabilities_stay_right_when_requests_are_preempted(vllm: Harness,
     assert vllm.engine.stats().num_preemptions > before
     for prompt, completion in zip(prompts, ended, strict=True):
         expected = reference_log_probs(model, vllm.weights, prompt, completion, 1.0)
-        np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
+        np.testing.assert_allclose(completion.trajectory.log_probs, expected, atol=2e-5)
 
 
 def test_prompts_that_exceed_the_tokens_of_one_step_are_sampled_like_any_other(vllm: Harness, model: Path) -> None:
@@ -109,7 +112,7 @@ def test_prompts_that_exceed_the_tokens_of_one_step_are_sampled_like_any_other(v
     assert sum(map(len, prompts)) > MAX_CONTEXT_TOKENS, "which is what a step computes at most"
     for prompt, completion in zip(prompts, vllm.finish([request(prompt) for prompt in prompts]), strict=True):
         expected = reference_log_probs(model, vllm.weights, prompt, completion, 1.0)
-        np.testing.assert_allclose(completion.log_probs, expected, atol=2e-5)
+        np.testing.assert_allclose(completion.trajectory.log_probs, expected, atol=2e-5)
 
 
 def test_the_continuation_of_a_partial_response_does_not_repeat_its_random_numbers(vllm: Harness) -> None:
@@ -117,8 +120,8 @@ def test_the_continuation_of_a_partial_response_does_not_repeat_its_random_numbe
     flat = {name: np.zeros_like(values) for name, values in vllm.weights.items()}
     vllm.publish(0, flat)
     first = vllm.abort_after(request(max_tokens=60, seed=3), num_tokens=12)
-    (resumed,) = vllm.finish([request(max_tokens=60, seed=3, partial=first.runs)])
-    assert resumed.tokens[12:24] != first.tokens
+    (resumed,) = vllm.finish([request(max_tokens=60, seed=3, partial=first.trajectory)])
+    assert resumed.trajectory.tokens.tolist()[12:24] != first.trajectory.tokens.tolist()
 
 
 def test_a_response_ends_with_a_stop_token_of_the_job_unless_it_ignores_its_end(
@@ -126,13 +129,14 @@ def test_a_response_ends_with_a_stop_token_of_the_job_unless_it_ignores_its_end(
 ) -> None:
     vllm.publish(0)
     (whole,) = vllm.finish([request(max_tokens=20)])
-    place = next(place for place, token in enumerate(whole.tokens) if place > 3 and token not in whole.tokens[:place])
-    monkeypatch.setattr(vllm.engine, "_stop_tokens", (whole.tokens[place],))
+    tokens = whole.trajectory.tokens.tolist()
+    place = next(place for place, token in enumerate(tokens) if place > 3 and token not in tokens[:place])
+    monkeypatch.setattr(vllm.engine, "_stop_tokens", (tokens[place],))
     (stopped,) = vllm.finish([request(max_tokens=20)])
-    assert stopped.tokens == whole.tokens[: place + 1], "the token is part of the response, and is trained on"
+    assert stopped.trajectory.tokens.tolist() == tokens[: place + 1], "the token is part of the response"
     assert stopped.finish_reason is FinishReason.STOP
     (endless,) = vllm.finish([dataclasses.replace(request(max_tokens=20), ignores_end=True)])
-    assert len(endless.tokens) == 20
+    assert endless.num_tokens == 20
 
 
 def test_weights_without_some_parameter_are_refused(vllm: Harness) -> None:
@@ -159,15 +163,15 @@ def test_two_ranks_sample_what_one_samples(vllm: Harness, model: Path) -> None:
     assert_ranks_are_forks_of_one_process(engine)
     (two,) = both.finish([request(temperature=0.0)])
     assert_ranks_wait_asleep(engine)
-    assert two.tokens == one.tokens
-    np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
+    assert two.trajectory.tokens.tolist() == one.trajectory.tokens.tolist()
+    np.testing.assert_allclose(two.trajectory.log_probs, one.trajectory.log_probs, atol=2e-5)
     other = vllm.other_weights()
     assert both.publish_shared(1, other, num_ranks=2) == vllm.publish(1, other), (
         "each reads what a rank of its own wrote"
     )
     (one,), (two,) = (engine.finish([request(temperature=0.0)]) for engine in (vllm, both))
-    assert two.tokens == one.tokens
-    np.testing.assert_allclose(two.log_probs, one.log_probs, atol=2e-5)
+    assert two.trajectory.tokens.tolist() == one.trajectory.tokens.tolist()
+    np.testing.assert_allclose(two.trajectory.log_probs, one.trajectory.log_probs, atol=2e-5)
 
 
 def test_an_engine_says_why_a_rank_does_not_start(model: Path, tmp_path: Path) -> None:
@@ -279,10 +283,10 @@ def test_workers_take_the_pieces_that_tensor_parallel_ranks_hold(tmp_path: Path)
     (before,) = harness.finish([request(temperature=0.0, max_tokens=8)])
     harness.publish(1)
     (expected,) = harness.finish([request(temperature=0.0, max_tokens=8)])
-    assert before.log_probs != expected.log_probs
+    assert before.trajectory.log_probs.tolist() != expected.trajectory.log_probs.tolist()
     for named, completion in ((other, before), (weights, expected)):
         reference = reference_log_probs(model, named, PROMPT, completion, 1.0)
-        np.testing.assert_allclose(completion.log_probs, reference, atol=2e-5)
+        np.testing.assert_allclose(completion.trajectory.log_probs, reference, atol=2e-5)
     for version, bucket_bytes in ((2, BUCKET_BYTES), (4, SMALL_BUCKET_BYTES)):
         harness.publish(version, other)
         engine.begin_weights()
@@ -294,7 +298,7 @@ def test_workers_take_the_pieces_that_tensor_parallel_ranks_hold(tmp_path: Path)
             sender.close()
         engine.serve(version + 1)
         (actual,) = harness.finish([request(temperature=0.0, max_tokens=8)])
-        assert (actual.tokens, actual.log_probs) == (expected.tokens, expected.log_probs)
+        assert values(actual) == values(expected)
 
 
 def pieces(model: Path, weights: Weights, rank: int) -> Iterator[Named]:
@@ -392,7 +396,7 @@ def test_a_sleeping_engine_frees_gpu_memory(model: Path, sleep_level: int, refus
         harness.engine.add([request()])
     harness.publish(1)
     (after,) = harness.finish([request(temperature=0.0)])
-    assert before.tokens == after.tokens
+    assert before.trajectory.tokens.tolist() == after.trajectory.tokens.tolist()
 
 
 @pytest.mark.gpu
@@ -403,14 +407,16 @@ def test_a_response_that_moves_on_a_gpu_goes_on_as_it_began(model: Path) -> None
     harness = harness_on_a_gpu(model, sleep_level=1)
     harness.publish(0)
     (whole,) = harness.finish([request(temperature=0.0)])
-    begun = harness.abort_after(request(temperature=0.0), len(whole.tokens) // 2)
+    begun = harness.abort_after(request(temperature=0.0), whole.num_tokens // 2)
     harness.engine.sleep()
     harness.engine.wake()
     harness.publish(1)
-    (resumed,) = harness.finish([request(temperature=0.0, partial=begun.runs)])
-    assert resumed.tokens == whole.tokens
-    assert [run.policy_version for run in resumed.runs] == [0, 1]
-    np.testing.assert_allclose(resumed.log_probs, whole.log_probs, atol=BF16_LOG_PROB)
+    (resumed,) = harness.finish([request(temperature=0.0, partial=begun.trajectory)])
+    assert resumed.trajectory.tokens.tolist() == whole.trajectory.tokens.tolist()
+    assert [run.policy_version for run in resumed.trajectory.runs] == [0, 1]
+    np.testing.assert_allclose(
+        resumed.trajectory.log_probs.tolist(), whole.trajectory.log_probs.tolist(), atol=BF16_LOG_PROB
+    )
 
 
 @pytest.mark.gpu
@@ -428,8 +434,8 @@ def test_tokens_sampled_several_at_a_time_on_a_gpu_have_the_models_log_probs(
     completions = harness.finish([request(temperature=0.05, max_tokens=64, seed=seed) for seed in range(8)])
     for completion in completions:
         expected = reference_log_probs(model, harness.weights, PROMPT, completion, 0.05)
-        np.testing.assert_allclose(completion.log_probs, expected, atol=TF32_LOG_PROB / 0.05)
-    longest = max(len(completion.tokens) for completion in completions)
+        np.testing.assert_allclose(completion.trajectory.log_probs, expected, atol=TF32_LOG_PROB / 0.05)
+    longest = max(completion.num_tokens for completion in completions)
     assert harness.engine.stats().num_steps < longest, "every step gave one token: this shows nothing"
 
 

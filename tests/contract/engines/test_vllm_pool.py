@@ -14,10 +14,11 @@ from longshore.api.pods import Workers
 from longshore.api.rollout import EngineSettings
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
-from longshore_runtime.engine_protocol import Completion, FinishReason, Request, TokenRun
+from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import StoredWeights
+from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import BUCKET_BYTES, MAX_CONTEXT_TOKENS, request
@@ -62,15 +63,17 @@ def published(weights: Weights, policy_version: int) -> StoredWeights:
     return StoredWeights(references, combined_checksum(checksums(part) for part in parts), policy_version)
 
 
-def greedy(partial: tuple[TokenRun, ...] = (), max_tokens: int = MAX_TOKENS) -> Request:
+def greedy(partial: Trajectory = EMPTY, max_tokens: int = MAX_TOKENS) -> Request:
     """Behind a prompt that is long enough to be cached."""
     return request(LONG_PROMPT, max_tokens=max_tokens, temperature=0.0, partial=partial)
 
 
-def cut(whole: Completion, num_tokens: int) -> tuple[TokenRun, ...]:
+def cut(whole: Completion, num_tokens: int) -> Trajectory:
     """The response as it was after so many tokens."""
-    (run,) = whole.runs
-    return (TokenRun(run.policy_version, run.tokens[:num_tokens], run.log_probs[:num_tokens]),)
+    (run,), sampled = whole.trajectory.runs, whole.trajectory
+    return Trajectory(
+        sampled.tokens[:num_tokens], sampled.log_probs[:num_tokens], (run._replace(num_tokens=num_tokens),)
+    )
 
 
 def test_every_size_samples_what_the_model_says_and_continues_what_another_began(job: Job, storage: Path) -> None:
@@ -83,12 +86,12 @@ def test_every_size_samples_what_the_model_says_and_continues_what_another_began
         """Of every engine: log-probabilities, and greedy responses, also those that another size began."""
         for engine in job.pool.serving():
             sampled = job.finish(engine, request(LONG_PROMPT, max_tokens=MAX_TOKENS))
-            assert [run.policy_version for run in sampled.runs] == [version]
+            assert [run.policy_version for run in sampled.trajectory.runs] == [version]
             expected = reference_log_probs(storage / "model", weights, LONG_PROMPT, sampled, 1.0)
-            np.testing.assert_allclose(sampled.log_probs, expected, atol=1e-4)
+            np.testing.assert_allclose(sampled.trajectory.log_probs.tolist(), expected, atol=1e-4)
             whole = wholes.setdefault(version, job.finish(engine, greedy()))
-            resumed = job.finish(engine, greedy(cut(whole, len(whole.tokens) // 2)))
-            assert resumed.tokens == whole.tokens
+            resumed = job.finish(engine, greedy(cut(whole, whole.num_tokens // 2)))
+            assert resumed.trajectory.tokens.tolist() == whole.trajectory.tokens.tolist()
 
     if job.pool.tp_size != 1:
         job.pool.regroup(1)  # In random order, another test came first.
@@ -103,10 +106,10 @@ def test_every_size_samples_what_the_model_says_and_continues_what_another_began
     job.pool.regroup(1)
     assert (job.pool.tp_size, job.pool.serving()) == (1, [0, 1]), "they were parked"
     check(new, 1)
-    assert wholes[0].tokens != wholes[1].tokens
+    assert wholes[0].trajectory.tokens.tolist() != wholes[1].trajectory.tokens.tolist()
     job.pool.publish(published(old, 2))
     check(old, 2)
-    assert wholes[2].tokens == wholes[0].tokens
+    assert wholes[2].trajectory.tokens.tolist() == wholes[0].trajectory.tokens.tolist()
 
 
 def stopped_part(job: Job, engine: int, most: int) -> Completion:
@@ -118,7 +121,7 @@ def stopped_part(job: Job, engine: int, most: int) -> Completion:
             pass
         job.pool.abort(engine, [begun.request_id])
         part = job.next_response(engine)
-        if part.finish_reason is FinishReason.ABORT and part.tokens:
+        if part.finish_reason is FinishReason.ABORT and part.num_tokens:
             return part
 
 
@@ -128,7 +131,9 @@ def test_an_aborted_response_goes_on_after_engines_regrouped(job: Job, storage: 
     most = MAX_CONTEXT_TOKENS - len(LONG_PROMPT)
     whole = job.finish(engine, greedy(max_tokens=most))
     part = stopped_part(job, engine, most)
-    assert len(part.tokens) < len(whole.tokens)
+    assert part.num_tokens < whole.num_tokens
     job.pool.regroup(3 - job.pool.tp_size)
     engine, *_ = job.pool.serving()
-    assert job.finish(engine, greedy(part.runs, most)).tokens == whole.tokens
+    assert (
+        job.finish(engine, greedy(part.trajectory, most)).trajectory.tokens.tolist() == whole.trajectory.tokens.tolist()
+    )

@@ -20,7 +20,7 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
 from tests.contract.rewards.endpoint import Reply, service, serving
-from tests.unit.runtime.reward_driver import LIMIT_S, Characters, Driver, ManualClock, pods_in
+from tests.unit.runtime.reward_driver import LIMIT_S, Driver, ManualClock, pods_in
 
 NUM_REQUESTS = 4
 MATHS = 0
@@ -78,7 +78,7 @@ def driver_of(
                 pods.join(0)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
             lanes = reward_lanes(reward, Workers(), pods.address)
-            pool = RewardPool(lanes, ScorerFactory((), "output"), Characters(), events, ManualClock())
+            pool = RewardPool(lanes, ScorerFactory((), "output"), events, ManualClock())
             pool.use([record(draw) for draw in range(2 * NUM_REQUESTS)])
             made = Driver(pool, events, ManualClock(), [])
             made.until(lambda: pool.is_complete)

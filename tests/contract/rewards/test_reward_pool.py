@@ -26,7 +26,6 @@ from longshore_runtime.sandbox.worker import SandboxWorker, default_python
 from tests.unit.runtime.reward_driver import (
     LIMIT_S,
     UNGRADABLE,
-    Characters,
     Driver,
     ManualClock,
     judges,
@@ -92,7 +91,7 @@ def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock, found = ManualClock(), list[Surroundings]()
     lane = RewardLane((function,), LocalWorkers(1))
-    pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, on_worker=found.append)
+    pool = RewardPool([lane], ScorerFactory((), "output"), events, clock, on_worker=found.append)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     driver.serve(0)

@@ -16,9 +16,10 @@ from transformers import AutoModelForCausalLM
 
 from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
-from tests.contract.trainers.replicas import OPTIONS, make_samples
+from tests.contract.trainers.replicas import OPTIONS, make_samples, own_part
 
 Named = Mapping[str, Any]
 """Arrays by Hugging Face name."""
@@ -75,7 +76,7 @@ def plan(num_replicas: int, seed: int, late: Collection[int] = (), idle: Collect
 
 def count_tokens(batch: Sequence[Sample]) -> float:
     """The denominator of a token mean."""
-    return float(sum(len(sample.response_tokens) for sample in batch))
+    return float(sum(sample.num_response_tokens for sample in batch))
 
 
 def _deal(
@@ -133,7 +134,7 @@ def _torch_schedule(optimizer: torch.optim.Optimizer, options: TrainerOptions) -
 
 
 def _loss(policy: Any, initial: Any, sample: Sample, options: TrainerOptions) -> Tensor:
-    new, rollout = _log_probs(policy, sample, options.temperature), torch.tensor(sample.rollout_log_probs)
+    new, rollout = _log_probs(policy, sample, options.temperature), torch.tensor(sample.trajectory.log_probs)
     old, weight = rollout, 1.0
     if options.rollout_correction is not None:
         old = new.detach() if sample.old_log_probs is None else torch.tensor(sample.old_log_probs)
@@ -148,7 +149,7 @@ def _loss(policy: Any, initial: Any, sample: Sample, options: TrainerOptions) ->
 
 
 def _log_probs(model: Any, sample: Sample, temperature: float) -> Tensor:
-    first, tokens = len(sample.prompt_tokens), torch.tensor([sample.prompt_tokens + sample.response_tokens])
+    first, tokens = len(sample.prompt_tokens), torch.tensor([[*sample.prompt_tokens, *sample.trajectory.tokens]])
     everywhere = torch.log_softmax(model(tokens).logits[0] / temperature, dim=-1)
     places = torch.arange(first, tokens.shape[1])
     return everywhere[places - 1, tokens[0, places]]
@@ -170,12 +171,12 @@ def train_torch(
             trainer._model.double()
             assert trainer._reference is not None
             trainer._reference.double()
-        _accumulate(trainer, steps[0], replica.number)
+        _accumulate(trainer, steps[0], replica.number, world, sizes)
         trainer._accumulation.collect()
         summed = {name: replica.whole(p.grad) for name, p in module.named_parameters()}
         gradients = {name: gradient.numpy() / steps[0].denominator for name, gradient in summed.items()}
         trainer.discard()
-        norms = _train(trainer, steps, replica.number)
+        norms = _train(trainer, steps, replica.number, world, sizes)
         return Trained(gradients, norms, {name: tensor.numpy() for name, tensor, _ in trainer.tensors()})
 
 
@@ -187,10 +188,10 @@ def train_megatron(
 
     trainer = MegatronTrainer(model, options or SOME_CLIPPED, world, sizes, torch.float64 if double else torch.float32)
     replica = sizes.replica(world.rank)
-    _accumulate(trainer, steps[0], replica)
+    _accumulate(trainer, steps[0], replica, world, sizes)
     gradients = _reduced_gradients(trainer, steps[0].denominator)
     trainer.discard()
-    norms = _train(trainer, steps, replica)
+    norms = _train(trainer, steps, replica, world, sizes)
     return Trained(gradients, norms, {name: t.numpy() for name, t in trainer.named_weights()})
 
 
@@ -213,19 +214,21 @@ def _reduced_gradients(trainer: Any, denominator: float) -> Named:
     return {name: gradient.numpy() for name, gradient in trainer._gathered(shard)}
 
 
-def _train(trainer: Any, steps: Sequence[Step], replica: int) -> tuple[float, ...]:
+def _train(
+    trainer: Any, steps: Sequence[Step], replica: int, world: World, sizes: ParallelSizes | None
+) -> tuple[float, ...]:
     norms = []
     for step in steps:
-        _accumulate(trainer, step, replica)
+        _accumulate(trainer, step, replica, world, sizes)
         norms.append(trainer.update(step.denominator).grad_norm)
     return tuple(norms)
 
 
-def _accumulate(trainer: Any, step: Step, replica: int) -> None:
+def _accumulate(trainer: Any, step: Step, replica: int, world: World, sizes: ParallelSizes | None) -> None:
     for part in step.parts[replica]:
         if replica in step.sleepers:
             trainer.sleep()
-        trainer.accumulate(part)
+        trainer.accumulate(own_part(part, world, sizes))
     if replica in step.sleepers:
         trainer.sleep()
 
@@ -258,7 +261,7 @@ def doubled_sample(step: Step) -> Step:
 
 def _with_weightiest(step: Step, times: int) -> Step:
     first, *rest = step.parts[0]
-    weightiest, *others = sorted(first, key=lambda sample: -abs(sample.advantage) * len(sample.response_tokens))
+    weightiest, *others = sorted(first, key=lambda sample: -abs(sample.advantage) * sample.num_response_tokens)
     return replace(step, parts=(((*[weightiest] * times, *others), *rest), *step.parts[1:]))
 
 

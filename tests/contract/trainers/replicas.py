@@ -13,8 +13,9 @@ from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.samples import rank_shares, step_denominator
 from longshore_runtime.trainer_protocol import Sample, Trainer, TrainerOptions, UpdateReport
+from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.weights.slices import Weights
 from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.ranks import kept_ranks
@@ -145,9 +146,8 @@ def make_samples(count: int = 12, seed: int = 0) -> list[Sample]:
             Sample(
                 draw=Draw(0, number // 4),
                 index=number % 4,
-                prompt_tokens=tuple(int(token) for token in rng.integers(4, 100, size=rng.integers(1, 5))),
-                response_tokens=tuple(int(token) for token in rng.integers(4, 100, size=length)),
-                rollout_log_probs=tuple(float(value) for value in rng.normal(-4.8, 0.3, size=length)),
+                prompt_tokens=rng.integers(4, 100, size=rng.integers(1, 5)),
+                trajectory=Trajectory.sampled(0, rng.integers(4, 100, size=length), rng.normal(-4.8, 0.3, size=length)),
                 advantage=0.0 if number % 3 == 2 else float(rng.normal()),
                 reward=float(rng.random()),
             )
@@ -159,11 +159,18 @@ def with_masks(samples: Sequence[Sample]) -> list[Sample]:
     """Every second sample begins with stale tokens, which are left out; of every sixth nothing is left."""
     masked = []
     for number, sample in enumerate(samples):
-        length = len(sample.response_tokens)
+        length = sample.num_response_tokens
         stale = 0 if number % 2 else length if number % 6 == 0 else length // 2
         mask = tuple(place >= stale for place in range(length))
         masked.append(replace(sample, loss_mask=mask, num_stale_tokens=stale))
     return masked
+
+
+def own_part(samples: Sequence[Sample], world: World, sizes: ParallelSizes | None) -> Sequence[Sample]:
+    """Return the samples that a rank gets of those of its replica."""
+    if sizes is None or not sizes.deals_samples:
+        return samples
+    return rank_shares(samples, sizes.fsdp)[world.rank % sizes.fsdp]
 
 
 def with_old(samples: Sequence[Sample]) -> list[Sample]:
@@ -171,7 +178,7 @@ def with_old(samples: Sequence[Sample]) -> list[Sample]:
 
     So all ratios are relative to the same.
     """
-    return [replace(sample, old_log_probs=sample.rollout_log_probs) for sample in samples]
+    return [replace(sample, old_log_probs=sample.trajectory.log_probs) for sample in samples]
 
 
 def options_of(name: AlgorithmName, options: TrainerOptions = OPTIONS) -> TrainerOptions:

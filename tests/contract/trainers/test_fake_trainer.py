@@ -20,9 +20,9 @@ SAMPLES = make_samples()
     [
         lambda sample: replace(sample, draw=Draw(1, sample.draw.index)),
         lambda sample: replace(sample, index=9),
-        lambda sample: replace(sample, response_tokens=sample.response_tokens[::-1]),
+        lambda sample: replace(sample, trajectory=replace(sample.trajectory, tokens=sample.trajectory.tokens[::-1])),
         lambda sample: replace(sample, advantage=sample.advantage + 1e-12),
-        lambda sample: replace(sample, loss_mask=(False, *(True for _ in sample.response_tokens[1:]))),
+        lambda sample: replace(sample, loss_mask=[False, *sample.in_loss[1:]]),
     ],
     ids=["draw", "index", "tokens", "advantage", "loss mask"],
 )

@@ -149,7 +149,7 @@ def test_work_for_one_replica_needs_no_other(storage: Path) -> None:
     update = trainers.begin()
     for part in (BATCHES[0][:3], BATCHES[0][3:7]):
         sums, _ = ray.get(trainers.give(update, 0, part), timeout=LIMIT_S)
-        assert sums.num_tokens == sum(len(sample.response_tokens) for sample in part)
+        assert sums.num_tokens == sum(sample.num_response_tokens for sample in part)
     trainers.sleep([0])
     trainers.wake()
     trainers.give(update, 1, BATCHES[0][7:])
@@ -186,7 +186,10 @@ def test_a_step_with_a_mismatch_changes_no_weights_on_any_replica_and_can_be_tra
     trained = published(trainers, 1)
     assert any(not np.array_equal(before[name], trained[name]) for name in before)
 
-    far = [replace(one, rollout_log_probs=tuple(v - 4 for v in one.rollout_log_probs)) for one in BATCHES[0][:2]]
+    far = [
+        replace(one, trajectory=replace(one.trajectory, log_probs=one.trajectory.log_probs - 4))
+        for one in BATCHES[0][:2]
+    ]
     first, second = trainers.begin(), trainers.begin()
     trainers.give(first, 0, far)
     trainers.give(first, 1, BATCHES[0][2:])

@@ -1,7 +1,9 @@
 """The losses, against numbers worked out by hand and against the formulas of the papers."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
+from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
 from tests.contract.trainers.replicas import options_of, with_old, without_kl
 from tests.properties import examples
@@ -95,10 +98,15 @@ class Batch:
     initial: tuple[tuple[float, ...], ...]
 
 
+def sample(index: int, rollout: Sequence[float], advantage: float, **more: Any) -> Sample:
+    trajectory = Trajectory.sampled(0, [2] * len(rollout), rollout)
+    return Sample(Draw(0, 0), index, (1,), trajectory, advantage, reward=0.0, **more)
+
+
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
     """Small ones; ratios lie on both sides of every clip and of the cap, and some tokens are masked."""
-    log_probs = st.floats(-3.0, -0.01)
+    log_probs = st.floats(-3.0, -0.0078125, width=32)
     samples, new, initial = [], [], []
     for index in range(draw(st.integers(1, 4))):
         length = draw(st.integers(1, 4))
@@ -107,7 +115,7 @@ def batches(draw: st.DrawFn) -> Batch:
             return tuple(draw(st.lists(log_probs, min_size=length, max_size=length)))
 
         mask = draw(st.none() | st.lists(st.booleans(), min_size=length, max_size=length).map(tuple))
-        samples.append(Sample(Draw(0, 0), index, (1,), (2,) * length, values(), draw(st.floats(-2, 2)), 0.0, 0.0, mask))
+        samples.append(sample(index, values(), draw(st.floats(-2, 2)), loss_mask=mask))
         new.append(values())
         initial.append(values())
     return Batch(tuple(samples), tuple(new), tuple(initial))
@@ -130,9 +138,7 @@ def expected(name: AlgorithmName, batch: Batch, options: TrainerOptions) -> tupl
     log_probs = flat(batch.new).requires_grad_()
     pieces = torch.split(log_probs, [len(values) for values in batch.new])
     responses = [
-        Response(
-            new, one.rollout_log_probs, initial, one.advantage, one.loss_mask or (True,) * len(one.response_tokens)
-        )
+        Response(new, one.trajectory.log_probs.tolist(), initial, one.advantage, one.in_loss.tolist())
         for one, new, initial in zip(batch.samples, pieces, batch.initial, strict=True)
     ]
     cap = options.importance_cap if options.importance_sampling is ImportanceSampling.TRUNCATED else None
@@ -170,8 +176,8 @@ def test_truncated_losses_and_gradients_are_those_of_the_papers(name: AlgorithmN
 
 TWO = Batch(
     samples=(
-        Sample(Draw(0, 0), 0, (1,), (2, 3, 4), (-1.0, -0.5, -2.0), 1.5, 1.0, loss_mask=(False, True, True)),
-        Sample(Draw(0, 0), 1, (1,), (5,), (-0.7,), -0.5, 0.0),
+        sample(0, (-1.0, -0.5, -2.0), 1.5, loss_mask=(False, True, True)),
+        sample(1, (-0.7,), -0.5),
     ),
     new=((-400.0, -0.6, -2.2), (-0.6,)),
     initial=((-1.0, -0.4, -1.7), (-0.9,)),
@@ -207,11 +213,11 @@ def test_engine_and_trainer_are_compared_at_tokens_of_the_rounds_own_weights_alo
     """Tokens of older weights are in the loss, and say nothing about the engine."""
     options = options_of(AlgorithmName.GRPO)
     fresh = tuple(replace(sample, loss_mask=None) for sample in TWO.samples)
-    stale = tuple(replace(sample, num_stale_tokens=len(sample.response_tokens) - 1) for sample in fresh)
+    stale = tuple(replace(sample, num_stale_tokens=sample.num_response_tokens - 1) for sample in fresh)
     distances = [
         abs(new - old)
         for sample, news in zip(stale, TWO.new, strict=True)
-        for new, old in list(zip(news, sample.rollout_log_probs, strict=True))[sample.num_stale_tokens :]
+        for new, old in list(zip(news, sample.trajectory.log_probs, strict=True))[sample.num_stale_tokens :]
     ]
     _, sums = sums_of(replace(TWO, samples=stale), options, flat(TWO.new))
     assert (sums.num_loss_tokens, sums.num_compared_tokens) == (4, 2)
@@ -223,14 +229,14 @@ def test_engine_and_trainer_are_compared_at_tokens_of_the_rounds_own_weights_alo
 
 
 def test_without_a_token_to_compare_there_is_no_mismatch() -> None:
-    stale = tuple(replace(sample, num_stale_tokens=len(sample.response_tokens)) for sample in TWO.samples)
+    stale = tuple(replace(sample, num_stale_tokens=sample.num_response_tokens) for sample in TWO.samples)
     _, sums = sums_of(replace(TWO, samples=stale), options_of(AlgorithmName.GRPO), flat(TWO.new))
     assert (sums.mean_mismatch, sums.mismatch_max) == (None, 0.0)
 
 
 @pytest.mark.parametrize("name", AlgorithmName)
 def test_samples_without_any_token_in_the_loss_give_zero_and_a_denominator_of_one(name: AlgorithmName) -> None:
-    masked = tuple(replace(one, loss_mask=(False,) * len(one.response_tokens)) for one in TWO.samples)
+    masked = tuple(replace(one, loss_mask=(False,) * one.num_response_tokens) for one in TWO.samples)
     options = options_of(name)
     assert step_denominator(masked, options) == step_denominator([], options) == 1.0
     assert ours(replace(TWO, samples=masked), options) == (0.0, [0.0] * 4)
@@ -239,11 +245,11 @@ def test_samples_without_any_token_in_the_loss_give_zero_and_a_denominator_of_on
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 def test_the_ratio_of_a_response_is_clipped_as_a_whole(factor: float) -> None:
     """One token far off and one against it: their geometric mean decides, for both alike."""
-    sample = Sample(Draw(0, 0), 0, (1,), (2, 3), (-1.0, -1.0), advantage=1.0 if factor > 1 else -1.0, reward=1.0)
+    one = sample(0, (-1.0, -1.0), 1.0 if factor > 1 else -1.0)
     options = options_of(AlgorithmName.GSPO, without_kl())
-    inside = Batch((sample,), ((-1.0 + math.log(factor), -1.0 - math.log(factor)),), ((0.0, 0.0),))
-    outside = Batch((sample,), ((-1.0 + 2 * math.log(factor), -1.0),), ((0.0, 0.0),))
-    assert ours(inside, options)[1] == pytest.approx([-sample.advantage / 2] * 2)
+    inside = Batch((one,), ((-1.0 + math.log(factor), -1.0 - math.log(factor)),), ((0.0, 0.0),))
+    outside = Batch((one,), ((-1.0 + 2 * math.log(factor), -1.0),), ((0.0, 0.0),))
+    assert ours(inside, options)[1] == pytest.approx([-one.advantage / 2] * 2)
     assert ours(outside, options)[1] == [0.0, 0.0]
     assert sums_of(outside, options, flat(outside.new))[1].clipped == 2.0
 
@@ -323,9 +329,9 @@ def test_the_ratio_of_a_response_holds_what_was_learned_since_its_first_tokens(m
     Where the round's own weights sampled, engine and trainer differ by rounding only.
     """
     new, engine = (-1.0,) * 4, (-1.0 - moved, -1.0 - moved, -1.02, -0.97)
-    sample = Sample(Draw(0, 0), 0, (1,), (2,) * 4, engine, 1.0, 1.0, num_stale_tokens=2, old_log_probs=new)
+    one = sample(0, engine, 1.0, num_stale_tokens=2, old_log_probs=new)
     wide = options_of(AlgorithmName.GSPO, without_kl())
-    given = sample if has_old else replace(sample, old_log_probs=None)
+    given = one if has_old else replace(one, old_log_probs=None)
     log_probs = torch.tensor(new, dtype=torch.float64, requires_grad=True)
     loss, _ = sample_losses([given], log_probs, torch.zeros(4), None, wide)
     assert -loss.item() == pytest.approx(math.exp(2 * moved / 4))
@@ -348,8 +354,7 @@ def test_the_worked_example_of_the_docs(name: AlgorithmName, weight: float) -> N
     advantages = batch_advantages(OBJECTIVES[name].advantage, [[1.0, 0.0, 0.0, 1.0]], epsilon=0.0)[0]
     values = tuple((-1.0,) * length for length in (2, 6, 4, 4))
     samples = tuple(
-        Sample(Draw(0, 0), index, (1,), (2,) * len(one), one, advantage, 0.0)
-        for index, (one, advantage) in enumerate(zip(values, advantages, strict=True))
+        sample(index, one, advantage) for index, (one, advantage) in enumerate(zip(values, advantages, strict=True))
     )
     options = replace(options_of(name, without_kl()), max_response_tokens=10)
     assert ours(Batch(samples, values, values), options)[1][:2] == pytest.approx([-weight] * 2)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore_runtime.backends.micro_batches import pack, pack_share
+from longshore_runtime.backends.micro_batches import pack
 
 lengths = st.lists(st.integers(1, 100), max_size=50)
 
@@ -24,21 +24,3 @@ def test_every_sequence_is_in_one_batch_and_the_limit_holds_for_padded_tokens(
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= max_padded_tokens
-
-
-def test_ranks_take_similar_lengths_at_a_time() -> None:
-    by_rank = [pack_share([10, 100, 12, 90, 11], 100, rank, 2) for rank in range(2)]
-    assert by_rank == [[[1], [2, 0]], [[3], [4]]]
-
-
-@given(lengths, st.integers(1, 400), st.integers(1, 5))
-def test_ranks_share_all_sequences_in_as_many_batches_each(
-    lengths: list[int], max_padded_tokens: int, num_ranks: int
-) -> None:
-    by_rank = [pack_share(lengths, max_padded_tokens, rank, num_ranks) for rank in range(num_ranks)]
-    batches = [batch for own in by_rank for batch in own]
-    assert len({len(own) for own in by_rank}) == 1
-    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch) <= 1 or len(batch) * max(lengths[index] for index in batch) <= max_padded_tokens
-    assert pack_share(lengths, max_padded_tokens, 0, 1) == pack(lengths, max_padded_tokens)

@@ -54,7 +54,7 @@ def test_log_probabilities_are_those_of_transformers(model: Path) -> None:
     trained = TorchTrainer(model, OPTIONS).log_probs(SAMPLES)
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     for index, sample in enumerate(SAMPLES):
-        tokens = torch.tensor([[*sample.prompt_tokens, *sample.response_tokens]])
+        tokens = torch.tensor([[*sample.prompt_tokens, *sample.trajectory.tokens]])
         with torch.no_grad():
             logits = plain(tokens).logits[0, :-1] / OPTIONS.temperature
         expected = logits.log_softmax(-1).gather(-1, tokens[0, 1:, None])[len(sample.prompt_tokens) - 1 :, 0]

@@ -17,6 +17,7 @@ from longshore_runtime.sums import CorrectionSums, GradientSums
 from longshore_runtime.telemetry.step_metrics import correction_metrics
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
+from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.replicas import options_of, without_kl
 from tests.properties import examples
 
@@ -49,7 +50,7 @@ class Response:
     def sample(self, index: int, *, has_old: bool) -> Sample:
         old = self.old if has_old else None
         return Sample(
-            Draw(0, 0), index, (1,), (2,) * len(self.new), self.rollout, self.advantage, 0.0,
+            Draw(0, 0), index, (1,), Trajectory.sampled(0, [2] * len(self.new), self.rollout), self.advantage, 0.0,
             loss_mask=self.in_loss, old_log_probs=old,
         )  # fmt: skip
 
@@ -59,7 +60,7 @@ def responses(draw: st.DrawFn) -> Response:
     length = draw(st.integers(1, 4))
 
     def values() -> tuple[float, ...]:
-        return tuple(draw(st.lists(st.floats(-2.0, -0.01), min_size=length, max_size=length)))
+        return tuple(draw(st.lists(st.floats(-2.0, -0.0078125, width=32), min_size=length, max_size=length)))
 
     mask = tuple(draw(st.lists(st.booleans(), min_size=length, max_size=length)))
     return Response(values(), values(), values(), draw(st.floats(-2, 2)), mask)

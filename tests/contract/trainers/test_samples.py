@@ -10,7 +10,7 @@ from longshore.api.algorithm import Algorithm, AlgorithmName
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
+from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer.samples import (
     batch_samples,
@@ -19,6 +19,7 @@ from longshore_runtime.trainer.samples import (
     step_denominator,
     step_signal,
 )
+from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory
 from tests.contract.trainers.replicas import OPTIONS, make_samples, options_of, with_masks, without_kl
 
 RECORDS = [PromptRecord(index, "p", (7, index), "a") for index in range(9)]
@@ -31,8 +32,8 @@ def algorithm(name: AlgorithmName = AlgorithmName.GRPO, **fields: object) -> Alg
 
 def response(index: int, reward: float, runs: Sequence[tuple[int, int]], prompt: int = 0) -> ScoredResponse:
     """`runs`: (policy version, number of tokens)."""
-    tokens = tuple(TokenRun(version, (3,) * length, (-1.0,) * length) for version, length in runs)
-    completion = Completion(f"{prompt}/{index}", tokens, FinishReason.STOP, engine_step=0)
+    parts = (Trajectory.sampled(version, [3] * length, [-1.0] * length) for version, length in runs)
+    completion = Completion(f"{prompt}/{index}", sum(parts, EMPTY), FinishReason.STOP, engine_step=0)
     return ScoredResponse(ResponseId(Draw(0, prompt), index), completion, reward, timed_out=False)
 
 
@@ -53,7 +54,8 @@ def test_tokens_of_older_weights_are_counted_and_stay_in_the_loss() -> None:
 
 def test_masked_tokens_of_older_weights_are_counted_and_leave_the_loss() -> None:
     samples = batch_samples([STALE], RECORDS, algorithm(mask_stale_tokens=True), policy_version=5)
-    assert [sample.loss_mask for sample in samples] == [(False,) * 3 + (True,) * 3, (True,) * 4, (False,) * 5]
+    masks = [sample.in_loss.tolist() for sample in samples]
+    assert masks == [[False] * 3 + [True] * 3, [True] * 4, [False] * 5]
     assert [sample.num_loss_tokens for sample in samples] == [3, 4, 0]
     assert off_policy_token_share(samples) == 8 / 15
 
@@ -83,7 +85,7 @@ def test_groups_that_arrive_one_by_one_give_the_samples_of_the_batch(
     ]
     one_by_one = [sample for one in groups for sample in batch_samples([one], RECORDS, options, 0)]
     assert batch_samples(groups, RECORDS, options, 0) == one_by_one
-    assert [sample.prompt_tokens for sample in one_by_one] == [(7, one.draw.index) for one in one_by_one]
+    assert [sample.prompt_tokens.tolist() for sample in one_by_one] == [[7, one.draw.index] for one in one_by_one]
 
 
 @pytest.mark.parametrize("name", AlgorithmName)
@@ -98,7 +100,7 @@ def test_the_denominator_of_a_step_does_not_depend_on_the_order_of_its_samples(
 @pytest.mark.parametrize("num_replicas", [1, 2, 5])
 def test_shares_hold_every_sample_once_and_differ_by_no_more_than_the_longest(num_replicas: int) -> None:
     samples = make_samples()
-    lengths = [[len(one.prompt_tokens + one.response_tokens) for one in part] for part in shares(samples, num_replicas)]
+    lengths = [[one.num_tokens for one in part] for part in shares(samples, num_replicas)]
     together = [sample for part in shares(samples, num_replicas) for sample in part]
     assert sorted(map(repr, together)) == sorted(map(repr, samples))
     assert max(map(sum, lengths)) - min(map(sum, lengths)) <= max(map(max, lengths))

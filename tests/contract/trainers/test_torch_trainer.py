@@ -45,7 +45,7 @@ class PlainTrainer:
         )
 
     def log_probs(self, module: torch.nn.Module, sample: Sample) -> torch.Tensor:
-        tokens = torch.tensor([sample.prompt_tokens + sample.response_tokens])
+        tokens = torch.tensor([[*sample.prompt_tokens, *sample.trajectory.tokens]])
         logits = module(tokens).logits[0] / self.options.temperature
         everywhere = torch.log_softmax(logits, dim=-1)
         first = len(sample.prompt_tokens)
@@ -54,9 +54,9 @@ class PlainTrainer:
     def response(self, sample: Sample) -> Response:
         with torch.no_grad():
             initial = self.log_probs(self.initial, sample).tolist()
-        in_loss = sample.loss_mask or (True,) * len(sample.response_tokens)
+        in_loss = sample.in_loss.tolist()
         new = self.log_probs(self.policy, sample)
-        return Response(new, sample.rollout_log_probs, initial, sample.advantage, in_loss)
+        return Response(new, sample.trajectory.log_probs.tolist(), initial, sample.advantage, in_loss)
 
     def step(self, samples: list[Sample]) -> float:
         options = self.options
@@ -103,7 +103,9 @@ def test_metrics_are_zero_where_the_rollout_came_from_the_same_weights(model: Pa
     plain = PlainTrainer(model, options)
     with torch.no_grad():
         samples = [
-            replace(sample, rollout_log_probs=tuple(plain.log_probs(plain.policy, sample).tolist()))
+            replace(
+                sample, trajectory=replace(sample.trajectory, log_probs=plain.log_probs(plain.policy, sample).numpy())
+            )
             for sample in BATCHES[0]
         ]
     sums = TorchTrainer(model, options).accumulate(samples)
@@ -111,7 +113,7 @@ def test_metrics_are_zero_where_the_rollout_came_from_the_same_weights(model: Pa
     assert sums.clipped == 0.0
     assert sums.kl == pytest.approx(0.0, abs=1e-5)
     assert sums.policy_loss == pytest.approx(
-        -sum(sample.advantage * len(sample.response_tokens) for sample in samples), rel=1e-3
+        -sum(sample.advantage * sample.num_response_tokens for sample in samples), rel=1e-3
     )
     assert sums.entropy / sums.num_tokens == pytest.approx(np.log(128), rel=0.05), "an untrained model knows nothing"
 

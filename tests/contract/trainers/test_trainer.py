@@ -70,13 +70,13 @@ def test_replicas_with_uneven_shares_equal_a_single_one(kind: Kind, name: Algori
 def test_tokens_of_samples_without_advantage_are_counted(kind: Kind) -> None:
     silent = [sample for sample in SAMPLES if sample.advantage == 0.0]
     sums = kind.start().accumulate(silent)
-    assert sums.num_tokens == sum(len(sample.response_tokens) for sample in silent) > 0
+    assert sums.num_tokens == sum(sample.num_response_tokens for sample in silent) > 0
     assert sums.policy_loss == 0.0
 
 
 def test_a_sample_without_loss_mask_tokens_changes_nothing_but_the_count(kind: Kind) -> None:
-    masked = [replace(sample, loss_mask=(False,) * len(sample.response_tokens)) for sample in SAMPLES[6:]]
-    num_tokens = sum(len(sample.response_tokens) for sample in masked)
+    masked = [replace(sample, loss_mask=(False,) * sample.num_response_tokens) for sample in SAMPLES[6:]]
+    num_tokens = sum(sample.num_response_tokens for sample in masked)
     without, beside = kind.start(), kind.start()
     before = dict(without.weights())
     one, other = step(without, [SAMPLES[:6]]), step(beside, [SAMPLES[:6], masked])
@@ -85,10 +85,10 @@ def test_a_sample_without_loss_mask_tokens_changes_nothing_but_the_count(kind: K
 
 
 def test_a_batch_of_masked_tokens_alone_makes_a_step_without_gradient(kind: Kind) -> None:
-    masked = [replace(sample, loss_mask=(False,) * len(sample.response_tokens)) for sample in SAMPLES]
+    masked = [replace(sample, loss_mask=(False,) * sample.num_response_tokens) for sample in SAMPLES]
     outcome = step(kind.start(), [masked])
     assert (outcome.report.grad_norm, outcome.report.policy_version) == (0.0, 1)
-    assert outcome.sums == GradientSums(num_tokens=sum(len(sample.response_tokens) for sample in SAMPLES))
+    assert outcome.sums == GradientSums(num_tokens=sum(sample.num_response_tokens for sample in SAMPLES))
 
 
 def test_an_update_starts_from_zero(kind: Kind) -> None:
@@ -181,7 +181,7 @@ def test_log_probs_are_those_that_gradients_are_computed_with(kind: Kind) -> Non
     found = trainer.log_probs(MASKED)
     assert sorted(found) == list(range(len(MASKED)))
     decoupled = [replace(sample, old_log_probs=found[place]) for place, sample in enumerate(MASKED)]
-    assert all(len(found[place]) == len(sample.response_tokens) for place, sample in enumerate(MASKED))
+    assert all(len(found[place]) == sample.num_response_tokens for place, sample in enumerate(MASKED))
     one, other = trainer.accumulate(decoupled), plain.accumulate(MASKED)
     assert first[0] == first[1]
     assert one.clipped == 0.0

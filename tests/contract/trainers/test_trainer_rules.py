@@ -17,6 +17,7 @@ from longshore_runtime.backends.trainer_rules import (
 from longshore_runtime.errors import UserError
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer_protocol import Sample
+from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.replicas import OPTIONS
 from tests.contract.trainers.test_host_copies import DEVICE, Holder
 
@@ -26,8 +27,7 @@ def sample(index: int, advantage: float, num_tokens: int = 2, *, in_loss: bool =
         draw=Draw(0, index),
         index=0,
         prompt_tokens=(1,),
-        response_tokens=(1,) * num_tokens,
-        rollout_log_probs=(-1.0,) * num_tokens,
+        trajectory=Trajectory.sampled(0, [1] * num_tokens, [-1.0] * num_tokens),
         advantage=advantage,
         reward=0.0,
         loss_mask=None if in_loss else (False,) * num_tokens,

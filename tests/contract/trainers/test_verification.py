@@ -14,7 +14,7 @@ from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
-from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, options_of, step, with_masks
+from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, options_of, own_part, step, with_masks
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -24,7 +24,7 @@ PARTS = [SAMPLES[7:], SAMPLES[2:7], SAMPLES[:2]]
 REPORTED = next(
     number
     for number, sample in enumerate(SAMPLES)
-    if sample.advantage and 0 < sample.num_loss_tokens < len(sample.response_tokens)
+    if sample.advantage and 0 < sample.num_loss_tokens < sample.num_response_tokens
 )
 """Of a sample that has both, an advantage and tokens that are not in the loss."""
 DENOMINATOR = step_denominator(SAMPLES, OPTIONS)
@@ -100,8 +100,8 @@ def compared(world: World, kind: Kind, given: list[list[Sample]], sizes: Paralle
     sizes = sizes or ParallelSizes()
     trainer = kind.start(world=world, sizes=sizes)
     replica, size = sizes.replica(world.rank), world.size // sizes.ranks_per_replica
-    trainer.accumulate(given[replica])
-    difference = trainer.compare(SAMPLES[replica::size], DENOMINATOR)
+    trainer.accumulate(own_part(given[replica], world, sizes))
+    difference = trainer.compare(own_part(SAMPLES[replica::size], world, sizes), DENOMINATOR)
     trainer.update(DENOMINATOR)
     return difference, dict(trainer.weights())
 

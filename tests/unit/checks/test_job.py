@@ -64,7 +64,13 @@ def files(tmp_path: Path) -> Files:
 
 def test_a_job_that_can_work_passes_every_check(files: Files) -> None:
     found = files.found()
-    assert list(found) == [Check.MODEL_FILES, Check.MODEL_LIMITS, Check.GPU_MEMORY, Check.DATA_ROWS]
+    assert list(found) == [
+        Check.MODEL_FILES,
+        Check.MODEL_LIMITS,
+        Check.GPU_MEMORY,
+        Check.COORDINATOR_MEMORY,
+        Check.DATA_ROWS,
+    ]
     assert {outcome for outcome, _, _ in found.values()} == {CheckOutcome.PASSED}
     assert found[Check.MODEL_FILES][2].startswith("12 parameters")
 
@@ -100,7 +106,7 @@ def test_a_prompt_template_that_no_prompt_is_put_into_is_a_mistake(files: Files)
 
 def test_nothing_more_is_said_of_a_model_whose_files_are_wrong(files: Files) -> None:
     (files.model / "tokenizer.json").unlink()
-    assert list(files.found()) == [Check.MODEL_FILES, Check.DATA_ROWS]
+    assert list(files.found()) == [Check.MODEL_FILES, Check.COORDINATOR_MEMORY, Check.DATA_ROWS]
     assert files.mistakes(Check.MODEL_FILES)[0].startswith("model.path: 'models/mine' has no tokenizer")
 
 
@@ -210,9 +216,10 @@ def test_pods_without_real_gpus_have_no_gpu_memory_to_check(files: Files, worker
 
 
 def test_what_is_not_looked_at_is_named(files: Files) -> None:
-    model, rows = file_checks(files.job, None, None, None)
+    model, coordinator, rows = file_checks(files.job, None, None, None)
     assert (model.outcome, model.detail) == (CheckOutcome.NOT_CHECKED, "name a copy of 'models/mine' with --model")
     assert (rows.outcome, rows.detail) == (CheckOutcome.NOT_CHECKED, "name a copy of 'data/train.jsonl' with --data")
+    assert coordinator.detail.startswith("it requests 2Gi by default, for steps of up to ")
 
 
 def test_fewer_prompts_than_a_step_wants_are_worth_a_word() -> None:

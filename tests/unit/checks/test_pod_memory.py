@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from longshore.api.spec import RLJobSpec
 from longshore.checks.memory import ModelSize
-from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes, pod_need
+from longshore.checks.pod_memory import coordinator_memory, micro_batch_tokens, pod_memory_mistakes, pod_need
 
 SMOLLM2 = ModelSize(134_515_008, 30, 576, 1536, 49152, 3, 64, is_tied=True)
 GEMMA3 = ModelSize(268_098_176, 18, 640, 2048, 262144, 1, 256, is_tied=True, num_heads=4)
@@ -96,3 +96,16 @@ def test_chosen_micro_batch_fits_unless_the_job_is_refused(memory_gib: int, cont
 def test_more_memory_never_gives_a_smaller_micro_batch(model: ModelSize) -> None:
     chosen = [micro_batch_tokens(spec(f"{gib}Gi"), model) for gib in range(6, 48, 2)]
     assert chosen == sorted(chosen)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "memory"),
+    [
+        ({}, "2Gi"),
+        ({"promptsPerStep": 64, "responsesPerPrompt": 8, "maxResponseTokens": 16_384}, "2Gi"),
+        ({"promptsPerStep": 512, "responsesPerPrompt": 16, "maxResponseTokens": 32_768}, "10Gi"),
+    ],
+)
+def test_coordinator_requests_memory_for_the_tokens_of_its_steps(algorithm: dict[str, int], memory: str) -> None:
+    context = algorithm.get("maxResponseTokens", 64) + 1024
+    assert coordinator_memory(spec(context=context, algorithm=algorithm)) == memory

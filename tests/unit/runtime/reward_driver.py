@@ -2,7 +2,7 @@
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +15,14 @@ from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
+from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout import pod_workers, reward_pool, reward_workers
 from longshore_runtime.rollout.call_watch import CallWatch
 from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, WorkerLost
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import RewardLane
+from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.unit.runtime.reward_servers import Pods
 
 LIMIT_S = 120.0
@@ -30,19 +31,6 @@ UNGRADABLE = 7
 """A draw whose response exceeds the context of the judge."""
 TOO_LONG = 5_000
 JUDGE = Judge(model_path="judge", prompt_template="{response}", score_pattern=r"(\d)", max_score=9)
-
-
-class Characters:
-    """A tokenizer whose tokens are characters."""
-
-    def encode(self, text: str, /, **options: Any) -> list[int]:
-        return [ord(character) for character in text]
-
-    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
-        return "".join(map(chr, tokens))
-
-    def apply_chat_template(self, messages: Sequence[Any], /, **options: Any) -> str:
-        raise AssertionError("no conversation is scored here")
 
 
 @dataclass
@@ -121,8 +109,8 @@ class Driver:
 def completion(response: ResponseId) -> Completion:
     """Of one character, by draw."""
     text = "x" * TOO_LONG if response.draw.index == UNGRADABLE else "abcdefgh"[response.draw.index]
-    run = TokenRun(0, tuple(map(ord, text)), (0.0,) * len(text))
-    return Completion(str(response), (run,), FinishReason.STOP, 0)
+    trajectory = Trajectory.sampled(0, list(map(ord, text)), [0.0] * len(text))
+    return Completion(str(response), trajectory, FinishReason.STOP, 0).with_text(text)
 
 
 def record(index: int, answer: str = "") -> PromptRecord:
@@ -151,7 +139,7 @@ def users_function(pods: Pods, factory: ScorerFactory, **options: Any) -> Iterat
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
     pressures: list[RewardPressure] = []
-    pool = RewardPool([lane], ScorerFactory((), "output"), Characters(), events, clock, pressures.append)
+    pool = RewardPool([lane], ScorerFactory((), "output"), events, clock, pressures.append)
     pool.use([record(index) for index in range(8)])
     yield Driver(pool, events, clock, pressures)
     pool.stop()
@@ -164,6 +152,6 @@ def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any], **lan
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
     lanes = [RewardLane((function,), pods.host(NUM_PODS), is_sized=True, **lane)]
-    pool = RewardPool(lanes, factory, Characters(), events, clock, lambda _: None)
+    pool = RewardPool(lanes, factory, events, clock, lambda _: None)
     pool.use([record(index) for index in range(8)])
     return Driver(pool, events, clock, [])

@@ -21,10 +21,11 @@ from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request, TokenRun
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event, GroupScored, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundRunner
+from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory
 
 EVERYTHING = AdmissionSettings()
 ALL_DRAWS = {Draw(epoch, index) for epoch in range(9) for index in range(50)}
@@ -60,7 +61,7 @@ class ScriptedEngines:
         for request in requests:
             assert request.request_id not in self.running[engine]
             self.seen.append(request.request_id)
-            self.running[engine][request.request_id] = (request, sum(len(run.tokens) for run in request.partial))
+            self.running[engine][request.request_id] = (request, len(request.partial))
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
         there = self.running.get(engine, {})
@@ -124,9 +125,11 @@ class ScriptedEngines:
                 self.pending.append(EngineOutput(engine, ended, self._stats))
 
     def _completion(self, request: Request, done: int, reason: FinishReason) -> Completion:
-        old = sum(len(run.tokens) for run in request.partial)
-        new = TokenRun(7, tuple(range(old, done)), (-1.0,) * (done - old))
-        return Completion(request.request_id, (*request.partial, new), reason, self.steps)
+        old = len(request.partial)
+        new = Trajectory.sampled(7, range(old, done), [-1.0] * (done - old))
+        ended = Completion(request.request_id, request.partial + new, reason, self.steps)
+        text = " ".join(map(str, ended.trajectory.tokens))
+        return ended if reason is FinishReason.ABORT else ended.with_text(text)
 
 
 @dataclass
@@ -139,7 +142,7 @@ class ScriptedScorer:
     """Groups whose rewards are all equal but for rounding."""
     failing: set[Draw] = field(default_factory=set)
     is_fatal: bool = False
-    reward: Callable[[int, Completion], float] = lambda place, completion: float(len(completion.tokens))
+    reward: Callable[[int, Completion], float] = lambda place, completion: float(completion.num_tokens)
     scored_draws: list[Draw] = field(default_factory=list)
     forgotten: list[Draw] = field(default_factory=list)
     seen: list[ResponseId] = field(default_factory=list)
@@ -201,7 +204,7 @@ class StillClock:
 
 def request_of(response: ResponseId, kept: Completion | None) -> Request:
     seed = response.draw.index * 7 + response.index * 3
-    return Request(str(response), (1, 2), 64, 1.0, seed, kept.runs if kept else ())
+    return Request(str(response), (1, 2), 64, 1.0, seed, kept.trajectory if kept else EMPTY)
 
 
 def by_place(place: int, completion: Completion) -> float:

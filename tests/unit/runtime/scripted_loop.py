@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from prometheus_client import CollectorRegistry
 
 from longshore.api.algorithm import Algorithm
@@ -46,6 +47,7 @@ from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.training import TrainingLoop
+from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.replicas import OPTIONS
 from tests.unit.runtime.elastic_parts import AtOnce, Known
@@ -123,7 +125,8 @@ class Trainers:
             self.answer()
             self._trainer.log_probs(samples)
         version = float(self._trainer.policy_version)
-        return OldLogProbs({one.response: (version,) * len(one.response_tokens) for one in samples}, 1.0)
+        found = {one.response: np.full(one.num_response_tokens, version, np.float32) for one in samples}
+        return OldLogProbs(found, 1.0)
 
     def finish(self, update: PendingUpdate) -> TrainResult:
         return self._train(update.samples, update.steps[0])
@@ -180,7 +183,8 @@ class Trainers:
 
 def _mismatch(samples: Sequence[Sample]) -> float:
     """Trainers give every token a log-probability of -1, as engines with the same weights do."""
-    return sum(abs(-1.0 - value) for sample in samples for value in sample.rollout_log_probs[sample.num_stale_tokens :])
+    fresh = (sample.trajectory.log_probs[sample.num_stale_tokens :] for sample in samples)
+    return sum(float(np.abs(-1.0 - log_probs).sum()) for log_probs in fresh)
 
 
 @dataclass(frozen=True)
@@ -234,10 +238,13 @@ class Engines(ScriptedEngines):
     def _completion(self, request: Request, done: int, reason: FinishReason) -> Completion:
         completion = super()._completion(request, done, reason)
         assert self.current is not None
-        run = replace(completion.runs[-1], policy_version=self.current.policy_version)
+        trajectory = completion.trajectory
+        run = trajectory.runs[-1]._replace(policy_version=self.current.policy_version)
+        log_probs = trajectory.log_probs.copy()
         if self.stale(self.num_publications):
-            run = replace(run, log_probs=(-4.1,) * len(run.tokens))
-        return replace(completion, runs=(*completion.runs[:-1], run))
+            log_probs[len(trajectory) - run.num_tokens :] = -4.1
+        new = Trajectory(trajectory.tokens, log_probs, (*trajectory.runs[:-1], run))
+        return replace(completion, trajectory=new)
 
 
 class Scorer(ScriptedScorer):

@@ -15,6 +15,7 @@ from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.trainer_protocol import Sample, TrainResult, UpdateReport
+from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 
 LIMITS = AlarmLimits(max_mismatch=0.1, max_response_tokens=64)
@@ -39,7 +40,14 @@ def trained(result: RoundResult, *, grad_norm: float = 0.3, mismatch: float = 0.
     """An update with every response, whose rewards differ from one another."""
     responses = [one for group in result.groups for one in group.responses]
     samples = tuple(
-        Sample(one.response.draw, one.response.index, (1,), (2,), (0.0,), advantage=1.0, reward=one.reward)
+        Sample(
+            one.response.draw,
+            one.response.index,
+            (1,),
+            Trajectory.sampled(0, [2], [0.0]),
+            advantage=1.0,
+            reward=one.reward,
+        )
         for one in responses
     )
     sums = GradientSums(num_compared_tokens=10, mismatch=10 * mismatch)

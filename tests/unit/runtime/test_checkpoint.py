@@ -15,13 +15,17 @@ from longshore.api.training import TrainerBackend
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
+from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
 from longshore_runtime.trainer.saved_by import require_own, sign
+from longshore_runtime.trajectories.trajectory import Trajectory
 
 KEPT = {
     ResponseId(Draw(1, 5), 2): Completion(
-        "1-5-2", (TokenRun(3, (7, 8), (-0.5, -0.25)), TokenRun(4, (9,), (-1.0,))), FinishReason.ABORT, 12
+        "1-5-2",
+        Trajectory.sampled(3, [7, 8], [-0.5, -0.25]) + Trajectory.sampled(4, [9], [-1.0]),
+        FinishReason.ABORT,
+        12,
     )
 }
 
@@ -176,8 +180,8 @@ def cut(file: Path) -> None:
         ("state.json", cut, "state.json cannot be read"),
         ("state.json", lambda file: file.write_text("{}"), "state.json cannot be read: it has no 'run'"),
         ("state.json", Path.unlink, "state.json is missing"),
-        ("kept.json", cut, "kept.json cannot be read"),
-        ("kept.json", lambda file: file.write_text("[{}]"), "kept.json cannot be read"),
+        ("kept.arrow", cut, "kept.arrow cannot be read"),
+        ("kept.arrow", lambda file: file.write_text("[{}]"), "kept.arrow cannot be read"),
         ("trainer/trainer_backend", Path.unlink, "trainer/trainer_backend is missing"),
         ("trainer/trainer.json", cut, "trainer/trainer.json cannot be read"),
         ("trainer/trainer.pt", cut, "trainer/trainer.pt cannot be read: File is not a zip file"),

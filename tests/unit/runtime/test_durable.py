@@ -111,7 +111,7 @@ def write(directory: Path) -> None:
 def test_a_checkpoint_for_which_there_is_no_room_is_one_sentence_and_leaves_the_older_one(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=2)
     store.publish(1, {}, {}, write)
-    with pytest.raises(UserError, match=rf"the volume is full: {tmp_path}/step-000002 needs 1,00\d bytes"):
+    with pytest.raises(UserError, match=rf"the volume is full: {tmp_path}/step-000002 needs [\d,]+ bytes"):
         store.publish(2, {}, {}, fail)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
 

@@ -40,7 +40,7 @@ class Replicas(Trainers):
         update.steps.append(max_mismatch)
 
     def _train(self, samples: Sequence[Sample], max_mismatch: float | None = None) -> TrainResult:
-        num_tokens = sum(len(one.prompt_tokens) + len(one.response_tokens) for one in samples)
+        num_tokens = sum(one.num_tokens for one in samples)
         return replace(super()._train(samples, max_mismatch), gradients_s=num_tokens / 10)
 
     def pods_of(self, replica: int) -> tuple[int, ...]:

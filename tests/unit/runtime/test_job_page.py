@@ -52,7 +52,7 @@ class TestFiles:
         files = JobFiles(output)
         assert files.round_steps() == files.sample_steps(TRAINING) == list(range(1, 13))
         assert [digest.step for digest in files.digests()[0]] == list(range(1, 13))
-        assert sorted({row["step"] for row in files.rows()}) == list(range(1, 13))
+        assert files.curves().steps == tuple(range(1, 13))
         assert files.round(3).step == 3
 
     def test_the_samples_are_those_that_the_recorder_writes(self) -> None:
@@ -76,12 +76,8 @@ class TestFiles:
 
     def test_a_job_that_has_written_nothing_has_an_empty_page(self, tmp_path: Path) -> None:
         files = JobFiles(tmp_path / "none")
-        assert (files.round_steps(), files.sample_steps(TRAINING), list(files.rows()), files.digests()) == (
-            [],
-            [],
-            [],
-            ([], True),
-        )
+        assert files.round_steps() == files.sample_steps(TRAINING) == []
+        assert (files.curves().steps, files.digests()) == ((), ([], True))
 
     def test_what_is_being_written_is_not_read(self, tmp_path: Path) -> None:
         write_job(tmp_path, num_steps=1)
@@ -91,7 +87,10 @@ class TestFiles:
             file.write(b'{"step": 2, "critic/rew')
         files = JobFiles(tmp_path)
         assert files.round_steps() == files.sample_steps(TRAINING) == [1]
-        assert [row["step"] for row in files.rows()] == [1]
+        assert files.curves().steps == (1,)
+        with (tmp_path / "metrics.jsonl").open("ab") as file:
+            file.write(b'ard": 1.0}\n')
+        assert files.curves().steps == (1, 2), "the rest of the line has come"
 
     def test_a_step_that_was_done_again_shows_its_new_round(self, tmp_path: Path) -> None:
         write_job(tmp_path, num_steps=3)
@@ -124,7 +123,7 @@ class TestFiles:
 
     def test_a_damaged_line_of_metrics_hides_no_other(self, tmp_path: Path) -> None:
         (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\0\0\0\n{"step": 3}\n')
-        assert [row["step"] for row in JobFiles(tmp_path).rows()] == [1, 3]
+        assert JobFiles(tmp_path).curves().steps == (1, 3)
 
     def test_curves_follow_the_file(self, tmp_path: Path) -> None:
         files = JobFiles(tmp_path)
@@ -133,6 +132,13 @@ class TestFiles:
             write_step_into(tmp_path, num_steps)
             assert files.curves().steps == tuple(range(1, num_steps + 1))
             assert files.curves() is files.curves(), "what has not changed is not read again"
+
+    def test_curves_of_a_run_that_went_back_are_those_of_the_new_lines(self, tmp_path: Path) -> None:
+        metrics, files = tmp_path / "metrics.jsonl", JobFiles(tmp_path)
+        metrics.write_bytes(b'{"step": 1, "a": 1.0}\n{"step": 2, "a": 2.0}\n')
+        assert files.curves().values == {"a": (1.0, 2.0)}
+        metrics.write_bytes(b'{"step": 1, "a": 1.0}\n{"step": 2, "a": 3.0}\n{"step": 3, "a": 4.0}\n')
+        assert files.curves().values == {"a": (1.0, 3.0, 4.0)}
 
     def test_its_stamp_changes_with_every_step(self, tmp_path: Path) -> None:
         files = JobFiles(tmp_path)

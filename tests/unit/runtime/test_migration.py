@@ -58,7 +58,10 @@ def test_what_ran_on_a_retired_engine_continues_from_its_tokens(step: int) -> No
     assert moved.num_aborted == 0, "to move is not to be cut off"
     assert retiring.left_behind == [0]
     tokens = [
-        [[one.completion.tokens for one in group.responses] for group in sorted(result.groups, key=lambda g: g.draw)]
+        [
+            [one.completion.trajectory.tokens.tolist() for one in group.responses]
+            for group in sorted(result.groups, key=lambda g: g.draw)
+        ]
         for result in (still, moved)
     ]
     assert [sorted(group) for group in tokens[0]] == [sorted(group) for group in tokens[1]]
@@ -66,7 +69,7 @@ def test_what_ran_on_a_retired_engine_continues_from_its_tokens(step: int) -> No
 
 def test_the_tokens_of_a_moved_response_all_have_the_policy_version_of_the_round() -> None:
     result, _, _ = run(Strategy.SYNCHRONOUS, [(4, MOMENT)])
-    runs = [one.completion.runs for group in result.groups for one in group.responses]
+    runs = [one.completion.trajectory.runs for group in result.groups for one in group.responses]
     assert max(map(len, runs)) == 2
     assert {run.policy_version for parts in runs for run in parts} == {7}
 

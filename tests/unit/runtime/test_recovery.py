@@ -1,8 +1,6 @@
 """When lost trainers start again, and when not; `test_training_loop` shows that they come back as they were."""
 
-import gc
 import signal
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +11,6 @@ from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
 from longshore_runtime.cluster.deaths import Death
 from longshore_runtime.errors import TrainerLost, UserError
-from longshore_runtime.trainer import recovery
 from longshore_runtime.trainer.recovery import PAUSES_S, Recovery
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.trainer.world import RankDeath
@@ -121,53 +118,6 @@ def test_a_loss_that_was_reported_is_repaired_before_the_next_work() -> None:
     restored.guarded(lambda: done.append("work"), lambda: done.append("again"))
     assert done == ["again", "work"]
     assert world.generation == 1
-
-
-def test_with_too_many_tokens_since_the_checkpoint_the_steps_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "MAX_KEPT_TOKENS", 10)
-    world = World()
-    restored = recovery_of(world)
-    restored.trained(StepTraining((), (tuple(make_samples(4)),), 0.0))
-
-    def lose() -> None:
-        raise TrainerLost("a trainer replica is gone (ActorDiedError)")
-
-    with pytest.raises(TrainerLost):
-        restored.guarded(lose)
-    assert world.generation == 0
-
-
-def test_a_loss_that_was_reported_after_too_many_tokens_replays_no_part_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(recovery, "MAX_KEPT_TOKENS", 10)
-    world = World()
-    restored = recovery_of(world)
-    restored.trained(StepTraining((), (tuple(make_samples(4)),), 0.0))
-    restored.lost("a trainer replica is gone", generation=0)
-    with pytest.raises(TrainerLost, match="a trainer replica is gone"):
-        restored.guarded(lambda: None)
-    assert (world.generation, world.trained) == (0, [])
-
-
-def test_samples_are_kept_up_to_the_limit_and_again_after_the_next_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = tuple(make_samples(4))
-    num_tokens = sum(len(one.prompt_tokens) + len(one.response_tokens) for one in samples)
-    monkeypatch.setattr(recovery, "MAX_KEPT_TOKENS", num_tokens)
-    world = World()
-    restored = recovery_of(world)
-    first = tuple(make_samples(4))
-    in_memory = weakref.ref(first[0])
-    for batch in (first, samples):
-        restored.trained(StepTraining((), (batch,), 0.0))
-    del first, batch
-    gc.collect()
-    assert in_memory() is None, "too many to replay them all, so that none is kept"
-    restored.checkpointed()
-    restored.trained(StepTraining((), (samples,), 0.0))
-    restored.lost("a trainer replica is gone", generation=0)
-    restored.guarded(lambda: None)
-    assert world.trained == [samples]
 
 
 def dead(exit_code: int, peak_bytes: int = 0) -> RankDeath:

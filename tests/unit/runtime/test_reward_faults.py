@@ -4,8 +4,7 @@ import queue
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -19,7 +18,7 @@ from longshore_runtime.rollout.events import Event, GroupScored
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.rollout.reward_workers import RewardLane, RewardWorkers
 from longshore_runtime.rollout.worker_hosts import WorkerDied
-from tests.unit.runtime.reward_driver import JUDGE, Characters, Driver, ManualClock, record
+from tests.unit.runtime.reward_driver import JUDGE, Driver, ManualClock, record
 
 
 class Mortal:
@@ -67,7 +66,7 @@ def driver_of(host: Mortal, function: RewardFunction) -> Driver:
     """A function whose workers are of this kind."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
-    pool = RewardPool([RewardLane((function,), host)], ScorerFactory((), "output"), Characters(), events, clock)
+    pool = RewardPool([RewardLane((function,), host)], ScorerFactory((), "output"), events, clock)
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     return Driver(pool, events, clock, [])
 
@@ -147,30 +146,3 @@ def test_a_response_that_nobody_waits_for_does_not_end_the_job() -> None:
     (group,) = driver.until_scored(1)
     driver.pool.stop()
     assert group.is_fatal, "now it is needed"
-
-
-@dataclass
-class Counting(Characters):
-    """Counts what it decodes."""
-
-    num_decoded: int = 0
-
-    def decode(self, tokens: Sequence[int], /, **options: Any) -> str:
-        self.num_decoded += 1
-        return super().decode(tokens, **options)
-
-
-def test_a_response_is_decoded_once_for_all_its_functions_and_attempts() -> None:
-    """In the thread that also routes requests and hands gradients over."""
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    clock, tokenizer = ManualClock(), Counting()
-    functions = tuple(own(OnRewardError.FAIL).model_copy(update={"name": name}) for name in ("gate", "other"))
-    lane = RewardLane(functions, Mortal())
-    pool = RewardPool([lane], ScorerFactory((), "output"), tokenizer, events, clock)
-    pool.use([replace(record(0), rewards=("gate", "other"))])
-    driver = Driver(pool, events, clock, [])
-    driver.serve(0)
-    driver.until_scored(1)
-    pool.stop()
-    assert pool.stats.num_faults >= 2
-    assert tokenizer.num_decoded == 1

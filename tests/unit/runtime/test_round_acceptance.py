@@ -171,7 +171,7 @@ def test_a_gate_delays_and_loses_nothing() -> None:
 def test_accepted_lengths_are_compared_with_all_that_was_started() -> None:
     engines = ScriptedEngines()
     result = runner(engines, build(Strategy.TAIL_BATCHING)).run(draining=False)
-    accepted = [len(one.completion.tokens) for group in result.groups for one in group.responses]
+    accepted = [one.completion.num_tokens for group in result.groups for one in group.responses]
     bias = selection_bias(result.started)
     assert bias.overall.num_groups == 4
     assert bias.overall.accepted_tokens == sum(accepted) / len(accepted)
@@ -198,8 +198,8 @@ def test_tokens_that_nothing_is_trained_on_are_a_share_of_those_that_were_sample
     def dropped(strategy: Strategy) -> float:
         engines = CountingEngines(num_engines=1)
         result = runner(engines, build(strategy)).run(draining=False)
-        tokens = sum(len(one.completion.tokens) for group in result.groups for one in group.responses)
-        tokens += sum(len(one.tokens) for one in result.kept.values())
+        tokens = sum(one.completion.num_tokens for group in result.groups for one in group.responses)
+        tokens += sum(one.num_tokens for one in result.kept.values())
         assert result.dropped_token_share == pytest.approx(1 - tokens / engines.num_tokens)
         return result.dropped_token_share
 

@@ -6,9 +6,10 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, TokenRun
+from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.events import EngineOutput, Event, ReplicaLost, StopRequested
+from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
     Observer,
@@ -27,7 +28,7 @@ def test_a_round_ends_with_an_exact_scored_batch_and_idle_engines(strategy: Stra
     engines = ScriptedEngines()
     result = runner(engines, build(strategy)).run(draining=False)
     assert [len(group.responses) for group in result.groups] == [2] * 4
-    assert all(one.reward == len(one.completion.tokens) for group in result.groups for one in group.responses)
+    assert all(one.reward == one.completion.num_tokens for group in result.groups for one in group.responses)
     assert not any(engines.running.values())
 
 
@@ -35,7 +36,10 @@ def test_the_batch_does_not_depend_on_the_number_of_engines_when_all_is_accepted
     batches = [
         runner(ScriptedEngines(num_engines=n), build(Strategy.SYNCHRONOUS)).run(draining=False).groups for n in (1, 3)
     ]
-    tokens = [[[one.completion.tokens for one in group.responses] for group in groups] for groups in batches]
+    tokens = [
+        [[one.completion.trajectory.tokens.tolist() for one in group.responses] for group in groups]
+        for groups in batches
+    ]
     assert tokens[0] == tokens[1]
 
 
@@ -83,15 +87,18 @@ def test_partial_responses_continue_from_their_tokens_in_the_next_round() -> Non
     policy = build(Strategy.PARTIAL_ROLLOUT)
     engines = ScriptedEngines()
     first = runner(engines, policy).run(draining=False)
-    partial = {r: one for r, one in first.kept.items() if one.finish_reason is FinishReason.ABORT and one.tokens}
+    partial = {r: one for r, one in first.kept.items() if one.finish_reason is FinishReason.ABORT and one.num_tokens}
     assert partial
     second = runner(engines, policy, kept=first.kept).run(draining=False)
     trained = {one.response: one.completion for group in second.groups for one in group.responses}
     continued = partial.keys() & trained.keys()
     assert continued
     for response in continued:
-        assert trained[response].tokens[: len(partial[response].tokens)] == partial[response].tokens
-        assert len(trained[response].tokens) == length(request_of(response, None))
+        assert (
+            trained[response].trajectory.tokens.tolist()[: partial[response].num_tokens]
+            == partial[response].trajectory.tokens.tolist()
+        )
+        assert trained[response].num_tokens == length(request_of(response, None))
 
 
 def test_a_stop_request_ends_the_round_at_once() -> None:
@@ -149,8 +156,8 @@ class Undead(ScriptedEngines):
                 requests[key] = (request, done + 1)
                 if done + 1 >= length(request) + (2 if engine == 0 else 0):
                     del requests[key]
-                    run = TokenRun(7, (engine,) * (done + 1), (-1.0,) * (done + 1))
-                    ended.append(Completion(key, (run,), FinishReason.STOP, self.steps))
+                    trajectory = Trajectory.sampled(7, [engine] * (done + 1), [-1.0] * (done + 1))
+                    ended.append(Completion(key, trajectory, FinishReason.STOP, self.steps))
             if ended:
                 self.pending.append(EngineOutput(engine, ended, self._stats))
 
@@ -165,8 +172,8 @@ def test_a_response_has_the_reward_of_its_own_tokens_although_two_engines_sample
     engines.gone = {0} if is_news else set()
     engines.put(EngineLost(0, "pod killed"))
     scorer = ScriptedScorer(engines, delay_steps=dict.fromkeys(ALL_DRAWS, 4))
-    scorer.reward = lambda _, completion: float(completion.tokens[0])
+    scorer.reward = lambda _, completion: float(completion.trajectory.tokens[0])
     result = runner(engines, build(Strategy.SYNCHRONOUS), scorer).run(draining=False)
-    pairs = {(one.reward, one.completion.tokens[0]) for group in result.groups for one in group.responses}
+    pairs = {(one.reward, one.completion.trajectory.tokens[0]) for group in result.groups for one in group.responses}
     assert pairs == ({(1.0, 1)} if is_news else {(0.0, 0), (1.0, 1)})
     assert (len(engines.seen) > len(set(engines.seen))) == is_news, "only a loss has responses sampled again"

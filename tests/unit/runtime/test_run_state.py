@@ -14,6 +14,7 @@ from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.run_state import HeldOutScore, KindTotals, RunState
 from longshore_runtime.telemetry.status_fields import held_out_reward
+from longshore_runtime.trajectories.trajectory import EMPTY
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 
 
@@ -53,7 +54,10 @@ def held_out_group(epoch: int, index: int, *rewards: float) -> ScoredGroup:
     draw = Draw(epoch, index)
     responses = (
         ScoredResponse(
-            ResponseId(draw, number), Completion(f"{draw}-{number}", (), FinishReason.STOP, 1), reward, timed_out=False
+            ResponseId(draw, number),
+            Completion(f"{draw}-{number}", EMPTY, FinishReason.STOP, 1),
+            reward,
+            timed_out=False,
         )
         for number, reward in enumerate(rewards)
     )

@@ -176,9 +176,7 @@ def test_a_step_reports_what_was_computed_when_its_round_ended() -> None:
     replicas.answers[0].reply.set_result(None)
     update.gradients_done(events.get_nowait())  # type: ignore[arg-type]
     trained = update.finish()
-    first, second = (
-        sum(len(one.prompt_tokens) + len(one.response_tokens) for one in GROUPS[draw]) for draw in DRAWS[:2]
-    )
+    first, second = (sum(one.num_tokens for one in GROUPS[draw]) for draw in DRAWS[:2])
     assert trained.streamed_tokens == first + second // 2
     assert first < trained.streamed_tokens < trained.batch_tokens
 

@@ -2,11 +2,13 @@
 
 import threading
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
+from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.trainer.group import TrainerGroup
 
@@ -74,7 +76,12 @@ def test_an_engine_that_joins_asks_all_ranks_for_weights_before_or_after_an_upda
     ranks = Ranks()
     trainers = TrainerGroup.__new__(TrainerGroup)
     vars(trainers).update(
-        _replicas=ranks, _world=ranks, num_given=0, _clock=SystemClock(), _in_order=Lock(ranks.other_has_come)
+        _replicas=ranks,
+        _world=ranks,
+        _spec=SimpleNamespace(sizes=ParallelSizes(tensor=NUM_RANKS)),
+        num_given=0,
+        _clock=SystemClock(),
+        _in_order=Lock(ranks.other_has_come),
     )
     joins = threading.Thread(target=lambda: ranks.begun.wait() and trainers.begin_copies(3))
     joins.start()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from longshore.policy.handover import HandoverQueue
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion, FinishReason, TokenRun
+from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.step_work import step_work
@@ -28,6 +29,7 @@ from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
 from longshore_runtime.trainer_protocol import Sample, TrainResult
+from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.replicas import OPTIONS
 
 ALGORITHM = Algorithm(steps=1, prompts_per_step=6, responses_per_prompt=2, max_response_tokens=64)
@@ -41,11 +43,11 @@ def group(row: int, num_tokens: int = 4, epoch: int = 0) -> ScoredGroup:
     """Two responses with different rewards."""
     draw = Draw(epoch, row)
     responses = [ResponseId(draw, index) for index in range(2)]
-    runs = (TokenRun(0, tuple(range(row, row + num_tokens)), (-1.0,) * num_tokens),)
+    trajectory = Trajectory.sampled(0, range(row, row + num_tokens), [-1.0] * num_tokens)
     return ScoredGroup(
         draw,
         tuple(
-            ScoredResponse(one, Completion(str(one), runs, FinishReason.STOP, 1), float(one.index), False)
+            ScoredResponse(one, Completion(str(one), trajectory, FinishReason.STOP, 1), float(one.index), False)
             for one in responses
         ),
     )
@@ -99,7 +101,8 @@ class OneReplica:
         self.calls.append(("log_probs", *dict.fromkeys(sample.draw.index for sample in samples)))
         self.num_given += len(samples)
         version = self.trainer.policy_version
-        return OldLogProbs({one.response: (float(version),) * len(one.response_tokens) for one in samples}, 3.0)
+        found = {one.response: np.full(one.num_response_tokens, version, np.float32) for one in samples}
+        return OldLogProbs(found, 3.0)
 
     def finish(self, update: PendingUpdate) -> TrainResult:
         sums = update.passes[0]
@@ -260,8 +263,7 @@ def test_old_log_probs_are_those_of_the_steps_start_in_all_updates() -> None:
     order = order_after_round()
     assert step.trainers.calls[0] == ("log_probs", *sorted(order[:3]), *sorted(order[3:]))
     assert [call[0] for call in step.trainers.calls[1:]] == ["add", "step"] * 4
-    old = {values for batch in trained.batches for sample in batch for values in [sample.old_log_probs]}
-    assert old == {(0.0,) * 4}, "of version 0"
+    assert {old for batch in trained.batches for old in old_log_probs_of(batch)} == {(0.0,) * 4}, "of version 0"
     assert trained.old_log_probs_s == 3.0
     assert trained.compute_s == 3.0 + sum(update.compute_s for update in trained.updates)
 
@@ -284,7 +286,7 @@ def test_updates_while_the_round_runs_compare_with_the_engine_once_the_weights_t
         first, *later = one.batches
         assert len(later) == 2
         assert {sample.old_log_probs for sample in first} == {None}, "of the weights that are trained"
-        assert all(sample.old_log_probs == sample.rollout_log_probs for batch in later for sample in batch)
+        assert all(sample.old_log_probs is sample.trajectory.log_probs for batch in later for sample in batch)
         assert one.old_log_probs_s is None
 
 
@@ -310,6 +312,12 @@ def step_of(
 
 OWN, FROM_A_PASS, FROM_THE_ENGINE = None, (0.0,) * 4, (-1.0,) * 4
 """Old log-probabilities of a sample."""
+
+
+def old_log_probs_of(batch: Sequence[Sample]) -> set[tuple[float, ...] | None]:
+    return {None if one.old_log_probs is None else tuple(one.old_log_probs.tolist()) for one in batch}
+
+
 GSPO, CORRECTED = {"name": AlgorithmName.GSPO}, {"rollout_correction": RolloutCorrection()}
 
 
@@ -333,7 +341,7 @@ def test_only_several_updates_ask_for_a_pass_before_they_compare_with_the_traine
     found: list[tuple[float, ...] | None],
 ) -> None:
     trained = step_of(ALGORITHM.model_copy(update=fields | relative), handover, num_updates=num_updates)
-    assert [{sample.old_log_probs for sample in batch} for batch in trained.batches] == [{one} for one in found]
+    assert [old_log_probs_of(batch) for batch in trained.batches] == [{one} for one in found]
     assert (trained.old_log_probs_s is not None) is (FROM_A_PASS in found)
 
 
@@ -346,7 +354,7 @@ def test_several_pipelined_updates_compare_responses_with_the_trainer_as_long_as
     """On shared GPUs they begin after the round."""
     algorithm = ALGORITHM.model_copy(update=GSPO | {"prompts_per_update": 3})
     trained = step_of(algorithm, Handover.PIPELINED, on_own_gpus=on_own_gpus)
-    assert [{sample.old_log_probs for sample in batch} for batch in trained.batches] == [{one} for one in found]
+    assert [old_log_probs_of(batch) for batch in trained.batches] == [{one} for one in found]
 
 
 @pytest.mark.parametrize("handover", [Handover.AFTER_ROUND, Handover.PIPELINED])

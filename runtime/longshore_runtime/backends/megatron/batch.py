@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,20 +32,20 @@ class MicroBatch:
     @property
     def targets(self) -> Tensor:
         """All response tokens, in the order of their numbers."""
-        tokens = [token for sample in self.samples for token in sample.response_tokens]
-        return torch.tensor(tokens, device=self.tokens.device)
+        tokens = np.concatenate([sample.trajectory.tokens for sample in self.samples])
+        return torch.from_numpy(tokens).long().to(self.tokens.device)
 
 
 def micro_batch(samples: Sequence[Sample], size: int, rank: int, device: torch.device) -> MicroBatch:
     """Build the micro-batch of context-parallel rank `rank` of `size`."""
-    lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+    lengths = [sample.num_tokens for sample in samples]
     width = padded_length(max(lengths), size)
     tokens = torch.zeros(len(samples), width, dtype=torch.long)
     numbers = torch.full_like(tokens, -1)
     count = 0
     for row, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
-        tokens[row, :length] = torch.tensor(sample.prompt_tokens + sample.response_tokens)
-        num_response_tokens = len(sample.response_tokens)
+        tokens[row, :length] = torch.from_numpy(np.concatenate((sample.prompt_tokens, sample.trajectory.tokens)))
+        num_response_tokens = sample.num_response_tokens
         first = len(sample.prompt_tokens) - 1
         numbers[row, first : length - 1] = torch.arange(count, count + num_response_tokens)
         count += num_response_tokens

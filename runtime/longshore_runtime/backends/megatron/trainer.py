@@ -37,6 +37,7 @@ from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, r
 from longshore_runtime.backends.world import World
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.trajectories.trajectory import LogProbs
 from longshore_runtime.work_meter import WorkMeter
 
 _OPTIMIZER_DIRECTORY = "optimizer"
@@ -108,10 +109,10 @@ class MegatronTrainer:
                 self._accumulation.added()
         return from_last_stage(sums)
 
-    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, tuple[float, ...]]:
+    def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, LogProbs]:
         """Compute log-probabilities on the ranks of the last stage; see `Trainer`."""
         self._prepare_pass()
-        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        lengths = [sample.num_tokens for sample in samples]
         order = pack(lengths, self._options.max_tokens_per_micro_batch)
         batches = self._micro_batches(samples)
         self._meter.expect(len(samples))
@@ -268,7 +269,7 @@ class MegatronTrainer:
         return run(stages, batches, finish, backward=False, meter=self._meter)
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[MicroBatch]:
-        lengths = [len(sample.prompt_tokens) + len(sample.response_tokens) for sample in samples]
+        lengths = [sample.num_tokens for sample in samples]
         group = parallel_state.get_context_parallel_group()
         return [
             micro_batch([samples[index] for index in indices], group.size(), group.rank(), self._device)

@@ -1,7 +1,6 @@
 """What a run leaves in `samples/` and `rounds/`: every step once, whatever becomes of trainers and attempts."""
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from longshore.policy.draws import Draw
 from longshore.record.facts import LanePlace
 from longshore.record.model import RecordOutcome, RoundRecord
 from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.telemetry import samples as sample_files
 from longshore_runtime.telemetry.samples import SCHEMA, is_kept
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
@@ -30,30 +30,9 @@ HELD_OUT = tuple(PromptRecord(index, f"held out {index}", (index, 1, 2), "answer
 JOB = JobFacts(1, loop.PROMPTS.train, HELD_OUT, 64, is_colocated=True, clock_offset_s=1e9)
 
 
-class Decoder:
-    """Shows tokens as numbers."""
-
-    def batch_decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
-        return [" ".join(map(str, tokens)) for tokens in sequences]
-
-
-class BusyDecoder(Decoder):
-    """Decodes nothing before it may."""
-
-    def __init__(self) -> None:
-        self.may_begin = threading.Event()
-
-    def batch_decode(self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
-        self.may_begin.wait()
-        return super().batch_decode(sequences, skip_special_tokens=skip_special_tokens)
-
-
-def recorded(
-    output: Path, options: Records | None = None, reported: list[str] | None = None, decoder: Decoder | None = None
-) -> StepRecords:
+def recorded(output: Path, options: Records | None = None, reported: list[str] | None = None) -> StepRecords:
     on_trouble = (reported if reported is not None else []).append
-    decoder = decoder or Decoder()
-    return StepRecords(output, options or Records(), JOB, decoder, lambda: PLACES, on_trouble, max_waiting=100)
+    return StepRecords(output, options or Records(), JOB, lambda: PLACES, on_trouble, max_waiting=100)
 
 
 def run(root: Path, options: Records | None = None, **more: Any) -> loop.Outcome:
@@ -131,13 +110,22 @@ def test_an_attempt_that_continues_forgets_evaluations_beyond_its_checkpoint(tmp
     assert sorted(path.name for path in directory.iterdir()) == ["step-000000.parquet", "step-000002.parquet"]
 
 
-def test_records_that_are_still_to_be_written_when_a_run_recovers_are_forgotten_too(tmp_path: Path) -> None:
-    decoder = BusyDecoder()
-    records = recorded(tmp_path / "output", decoder=decoder)
+def test_records_to_be_written_when_a_run_recovers_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_begin = threading.Event()
+
+    def write_later(*arguments: Any) -> bytes | None:
+        may_begin.wait()
+        return write_now(*arguments)
+
+    write_now = sample_files.samples_file
+    monkeypatch.setattr(sample_files, "samples_file", write_later)
+    records = recorded(tmp_path / "output")
     loop.run(root=tmp_path, records=records)
     assert not (tmp_path / "output" / "rounds").exists(), "nothing is written yet"
     records.rewind(1)
-    decoder.may_begin.set()
+    may_begin.set()
     records.close()
     assert records.num_lost == 0
     assert list(samples(tmp_path)) == [record.step for record in rounds(tmp_path)] == [1]
@@ -205,9 +193,7 @@ def test_a_disk_that_refuses_costs_records_and_no_step(tmp_path: Path) -> None:
     (tmp_path / "output").mkdir()
     (tmp_path / "output" / "samples").write_text("in the way")
     reported: list[str] = []
-    records = StepRecords(
-        tmp_path / "output", Records(), JOB, Decoder(), lambda: PLACES, reported.append, max_waiting=100
-    )
+    records = StepRecords(tmp_path / "output", Records(), JOB, lambda: PLACES, reported.append, max_waiting=100)
     outcome = loop.run(root=tmp_path, records=records)
     records.close()
     assert outcome.ledger == loop.plain_run().ledger

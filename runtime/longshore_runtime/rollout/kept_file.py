@@ -1,0 +1,88 @@
+"""The file of partial responses in a checkpoint: Arrow, so that tokens are written and read as whole arrays."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.engine_protocol import Completion, FinishReason
+from longshore_runtime.trajectories.trajectory import Run, Trajectory
+
+_RUN: Final = pa.struct([("policy_version", pa.int64()), ("num_tokens", pa.int64())])
+_SCHEMA: Final = pa.schema(
+    [
+        ("epoch", pa.int64()),
+        ("prompt_index", pa.int64()),
+        ("response_index", pa.int64()),
+        ("finish_reason", pa.string()),
+        ("engine_step", pa.int64()),
+        ("text", pa.binary()),
+        ("runs", pa.list_(_RUN)),
+        ("tokens", pa.large_list(pa.int32())),
+        ("log_probs", pa.large_list(pa.float32())),
+    ]
+)
+
+
+def write_kept(path: Path, kept: Mapping[ResponseId, Completion]) -> None:
+    """Write partial responses."""
+    trajectories = [completion.trajectory for completion in kept.values()]
+    offsets = np.cumsum([0, *map(len, trajectories)], dtype=np.int64)
+    columns = [
+        [response.draw.epoch for response in kept],
+        [response.draw.index for response in kept],
+        [response.index for response in kept],
+        [completion.finish_reason.value for completion in kept.values()],
+        [completion.engine_step for completion in kept.values()],
+        [completion.packed_text for completion in kept.values()],
+        [[run._asdict() for run in trajectory.runs] for trajectory in trajectories],
+        _lists(offsets, [trajectory.tokens for trajectory in trajectories], np.int32),
+        _lists(offsets, [trajectory.log_probs for trajectory in trajectories], np.float32),
+    ]
+    arrays = [
+        column if isinstance(column, pa.Array) else pa.array(column, field.type)
+        for column, field in zip(columns, _SCHEMA, strict=True)
+    ]
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
+        writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+
+
+def read_kept(path: Path) -> dict[ResponseId, Completion]:
+    """Read what `write_kept` wrote; raises ValueError (of Arrow) or LookupError for a damaged file."""
+    with pa.OSFile(str(path)) as file:
+        table = pa.ipc.open_file(file).read_all()
+    table.validate(full=True)
+    if table.schema != _SCHEMA:
+        raise ValueError("it has other columns")
+    small = table.select(["epoch", "prompt_index", "response_index", "finish_reason", "engine_step", "text", "runs"])
+    tokens, log_probs = _arrays(table["tokens"]), _arrays(table["log_probs"])
+    kept: dict[ResponseId, Completion] = {}
+    for row, its_tokens, its_log_probs in zip(small.to_pylist(), tokens, log_probs, strict=True):
+        response = ResponseId(Draw(row["epoch"], row["prompt_index"]), row["response_index"])
+        runs = tuple(Run(**run) for run in row["runs"])
+        kept[response] = Completion(
+            str(response),
+            Trajectory(its_tokens, its_log_probs, runs),
+            FinishReason(row["finish_reason"]),
+            row["engine_step"],
+            row["text"],
+        )
+    return kept
+
+
+def _lists(offsets: npt.NDArray[np.int64], arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> pa.LargeListArray:
+    return pa.LargeListArray.from_arrays(offsets, np.concatenate([np.empty(0, dtype), *arrays]))
+
+
+def _arrays(column: pa.ChunkedArray) -> list[npt.NDArray[Any]]:
+    lists = column.combine_chunks()
+    values = lists.values.to_numpy()
+    offsets = lists.offsets.to_numpy()
+    # Copied, because a part would keep the memory of all.
+    return [values[first:end].copy() for first, end in pairwise(offsets)]

@@ -1,0 +1,1 @@
+"""What engines sample and trainers train on."""

@@ -1,0 +1,132 @@
+"""A trajectory: the tokens of one response as arrays, from the engine to the gradient.
+
+Arrays are read-only, so that everything may share them: a trajectory is never copied to add something to a part of it.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+T = TypeVar("T", bound=np.generic)
+
+TokenIds = npt.NDArray[np.int32]
+LogProbs = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+
+
+class Run(NamedTuple):
+    """Consecutive tokens with one origin."""
+
+    policy_version: int | None
+    """Version of the weights that sampled the tokens; None: the policy did not sample but observe them."""
+    num_tokens: int
+
+
+class ComparedByValue:
+    """Base of dataclasses with arrays, whose own `==` would give an array."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = (field.name for field in fields(cast(Any, self)))
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory(ComparedByValue):
+    """Everything after the prompt: what the policy sampled, and what it observed in between."""
+
+    tokens: TokenIds
+    """[num_tokens]"""
+    log_probs: LogProbs
+    """[num_tokens], of the real sampling distribution (temperature applied); 0 for observed tokens."""
+    runs: tuple[Run, ...]
+    """Origin of the tokens, in their order."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", token_ids(self.tokens))
+        object.__setattr__(self, "log_probs", log_probs(self.log_probs))
+        num_tokens = sum(run.num_tokens for run in self.runs)
+        assert len(self.tokens) == len(self.log_probs) == num_tokens, "every token has a log-probability and an origin"
+
+    @classmethod
+    def sampled(cls, policy_version: int, tokens: npt.ArrayLike, log_probs: npt.ArrayLike) -> "Trajectory":
+        """Return a trajectory that one version of the weights sampled."""
+        ids = token_ids(tokens)
+        return cls(ids, _read_only(log_probs, np.float32), (Run(policy_version, len(ids)),) if len(ids) else ())
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __add__(self, other: "Trajectory") -> "Trajectory":
+        """Return this trajectory continued by another."""
+        if not len(self):
+            return other
+        return Trajectory(
+            np.concatenate((self.tokens, other.tokens)),
+            np.concatenate((self.log_probs, other.log_probs)),
+            (*self.runs, *other.runs),
+        )
+
+    @property
+    def mask(self) -> Mask:
+        """[num_tokens]: whether the policy sampled each token."""
+        is_sampled = np.array([run.policy_version is not None for run in self.runs], np.bool_)
+        return np.repeat(is_sampled, [run.num_tokens for run in self.runs])
+
+    @property
+    def turns(self) -> tuple[slice, ...]:
+        """Tokens of each turn of the policy, without what it observed before."""
+        turns, first, continues = list[slice](), 0, False
+        for version, num_tokens in self.runs:
+            end = first + num_tokens
+            if version is not None:
+                turns.append(slice(turns.pop().start if continues else first, end))
+            first, continues = end, version is not None
+        return tuple(turns)
+
+    def num_tokens_before(self, policy_version: int) -> int:
+        """Return the number of tokens that older weights sampled: they are the first ones."""
+        num_old = end = 0
+        for version, num_tokens in self.runs:
+            end += num_tokens
+            if version is not None and version < policy_version:
+                num_old = end
+        return num_old
+
+    def copied(self) -> "Trajectory":
+        """Return a trajectory with memory of its own, for arrays that lie in Ray's store of objects."""
+        return Trajectory(self.tokens.copy(), self.log_probs.copy(), self.runs)
+
+
+def token_ids(values: npt.ArrayLike) -> TokenIds:
+    """Return token ids as a read-only array; one that has the right type is shared, not copied."""
+    return _read_only(values, np.int32)
+
+
+def log_probs(values: npt.ArrayLike) -> LogProbs:
+    """Return log-probabilities as a read-only array; one that has the right type is shared, not copied."""
+    return _read_only(values, np.float32)
+
+
+def mask(values: npt.ArrayLike) -> Mask:
+    """Return a mask as a read-only array; one that has the right type is shared, not copied."""
+    return _read_only(values, np.bool_)
+
+
+def _read_only(values: npt.ArrayLike, dtype: type[T]) -> npt.NDArray[T]:
+    array = np.asarray(values, dtype)
+    if array.flags.writeable:
+        array = array.view()  # Whoever gave a writable array keeps it.
+        array.flags.writeable = False
+    return array
+
+
+EMPTY = Trajectory.sampled(0, (), ())
+"""A trajectory without tokens."""

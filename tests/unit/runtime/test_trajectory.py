@@ -1,0 +1,62 @@
+"""Trajectories: immutable arrays with the origin of every token."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore_runtime.trajectories.trajectory import EMPTY, Run, Trajectory
+
+RUNS = st.lists(st.builds(Run, st.none() | st.integers(0, 3), st.integers(1, 4)), max_size=6).map(tuple)
+
+
+def of(runs: tuple[Run, ...]) -> Trajectory:
+    num_tokens = sum(run.num_tokens for run in runs)
+    return Trajectory(np.arange(num_tokens, dtype=np.int32), np.full(num_tokens, -1.0, np.float32), runs)
+
+
+def test_arrays_are_typed_and_read_only() -> None:
+    trajectory = Trajectory.sampled(3, [1, 2], [-0.5, -1.0])
+    assert (trajectory.tokens.dtype, trajectory.log_probs.dtype) == (np.int32, np.float32)
+    with pytest.raises(ValueError, match="read-only"):
+        trajectory.tokens[0] = 7
+
+
+def test_a_trajectory_without_origin_for_every_token_is_refused() -> None:
+    with pytest.raises(AssertionError, match="origin"):
+        Trajectory(np.zeros(2, np.int32), np.zeros(2, np.float32), (Run(0, 1),))
+
+
+def test_a_continued_trajectory_keeps_the_origins_of_its_parts() -> None:
+    whole = EMPTY + Trajectory.sampled(1, [4, 5], [-1.0, -2.0]) + Trajectory.sampled(2, [6], [-3.0])
+    assert (whole.tokens.tolist(), whole.runs) == ([4, 5, 6], (Run(1, 2), Run(2, 1)))
+    assert whole != EMPTY + whole + whole
+
+
+@given(RUNS)
+def test_mask_and_turns_agree_about_what_the_policy_sampled(runs: tuple[Run, ...]) -> None:
+    trajectory = of(runs)
+    sampled = np.zeros(len(trajectory), np.bool_)
+    for turn in trajectory.turns:
+        sampled[turn] = True
+    assert trajectory.mask.tolist() == sampled.tolist()
+    assert all(before.stop < after.start for before, after in zip(trajectory.turns, trajectory.turns[1:], strict=False))
+
+
+@given(RUNS, st.integers(0, 4))
+def test_no_token_behind_those_of_older_weights_is_older(runs: tuple[Run, ...], version: int) -> None:
+    trajectory = of(runs)
+    versions = [run.policy_version for run in runs for _ in range(run.num_tokens)]
+    num_before = trajectory.num_tokens_before(version)
+    assert all(one is None or one >= version for one in versions[num_before:])
+    assert not num_before or ((last := versions[num_before - 1]) is not None and last < version)
+
+
+@given(RUNS)
+def test_arrays_are_pickled_out_of_band(runs: tuple[Run, ...]) -> None:
+    trajectory, buffers = of(runs), list[pickle.PickleBuffer]()
+    content = pickle.dumps(trajectory, protocol=5, buffer_callback=buffers.append)
+    assert sum(len(buffer.raw()) for buffer in buffers) == 8 * len(trajectory)
+    assert pickle.loads(content, buffers=buffers) == trajectory

@@ -51,52 +51,43 @@ class LongRoundUpdates(StrEnum):
 
 
 _WITHOUT_SIBLINGS: Final = f"self.name == '{AlgorithmName.REINFORCE_PLUS_PLUS}'"
-_RULES: "tuple[Rule[Algorithm], ...]" = (
+_RULES: Final = (
     Rule(
         "clipHigh",
         "self.clipHigh >= self.clipLow || self.clipLow >= 1.0",
-        lambda algorithm: algorithm.clip_high >= algorithm.clip_low or algorithm.clip_low >= 1,
         "clipHigh must be at least clipLow, unless clipLow is 1 or more, which clips nothing: raise clipHigh or lower "
         "clipLow",
     ),
     Rule(
         "responsesPerPrompt",
         f"self.responsesPerPrompt >= 2 || {_WITHOUT_SIBLINGS}",
-        lambda algorithm: algorithm.responses_per_prompt >= 2 or algorithm.name is AlgorithmName.REINFORCE_PLUS_PLUS,
         "responsesPerPrompt must be at least 2, since a single response is its own mean and its advantage would always "
         "be 0: raise it, or choose ReinforcePlusPlus, which then compares the responses of the batch",
     ),
     Rule(
         "dynamicSampling",
         "!self.dynamicSampling || self.responsesPerPrompt >= 2",
-        lambda algorithm: not algorithm.dynamic_sampling or algorithm.responses_per_prompt >= 2,
         "dynamicSampling would replace every group, since the rewards of a single response are all equal: set it to "
         "false, or responsesPerPrompt to at least 2",
     ),
     Rule(
         "promptsPerStep",
         "self.promptsPerStep * self.responsesPerPrompt >= 2",
-        lambda algorithm: algorithm.prompts_per_step * algorithm.responses_per_prompt >= 2,
         "promptsPerStep must be at least 2 with responsesPerPrompt 1, since advantages compare responses: raise it",
     ),
     Rule(
         "promptsPerUpdate",
         "!has(self.promptsPerUpdate) || self.promptsPerStep % self.promptsPerUpdate == 0",
-        lambda algorithm: algorithm.prompts_per_step % algorithm.groups_per_update == 0,
         "promptsPerUpdate must divide promptsPerStep, since every update takes as many prompts: choose a divisor",
     ),
     Rule(
         "overlongBufferTokens",
         "self.overlongBufferTokens <= self.maxResponseTokens",
-        lambda algorithm: algorithm.overlong_buffer_tokens <= algorithm.max_response_tokens,
         "overlongBufferTokens, the end of the longest response, must be at most maxResponseTokens: lower it",
     ),
     Rule(
         "importanceSampling",
         "self.importanceSampling != 'Truncated' || self.name != 'GSPO'",
-        lambda algorithm: (
-            algorithm.importance_sampling is ImportanceSampling.CLIPPED or algorithm.name is not AlgorithmName.GSPO
-        ),
         "importanceSampling must be Clipped with GSPO, which clips the ratio of whole responses: set it",
     ),
 )

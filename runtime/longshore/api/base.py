@@ -1,7 +1,6 @@
 """What every API model shares: camelCase on the wire, no unknown fields, docstrings as descriptions, rules."""
 
 import re
-from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
@@ -18,7 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from longshore.api.limits import check_freeform
-from longshore.api.rules import Rule, cel, check
+from longshore.api.rules import Rule, check, in_schema
 
 
 class ApiModel(BaseModel):
@@ -37,21 +36,23 @@ class ApiModel(BaseModel):
         validate_default=True,
     )
 
-    rules: ClassVar[tuple[Rule[Any], ...]] = ()
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
-    def __init_subclass__(cls, *, rules: tuple[Rule[Any], ...] = (), **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, rules: tuple[Rule, ...] = (), **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.rules += rules
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        check(self.rules, self)
+        if self.rules:
+            written = self.model_dump(mode="json", exclude_none=True, fallback=str)
+            check(self.rules, written, type(self).__name__)
         return self
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core_schema)
-        handler.resolve_ref_schema(schema).update(cel(cls.rules))
+        handler.resolve_ref_schema(schema).update(in_schema(cls.rules))
         return schema
 
 
@@ -95,25 +96,30 @@ Freeform = Annotated[
 """An object that the API server stores as it is."""
 
 
-_INSIDE: Final = [
-    Rule[str](
+_INSIDE: Final = (
+    Rule(
         "",
         "self != '..' && !self.startsWith('../') && !self.contains('/../') && !self.endsWith('/..')",
-        lambda path: ".." not in path.split("/"),
         "the path must stay inside the storage of the job: remove the '..'",
-    )
-]
+    ),
+)
+
+
+def _stays_inside(path: str) -> str:
+    check(_INSIDE, path, "path")
+    return path
+
 
 RelativePath = Annotated[
     str,
-    Field(min_length=1, max_length=1024, pattern=r"^[^/].*$", json_schema_extra=cel(_INSIDE)),
-    AfterValidator(partial(check, _INSIDE)),
+    Field(min_length=1, max_length=1024, pattern=r"^[^/].*$", json_schema_extra=in_schema(_INSIDE)),
+    AfterValidator(_stays_inside),
 ]
 """A path inside the storage of the job (never absolute)."""
 
 OutputPath = Annotated[
     str,
-    Field(max_length=1024, pattern=r"^([^/].*)?$", json_schema_extra=cel(_INSIDE)),
-    AfterValidator(partial(check, _INSIDE)),
+    Field(max_length=1024, pattern=r"^([^/].*)?$", json_schema_extra=in_schema(_INSIDE)),
+    AfterValidator(_stays_inside),
 ]
 """The same; empty: a place that follows from the job."""

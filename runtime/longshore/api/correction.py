@@ -1,6 +1,7 @@
 """How differences between the probabilities that sampled tokens and those of the trainer are corrected."""
 
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field
 
@@ -25,11 +26,10 @@ class RolloutRs(StrEnum):
     GEOMETRIC = "Geometric"
 
 
-_RULES: "tuple[Rule[RolloutCorrection], ...]" = (
+_RULES: Final = (
     Rule(
         "rolloutRsThresholdLower",
         "self.rolloutRsThresholdLower < self.rolloutRsThreshold",
-        lambda correction: correction.rollout_rs_threshold_lower < correction.rollout_rs_threshold,
         "rolloutRsThresholdLower must be below rolloutRsThreshold: lower it or raise rolloutRsThreshold",
     ),
 )

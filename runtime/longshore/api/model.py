@@ -8,7 +8,7 @@ from pydantic import Field
 
 from longshore.api.base import ApiModel, Freeform, RelativePath
 from longshore.api.hub import Repository, Revision
-from longshore.api.rules import Rule, Unchecked
+from longshore.api.rules import Rule, have_different_names
 
 BUILTIN_CONTEXT_TOKENS: Final = 2048
 """What the built-in model was made for."""
@@ -38,95 +38,77 @@ class DataFormat(StrEnum):
     HUGGING_FACE = "HuggingFace"
 
 
-_REVISION: "Rule[Model | DataSet]" = Rule(
+_REVISION: Rule = Rule(
     "revision",
     "!has(self.revision) || has(self.hub)",
-    lambda source: source.revision is None or source.hub is not None,
     "revision belongs to hub: set hub, or remove revision",
 )
-_MODEL_RULES: "tuple[Rule[Model], ...]" = (
+_MODEL_RULES: Final = (
     Rule(
         "",
         "[has(self.path), has(self.builtin), has(self.hub)].exists_one(one, one)",
-        lambda model: sum(one is not None for one in (model.path, model.builtin, model.hub)) == 1,
         "set exactly one of path, hub and builtin",
     ),
     Rule(
         "maxContextTokens",
         f"!has(self.builtin) || self.maxContextTokens <= {BUILTIN_CONTEXT_TOKENS}",
-        lambda model: model.builtin is None or model.max_context_tokens <= BUILTIN_CONTEXT_TOKENS,
         f"maxContextTokens must be at most {BUILTIN_CONTEXT_TOKENS} with the built-in model: lower it",
     ),
 )
-_OURS: Final = frozenset({"add_generation_prompt", "chat_template", "conversation", "messages", "tokenize"})
-_CHAT_RULES: "tuple[Rule[Chat], ...]" = (
+_OURS: Final = ["add_generation_prompt", "chat_template", "conversation", "messages", "tokenize"]
+_CHAT_RULES: Final = (
     Rule(
         "templateArguments",
-        Unchecked("the API server does not look into an object without a schema"),
-        lambda chat: not _OURS & chat.template_arguments.keys(),
-        f"templateArguments must not contain {', '.join(sorted(_OURS))}, which Longshore sets: remove them",
+        f"!{_OURS}.exists(name, name in self.templateArguments)",
+        f"templateArguments must not contain {', '.join(_OURS)}, which Longshore sets: remove them",
+        in_schema=False,
     ),
 )
-_SET_RULES: "tuple[Rule[DataSet], ...]" = (
+_SET_RULES: Final = (
     Rule(
         "config",
         "!has(self.config) || has(self.hub)",
-        lambda data: data.config is None or data.hub is not None,
         "config belongs to hub: set hub, or remove config",
     ),
 )
-_SOURCE_RULES: "tuple[Rule[DataSource], ...]" = (
+_SOURCE_RULES: Final = (
     Rule(
         "",
         "has(self.path) != has(self.hub)",
-        lambda source: (source.path is None) != (source.hub is None),
         "set exactly one of path and hub",
     ),
     Rule(
         "domain",
         "!has(self.domain) || !has(self.domainField)",
-        lambda source: source.domain is None or source.domain_field is None,
         "domain and domainField exclude each other: remove one",
     ),
     Rule(
         "promptTemplate",
         f"!has(self.promptTemplate) || self.promptTemplate.contains('{_PLACE}')",
-        lambda source: source.prompt_template is None or _PLACE in source.prompt_template,
         f"promptTemplate must contain {_PLACE}: without it, all its prompts are the same",
     ),
 )
-_DATA_RULES: "tuple[Rule[Data], ...]" = (
+_DATA_RULES: Final = (
     Rule(
         "",
         "[has(self.path), has(self.builtin), has(self.hub), has(self.sources)].exists_one(one, one)",
-        lambda data: sum(one is not None for one in (data.path, data.builtin, data.hub, data.sources)) == 1,
         "set exactly one of path, hub, sources and builtin",
     ),
     Rule(
         "sources",
         "!has(self.sources) || (!has(self.where) || self.where.size() == 0) && self.split == 'train' && "
         "self.format == 'Jsonl'",
-        lambda data: (
-            data.sources is None or (not data.where and data.split == "train" and data.format is DataFormat.JSONL)
-        ),
         "split, format and where are those of each source: move them into sources",
     ),
-    Rule(
-        "sources",
-        Unchecked("the list is a map by name, so the API server refuses duplicates without a rule"),
-        lambda data: len({source.name for source in data.sources or ()}) == len(data.sources or ()),
-        "sources must have different names: rename one",
-    ),
+    have_different_names("sources"),
     Rule(
         "chat",
         "!has(self.chat) || !has(self.builtin)",
-        lambda data: data.chat is None or data.builtin is None,
         "chat does not apply to the built-in task: remove it",
     ),
     Rule(
         "promptTemplate",
         f"self.promptTemplate.contains('{_PLACE}')",
-        lambda data: _PLACE in data.prompt_template,
         f"promptTemplate must contain {_PLACE}: without it, all prompts are the same",
     ),
 )

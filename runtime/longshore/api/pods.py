@@ -90,11 +90,10 @@ class Workers(PodOptions):
         return self.gpus_per_pod > 0 and not self.gpu_resource_name.startswith(f"{names.GROUP}/")
 
 
-_ELASTIC_RULES: "tuple[Rule[ElasticWorkers], ...]" = (
+_ELASTIC_RULES: Final = (
     Rule(
         "minReplicas",
         "!has(self.minReplicas) || self.minReplicas <= self.replicas",
-        lambda workers: workers.least_replicas <= workers.replicas,
         "minReplicas must not exceed replicas: lower it",
     ),
 )
@@ -137,11 +136,10 @@ class ClaimTemplate(ApiModel):
     of the coordinator, which gets the node selector and tolerations of the workers if it has none of its own."""
 
 
-_STORAGE_RULES: "tuple[Rule[Storage], ...]" = (
+_STORAGE_RULES: Final = (
     Rule(
         "",
         "has(self.claimName) != has(self.create)",
-        lambda storage: (storage.claim_name is None) != (storage.create is None),
         "set exactly one of claimName and create",
     ),
 )

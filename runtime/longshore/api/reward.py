@@ -13,7 +13,7 @@ from longshore.api.pods import PodOptions, Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward_kind import RewardKind as RewardKind
 from longshore.api.reward_kind import Signature as Signature
-from longshore.api.rules import Rule, Unchecked, belongs
+from longshore.api.rules import Rule, belongs, have_different_names
 from longshore.api.secrets import SecretKey
 
 _IMPORT_PATH: Final = r"^[\w.]+:[\w]+$"
@@ -50,11 +50,10 @@ class SandboxLayer(StrEnum):
     USER = "User"
 
 
-_CODE_RULES: "tuple[Rule[Code], ...]" = (
+_CODE_RULES: Final = (
     Rule(
         "minTimeoutSeconds",
         "self.minTimeoutSeconds <= self.maxTimeoutSeconds",
-        lambda code: code.min_timeout_s <= code.max_timeout_s,
         "minTimeoutSeconds must not exceed maxTimeoutSeconds: lower it or raise maxTimeoutSeconds",
     ),
 )
@@ -99,13 +98,12 @@ class JudgePlacement(StrEnum):
     POOL = "Pool"
 
 
-_JUDGE_RULES: "tuple[Rule[Judge], ...]" = (
-    belongs("url", "placement", JudgePlacement.REMOTE, lambda judge: (judge.placement, judge.url)),
-    belongs("pool", "placement", JudgePlacement.POOL, lambda judge: (judge.placement, judge.pool)),
+_JUDGE_RULES: Final = (
+    belongs("url", "placement", JudgePlacement.REMOTE),
+    belongs("pool", "placement", JudgePlacement.POOL),
     Rule(
         "modelPath",
         "(self.placement == 'Remote') != has(self.modelPath)",
-        lambda judge: (judge.placement is JudgePlacement.REMOTE) != (judge.model_path is not None),
         "modelPath belongs to placements Colocated and Pool: set it with these, and remove it with Remote",
     ),
 )
@@ -157,16 +155,15 @@ _TIMEOUT_S: Final = 2.0
 _TIMEOUTS_S: Final = {RewardKind.JUDGE: 60.0, RewardKind.HTTP: 10.0}
 
 
-_FUNCTION_RULES: "tuple[Rule[RewardFunction], ...]" = (
-    belongs("importPath", "kind", RewardKind.PYTHON, lambda function: (function.kind, function.import_path)),
+_FUNCTION_RULES: Final = (
+    belongs("importPath", "kind", RewardKind.PYTHON),
     Rule(
         "signature",
         "self.kind == 'Python' || !has(self.signature) || self.signature == 'Longshore'",
-        lambda function: function.kind is RewardKind.PYTHON or function.signature is Signature.LONGSHORE,
         "signature belongs to kind Python: remove it",
     ),
-    belongs("http", "kind", RewardKind.HTTP, lambda function: (function.kind, function.http)),
-    belongs("judge", "kind", RewardKind.JUDGE, lambda function: (function.kind, function.judge)),
+    belongs("http", "kind", RewardKind.HTTP),
+    belongs("judge", "kind", RewardKind.JUDGE),
 )
 
 
@@ -254,30 +251,22 @@ _WORKER_MEMORY_BYTES: Final = 1 << 30
 """Of a scoring process besides the programs that it runs."""
 _REQUEST_MEMORY_BYTES: Final = 32 << 20
 """Of an open request: its client takes about 1 MiB, and rows of the data may be large."""
-_REWARD_RULES: "tuple[Rule[Reward], ...]" = (
-    Rule(
-        "functions",
-        Unchecked("the list is a map by name, so the API server refuses duplicates without a rule"),
-        lambda reward: len({function.name for function in reward.functions}) == len(reward.functions),
-        "functions must have different names: rename one",
-    ),
+_REWARD_RULES: Final = (
+    have_different_names("functions"),
     Rule(
         "maxPods",
         "!has(self.maxPods) || self.maxPods >= self.pods",
-        lambda reward: reward.most_pods >= reward.pods,
         "maxPods must be at least pods: raise maxPods or lower pods",
     ),
     Rule(
         "pods",
         "self.pods > 0 || self.functions.all(one, one.kind != 'Code')",
-        lambda reward: reward.pods > 0 or all(function.kind is not RewardKind.CODE for function in reward.functions),
         "pods must be at least 1 for kind Code: without reward pods, programs of the model would run in the "
         "coordinator's pod, which has a token of the API server",
     ),
     Rule(
         "runtimeClassName",
         "self.pods > 0 || !has(self.runtimeClassName)",
-        lambda reward: reward.pods > 0 or reward.runtime_class_name is None,
         "runtimeClassName is for reward pods: set pods to at least 1, or remove it",
     ),
 )

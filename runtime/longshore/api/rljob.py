@@ -1,7 +1,6 @@
 """The RLJob resource."""
 
-import re
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -11,17 +10,15 @@ from longshore.api.rules import Rule
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import RLJobStatus
 
-_RULES: "tuple[Rule[RLJob], ...]" = (
+_RULES: Final = (
     Rule(
         "",
         f"size(self.metadata.name) <= {names.MAX_JOB_NAME_LENGTH}",
-        lambda job: len(job.name or "") <= names.MAX_JOB_NAME_LENGTH,
         f"metadata.{names.JOB_NAME_LENGTH_RULE}",
     ),
     Rule(
         "",
         f"self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
-        lambda job: job.name is None or re.fullmatch(names.JOB_NAME_PATTERN, job.name) is not None,
         f"metadata.{names.JOB_NAME_FORM_RULE}",
     ),
 )

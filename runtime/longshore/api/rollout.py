@@ -1,6 +1,7 @@
 """How responses are sampled: the round policy and the inference engine."""
 
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field
 
@@ -98,11 +99,10 @@ class TailBatchingSettings(ApiModel):
     responses win within a prompt, which changes what is learned."""
 
 
-_PARTIAL_ROLLOUT_RULES: "tuple[Rule[PartialRolloutSettings], ...]" = (
+_PARTIAL_ROLLOUT_RULES: Final = (
     Rule(
         "groupFactor",
         "self.groupFactor <= double(self.maxPolicyVersions)",
-        lambda partial: partial.group_factor <= partial.max_policy_versions,
         "groupFactor must not exceed maxPolicyVersions, or left-over groups cannot finish in time: lower it",
     ),
 )
@@ -147,14 +147,10 @@ class AutoSettings(ApiModel):
     """Share of the time of a step that a change must be predicted to save before Auto makes it."""
 
 
-_ROLLOUT_RULES: "tuple[Rule[Rollout], ...]" = (
+_ROLLOUT_RULES: Final = (
     Rule(
         "auto.maxPromptFactor",
         "self.strategy != 'Auto' || self.tailBatching.promptFactor <= self.auto.maxPromptFactor",
-        lambda rollout: (
-            rollout.strategy is not Strategy.AUTO
-            or rollout.tail_batching.prompt_factor <= rollout.auto.max_prompt_factor
-        ),
         "maxPromptFactor must not be below tailBatching.promptFactor, with which Auto begins: raise it",
     ),
 )

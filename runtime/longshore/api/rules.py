@@ -1,87 +1,118 @@
-"""Rules that JSON schema cannot express, such as those over several fields.
+"""Rules that a JSON schema cannot express, such as those over several fields.
 
-Each is written once: the API server checks its CEL expression and pydantic its predicate, with the same sentence.
+A rule is an expression in CEL about a value as manifests write it. The API server evaluates it on every write, and
+pydantic evaluates the same expression on every value that is made in Python.
 """
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from functools import cache
+from typing import Any, Final
 
+from cel_expr_python import cel
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 CEL_RULES: Final = "x-kubernetes-validations"
 BROKEN_RULE: Final = "broken_rule"
 """Type of the pydantic error."""
-
-M = TypeVar("M")
-
-
-@dataclass(frozen=True)
-class Unchecked:
-    """Stands for the side of a rule that cannot check it."""
-
-    reason: str
+_OLD: Final = re.compile(r"\boldSelf\b")
 
 
-@dataclass(frozen=True)
-class Rule(Generic[M]):
-    """What a value must satisfy, for both sides."""
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """What a value must satisfy."""
 
     field: str
     """The field to blame, by its path within the value; empty: the value itself."""
-    cel: str | Unchecked
-    """Checked by the API server."""
-    holds: Callable[[M], bool] | Unchecked
-    """Checked by pydantic, once every field of the value is valid."""
+    cel: str
+    """Expression over `self`. One that reads `oldSelf` as well is about changes, which only the API server sees."""
     message: str
     """One sentence with the field and the fix."""
+    in_schema: bool = True
+    """Whether the API server evaluates the rule. False: its schema says the same, or hides the value from rules."""
 
 
-def belongs(field: str, selector: str, choice: str, pair: Callable[[M], tuple[str, object]]) -> Rule[M]:
-    """`field` is set with one choice of `selector` and with no other; `pair`: what the selector and the field hold."""
-
-    def holds(value: M) -> bool:
-        chosen, found = pair(value)
-        return (chosen == choice) == (found is not None)
-
+def belongs(field: str, selector: str, choice: str) -> Rule:
+    """Return the rule that `field` is set with one choice of `selector` and with no other."""
     message = f"{field} belongs to {selector} {choice}: set both or neither"
-    return Rule(field, f"(self.{selector} == '{choice}') == has(self.{field})", holds, message)
+    return Rule(field, f"(self.{selector} == '{choice}') == has(self.{field})", message)
 
 
-def check(rules: Iterable[Rule[M]], value: M) -> M:
-    """Return the value, once every rule holds.
+def have_different_names(field: str) -> Rule:
+    """Return the rule that no two items of a list have one name; the list is a map by name for the API server."""
+    twice = f"!has(self.{field}) || self.{field}.all(one, self.{field}.exists_one(other, other.name == one.name))"
+    return Rule(field, twice, f"{field} must have different names: rename one", in_schema=False)
+
+
+def check(rules: tuple[Rule, ...], value: Any, title: str) -> None:
+    """Check a value, as manifests write it, against all rules that are not about changes.
+
+    Args:
+        rules: rules for the type of the value.
+        value: JSON value, with all defaults and without fields that are unset.
+        title: name of the type.
 
     Raises:
-        ValidationError: with each rule that does not; pydantic merges it into the error of the model around the value.
+        ValidationError: with each broken rule; pydantic merges it into the error of the model around the value.
     """
+    checked = _about_one_value(rules)
+    known = _environment().Activation({"self": value})
+    if _holds(_all_of(checked), known):
+        return
     errors = [
         InitErrorDetails(
             type=PydanticCustomError(BROKEN_RULE, "{message}", {"message": rule.message}),
             loc=tuple(rule.field.split(".")) if rule.field else (),
             input=value,
         )
-        for rule in rules
-        if not isinstance(rule.holds, Unchecked) and not rule.holds(value)
+        for rule in checked
+        if not _holds(rule.cel, known)
     ]
-    if errors:
-        raise ValidationError.from_exception_data(type(value).__name__, errors)
-    return value
+    raise ValidationError.from_exception_data(title, errors)
 
 
-def cel(rules: Iterable[Rule[Any]]) -> dict[str, Any]:
-    """JSON schema extension with the rules that the API server checks; empty where there are none."""
+def in_schema(rules: Iterable[Rule]) -> dict[str, Any]:
+    """Return the JSON schema extension with the rules that the API server evaluates; empty if it evaluates none."""
     entries = [
         {"rule": rule.cel, "message": rule.message} | ({"fieldPath": f".{rule.field}"} if rule.field else {})
         for rule in rules
-        if isinstance(rule.cel, str)
+        if rule.in_schema
     ]
     return {CEL_RULES: entries} if entries else {}
 
 
+@cache
+def _about_one_value(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules if not _OLD.search(rule.cel))
+
+
+@cache
+def _all_of(rules: tuple[Rule, ...]) -> str:
+    """Return one expression for all rules: it takes a fifth of the time that they take one by one."""
+    return " && ".join(f"({rule.cel})" for rule in rules) or "true"
+
+
+def _holds(expression: str, known: cel.Activation) -> bool:
+    """Return whether an expression is true; its errors, such as that of a missing field, are values, too."""
+    return _program(expression).eval(known).value() is True
+
+
+@cache
+def _program(expression: str) -> cel.Expression:
+    return _environment().compile(expression)
+
+
+@cache
+def _environment() -> cel.Env:
+    """Return CEL with the one function of Kubernetes that rules use besides those of the language."""
+    of_list = cel.Overload("sum_of_list", cel.Type.INT, [cel.Type.List(cel.Type.DYN)], is_member=True, impl=sum)
+    return cel.NewEnv(variables={"self": cel.Type.DYN}, functions=[cel.FunctionDecl("sum", [of_list])])
+
+
 CHANGES_WHILE_SUSPENDED: Final = "may change only while the job is suspended"
 """Part of the refusal of a change to a running job."""
-TRANSITION: Final = Unchecked("a model does not know the one that it replaces")
-IMMUTABLE: Final = cel(
-    [Rule("", "self == oldSelf", TRANSITION, "the field is immutable: create a new RLJob instead of changing it")]
+IMMUTABLE: Final = in_schema(
+    [Rule("", "self == oldSelf", "the field is immutable: create a new RLJob instead of changing it")]
 )

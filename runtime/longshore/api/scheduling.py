@@ -1,6 +1,7 @@
 """How the scheduler of the cluster treats the pods of a job: as one group, and where their nodes are."""
 
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field
 
@@ -38,17 +39,15 @@ class Topology(ApiModel):
     nodes."""
 
 
-_RULES: "tuple[Rule[Scheduling], ...]" = (
+_RULES: Final = (
     Rule(
         "queue",
         "!has(self.queue) || (has(self.podGroup) && self.podGroup == 'Volcano')",
-        lambda scheduling: scheduling.queue is None or scheduling.pod_group is PodGroupKind.VOLCANO,
         "queue is a queue of Volcano: set podGroup to Volcano or remove it",
     ),
     Rule(
         "schedulerName",
         "!has(self.schedulerName) || has(self.podGroup)",
-        lambda scheduling: scheduling.scheduler_name is None or scheduling.pod_group is not None,
         "schedulerName is the scheduler of the podGroup: set podGroup or remove it",
     ),
 )

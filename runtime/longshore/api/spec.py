@@ -1,6 +1,6 @@
 """RLJob.spec: the whole of what a user asks for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
@@ -14,9 +14,9 @@ from longshore.api.model import Data, Evaluation, Model
 from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import ElasticWorkers, PodOptions, Storage, Workers
 from longshore.api.records import Records
-from longshore.api.reward import Reward, RewardKind
-from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy, WeightTransfer
-from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IMMUTABLE, TRANSITION, Rule, belongs
+from longshore.api.reward import Reward
+from longshore.api.rollout import Rollout, WeightTransfer
+from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IMMUTABLE, Rule, belongs
 from longshore.api.scheduling import Scheduling
 from longshore.api.tracking import Tracking
 from longshore.api.training import CheckpointSettings, TrainerSettings
@@ -68,174 +68,137 @@ _WHOLE_BATCH: Final = [name for name, objective in OBJECTIVES.items() if objecti
 _ANY_PART: Final = " && ".join(f"self.algorithm.name != '{name}'" for name in _WHOLE_BATCH)
 
 
-def _fit_rules(pods: str, unless: str, train: "Callable[[RLJobSpec], bool]") -> "Iterator[Rule[RLJobSpec]]":
+def _fit_rules(pods: str, unless: str) -> Iterator[Rule]:
     """Trainer replicas fit into these pods, unless others train."""
     gpus = f"self.{pods}.gpusPerPod"
     yield Rule(
         "trainer.tensorParallelSize",
         f"{unless} || {gpus} == 0 || {gpus} % ({_MEGATRON_RANKS}) == 0",
-        lambda spec: not train(spec) or spec.training_pods.gpus_per_pod % spec.trainer.megatron_ranks == 0,
         f"tensorParallelSize * pipelineParallelSize * contextParallelSize must divide {pods}.gpusPerPod, since a "
         "replica lies inside one pod: choose smaller sizes",
     )
     yield Rule(
         "trainer.fsdpSize",
         f"{unless} || {gpus} == 0 || {gpus} % self.trainer.fsdpSize == 0",
-        lambda spec: not train(spec) or spec.training_pods.gpus_per_pod % spec.trainer.fsdp_size == 0,
         f"fsdpSize must divide {pods}.gpusPerPod, since a replica lies inside one pod: choose a divisor",
     )
     yield Rule(
         "trainer.dataParallelSize",
         f"{unless} || !has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= self.{pods}.replicas * "
         f"({gpus} > 0 ? {gpus} / ({_MEGATRON_RANKS} * self.trainer.fsdpSize) : 1)",
-        lambda spec: not train(spec) or (spec.trainer.data_parallel_size or 0) <= spec.max_trainer_replicas,
         f"dataParallelSize exceeds the replicas that the {pods} hold (one per pod where they have no GPUs): lower it",
     )
 
 
-def _frozen(field: str, is_same: str) -> "Rule[RLJobSpec]":
+def _frozen(field: str, is_same: str) -> Rule:
     message = f"{field} {CHANGES_WHILE_SUSPENDED}: run `longshore suspend` or set suspend to true first"
-    return Rule(field, f"oldSelf.suspend || {is_same}", TRANSITION, message)
+    return Rule(field, f"oldSelf.suspend || {is_same}", message)
 
 
 _MANAGED_BY: Final = "(has({0}.managedBy) ? {0}.managedBy : 'longshore.dev/operator')"
 
-_RULES: "tuple[Rule[RLJobSpec], ...]" = (
+_RULES: Final = (
     Rule(
         "workers.replicas",
         f"{_NUM_PODS} <= {MAX_PODS}",
-        lambda spec: spec.num_pods <= MAX_PODS,
         f"workers, trainerWorkers, reward pods and judge pools are more than {MAX_PODS:,} pods together: ask for fewer",
     ),
     Rule(
         "rollout.engine.tensorParallelSize",
         "self.workers.gpusPerPod == 0 || self.workers.gpusPerPod % self.rollout.engine.tensorParallelSize == 0",
-        lambda spec: spec.workers.gpus_per_pod % spec.rollout.engine.tensor_parallel_size == 0,
         "tensorParallelSize must divide workers.gpusPerPod, since an engine lies inside one pod: choose a divisor",
     ),
     Rule(
         "rollout.strategy",
         "self.rollout.onPolicy != 'Strict' || self.rollout.strategy != 'PartialRollout'",
-        lambda spec: (spec.rollout.on_policy, spec.rollout.strategy) != (OnPolicy.STRICT, Strategy.PARTIAL_ROLLOUT),
         "strategy PartialRollout trains on tokens of older weights: set onPolicy to Relaxed or choose another strategy",
     ),
     Rule(
         "rollout.leftovers",
         "self.rollout.onPolicy != 'Strict' || !has(self.rollout.leftovers) || self.rollout.leftovers != 'KeepTokens'",
-        lambda spec: (spec.rollout.on_policy, spec.rollout.leftovers) != (OnPolicy.STRICT, Leftovers.KEEP_TOKENS),
         "leftovers KeepTokens trains on tokens of older weights: set onPolicy to Relaxed or leftovers to DropTokens",
     ),
     Rule(
         "rollout.leftovers",
         "!has(self.rollout.leftovers) || self.rollout.strategy != 'PartialRollout' || "
         "self.rollout.leftovers == 'KeepTokens'",
-        lambda spec: (
-            (spec.rollout.strategy, spec.rollout.leftovers) != (Strategy.PARTIAL_ROLLOUT, Leftovers.DROP_TOKENS)
-        ),
         "leftovers cannot be DropTokens with PartialRollout: remove it, or choose ReorderRollout to drop tokens",
     ),
     Rule(
         "rollout.leftovers",
         "!has(self.rollout.leftovers) || !(self.rollout.strategy in ['Synchronous', 'GroupPipeline'])",
-        lambda spec: (
-            spec.rollout.leftovers is None
-            or spec.rollout.strategy not in (Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE)
-        ),
         "leftovers does not apply to Synchronous and GroupPipeline, which leave nothing over: remove it",
     ),
     Rule(
         "algorithm.promptsPerUpdate",
         f"{_ANY_PART} || {_ONE_UPDATE}",
-        lambda spec: spec.algorithm.name not in _WHOLE_BATCH or spec.algorithm.is_undivided,
         f"promptsPerUpdate does not apply to {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: remove it",
     ),
     Rule(
         "rollout.handover",
         f"{_ANY_PART} || {_NOT_PIPELINED}",
-        lambda spec: spec.algorithm.name not in _WHOLE_BATCH or not spec.rollout.is_pipelined,
         f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: set it",
     ),
     Rule(
         "algorithm.promptsPerUpdate",
         f"{_NOT_STREAMED} || {_ONE_UPDATE}",
-        lambda spec: not spec.rollout.is_streamed or spec.algorithm.is_undivided,
         "promptsPerUpdate does not apply to handover Streamed, which makes one update per round: remove it",
     ),
     Rule(
         "algorithm.epochsPerStep",
         f"self.algorithm.epochsPerStep == 1 || {_NOT_PIPELINED} && ({_NOT_STREAMED})",
-        lambda spec: spec.algorithm.epochs_per_step == 1 or not (spec.rollout.is_pipelined or spec.rollout.is_streamed),
         "epochsPerStep above 1 needs the whole batch before the first update: set rollout.handover to AfterRound",
     ),
     Rule(
         "algorithm.rolloutCorrection",
         f"!has(self.algorithm.rolloutCorrection) || {_ONE_UPDATE} || {_NOT_PIPELINED}",
-        lambda spec: (
-            spec.algorithm.rollout_correction is None or spec.algorithm.is_undivided or not spec.rollout.is_pipelined
-        ),
         "rolloutCorrection needs the weights of the step's start for the whole batch, which several updates within a "
         "round change: remove promptsPerUpdate, or set rollout.handover to AfterRound",
     ),
     Rule(
         "rollout.handover",
         f"{_NOT_STREAMED} || {_ANY_PART}",
-        lambda spec: not spec.rollout.is_streamed or spec.algorithm.name not in _WHOLE_BATCH,
         f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: set it",
     ),
     Rule(
         "rollout.handover",
         f"{_NOT_STREAMED} || self.rollout.strategy != 'GroupPipeline'",
-        lambda spec: not spec.rollout.is_streamed or spec.rollout.strategy is not Strategy.GROUP_PIPELINE,
         "handover cannot be Streamed with GroupPipeline, which updates while the round runs: remove it",
     ),
-    belongs(
-        "trainerWorkers", "placement", Placement.DISAGGREGATED, lambda spec: (spec.placement, spec.trainer_workers)
-    ),
+    belongs("trainerWorkers", "placement", Placement.DISAGGREGATED),
     Rule(
         "algorithm.maxResponseTokens",
         "self.algorithm.maxResponseTokens < self.model.maxContextTokens",
-        lambda spec: spec.algorithm.max_response_tokens < spec.model.max_context_tokens,
         "maxResponseTokens must be below model.maxContextTokens, which also holds the prompt: lower it",
     ),
     Rule(
         "reward.functions",
         "has(self.data.builtin) || self.reward.functions.all(one, one.kind != 'Task')",
-        lambda spec: (
-            not (spec.data.builtin is None and any(one.kind is RewardKind.TASK for one in spec.reward.functions))
-        ),
         "functions of kind Task score the built-in task: choose another kind for data of your own",
     ),
     Rule(
         "data.domainField",
         "has(self.data.domainField) || (has(self.data.sources) && self.data.sources.exists(one, has(one.domain) || "
         "has(one.domainField))) || self.reward.functions.all(one, !has(one.domains) || size(one.domains) == 0)",
-        lambda spec: spec.data.names_domains or not any(one.domains for one in spec.reward.functions),
         "domainField is required by functions with domains: set it to the field of a row that names its domain",
     ),
     Rule(
         "model.warmStartSteps",
         "self.model.warmStartSteps == 0 || (has(self.model.builtin) && has(self.data.builtin))",
-        lambda spec: not spec.model.warm_start_steps or None not in (spec.model.builtin, spec.data.builtin),
         "warmStartSteps needs the built-in model and task: use both, or set it to 0",
     ),
-    *_fit_rules("workers", "has(self.trainerWorkers)", lambda spec: spec.trainer_workers is None),
-    *_fit_rules("trainerWorkers", "!has(self.trainerWorkers)", lambda spec: spec.trainer_workers is not None),
+    *_fit_rules("workers", "has(self.trainerWorkers)"),
+    *_fit_rules("trainerWorkers", "!has(self.trainerWorkers)"),
     Rule(
         "workers.minReplicas",
         "has(self.trainerWorkers) || !has(self.workers.minReplicas) || !has(self.trainer.dataParallelSize) || "
         f"self.trainer.dataParallelSize <= self.workers.minReplicas * (self.workers.gpusPerPod > 0 ? "
         f"self.workers.gpusPerPod / ({_MEGATRON_RANKS} * self.trainer.fsdpSize) : 1)",
-        lambda spec: (
-            spec.trainer_workers is not None
-            or spec.workers.min_replicas is None
-            or (spec.trainer.data_parallel_size or 0) <= spec.resized(spec.workers.least_replicas).max_trainer_replicas
-        ),
         "minReplicas pods do not hold dataParallelSize trainer replicas: remove dataParallelSize or raise minReplicas",
     ),
     Rule(
         "managedBy",
         f"{_MANAGED_BY.format('self')} == {_MANAGED_BY.format('oldSelf')}",
-        TRANSITION,
         "managedBy is immutable: create a new RLJob instead of changing it",
     ),
     *(_frozen(field, f"self.{field} == oldSelf.{field}") for field in _FROZEN_WHILE_RUNNING),

@@ -23,11 +23,10 @@ class WandbMode(StrEnum):
     OFFLINE = "Offline"
 
 
-_WANDB_RULES: "tuple[Rule[Wandb], ...]" = (
+_WANDB_RULES: Final = (
     Rule(
         "tokenSecret",
         "self.mode != 'Online' || has(self.tokenSecret)",
-        lambda wandb: wandb.mode is not WandbMode.ONLINE or wandb.token_secret is not None,
         "tokenSecret is required with mode Online: name a Secret with an API key, or set mode to Offline",
     ),
 )

@@ -1,6 +1,5 @@
 """What turns scored responses into better weights: trainer and checkpoints."""
 
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
@@ -21,20 +20,19 @@ class TrainerBackend(StrEnum):
     FAKE = "Fake"
 
 
-def _needs(backend: TrainerBackend, field: str, size: "Callable[[TrainerSettings], int]") -> "Rule[TrainerSettings]":
+def _needs(backend: TrainerBackend, field: str) -> Rule:
     return Rule(
         field,
         f"self.backend == '{backend}' || self.{field} == 1",
-        lambda trainer: trainer.backend is backend or size(trainer) == 1,
         f"{field} above 1 needs backend {backend}: choose it, or set {field} to 1",
     )
 
 
-_RULES: "tuple[Rule[TrainerSettings], ...]" = (
-    _needs(TrainerBackend.MEGATRON, "tensorParallelSize", lambda trainer: trainer.tensor_parallel_size),
-    _needs(TrainerBackend.MEGATRON, "pipelineParallelSize", lambda trainer: trainer.pipeline_parallel_size),
-    _needs(TrainerBackend.MEGATRON, "contextParallelSize", lambda trainer: trainer.context_parallel_size),
-    _needs(TrainerBackend.TORCH, "fsdpSize", lambda trainer: trainer.fsdp_size),
+_RULES: Final = (
+    _needs(TrainerBackend.MEGATRON, "tensorParallelSize"),
+    _needs(TrainerBackend.MEGATRON, "pipelineParallelSize"),
+    _needs(TrainerBackend.MEGATRON, "contextParallelSize"),
+    _needs(TrainerBackend.TORCH, "fsdpSize"),
 )
 
 

@@ -7,7 +7,8 @@ HELP = """
 import sys
 from longshore_cli.main import app
 app(["--help"], standalone_mode=False)
-print(*{"aiohttp", "asyncio", "longshore_kube", "matplotlib", "pydantic", "yaml"} & sys.modules.keys())
+needed_by_some = {"aiohttp", "asyncio", "cel_expr_python", "longshore_kube", "matplotlib", "pydantic", "yaml"}
+print(*needed_by_some & sys.modules.keys())
 """
 
 

@@ -4,14 +4,13 @@ Creations and updates are judged; deletions, parameters, audit annotations and t
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from celpy import CELEvalError, celtypes, json_to_cel
+from cel_expr_python import cel
 
 from longshore_devcluster.apiserver.access.users import User
-from longshore_devcluster.apiserver.crd.cel import digest, evaluate, parse, read_by
-from longshore_devcluster.apiserver.crd.cel_check import BadRule
-from longshore_devcluster.apiserver.crd.cel_reads import only
+from longshore_devcluster.apiserver.crd.cel import EvaluationError, complaint, environment, evaluate
 from longshore_devcluster.apiserver.errors import ApiError, FieldError, field_invalid_text, forbidden
 from longshore_devcluster.apiserver.ownership import without_entries
 from longshore_devcluster.apiserver.resources import Resource
@@ -23,28 +22,10 @@ from longshore_devcluster.client.selectors import from_object
 GROUP = "admissionregistration.k8s.io"
 _POLICIES = f"validatingadmissionpolicies.{GROUP}"
 _BINDINGS = f"validatingadmissionpolicybindings.{GROUP}"
-_MAX_KEPT = 1 << 14
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413}
 
 
-class Answers:
-    """Answers of policies, by what was asked and what was read for them: they depend on nothing else.
-
-    Most writes change the status: policies read the same of the next one as of the last.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, bool] = {}
-
-    def get(self, asked: bytes) -> bool | None:
-        """Return the answer; None: nobody has asked this."""
-        return self._known.get(asked)
-
-    def keep(self, asked: bytes, *, answer: bool) -> None:
-        """Keep an answer, and forget all earlier ones where they have become too many."""
-        if len(self._known) >= _MAX_KEPT:
-            self._known.clear()
-        self._known[asked] = answer
+_ENVIRONMENT = environment(dict.fromkeys(("request", "object", "oldObject", "variables"), cel.Type.DYN))
 
 
 class Policies:
@@ -52,7 +33,6 @@ class Policies:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._answers = Answers()
 
     def check(self, user: User, resource: Resource, new: Object, old: Object | None, subresource: str) -> None:
         """Raises ApiError when a policy that is bound with the action Deny refuses the write."""
@@ -75,40 +55,20 @@ class Policies:
                     "object": without_entries(new),
                     "oldObject": None if old is None else without_entries(old),
                 }
-                refused = self._refused(policy.obj["spec"], known, denied)
+                refused = _refused(policy.obj["spec"], known, denied)
                 if refused is not None:
                     raise _refusal(resource, request, *refused)
 
-    def _refused(self, spec: Object, known: Object, denied: str) -> tuple[str, str] | None:
-        """Return the message and the reason of a policy's refusal."""
-        for condition in spec.get("matchConditions") or ():
-            matched = self._matches(condition["expression"], known)
-            if isinstance(matched, CELEvalError):
-                return (f"{denied} {matched.args[0]}", "Forbidden") if _fails_closed(spec) else None
-            if not matched:
-                return None
-        judgement = {name: spec.get(name) for name in ("variables", "validations", "failurePolicy")}
-        read = _read_for((*_expressions(spec, "variables"), *_expressions(spec, "validations")), known)
-        asked = digest(judgement, read)
-        if self._answers.get(asked):
-            return None
-        refused = _judged(spec, read, denied)
-        if refused is None:
-            self._answers.keep(asked, answer=True)
-        return refused
 
-    def _matches(self, expression: str, known: Object) -> bool | CELEvalError:
-        """Return whether a match condition holds, or the error of its evaluation."""
-        read = _read_for((expression,), known)
-        asked = digest(expression, read)
-        answer = self._answers.get(asked)
-        if answer is not None:
-            return answer
-        found = evaluate(expression, _as_cel(read))
-        if isinstance(found, CELEvalError):
-            return found
-        self._answers.keep(asked, answer=bool(found))
-        return bool(found)
+def _refused(spec: Object, known: Object, denied: str) -> tuple[str, str] | None:
+    """Return the message and the reason of a policy's refusal."""
+    for condition in spec.get("matchConditions") or ():
+        try:
+            if not _value(condition["expression"], known):
+                return None
+        except EvaluationError as error:
+            return (f"{denied} {error}", "Forbidden") if _fails_closed(spec) else None
+    return _judged(spec, known, denied)
 
 
 def policy_errors(policy: Object) -> list[FieldError]:
@@ -120,10 +80,8 @@ def _expression_errors(spec: Object) -> Iterator[FieldError]:
     for group in ("matchConditions", "variables", "validations"):
         for index, one in enumerate(spec.get(group) or ()):
             expression = one.get("expression", "")
-            try:
-                parse(expression)
-            except BadRule as error:
-                yield field_invalid_text(f"spec.{group}[{index}].expression", f'"{expression}"', str(error))
+            if why := complaint(_ENVIRONMENT, expression):
+                yield field_invalid_text(f"spec.{group}[{index}].expression", f'"{expression}"', why)
 
 
 def _request(user: User, resource: Resource, new: Object, old: Object | None, subresource: str) -> Object:
@@ -184,40 +142,41 @@ def _rule_covers(rule: Object, request: Object) -> bool:
     )
 
 
-def _judged(spec: Object, read: Object, denied: str) -> tuple[str, str] | None:
+def _judged(spec: Object, known: Object, denied: str) -> tuple[str, str] | None:
     """Return the message and the reason of a refusal; None: the policy lets the request pass."""
-    # A variable that cannot be computed is an error where it is used, and only there.
-    known = _as_cel(read)
-    known["variables"] = celtypes.MapType()
+    variables: Object = {}
+    faults: dict[str, EvaluationError] = {}
     for variable in spec.get("variables") or ():
-        known["variables"][celtypes.StringType(variable["name"])] = evaluate(variable["expression"], known)
+        try:
+            variables[variable["name"]] = _value(variable["expression"], known | {"variables": variables})
+        except EvaluationError as error:
+            # It is an error where the variable is used, and only there.
+            faults[f"no such key: {variable['name']}"] = error
     for validation in spec.get("validations") or ():
-        passed = evaluate(validation["expression"], known)
-        if isinstance(passed, CELEvalError):
+        try:
+            passed = _value(validation["expression"], known | {"variables": variables})
+        except EvaluationError as error:
             if _fails_closed(spec):
-                why = f"expression '{validation['expression']}' resulted in error: {passed.args[0]}"
+                why = f"expression '{validation['expression']}' resulted in error: {faults.get(str(error), error)}"
                 return f"{denied} {why}", "Invalid"
-        elif not passed:
-            message = validation.get("message") or f"failed expression: {validation['expression']}"
-            return f"{denied} {message}", validation.get("reason") or "Invalid"
+        else:
+            if not passed:
+                message = validation.get("message") or f"failed expression: {validation['expression']}"
+                return f"{denied} {message}", validation.get("reason") or "Invalid"
     return None
+
+
+def _value(expression: str, known: Object) -> Any:
+    return evaluate(_program(expression), known)
+
+
+@cache
+def _program(expression: str) -> cel.Expression:
+    return _ENVIRONMENT.compile(expression)
 
 
 def _fails_closed(spec: Object) -> bool:
     return bool(spec.get("failurePolicy", "Fail") == "Fail")
-
-
-def _expressions(spec: Object, part: str) -> tuple[str, ...]:
-    return tuple(one["expression"] for one in spec.get(part) or ())
-
-
-def _read_for(expressions: tuple[str, ...], known: Object) -> Object:
-    """Return what these expressions read of the request and of both objects."""
-    return {name: only(value, None, read_by(expressions, name)) for name, value in known.items()}
-
-
-def _as_cel(read: Object) -> dict[str, Any]:
-    return {name: None if value is None else json_to_cel(value) for name, value in read.items()}
 
 
 def _refusal(resource: Resource, request: Object, message: str, reason: str) -> ApiError:

@@ -2,14 +2,9 @@
 
 from typing import Any
 
-import celpy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from longshore_devcluster.apiserver.crd.cel import RuleSet, compile_rule, evaluate, rule_errors
-from longshore_devcluster.apiserver.crd.cel_check import BadRule
-from longshore_devcluster.apiserver.crd.cel_library import FUNCTIONS
+from longshore_devcluster.apiserver.crd.cel import RuleSet, rule_errors
 from longshore_devcluster.apiserver.crd.structural import structural
 from longshore_devcluster.apiserver.errors import FieldError
 
@@ -32,6 +27,11 @@ PROPERTIES: dict[str, Any] = {
 PORT = {"name": "a", "port": 8}
 
 
+def _complaints(rule: str) -> list[str]:
+    schema = structural({"type": "object", "properties": PROPERTIES, "x-kubernetes-validations": [{"rule": rule}]})
+    return [error.message for error in rule_errors(schema, "root")]
+
+
 def _errors(value: dict[str, Any], old: dict[str, Any] | None = None, **rule: Any) -> list[FieldError]:
     schema = structural({"type": "object", "properties": PROPERTIES, "x-kubernetes-validations": [rule]})
     return RuleSet(schema).errors(value, old)
@@ -47,16 +47,16 @@ def _errors(value: dict[str, Any], old: dict[str, Any] | None = None, **rule: An
         ("self.s.split(',').map(p, p.trim()).join('-') == 'a-b'", {"s": "a, b"}),
         ("quantity(self.s).isLessThan(quantity('1Gi')) && isQuantity(self.s)", {"s": "512Mi"}),
         ("quantity('1.5').compareTo(quantity('1500m')) == 0", {}),
-        ("isURL(self.s) && url(self.s).getHost() == 'example.com:80'", {"s": "http://example.com:80/x"}),
+        ("self.s.find('[0-9]+') == '12' && self.s.findAll('[0-9]') == ['1', '2', '3']", {"s": "a12b3"}),
         ("self.__namespace__ == 'x'", {"namespace": "x"}),
         ("self.map.all(k, self.map[k] > 0)", {"map": {"a-b": 1}}),
         ("has(self.free) && !has(self.s)", {"free": {"x": 1}}),
-        ("self.tags.isSorted() && self.tags.indexOf('b') == 1", {"tags": ["a", "b"]}),
+        ("self.tags.isSorted() && self.tags.max() == 'b'", {"tags": ["a", "b"]}),
         ("self.s.lowerAscii().replace('x', 'y').substring(0, 2) == 'ay'", {"s": "AXC"}),
     ],
 )  # fmt: skip
 def test_rules_that_hold(rule: str, value: dict[str, Any]) -> None:
-    compile_rule(rule, structural({"type": "object", "properties": PROPERTIES}))
+    assert _complaints(rule) == []
     assert _errors(value, rule=rule) == []
 
 
@@ -108,48 +108,22 @@ def test_items_of_a_list_map_remember_their_old_selves() -> None:
     assert [error.field for error in RuleSet(schema).errors(new, old)] == ["ports[1]"]
 
 
-_LEAVES = ("1", "-2", "0", "true", "!false", "'a'", "n", "[1, n]", "m.a", "m['b']", "has(m.a)", "has(m.b)", "absent")
-_FORMS = (
-    "{} + {}", "{} * {}", "{} / {}", "{} < {}", "{} == {}", "{} in {}", "{} && {}", "{} || {}", "!({})", "({})",
-    "{} ? {} : {}", "[{}].all(n, {})", "[{}, 3].exists(e, e == {})", "[{}].map(e, {})[0]",
-    "size([{}]) == {}", "m.all(k, k == 'a' || {})",
-)  # fmt: skip
-
-
-def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    return st.tuples(st.sampled_from(_FORMS), inner, inner, inner).map(lambda one: one[0].format(*one[1:]))
-
-
-@given(st.recursive(st.sampled_from(_LEAVES), _larger, max_leaves=8))
-def test_an_expression_has_the_value_that_celpy_gives_to_all_of_its_tree(expression: str) -> None:
-    """The levels that only lead to the next one are left out."""
-    known: dict[str, Any] = {"n": celpy.json_to_cel(2), "m": celpy.json_to_cel({"a": 1})}
-    environment = celpy.Environment()
-    whole = environment.program(environment.compile(expression), functions=FUNCTIONS)
-    try:
-        expected: Any = whole.evaluate(dict(known))
-    except (celpy.CELEvalError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
-        expected = str(error.args[0])
-    actual = evaluate(expression, dict(known))
-    assert (str(actual.args[0]) if isinstance(actual, celpy.CELEvalError) else actual) == expected
-
-
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
         ("self.nope > 1", "<input>:1:5: undefined field 'nope'\n | self.nope > 1\n | ....^"),
-        ("self.n.deep == 1", "undefined field 'deep'"),
+        ("self.n.deep == 1", "type 'int' does not support field selection"),
+        ("self.n > 'a'", "found no matching overload for '_>_' applied to '(int, string)'"),
         ("self.free.x == 1", "undefined field 'x'"),
-        ("other.n == 1", "undeclared reference to 'other'"),
+        ("other.n == 1", "undeclared reference to 'other"),
         ("invent(self.n)", "undeclared reference to 'invent'"),
         ("self.ports.all(p, p.nope == 1)", "undefined field 'nope'"),
         ("self.n >", "Syntax error"),
     ],
 )
 def test_rules_that_cannot_be_are_refused(rule: str, why: str) -> None:
-    with pytest.raises(BadRule) as error:
-        compile_rule(rule, structural({"type": "object", "properties": PROPERTIES}))
-    assert str(error.value).startswith("compilation failed: ERROR:") and why in str(error.value)
+    (complaint,) = _complaints(rule)
+    assert ": compilation failed: ERROR: <input>:1:" in complaint and why in complaint
 
 
 def test_errors_name_the_place_of_the_rule() -> None:
@@ -157,11 +131,3 @@ def test_errors_name_the_place_of_the_rule() -> None:
     schema = structural({"type": "object", "properties": {"spec": bad}})
     (error,) = rule_errors(schema, "root")
     assert error.field == "root.properties[spec].x-kubernetes-validations[0].rule"
-
-
-def test_a_rule_that_has_passed_is_judged_again_for_other_values() -> None:
-    rule = {"rule": "self.n > oldSelf.n"}
-    grows = RuleSet(structural({"type": "object", "properties": PROPERTIES, "x-kubernetes-validations": [rule]}))
-    assert grows.errors({"n": 2}, {"n": 1}) == grows.errors({"n": 2}, {"n": 1}) == grows.errors({"n": 2}, None) == []
-    assert len(grows.errors({"n": 2}, {"n": 2})) == len(grows.errors({"n": 2}, {"n": 3})) == 1
-    assert len(grows.errors({"n": 2}, {"n": 2})) == 1, "one that has failed, too"

@@ -1,6 +1,7 @@
 """Specs that break rules, and what is said about them by the API server and in Python."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ WHITENED = {"algorithm.name": "ReinforcePlusPlus"}
 
 
 def spec(changes: Json) -> Json:
-    """A valid spec with changes by path; None removes a field."""
+    """A valid spec in JSON with changes by path; None removes a field."""
     changed = copy.deepcopy(VALID)
     for path, value in changes.items():
         *parents, name = path.split(".")
@@ -40,7 +41,7 @@ def spec(changes: Json) -> Json:
         if value is None:
             node.pop(name, None)
         else:
-            node[name] = value
+            node[name] = json.loads(json.dumps(value))
     return changed
 
 

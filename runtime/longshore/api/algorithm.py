@@ -53,12 +53,6 @@ class LongRoundUpdates(StrEnum):
 _WITHOUT_SIBLINGS: Final = f"self.name == '{AlgorithmName.REINFORCE_PLUS_PLUS}'"
 _RULES: Final = (
     Rule(
-        "clipHigh",
-        "self.clipHigh >= self.clipLow || self.clipLow >= 1.0",
-        "clipHigh must be at least clipLow, unless clipLow is 1 or more, which clips nothing: raise clipHigh or lower "
-        "clipLow",
-    ),
-    Rule(
         "responsesPerPrompt",
         f"self.responsesPerPrompt >= 2 || {_WITHOUT_SIBLINGS}",
         "responsesPerPrompt must be at least 2, since a single response is its own mean and its advantage would always "

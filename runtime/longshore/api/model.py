@@ -71,6 +71,11 @@ _SET_RULES: Final = (
         "config belongs to hub: set hub, or remove config",
     ),
 )
+_TEMPLATE: Final = Rule(
+    "promptTemplate",
+    f"!has(self.promptTemplate) || self.promptTemplate.contains('{_PLACE}')",
+    f"promptTemplate must contain {_PLACE}: without it, all prompts are the same",
+)
 _SOURCE_RULES: Final = (
     Rule(
         "",
@@ -82,11 +87,7 @@ _SOURCE_RULES: Final = (
         "!has(self.domain) || !has(self.domainField)",
         "domain and domainField exclude each other: remove one",
     ),
-    Rule(
-        "promptTemplate",
-        f"!has(self.promptTemplate) || self.promptTemplate.contains('{_PLACE}')",
-        f"promptTemplate must contain {_PLACE}: without it, all its prompts are the same",
-    ),
+    _TEMPLATE,
 )
 _DATA_RULES: Final = (
     Rule(
@@ -96,8 +97,7 @@ _DATA_RULES: Final = (
     ),
     Rule(
         "sources",
-        "!has(self.sources) || (!has(self.where) || self.where.size() == 0) && self.split == 'train' && "
-        "self.format == 'Jsonl'",
+        "!has(self.sources) || self.?where.orValue({}).size() == 0 && self.split == 'train' && self.format == 'Jsonl'",
         "split, format and where are those of each source: move them into sources",
     ),
     have_different_names("sources"),
@@ -106,11 +106,7 @@ _DATA_RULES: Final = (
         "!has(self.chat) || !has(self.builtin)",
         "chat does not apply to the built-in task: remove it",
     ),
-    Rule(
-        "promptTemplate",
-        f"self.promptTemplate.contains('{_PLACE}')",
-        f"promptTemplate must contain {_PLACE}: without it, all prompts are the same",
-    ),
+    _TEMPLATE,
 )
 
 

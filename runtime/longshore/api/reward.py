@@ -157,11 +157,6 @@ _TIMEOUTS_S: Final = {RewardKind.JUDGE: 60.0, RewardKind.HTTP: 10.0}
 
 _FUNCTION_RULES: Final = (
     belongs("importPath", "kind", RewardKind.PYTHON),
-    Rule(
-        "signature",
-        "self.kind == 'Python' || !has(self.signature) || self.signature == 'Longshore'",
-        "signature belongs to kind Python: remove it",
-    ),
     belongs("http", "kind", RewardKind.HTTP),
     belongs("judge", "kind", RewardKind.JUDGE),
 )

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
@@ -106,9 +107,11 @@ def _program(expression: str) -> cel.Expression:
 
 @cache
 def _environment() -> cel.Env:
-    """Return CEL with the one function of Kubernetes that rules use besides those of the language."""
-    of_list = cel.Overload("sum_of_list", cel.Type.INT, [cel.Type.List(cel.Type.DYN)], is_member=True, impl=sum)
-    return cel.NewEnv(variables={"self": cel.Type.DYN}, functions=[cel.FunctionDecl("sum", [of_list])])
+    """Return CEL with what Kubernetes adds to it, as far as rules use it: optional values, and sums."""
+    sum_of_list = cel.Overload("sum_of_list", cel.Type.INT, [cel.Type.List(cel.Type.DYN)], is_member=True, impl=sum)
+    functions = [cel.FunctionDecl("sum", [sum_of_list])]
+    extensions = [ext_optional.ExtOptional()]
+    return cel.NewEnv(variables={"self": cel.Type.DYN}, functions=functions, extensions=extensions)
 
 
 CHANGES_WHILE_SUSPENDED: Final = "may change only while the job is suspended"

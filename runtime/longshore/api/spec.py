@@ -1,6 +1,5 @@
 """RLJob.spec: the whole of what a user asks for."""
 
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, Final
 
@@ -49,53 +48,31 @@ _FROZEN_WHILE_RUNNING: Final = (
     "profiling", "hub", "records", "tracking", "scheduling",
 )  # fmt: skip
 _NUM_PODS: Final = (
-    "self.workers.replicas + (has(self.trainerWorkers) ? self.trainerWorkers.replicas : 0) + "
-    "(has(self.reward.maxPods) ? self.reward.maxPods : self.reward.pods) + self.reward.functions.map(one, "
-    "has(one.judge) && has(one.judge.pool) ? one.judge.pool.replicas : 0).sum()"
+    "self.workers.replicas + self.?trainerWorkers.?replicas.orValue(0) + self.reward.?maxPods.orValue(self.reward.pods)"
+    " + self.reward.functions.map(one, one.?judge.?pool.?replicas.orValue(0)).sum()"
+)
+_TRAINING_GPUS: Final = "self.?trainerWorkers.?gpusPerPod.orValue(self.workers.gpusPerPod)"
+_TRAINING_PODS: Final = (
+    "self.?trainerWorkers.?replicas.orValue(self.workers.?minReplicas.orValue(self.workers.replicas))"
 )
 _MEGATRON_RANKS: Final = (
-    "self.trainer.tensorParallelSize * self.trainer.pipelineParallelSize * self.trainer.contextParallelSize"
+    "(self.trainer.tensorParallelSize * self.trainer.pipelineParallelSize * self.trainer.contextParallelSize)"
+)
+_HANDOVER: Final = (
+    "self.rollout.?handover.orValue(self.rollout.strategy == 'GroupPipeline' ? 'Pipelined' : 'AfterRound')"
 )
 _ONE_UPDATE: Final = (
-    "!has(self.algorithm.promptsPerUpdate) || self.algorithm.promptsPerUpdate == self.algorithm.promptsPerStep"
+    "self.algorithm.?promptsPerUpdate.orValue(self.algorithm.promptsPerStep) == self.algorithm.promptsPerStep"
 )
-_NOT_STREAMED: Final = "!has(self.rollout.handover) || self.rollout.handover != 'Streamed'"
-_NOT_PIPELINED: Final = (
-    "(has(self.rollout.handover) ? self.rollout.handover != 'Pipelined' : self.rollout.strategy != 'GroupPipeline')"
-)
-
-_WHOLE_BATCH: Final = [name for name, objective in OBJECTIVES.items() if objective.needs_whole_batch]
-_ANY_PART: Final = " && ".join(f"self.algorithm.name != '{name}'" for name in _WHOLE_BATCH)
-
-
-def _fit_rules(pods: str, unless: str) -> Iterator[Rule]:
-    """Trainer replicas fit into these pods, unless others train."""
-    gpus = f"self.{pods}.gpusPerPod"
-    yield Rule(
-        "trainer.tensorParallelSize",
-        f"{unless} || {gpus} == 0 || {gpus} % ({_MEGATRON_RANKS}) == 0",
-        f"tensorParallelSize * pipelineParallelSize * contextParallelSize must divide {pods}.gpusPerPod, since a "
-        "replica lies inside one pod: choose smaller sizes",
-    )
-    yield Rule(
-        "trainer.fsdpSize",
-        f"{unless} || {gpus} == 0 || {gpus} % self.trainer.fsdpSize == 0",
-        f"fsdpSize must divide {pods}.gpusPerPod, since a replica lies inside one pod: choose a divisor",
-    )
-    yield Rule(
-        "trainer.dataParallelSize",
-        f"{unless} || !has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= self.{pods}.replicas * "
-        f"({gpus} > 0 ? {gpus} / ({_MEGATRON_RANKS} * self.trainer.fsdpSize) : 1)",
-        f"dataParallelSize exceeds the replicas that the {pods} hold (one per pod where they have no GPUs): lower it",
-    )
+_WHOLE_BATCH: Final = [str(name) for name, objective in OBJECTIVES.items() if objective.needs_whole_batch]
+# Kubernetes estimates that comparisons of optional values cost too much.
+_MANAGED_BY: Final = "(has({0}.managedBy) ? {0}.managedBy : 'longshore.dev/operator')"
 
 
 def _frozen(field: str, is_same: str) -> Rule:
     message = f"{field} {CHANGES_WHILE_SUSPENDED}: run `longshore suspend` or set suspend to true first"
     return Rule(field, f"oldSelf.suspend || {is_same}", message)
 
-
-_MANAGED_BY: Final = "(has({0}.managedBy) ? {0}.managedBy : 'longshore.dev/operator')"
 
 _RULES: Final = (
     Rule(
@@ -105,65 +82,44 @@ _RULES: Final = (
     ),
     Rule(
         "rollout.engine.tensorParallelSize",
-        "self.workers.gpusPerPod == 0 || self.workers.gpusPerPod % self.rollout.engine.tensorParallelSize == 0",
+        "self.workers.gpusPerPod % self.rollout.engine.tensorParallelSize == 0",
         "tensorParallelSize must divide workers.gpusPerPod, since an engine lies inside one pod: choose a divisor",
     ),
     Rule(
-        "rollout.strategy",
-        "self.rollout.onPolicy != 'Strict' || self.rollout.strategy != 'PartialRollout'",
-        "strategy PartialRollout trains on tokens of older weights: set onPolicy to Relaxed or choose another strategy",
+        "rollout.onPolicy",
+        "self.rollout.onPolicy != 'Strict' || self.rollout.strategy != 'PartialRollout' && "
+        "self.rollout.?leftovers.orValue('') != 'KeepTokens'",
+        "onPolicy must be Relaxed with strategy PartialRollout or leftovers KeepTokens, which train on tokens of older "
+        "weights: set it",
     ),
     Rule(
         "rollout.leftovers",
-        "self.rollout.onPolicy != 'Strict' || !has(self.rollout.leftovers) || self.rollout.leftovers != 'KeepTokens'",
-        "leftovers KeepTokens trains on tokens of older weights: set onPolicy to Relaxed or leftovers to DropTokens",
-    ),
-    Rule(
-        "rollout.leftovers",
-        "!has(self.rollout.leftovers) || self.rollout.strategy != 'PartialRollout' || "
-        "self.rollout.leftovers == 'KeepTokens'",
-        "leftovers cannot be DropTokens with PartialRollout: remove it, or choose ReorderRollout to drop tokens",
-    ),
-    Rule(
-        "rollout.leftovers",
-        "!has(self.rollout.leftovers) || !(self.rollout.strategy in ['Synchronous', 'GroupPipeline'])",
-        "leftovers does not apply to Synchronous and GroupPipeline, which leave nothing over: remove it",
-    ),
-    Rule(
-        "algorithm.promptsPerUpdate",
-        f"{_ANY_PART} || {_ONE_UPDATE}",
-        f"promptsPerUpdate does not apply to {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: remove it",
+        "!has(self.rollout.leftovers) || self.rollout.strategy in ['TailBatching', 'ReorderRollout', 'Auto']",
+        "leftovers does not apply to PartialRollout, which keeps tokens, and to Synchronous and GroupPipeline, which "
+        "finish every response: remove it",
     ),
     Rule(
         "rollout.handover",
-        f"{_ANY_PART} || {_NOT_PIPELINED}",
-        f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: set it",
+        f"{_HANDOVER} == 'AfterRound' || self.algorithm.epochsPerStep == 1 && !(self.algorithm.name in {_WHOLE_BATCH})",
+        f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)} or epochsPerStep above 1, which need the whole "
+        "batch before the first update: set it",
+    ),
+    Rule(
+        "rollout.handover",
+        f"{_HANDOVER} != 'Streamed' || self.rollout.strategy != 'GroupPipeline'",
+        "handover cannot be Streamed with GroupPipeline, which updates while the round runs: remove it",
     ),
     Rule(
         "algorithm.promptsPerUpdate",
-        f"{_NOT_STREAMED} || {_ONE_UPDATE}",
-        "promptsPerUpdate does not apply to handover Streamed, which makes one update per round: remove it",
-    ),
-    Rule(
-        "algorithm.epochsPerStep",
-        f"self.algorithm.epochsPerStep == 1 || {_NOT_PIPELINED} && ({_NOT_STREAMED})",
-        "epochsPerStep above 1 needs the whole batch before the first update: set rollout.handover to AfterRound",
+        f"{_ONE_UPDATE} || {_HANDOVER} != 'Streamed' && !(self.algorithm.name in {_WHOLE_BATCH})",
+        f"promptsPerUpdate does not apply to handover Streamed and to {' or '.join(_WHOLE_BATCH)}, which make one "
+        "update of the whole batch: remove it",
     ),
     Rule(
         "algorithm.rolloutCorrection",
-        f"!has(self.algorithm.rolloutCorrection) || {_ONE_UPDATE} || {_NOT_PIPELINED}",
+        f"!has(self.algorithm.rolloutCorrection) || {_ONE_UPDATE} || {_HANDOVER} != 'Pipelined'",
         "rolloutCorrection needs the weights of the step's start for the whole batch, which several updates within a "
         "round change: remove promptsPerUpdate, or set rollout.handover to AfterRound",
-    ),
-    Rule(
-        "rollout.handover",
-        f"{_NOT_STREAMED} || {_ANY_PART}",
-        f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)}, which needs the whole batch: set it",
-    ),
-    Rule(
-        "rollout.handover",
-        f"{_NOT_STREAMED} || self.rollout.strategy != 'GroupPipeline'",
-        "handover cannot be Streamed with GroupPipeline, which updates while the round runs: remove it",
     ),
     belongs("trainerWorkers", "placement", Placement.DISAGGREGATED),
     Rule(
@@ -179,22 +135,31 @@ _RULES: Final = (
     Rule(
         "data.domainField",
         "has(self.data.domainField) || (has(self.data.sources) && self.data.sources.exists(one, has(one.domain) || "
-        "has(one.domainField))) || self.reward.functions.all(one, !has(one.domains) || size(one.domains) == 0)",
+        "has(one.domainField))) || self.reward.functions.all(one, !has(one.domains) || one.domains.size() == 0)",
         "domainField is required by functions with domains: set it to the field of a row that names its domain",
     ),
     Rule(
         "model.warmStartSteps",
-        "self.model.warmStartSteps == 0 || (has(self.model.builtin) && has(self.data.builtin))",
+        "self.model.warmStartSteps == 0 || has(self.model.builtin) && has(self.data.builtin)",
         "warmStartSteps needs the built-in model and task: use both, or set it to 0",
     ),
-    *_fit_rules("workers", "has(self.trainerWorkers)"),
-    *_fit_rules("trainerWorkers", "!has(self.trainerWorkers)"),
     Rule(
-        "workers.minReplicas",
-        "has(self.trainerWorkers) || !has(self.workers.minReplicas) || !has(self.trainer.dataParallelSize) || "
-        f"self.trainer.dataParallelSize <= self.workers.minReplicas * (self.workers.gpusPerPod > 0 ? "
-        f"self.workers.gpusPerPod / ({_MEGATRON_RANKS} * self.trainer.fsdpSize) : 1)",
-        "minReplicas pods do not hold dataParallelSize trainer replicas: remove dataParallelSize or raise minReplicas",
+        "trainer.tensorParallelSize",
+        f"{_TRAINING_GPUS} % {_MEGATRON_RANKS} == 0",
+        "tensorParallelSize * pipelineParallelSize * contextParallelSize must divide gpusPerPod of training pods, "
+        "since a replica lies inside one pod: choose smaller sizes",
+    ),
+    Rule(
+        "trainer.fsdpSize",
+        f"{_TRAINING_GPUS} % self.trainer.fsdpSize == 0",
+        "fsdpSize must divide gpusPerPod of the pods that train, since a replica lies inside one pod: choose a divisor",
+    ),
+    Rule(
+        "trainer.dataParallelSize",
+        f"!has(self.trainer.dataParallelSize) || self.trainer.dataParallelSize <= {_TRAINING_PODS} * "
+        f"({_TRAINING_GPUS} > 0 ? {_TRAINING_GPUS} / ({_MEGATRON_RANKS} * self.trainer.fsdpSize) : 1)",
+        "dataParallelSize exceeds the replicas that the pods that train hold, of an elastic job its minReplicas (one "
+        "per pod where they have no GPUs): lower it",
     ),
     Rule(
         "managedBy",
@@ -204,8 +169,8 @@ _RULES: Final = (
     *(_frozen(field, f"self.{field} == oldSelf.{field}") for field in _FROZEN_WHILE_RUNNING),
     _frozen(
         "trainerWorkers",
-        "(has(self.trainerWorkers) == has(oldSelf.trainerWorkers) && "
-        "(!has(self.trainerWorkers) || self.trainerWorkers == oldSelf.trainerWorkers))",
+        "has(self.trainerWorkers) == has(oldSelf.trainerWorkers) && "
+        "(!has(self.trainerWorkers) || self.trainerWorkers == oldSelf.trainerWorkers)",
     ),
 )
 

@@ -20,19 +20,19 @@ class TrainerBackend(StrEnum):
     FAKE = "Fake"
 
 
-def _needs(backend: TrainerBackend, field: str) -> Rule:
-    return Rule(
-        field,
-        f"self.backend == '{backend}' || self.{field} == 1",
-        f"{field} above 1 needs backend {backend}: choose it, or set {field} to 1",
-    )
-
-
 _RULES: Final = (
-    _needs(TrainerBackend.MEGATRON, "tensorParallelSize"),
-    _needs(TrainerBackend.MEGATRON, "pipelineParallelSize"),
-    _needs(TrainerBackend.MEGATRON, "contextParallelSize"),
-    _needs(TrainerBackend.TORCH, "fsdpSize"),
+    Rule(
+        "backend",
+        "self.backend == 'Megatron' || "
+        "self.tensorParallelSize * self.pipelineParallelSize * self.contextParallelSize == 1",
+        "backend must be Megatron with tensorParallelSize, pipelineParallelSize or contextParallelSize above 1: choose "
+        "it, or set them to 1",
+    ),
+    Rule(
+        "fsdpSize",
+        "self.backend == 'Torch' || self.fsdpSize == 1",
+        "fsdpSize above 1 needs backend Torch: choose it, or set fsdpSize to 1",
+    ),
 )
 
 

@@ -18,7 +18,10 @@ from tests.unit.api.specs import refusal, spec
             {"algorithm.promptsPerUpdate": 3},
             "spec.algorithm.promptsPerUpdate: promptsPerUpdate must divide promptsPerStep",
         ),
-        ({"rollout.strategy": "PartialRollout"}, "spec.rollout.strategy: strategy PartialRollout trains on"),
+        (
+            {"rollout.strategy": "PartialRollout"},
+            "spec.rollout.onPolicy: onPolicy must be Relaxed with strategy PartialRollout",
+        ),
         ({"rollout.speed": 1}, "spec.rollout.speed: there is no such field"),
         ({"algorithm.steps": None}, "spec.algorithm.steps: the field is required"),
         ({"reward.functions": [{"name": "A", "kind": "Task"}]}, "spec.reward.functions.0.name: string should match"),

@@ -74,7 +74,7 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
         (verl(algorithm__adv_estimator="reinforce_plus_plus"), "algorithm.adv_estimator", "_baseline"),
         (verl(actor_rollout_ref__actor__megatron__tensor_model_parallel_size=8, data__seed=1,
               actor_rollout_ref__actor__megatron__pipeline_model_parallel_size=4),
-         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size", "must divide workers.gpusPerPod"),
+         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size", "must divide gpusPerPod"),
         (trl(num_processes=None), "num_processes", "per process"),
         (trl(per_device_train_batch_size=3), "gradient_accumulation_steps", "no whole groups of 8"),
         (trl(max_completion_length=0), "max_completion_length", "responses need a limit"),

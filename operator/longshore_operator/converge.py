@@ -10,7 +10,7 @@ from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.reasons import EventReason
 from longshore.api.rljob import RLJob
-from longshore.api.spec import CleanPodPolicy, RLJobSpec
+from longshore.api.spec import RLJobSpec
 from longshore.api.status import PodCounts, RLJobStatus
 from longshore_kube.times import parse_time
 from longshore_operator import pods as build
@@ -76,8 +76,7 @@ def _converge(context: Context) -> tuple[Iterable[Action], datetime | None]:
     """Return the actions, and when a back-off ends."""
     progress, pods = context.progress, context.observed.pods
     if progress.finished:
-        keeps_ended = context.job.spec.clean_pod_policy is CleanPodPolicy.RUNNING
-        return _delete(pod for pod in pods if not (keeps_ended and pod.is_over)), None
+        return _delete(pod for pod in pods if not pod.is_over), None
     old = [pod for pod in pods if not progress.active or pod.attempt != progress.attempt]
     if old or not progress.active:
         return _delete(_stopping(old)), None

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from longshore.api import names
 from longshore.api.names import Component
-from longshore.api.pods import AccessMode, PodOptions, Storage, Toleration, Workers
+from longshore.api.pods import AccessMode, PodOptions, Storage, Workers
 from longshore.api.rljob import RLJob
 from longshore_operator.identity import Identity
 from longshore_operator.observed import PodView
 
-_TOLERATIONS: Final = TypeAdapter(list[Toleration])
 _NODE: Final = "kubernetes.io/hostname"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -31,17 +28,15 @@ def placed(options: PodOptions, component: Component, workers: Workers, storage:
     return options.model_copy(update=fields)
 
 
-def _nodes_of(workers: Workers) -> tuple[dict[str, str], list[Toleration]]:
+def _nodes_of(workers: Workers) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return the node selector and the tolerations of workers, with those of their template."""
     spec = workers.template.get("spec")
     template = spec if isinstance(spec, dict) else {}
-    selector = template.get("nodeSelector")
-    try:
-        tolerations = _TOLERATIONS.validate_python(template.get("tolerations") or [])
-    except ValidationError:
-        tolerations = []  # The API server refuses the pods that have them.
+    # Another shape is refused with the pods that have it.
+    selector, tolerations = template.get("nodeSelector"), template.get("tolerations")
     more = selector if isinstance(selector, dict) else {}
-    return {**workers.node_selector, **more}, [*workers.tolerations, *tolerations]
+    others = tolerations if isinstance(tolerations, list) else []
+    return {**workers.node_selector, **more}, workers.tolerations + [one for one in others if isinstance(one, dict)]
 
 
 def advice(job: RLJob, pods: Sequence[PodView], pod: PodView) -> str:

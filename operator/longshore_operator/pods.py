@@ -4,7 +4,7 @@ from typing import Any
 
 from longshore.api import contract, names
 from longshore.api.names import Component, Role
-from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, PodOptions, TaintEffect, Workers
+from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, PodOptions, Workers
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
 from longshore.checks.pod_memory import coordinator_memory
@@ -24,7 +24,7 @@ _STAYS_ON_ITS_NODE = {
     "karpenter.sh/do-not-disrupt": "true",
 }
 """Annotations that keep autoscalers from removing nodes with pods of jobs."""
-_NO_EXECUTE = TaintEffect.NO_EXECUTE.value
+_NO_EXECUTE = "NoExecute"
 COORDINATOR_CPU_REQUEST = "500m"
 """Default requests of a pod. Without a CPU request, a pod starves on a busy node."""
 GPU_POD_REQUESTS = {"cpu": "1", "memory": DEFAULT_GPU_POD_MEMORY}
@@ -278,8 +278,7 @@ def _tolerations(options: PodOptions) -> list[dict[str, Any]]:
 
     So a toleration of every taint does not keep pods on lost nodes for ever. Only one that names such a taint does.
     """
-    requested = [toleration.model_dump(mode="json", exclude_none=True) for toleration in options.tolerations]
-    chosen = {one.get("key") for one in requested if one.get("effect", _NO_EXECUTE) == _NO_EXECUTE}
+    chosen = [one.get("key") for one in options.tolerations if one.get("effect", _NO_EXECUTE) == _NO_EXECUTE]
     node_loss = [
         {
             "key": f"node.kubernetes.io/{condition}",
@@ -289,7 +288,7 @@ def _tolerations(options: PodOptions) -> list[dict[str, Any]]:
         }
         for condition in ("not-ready", "unreachable")
     ]
-    return [toleration for toleration in node_loss if toleration["key"] not in chosen] + requested
+    return [toleration for toleration in node_loss if toleration["key"] not in chosen] + options.tolerations
 
 
 def _volumes(job: RLJob) -> list[dict[str, Any]]:

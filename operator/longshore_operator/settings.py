@@ -24,7 +24,6 @@ NOT_SEEN_BY_PODS: Final = frozenset(
         "ttl_seconds_after_finished",
         "active_deadline_seconds",
         "backoff_limit",
-        "clean_pod_policy",
         "image",
     }
 )

@@ -6,7 +6,7 @@ from typing import Any, Final
 from longshore_client.errors import ClientError
 from longshore_kube.resources import Json
 
-_AT_ANY_TIME: Final = ("suspend", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy")
+_AT_ANY_TIME: Final = ("suspend", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
 
 
 def refused_change(there: Json, wanted: Json) -> ClientError:

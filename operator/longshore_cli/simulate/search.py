@@ -191,8 +191,6 @@ def _changes(present: Choice, best: Choice, spec: RLJobSpec) -> list[str]:
         if present.settings.get(name) != value or best.strategy is not present.strategy:
             section = "admission" if name == "frontierWidth" else sections[best.strategy]
             found.append(f"{section}.{name}: {value}")
-    if _exceeds_auto(spec, best):
-        found.append(f"auto.maxPromptFactor: {best.prompt_factor:g}")
     if present.frontier_width is not None and best.frontier_width is None:
         found.append("no admission.frontierWidth")
     if not _has_handover(spec, best):
@@ -202,13 +200,6 @@ def _changes(present: Choice, best: Choice, spec: RLJobSpec) -> list[str]:
     if present.plans_parallelism and not best.plans_parallelism:
         found.append("engine.parallelism: Fixed")
     return found
-
-
-def _exceeds_auto(spec: RLJobSpec, best: Choice) -> bool:
-    """Return whether a job that stays with strategy Auto would begin beyond the limit that it sets itself."""
-    if spec.rollout.strategy is not Strategy.AUTO or best.strategy is not Strategy.TAIL_BATCHING:
-        return False
-    return best.prompt_factor is not None and best.prompt_factor > spec.rollout.auto.max_prompt_factor
 
 
 def _has_handover(spec: RLJobSpec, best: Choice) -> bool:

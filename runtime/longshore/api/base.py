@@ -86,12 +86,12 @@ Requests = Annotated[dict[str, Quantity], Field(max_length=16), BeforeValidator(
 
 Freeform = Annotated[
     dict[str, Any],
-    AfterValidator(check_freeform),
     # Atomic: the API server does not keep a record of who owns which field inside, which can be larger than the object.
     Field(
         max_length=256,
         json_schema_extra={"x-kubernetes-preserve-unknown-fields": True, "x-kubernetes-map-type": "atomic"},
     ),
+    AfterValidator(check_freeform),
 ]
 """An object that the API server stores as it is."""
 

@@ -16,36 +16,6 @@ DEFAULT_GPU_POD_MEMORY: Final = "4Gi"
 LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 
 
-class TolerationOperator(StrEnum):
-    """How a toleration compares the value of a taint."""
-
-    EXISTS = "Exists"
-    EQUAL = "Equal"
-
-
-class TaintEffect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
-
-    NO_SCHEDULE = "NoSchedule"
-    PREFER_NO_SCHEDULE = "PreferNoSchedule"
-    NO_EXECUTE = "NoExecute"
-
-
-class Toleration(ApiModel):
-    """Taint of nodes that pods of the job accept, as in a pod."""
-
-    key: str | None = Field(default=None, max_length=316)
-    """Key of the taint. Unset, with operator Exists: every taint."""
-    operator: TolerationOperator = TolerationOperator.EQUAL
-    """How the taint is matched. Equal: its value must equal `value`. Exists: any value matches."""
-    value: str | None = Field(default=None, max_length=63)
-    """Value of the taint, for operator Equal."""
-    effect: TaintEffect | None = None
-    """Effect of the taint. Unset: all effects."""
-    toleration_seconds: int | None = Field(default=None, ge=0)
-    """Seconds for which a taint with effect NoExecute is tolerated. Unset: without a limit."""
-
-
 class PodOptions(ApiModel):
     """Resources and placement of the pods of one component."""
 
@@ -56,8 +26,8 @@ class PodOptions(ApiModel):
     requests none has no limit."""
     node_selector: LabelMap = Field(default_factory=dict)
     """Labels that the nodes of the pods must have."""
-    tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(default_factory=list)
-    """Taints of nodes that the pods accept."""
+    tolerations: Annotated[list[Freeform], Field(max_length=32)] = Field(default_factory=list)
+    """Tolerations of the pods, as in a pod: taints of nodes that they accept."""
     template: Freeform = Field(default_factory=dict)
     """Patch that is merged over the generated pod: its metadata and spec; lists of named items are merged by name."""
 

@@ -136,24 +136,14 @@ class ReorderRolloutSettings(ApiModel):
 class AutoSettings(ApiModel):
     """Settings of strategy Auto.
 
-    It begins with the settings of `tailBatching` and changes its factors between rounds. If trainers have GPUs of their
-    own, it also changes `handover` and `admission.frontierWidth` where these are unset.
+    It begins with the settings of `tailBatching` and changes its factors between rounds: promptFactor to at most 2 or
+    that of `tailBatching`, and responseFactor to at most that of `tailBatching`, so that by default responses to a
+    prompt do not race. If trainers have GPUs of their own, it also changes `handover` and `admission.frontierWidth`
+    where these are unset.
     """
 
-    max_prompt_factor: float = Field(default=2.0, ge=1, le=16)
-    """Largest `tailBatching.promptFactor` that Auto may choose. It never chooses a `responseFactor` above that of
-    `tailBatching`, so that by default responses to a prompt do not race."""
     margin: float = Field(default=0.03, gt=0, lt=1)
     """Share of the time of a step that a change must be predicted to save before Auto makes it."""
-
-
-_ROLLOUT_RULES: Final = (
-    Rule(
-        "auto.maxPromptFactor",
-        "self.strategy != 'Auto' || self.tailBatching.promptFactor <= self.auto.maxPromptFactor",
-        "maxPromptFactor must not be below tailBatching.promptFactor, with which Auto begins: raise it",
-    ),
-)
 
 
 class AdmissionSettings(ApiModel):
@@ -218,7 +208,7 @@ class EngineSettings(ApiModel):
     on CPUs, vLLM samples wrong tokens with speculative decoding and crashes with chunked prefill."""
 
 
-class Rollout(ApiModel, rules=_ROLLOUT_RULES):
+class Rollout(ApiModel):
     """How responses are sampled: the strategy for long responses, and the inference engines."""
 
     on_policy: OnPolicy = OnPolicy.STRICT

@@ -36,13 +36,6 @@ class Profiling(StrEnum):
     ONLY = "Only"
 
 
-class CleanPodPolicy(StrEnum):
-    """Which pods a finished job deletes."""
-
-    RUNNING = "Running"
-    ALL = "All"
-
-
 _FROZEN_WHILE_RUNNING: Final = (
     "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation", "placement",
     "profiling", "hub", "records", "tracking", "scheduling",
@@ -241,9 +234,6 @@ class RLJobSpec(ApiModel, rules=_RULES):
     backoff_limit: int = Field(default=6, ge=0, le=1_000)
     """Number of failures, without a newer checkpoint in between, after which the job fails. Lost nodes and evictions
     are not counted, unless a pod is evicted because it exceeds its own limit."""
-    clean_pod_policy: CleanPodPolicy = CleanPodPolicy.RUNNING
-    """Which pods are deleted when the job ends. Running: those that still run; finished pods stay for their logs. All:
-    every pod."""
 
     @model_validator(mode="before")
     @classmethod

@@ -4,7 +4,6 @@ With a prompt factor of 1 short rounds are those of `Synchronous`, and with hand
 so no draw ever has to change its strategy: what waits goes on waiting, and is trained on once, in a long round.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -80,12 +79,10 @@ class Auto(TailBatching):
         rules: AdmissionRules = NO_RULES,
         *,
         keeps_tokens: bool = False,
-        max_prompt_factor: float = math.inf,
     ) -> None:
         super().__init__(shape, cursor, begin.factors, rules, keeps_tokens=keeps_tokens)
         self.begin = self.choice = begin
         """Of the next rounds; `begin`: of the first one."""
-        self._max_prompt_factor = max_prompt_factor
 
     def choose(self, choice: RoundChoice) -> None:
         """Rounds are like this from now on; the factors are those of short ones."""
@@ -98,9 +95,7 @@ class Auto(TailBatching):
         return {"begin": asdict(self.begin), "choice": asdict(self.choice)}
 
     def _load_history(self, state: Mapping[str, Any]) -> None:
-        """A job that was given other settings, or a lower bound, begins with those."""
-        if state["begin"] != asdict(self.begin):
-            return
+        """A job that was given other settings begins with those."""
         chosen = state["choice"]
-        if chosen["prompt_factor"] <= self._max_prompt_factor:
+        if state["begin"] == asdict(self.begin):
             self.choose(RoundChoice(**chosen | {"handover": Handover(chosen["handover"])}))

@@ -30,8 +30,7 @@ def round_policy(
             keeps = rollout.keeps_tokens
             return TailBatching(shape, cursor, rollout.tail_batching, rules, keeps_tokens=keeps)
         case Strategy.AUTO:
-            keeps, most = rollout.keeps_tokens, rollout.auto.max_prompt_factor
-            return Auto(shape, cursor, RoundChoice.of(rollout), rules, keeps_tokens=keeps, max_prompt_factor=most)
+            return Auto(shape, cursor, RoundChoice.of(rollout), rules, keeps_tokens=rollout.keeps_tokens)
         case Strategy.PARTIAL_ROLLOUT:
             return PartialRollout(shape, cursor, rollout.partial_rollout, rules)
         case Strategy.REORDER_ROLLOUT:

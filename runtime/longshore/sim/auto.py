@@ -153,7 +153,6 @@ class AutoTuner:
         self._is_due = False
         bounds = SearchBounds(
             strategies=frozenset({Strategy.TAIL_BATCHING}),
-            max_prompt_factor=self._spec.rollout.auto.max_prompt_factor,
             max_response_factor=self._spec.rollout.tail_batching.response_factor,
             handovers=self._handovers,
             is_frontier_open=bool(self._handovers) and self._spec.rollout.admission.frontier_width is None,

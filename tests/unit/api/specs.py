@@ -150,7 +150,6 @@ BROKEN: list[tuple[Json, str]] = [
         RELAXED | strategy("PartialRollout", partialRollout={"groupFactor": 3, "maxPolicyVersions": 2}),
         "rollout.partialRollout.groupFactor",
     ),
-    (strategy("Auto", tailBatching={"promptFactor": 2.5}), "rollout.auto.maxPromptFactor"),
     (strategy("Auto", leftovers="KeepTokens"), "rollout.onPolicy"),
     ({"algorithm.promptsPerUpdate": 3}, "algorithm.promptsPerUpdate"),
     ({"algorithm.promptsPerUpdate": 8}, "algorithm.promptsPerUpdate"),

@@ -261,7 +261,7 @@ def test_an_address_that_can_be_asked_is_taken(url: str) -> None:
         WHITENED | strategy("GroupPipeline", handover="AfterRound"),
         {"algorithm.promptsPerUpdate": 2},
         strategy("Auto"),
-        strategy("Auto", tailBatching={"promptFactor": 2.5}, auto={"maxPromptFactor": 2.5, "margin": 0.1}),
+        strategy("Auto", tailBatching={"promptFactor": 2.5}, auto={"margin": 0.1}),
         strategy("TailBatching", tailBatching={"promptFactor": 2.5}),
         RELAXED | strategy("Auto", leftovers="KeepTokens"),
         strategy("Auto", handover="Streamed"),

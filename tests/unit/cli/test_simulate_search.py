@@ -77,7 +77,6 @@ STREAMED: Json = {"strategy": "TailBatching", "handover": "Streamed"}
         ({"rollout": STREAMED}, {"handover": Handover.AFTER_ROUND}),
         ({"rollout": STREAMED}, {"tp_size": 2}),
         ({"rollout": {"strategy": "Auto"}}, {"prompt_factor": 1.5}),
-        ({"rollout": {"strategy": "Auto", "auto": {"maxPromptFactor": 1.25}}}, {"prompt_factor": 1.5}),
     ],
 )  # fmt: skip
 def test_a_manifest_that_follows_the_advice_takes_the_predicted_time(tmp_path: Path, job: Json, changes: Json) -> None:

@@ -340,6 +340,9 @@ def seconds_on_a_lost_node(*tolerations: dict[str, Any]) -> list[int | None]:
 class TestLostNode:
     UNREACHABLE = "node.kubernetes.io/unreachable"
 
+    def test_toleration_of_another_shape_is_left_to_the_api_server(self) -> None:
+        assert seconds_on_a_lost_node({"key": {"a": 1}, "effect": ["NoExecute"]}) == [60, 60]
+
     def test_its_pods_are_given_up_after_a_minute(self) -> None:
         assert seconds_on_a_lost_node() == [60, 60]
         assert seconds_on_a_lost_node({"key": "spot", "operator": "Exists"}) == [60, 60]

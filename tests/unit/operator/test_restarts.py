@@ -23,12 +23,6 @@ class TestCoordinatorEnds:
         assert running.names() == ["demo-coordinator"]
         assert running.status.gpus.rollout == 0
 
-    def test_clean_pod_policy_all_deletes_ended_pods_too(self, running: Cluster) -> None:
-        running.spec = {"cleanPodPolicy": "All"}
-        running.exit("demo-coordinator", ExitCode.SUCCEEDED)
-        running.reconcile_until_stable()
-        assert running.names() == []
-
     @pytest.mark.parametrize(("others_stay", "left"), [(True, []), (False, ["demo-coordinator"])])
     def test_an_ended_pod_is_deleted_only_if_another_container_would_run_for_ever(
         self, running: Cluster, others_stay: bool, left: list[str]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from longshore.api.rollout import (
     AdmissionSettings,
-    AutoSettings,
     Leftovers,
     OnPolicy,
     PartialRolloutSettings,
@@ -48,7 +47,6 @@ def jobs(draw: st.DrawFn) -> Job:
         strategy=strategy,
         leftovers=Leftovers.KEEP_TOKENS if keeps and can_keep else None,
         tail_batching=TailBatchingSettings(prompt_factor=draw(factors), response_factor=draw(factors)),
-        auto=AutoSettings(max_prompt_factor=16),
         partial_rollout=PartialRolloutSettings(
             group_factor=draw(st.floats(1.0, float(max_versions))), max_policy_versions=max_versions
         ),

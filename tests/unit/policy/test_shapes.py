@@ -8,7 +8,6 @@ import pytest
 from longshore.api.pods import Workers
 from longshore.api.rljob import RLJob
 from longshore.api.rollout import (
-    AutoSettings,
     OnPolicy,
     ReorderRolloutSettings,
     Rollout,
@@ -33,8 +32,7 @@ def test_the_kinds_of_a_strategy_are_those_that_its_rounds_have(strategy: Strate
 @pytest.mark.parametrize("factor", [1.0, 1.1, 1.2, 1.5, 2.0, 4.0])
 @pytest.mark.parametrize("strategy", [Strategy.TAIL_BATCHING, Strategy.AUTO])
 def test_the_usual_period_of_tail_batching_is_that_of_its_rounds(strategy: Strategy, factor: float) -> None:
-    settings, bounds = TailBatchingSettings(prompt_factor=factor), AutoSettings(max_prompt_factor=4)
-    rollout = Rollout(strategy=strategy, tail_batching=settings, auto=bounds)
+    rollout = Rollout(strategy=strategy, tail_batching=TailBatchingSettings(prompt_factor=factor))
     shape = BatchShape(num_prompts=10, num_responses=2)
     fake = FakeRollout(Job(rollout, shape).policy(), Job(rollout, shape), random.Random(0))
     usual = usual_period(rollout, shape.num_prompts)

@@ -134,19 +134,22 @@ def _backends(monitor: Json, get: Get) -> Iterator[Json]:
     """What a ServiceMonitor for its own namespace selects."""
     [endpoint] = monitor["spec"]["endpoints"]
     namespace = monitor["metadata"]["namespace"]
-    for found in get("endpoints", f"--namespace={namespace}", _selector(monitor)):
-        for subset in found["subsets"]:
-            for port in subset["ports"]:
-                if port["name"] == endpoint["port"]:
-                    for one in subset["addresses"]:
-                        labels = {"pod": one["targetRef"]["name"], "service": found["metadata"]["name"]}
-                        yield _target(f"{one['ip']}:{port['port']}", namespace=namespace, **labels)
+    for service in get("services", f"--namespace={namespace}", _selector(monitor)):
+        [target] = [port["targetPort"] for port in service["spec"]["ports"] if port["name"] == endpoint["port"]]
+        selector = _labels(service["spec"]["selector"])
+        for pod in get("pods", f"--namespace={namespace}", selector, "--field-selector=status.phase=Running"):
+            ports = [port for one in pod["spec"]["containers"] for port in one.get("ports", [])]
+            [number] = [port["containerPort"] for port in ports if target in (port.get("name"), port["containerPort"])]
+            labels = {"pod": pod["metadata"]["name"], "service": service["metadata"]["name"]}
+            yield _target(f"{pod['status']['podIP']}:{number}", namespace=namespace, **labels)
 
 
 def _selector(monitor: Json) -> str:
-    return "--selector=" + ",".join(
-        f"{name}={value}" for name, value in monitor["spec"]["selector"]["matchLabels"].items()
-    )
+    return _labels(monitor["spec"]["selector"]["matchLabels"])
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return "--selector=" + ",".join(f"{name}={value}" for name, value in labels.items())
 
 
 def _target(address: str, **labels: str) -> Json:

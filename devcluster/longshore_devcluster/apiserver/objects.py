@@ -29,7 +29,6 @@ from longshore_devcluster.apiserver.schema.node import Object
 from longshore_devcluster.apiserver.store import Key, Record, Store, copied
 from longshore_devcluster.apiserver.write_rules import (
     add_propagation,
-    error_ref,
     generation_moves,
     grace_period_s,
     may_go,
@@ -130,7 +129,7 @@ class Objects:
         if not metadata.get("name"):
             if not metadata.get("generateName"):
                 cause = field_required("metadata.name", "name or generateName is required")
-                raise invalid(error_ref(resource, ""), [cause])
+                raise invalid(resource.kind_ref(), [cause])
             suffix = "".join(self._rng.choices(_SUFFIX, k=5))
             metadata["name"] = metadata["generateName"][:58] + suffix
 
@@ -201,8 +200,6 @@ class Objects:
         if unchanged and ownership.same_owners(before, ownership.entries_of(new)):
             return presented(resource, record)
         if options.dry_run:
-            if resource.from_storage:
-                resource.from_storage(new)
             return new
         if may_go(resource, new):
             return presented(resource, self._remove(resource, record, new))
@@ -248,7 +245,7 @@ class Objects:
         if resource.custom:
             errors += resource.custom.validate(new, old)
         if errors:
-            raise invalid(error_ref(resource, metadata["name"]), errors)
+            raise invalid(resource.kind_ref(metadata["name"]), errors)
 
     # --- delete
 

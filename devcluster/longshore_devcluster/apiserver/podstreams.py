@@ -44,7 +44,6 @@ class PodStreams(Protocol):
         ws: web.WebSocketResponse,
         *,
         stdin: bool,
-        tty: bool,
     ) -> None:
         """Run a command; ``ws`` speaks the channel protocol (first byte of each message: the channel)."""
 
@@ -128,14 +127,16 @@ async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> w
     """``kubectl exec`` over a websocket; SPDY is not spoken."""
     pod, streams = _running(objects, streams, call)
     container = _container(pod, call.query.get("container", ""))
+    if is_true(call.query.get("tty", "")):
+        raise bad_request("exec has no terminals here; leave -t out")
     if call.http.headers.get("Upgrade", "").lower() != "websocket":
         raise ApiError(400, "BadRequest", "unable to upgrade: only websockets are supported for exec")
     socket = web.WebSocketResponse(protocols=_EXEC_PROTOCOLS)
     await socket.prepare(call.http)
     call.http[STREAMING] = True
     command = call.http.query.getall("command", [])
-    stdin, tty = is_true(call.query.get("stdin", "")), is_true(call.query.get("tty", ""))
-    await streams.exec(call.info.namespace, call.info.name, container, command, socket, stdin=stdin, tty=tty)
+    stdin = is_true(call.query.get("stdin", ""))
+    await streams.exec(call.info.namespace, call.info.name, container, command, socket, stdin=stdin)
     return socket
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 import orjson
 import yaml
@@ -93,17 +92,8 @@ def _table(
 ) -> Object:
     include = query.get("includeObject", "Metadata")
     version = wanted.transform_version
-    rows = [row(printer, _stored_form(resource, obj), obj, now, include, version) for obj in objects]
+    rows = [row(printer, obj, now, include, version) for obj in objects]
     return table(printer, rows, metadata, version, with_columns=with_columns)
-
-
-def _stored_form(resource: Resource, obj: Object) -> Object:
-    """Views (events.k8s.io) print like the objects they are views of."""
-    if resource.to_storage is None:
-        return obj
-    stored: dict[str, Any] = dict(obj)
-    resource.to_storage(stored)
-    return stored
 
 
 class WatchEncoder:

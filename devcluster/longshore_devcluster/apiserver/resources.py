@@ -80,12 +80,9 @@ class Resource:
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
     subresources: tuple[Subresource, ...] = ()
-    store_as: str = ""
     selectable: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
     fill_defaults: Callable[[Object], None] = _nothing
     validate: Callable[[Object, Object | None], list[FieldError]] = _valid
-    to_storage: Callable[[Object], None] | None = None
-    from_storage: Callable[[Object], None] | None = None
     counts_generation: bool = False
     needs_version_to_update: bool = False
     creates_on_update: bool = False
@@ -98,8 +95,8 @@ class Resource:
 
     @property
     def storage(self) -> str:
-        """The resource's name in the store, ``plural.group``; shared by resources that are views of one another."""
-        return self.store_as or (f"{self.plural}.{self.group}" if self.group else self.plural)
+        """The resource's name in the store, ``plural.group``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def has_status(self) -> bool:
@@ -133,11 +130,8 @@ class Registry:
         return self._resources.get((group, version, plural))
 
     def by_storage(self, storage: str) -> Resource | None:
-        """Return a resource that reads and writes the given stored objects in their stored form."""
-        return next(
-            (r for r in self._resources.values() if r.storage == storage and not r.to_storage and "get" in r.verbs),
-            None,
-        )
+        """Return a resource that reads and writes the given stored objects."""
+        return next((r for r in self._resources.values() if r.storage == storage and "get" in r.verbs), None)
 
     def all(self) -> list[Resource]:
         return list(self._resources.values())

@@ -20,7 +20,7 @@ from longshore_devcluster.apiserver.render import respond, wants_indent
 from longshore_devcluster.apiserver.request import RequestInfo, parse_request
 from longshore_devcluster.apiserver.resources import Registry, Resource
 from longshore_devcluster.apiserver.rest import STREAMING, Rest
-from longshore_devcluster.apiserver.reviews import Reviews
+from longshore_devcluster.apiserver.reviews import review
 from longshore_devcluster.apiserver.subresources import Subresources
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ class Router:
         self._objects, self._registry = objects, registry
         self._authenticator, self._rbac, self._streams = authenticator, rbac, streams
         self._rest = Rest(objects)
-        self._reviews = Reviews(authenticator, rbac, objects.now)
         self._subresources = Subresources(objects, accounts)
         self._discovery = Discovery(registry, "")
         self._openapi = OpenApi(registry)
@@ -85,7 +84,6 @@ class Router:
 
     async def _answer(self, request: web.Request, query: dict[str, str]) -> web.StreamResponse:
         user = self._authenticator.user(request.headers.get("Authorization", ""))
-        user = self._impersonated(user, request)
         info = parse_request(request.method, request.path, query)
         self._authorize(user, info)
         if not info.is_resource:
@@ -113,8 +111,8 @@ class Router:
     async def _resource_call(self, call: Call, user: User) -> web.StreamResponse:
         info = call.info
         with self._admission.acting(user):
-            if info.group in _REVIEW_GROUPS:
-                return await self._reviews.handle(call, user)
+            if info.resource in ("selfsubjectreviews", "selfsubjectaccessreviews"):
+                return await review(self._rbac, call, user)
             if info.subresource == "log":
                 return await logs(self._objects, self._streams(), call)
             if info.subresource == "exec":
@@ -124,23 +122,6 @@ class Router:
             if self._subresources.handles(info.subresource):
                 return await self._subresources.handle(call)
             return await self._rest.handle(call)
-
-    def _impersonated(self, user: User, request: web.Request) -> User:
-        name = request.headers.get("Impersonate-User")
-        if not name:
-            return user
-        asked = Attributes("impersonate", "", "users", "", "", name)
-        if not self._rbac.allows(user, asked):
-            raise refusal(user, asked)
-        groups = tuple(request.headers.getall("Impersonate-Group", []))
-        for group in groups:
-            asked = Attributes("impersonate", "", "groups", "", "", group)
-            if not self._rbac.allows(user, asked):
-                raise refusal(user, asked)
-        if name.startswith("system:serviceaccount:") and not groups:
-            namespace = name.split(":")[2]
-            groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
-        return User(name, (*groups, "system:authenticated"))
 
     def _authorize(self, user: User, info: RequestInfo) -> None:
         if info.is_resource:

@@ -1,4 +1,4 @@
-"""Subresources with a behaviour of their own: binding, eviction, tokens, finalize."""
+"""Subresources with a behaviour of their own: binding, tokens, finalize."""
 
 from aiohttp import web
 
@@ -6,7 +6,6 @@ from longshore_devcluster.apiserver import decode
 from longshore_devcluster.apiserver.access.users import ISSUER, ServiceAccountTokens
 from longshore_devcluster.apiserver.call import Call
 from longshore_devcluster.apiserver.errors import (
-    ApiError,
     ObjectRef,
     bad_request,
     conflict,
@@ -17,26 +16,22 @@ from longshore_devcluster.apiserver.errors import (
 )
 from longshore_devcluster.apiserver.objects import Objects
 from longshore_devcluster.apiserver.render import respond, wants_indent
-from longshore_devcluster.apiserver.request import delete_options, write_options
+from longshore_devcluster.apiserver.request import write_options
 from longshore_devcluster.apiserver.rest import success
 from longshore_devcluster.apiserver.schema.node import Object
-from longshore_devcluster.apiserver.selectors import matches_labels
 from longshore_devcluster.apiserver.store import Key
-from longshore_devcluster.client.selectors import from_object
 from longshore_kube.times import rfc3339
 
-_BUDGETS = "poddisruptionbudgets.policy"
 _MIN_TOKEN_S, _DEFAULT_TOKEN_S = 600, 3600
 
 
 class Subresources:
-    """Answers ``pods/x/binding``, ``pods/x/eviction``, ``serviceaccounts/x/token``, ``namespaces/x/finalize``."""
+    """Answers ``pods/x/binding``, ``serviceaccounts/x/token``, ``namespaces/x/finalize``."""
 
     def __init__(self, objects: Objects, accounts: ServiceAccountTokens) -> None:
         self._objects, self._accounts = objects, accounts
         self._handlers = {
             "binding": self._bind,
-            "eviction": self._evict,
             "token": self._token,
             "finalize": self._finalize,
         }
@@ -84,33 +79,6 @@ class Subresources:
         options = write_options("CreateOptions", call.query, call.agent)
         self._objects.update(call.resource, call.info.namespace, name, bind, options, "binding")
         return 201, {**success(), "code": 201}
-
-    def _evict(self, call: Call, eviction: Object) -> tuple[int, Object]:
-        namespace, name = call.info.namespace, call.info.name
-        pod = self._objects.read(call.resource, namespace, name)
-        options = delete_options(eviction.get("deleteOptions") or {}, call.query)
-        if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed", "Pending"):
-            self._check_budgets(namespace, pod)
-        self._objects.delete(call.resource, namespace, name, options)
-        return 201, {**success(), "code": 201}
-
-    def _check_budgets(self, namespace: str, pod: Object) -> None:
-        """Raises 429 where a disruption budget that covers the pod has nothing left."""
-        for record in self._objects.store.items(_BUDGETS, namespace):
-            budget = record.obj
-            selector = from_object(budget.get("spec", {}).get("selector"))
-            if selector is None or not matches_labels(selector, pod):
-                continue
-            status = budget.get("status") or {}
-            if status.get("disruptionsAllowed", 0) <= 0:
-                needed, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
-                cause = {
-                    "reason": "DisruptionBudget",
-                    "message": f"The disruption budget {record.key.name} needs {needed} healthy pods and has "
-                    f"{healthy} currently",
-                }
-                message = "Cannot evict pod as it would violate the pod's disruption budget."
-                raise ApiError(429, "TooManyRequests", message, {"causes": [cause]})
 
     def _token(self, call: Call, request: Object) -> tuple[int, Object]:
         account = self._objects.read(call.resource, call.info.namespace, call.info.name)

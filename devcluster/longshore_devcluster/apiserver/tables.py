@@ -29,9 +29,9 @@ def partial(obj: Object, version: str = "v1") -> Object:
     }
 
 
-def row(printer: Printer, printed: Object, shown: Object, now: datetime, include: str, version: str) -> Object:
-    """``printed`` gives the cells; ``shown`` is embedded, as ``include`` (None, Metadata, Object) says."""
-    cells = printer.cells(printed, now)
+def row(printer: Printer, shown: Object, now: datetime, include: str, version: str) -> Object:
+    """Return the row of an object, which is embedded as ``include`` (None, Metadata, Object) says."""
+    cells = printer.cells(shown, now)
     if include == "None":
         return {"cells": cells, "object": None}
     return {"cells": cells, "object": shown if include == "Object" else partial(shown, version)}

@@ -1,6 +1,6 @@
 """The rules of writes as plain functions: what a write may change, what it counts as, and what deletion means."""
 
-from longshore_devcluster.apiserver.errors import FieldError, ObjectRef, field_forbidden
+from longshore_devcluster.apiserver.errors import FieldError, field_forbidden
 from longshore_devcluster.apiserver.request import DeleteOptions
 from longshore_devcluster.apiserver.resources import Resource
 from longshore_devcluster.apiserver.schema.node import Object
@@ -10,28 +10,19 @@ from longshore_devcluster.apiserver.store import Record, copied
 def presented(resource: Resource, record: Record) -> Object:
     """Return a stored object in the form of ``resource``. Its members are the store's: copy them to change them."""
     obj = dict(record.obj)
-    if resource.from_storage:
-        resource.from_storage(obj)
-    elif resource.custom:
+    if resource.custom:
         obj["apiVersion"] = resource.group_version
     return obj
 
 
-def error_ref(resource: Resource, name: str) -> ObjectRef:
-    """Return how validation errors name the object; views of core objects go by their stored kind."""
-    return ObjectRef("" if resource.to_storage else resource.group, resource.kind, name)
-
-
 def normalize(resource: Resource, obj: Object) -> None:
-    """Defaults, then the stored form."""
+    """Leave out empty fields and fill in defaults."""
     for field in ("labels", "annotations", "finalizers", "ownerReferences"):
         if field in obj["metadata"] and not obj["metadata"][field]:
             del obj["metadata"][field]
     if resource.custom:
         resource.custom.fill_defaults(obj)
     resource.fill_defaults(obj)
-    if resource.to_storage:
-        resource.to_storage(obj)
 
 
 def restricted(resource: Resource, current: Object, new: Object, subresource: str) -> Object:

@@ -1,4 +1,4 @@
-"""The controllers of the embedded cluster: Deployments, ReplicaSets, volume claims and Endpoints."""
+"""The controllers of the embedded cluster: Deployments, ReplicaSets and volume claims."""
 
 from longshore_devcluster.controllers.manager import ControllerManager
 

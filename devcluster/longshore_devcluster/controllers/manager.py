@@ -7,19 +7,15 @@ from pathlib import Path
 from longshore_devcluster.client.informer import Informer
 from longshore_devcluster.client.tasks import TaskGroup, run_until_cancelled
 from longshore_devcluster.controllers.orphans import OrphanController
-from longshore_devcluster.controllers.services import EndpointsController
 from longshore_devcluster.controllers.storage import StorageController
 from longshore_devcluster.controllers.workloads import DeploymentController, ReplicaSetController, alarm
 from longshore_kube.client import Client
 from longshore_kube.resources import (
     CLAIMS,
     DEPLOYMENTS,
-    ENDPOINT_SLICES,
-    ENDPOINTS,
     NODES,
     PODS,
     REPLICA_SETS,
-    SERVICES,
     VOLUMES,
 )
 
@@ -28,7 +24,7 @@ class ControllerManager:
     """All controllers behind one client. `volume_root` holds the directories of provisioned volumes."""
 
     def __init__(self, client: Client, volume_root: Path, now: Callable[[], float]) -> None:
-        resources = (PODS, NODES, DEPLOYMENTS, REPLICA_SETS, CLAIMS, VOLUMES, SERVICES, ENDPOINTS, ENDPOINT_SLICES)
+        resources = (PODS, NODES, DEPLOYMENTS, REPLICA_SETS, CLAIMS, VOLUMES)
         self._informers = {resource.plural: Informer(client, resource) for resource in resources}
         self._client = client
         self._volume_root = volume_root
@@ -52,7 +48,6 @@ class ControllerManager:
         storage = StorageController(
             client, of["persistentvolumeclaims"], of["persistentvolumes"], of["pods"], self._volume_root, now
         )
-        endpoints = EndpointsController(client, of["services"], of["pods"], of["endpoints"], of["endpointslices"])
         return {
             "deployment controller": (rollout, deployments.reconcile),
             "replica set controller": (replicas, replica_sets.reconcile),
@@ -64,7 +59,6 @@ class ControllerManager:
                 self._trigger("pods", "nodes"),
                 OrphanController(client, of["pods"], of["nodes"]).reconcile,
             ),
-            "endpoints controller": (self._trigger("services", "pods", "endpoints"), endpoints.reconcile),
         }
 
     def _trigger(self, *plurals: str) -> asyncio.Event:

@@ -25,7 +25,7 @@ class Spec:
     """What to run: program and arguments, whole environment, working directory and where its output goes.
 
     `log` is the log file of a container; an exec gives `stdio` instead: three inherited file descriptors, which the
-    shim hands to the process, the first being its controlling terminal if `terminal` is set.
+    shim hands to the process.
     """
 
     argv: Sequence[str]
@@ -33,7 +33,6 @@ class Spec:
     cwd: str
     log: str = ""
     stdio: Sequence[int] = field(default=())
-    terminal: bool = False
 
 
 async def _new_keeper(inherited: Sequence[int]) -> Keeper:

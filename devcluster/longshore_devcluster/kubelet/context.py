@@ -77,9 +77,7 @@ class PodContext:
         cwd = self._directory(container, mounts)
         return Spec(mounts.rewrite_all(command.argv), env, cwd, log=str(log))
 
-    def exec_command(
-        self, container: Json, argv: list[str], stdio: tuple[int, int, int], terminal: bool = False
-    ) -> Spec:
+    def exec_command(self, container: Json, argv: list[str], stdio: tuple[int, int, int]) -> Spec:
         """Return what an exec into the container runs, as if it had been started there.
 
         Raises:
@@ -89,7 +87,7 @@ class PodContext:
         env = resolve_env(self.pod_with_address(), container, self.services.lookup, base)
         mounts = Mounts(mount_table(container, self.volumes, self.layout, env))
         cwd = self._directory(container, mounts)
-        return Spec(mounts.rewrite_exec(argv), _rewritten(env, base, mounts), cwd, stdio=stdio, terminal=terminal)
+        return Spec(mounts.rewrite_exec(argv), _rewritten(env, base, mounts), cwd, stdio=stdio)
 
     def pod_with_address(self) -> Json:
         """Return the pod object with the addresses that this kubelet gave it."""

@@ -1,7 +1,7 @@
 """The websocket channel protocol of `kubectl exec` and `cp` (v4.channel.k8s.io and v5.channel.k8s.io).
 
 The first byte of a message names its channel: 0 standard input, 1 standard output, 2 standard error, 3 the final
-Status as JSON, 4 the size of the terminal; in version 5, 255 closes the channel that the next byte names.
+Status as JSON; in version 5, 255 closes the channel that the next byte names.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ import json
 from aiohttp import WSMsgType, web
 
 from longshore_devcluster.kubelet.containers import ContainerProcess
-from longshore_devcluster.kubelet.terminal import Ends, reader_of, writer_of
+from longshore_devcluster.kubelet.pipes import Ends, reader_of, writer_of
 from longshore_devcluster.kubelet.waiting import first
 from longshore_kube.resources import Json
 
-_STDIN, _ERROR, _RESIZE, _CLOSE = 0, 3, 4, 255
+_STDIN, _ERROR, _CLOSE = 0, 3, 255
 _BLOCK_BYTES = 32768
 
 
@@ -25,7 +25,7 @@ async def serve_exec(ws: web.WebSocketResponse, process: ContainerProcess, ends:
     readers = [(number, await reader_of(fd)) for number, fd in ends.from_child]
     outputs = asyncio.gather(*(_send_output(ws, number, reader) for number, reader in readers))
     writer = None if ends.to_child is None else await writer_of(ends.to_child)
-    receiver = asyncio.create_task(_receive(ws, writer, ends))
+    receiver = asyncio.create_task(_receive(ws, writer))
     try:
         await first(process.wait(), asyncio.shield(receiver))
         if not process.ended:
@@ -42,7 +42,6 @@ async def serve_exec(ws: web.WebSocketResponse, process: ContainerProcess, ends:
         await asyncio.gather(outputs, receiver, return_exceptions=True)
         if writer is not None:
             writer.close()
-        ends.close_terminal()
 
 
 async def refuse_exec(ws: web.WebSocketResponse, message: str) -> None:
@@ -73,17 +72,13 @@ def exit_status(code: int) -> Json:
 
 async def _send_output(ws: web.WebSocketResponse, number: int, reader: asyncio.StreamReader) -> None:
     while True:
-        try:
-            data = await reader.read(_BLOCK_BYTES)
-        except OSError:
-            # A terminal reports an input/output error once its last process has gone.
-            return
+        data = await reader.read(_BLOCK_BYTES)
         if not data:
             return
         await ws.send_bytes(bytes([number]) + data)
 
 
-async def _receive(ws: web.WebSocketResponse, writer: asyncio.StreamWriter | None, ends: Ends) -> None:
+async def _receive(ws: web.WebSocketResponse, writer: asyncio.StreamWriter | None) -> None:
     """Obey the client until it leaves; an end of standard input alone does not count as leaving."""
     async for message in ws:
         if message.type is not WSMsgType.BINARY or not message.data:
@@ -91,9 +86,6 @@ async def _receive(ws: web.WebSocketResponse, writer: asyncio.StreamWriter | Non
         channel, data = message.data[0], message.data[1:]
         if channel == _STDIN and writer is not None and not writer.is_closing():
             await _write(writer, data)
-        elif channel == _RESIZE:
-            size = json.loads(data)
-            ends.resize(size["Width"], size["Height"])
         elif channel == _CLOSE and data[:1] == bytes([_STDIN]) and writer is not None:
             writer.close()
 

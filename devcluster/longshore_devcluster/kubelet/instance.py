@@ -74,13 +74,13 @@ class Instance:
             self._process.kill()
         await ended()
 
-    async def run_exec(self, argv: list[str], stdio: tuple[int, int, int], terminal: bool = False) -> ContainerProcess:
+    async def run_exec(self, argv: list[str], stdio: tuple[int, int, int]) -> ContainerProcess:
         """Start one more process in the container; it ends with the container at the latest.
 
         Raises:
             ConfigError, StartError: the container cannot start.
         """
-        spec = self._context.exec_command(self._container, argv, stdio, terminal)
+        spec = self._context.exec_command(self._container, argv, stdio)
         process = await ContainerProcess.start(spec)
         self._execs = {other for other in self._execs if not other.ended} | {process}
         if self._process.ended:

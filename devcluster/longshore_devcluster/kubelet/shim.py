@@ -272,8 +272,6 @@ def enter(spec: dict[str, object], stdio: list[int], failed: int) -> int:
     failed = fcntl.fcntl(failed, fcntl.F_DUPFD_CLOEXEC, 10)
     for target, fd in enumerate(moved):
         os.dup2(fd, target)
-    if spec.get("terminal"):
-        fcntl.ioctl(0, 0x540E, 0)  # TIOCSCTTY: the pseudo-terminal becomes the controlling one
     limit = os.sysconf("SC_OPEN_MAX")
     os.closerange(3, failed)
     os.closerange(failed + 1, limit)

@@ -9,10 +9,10 @@ from longshore_devcluster.kubelet.environment import ConfigError
 from longshore_devcluster.kubelet.exec_channels import refuse_exec, serve_exec
 from longshore_devcluster.kubelet.kubelet import Kubelet
 from longshore_devcluster.kubelet.logs import LogOptions, read_log
+from longshore_devcluster.kubelet.pipes import open_pipes
 from longshore_devcluster.kubelet.port_forward import forward
 from longshore_devcluster.kubelet.runner import ContainerRunner
 from longshore_devcluster.kubelet.status import Waiting
-from longshore_devcluster.kubelet.terminal import open_pipes, open_terminal
 from longshore_devcluster.kubelet.worker import PodWorker
 
 
@@ -65,11 +65,10 @@ class ContainerStreams:
         ws: web.WebSocketResponse,
         *,
         stdin: bool,
-        tty: bool,
     ) -> None:
         """Run a command in a container, connected to a websocket that has been accepted.
 
-        `stdin`: its client sends standard input. `tty`: it wants a terminal.
+        `stdin`: its client sends standard input.
         """
         try:
             _, runner = self._find(namespace, pod, container)
@@ -80,9 +79,9 @@ class ContainerStreams:
         if instance is None:
             await refuse_exec(ws, f'container "{container}" in pod "{pod}" is not running')
             return
-        ends = open_terminal() if tty else open_pipes(with_stdin=stdin)
+        ends = open_pipes(with_stdin=stdin)
         try:
-            process = await instance.run_exec(command, ends.child, terminal=tty)
+            process = await instance.run_exec(command, ends.child)
         except (ConfigError, StartError) as error:
             ends.close_child()
             ends.close()

@@ -10,7 +10,6 @@ from longshore_devcluster.apiserver.access.rbac import Attributes, rule_allows
 from longshore_devcluster.apiserver.clock import age, human_duration
 from longshore_devcluster.apiserver.crd.jsonpath import BadPath, find, steps
 from longshore_devcluster.apiserver.errors import ApiError
-from longshore_devcluster.apiserver.housekeeping.budgets import desired_healthy
 from longshore_devcluster.apiserver.negotiate import Representation, negotiate
 from longshore_devcluster.apiserver.request import parse_request
 
@@ -135,16 +134,3 @@ def test_a_token_is_only_valid_as_signed() -> None:
 def test_a_rule_covers_what_it_names(rule: dict[str, object], asked: Attributes, allowed: bool) -> None:
     whole = {"verbs": ["get", "list"], "apiGroups": [""], **rule}
     assert rule_allows(whole, asked) is allowed
-
-
-@pytest.mark.parametrize(
-    ("spec", "num_expected", "wanted"),
-    [
-        ({"minAvailable": 2}, 3, 2),
-        ({"minAvailable": "50%"}, 3, 2),
-        ({"maxUnavailable": 1}, 3, 2),
-        ({"maxUnavailable": "100%"}, 3, 0),
-    ],
-)
-def test_budgets_count_in_pods_or_shares(spec: dict[str, object], num_expected: int, wanted: int) -> None:
-    assert desired_healthy(spec, num_expected) == wanted

@@ -85,15 +85,6 @@ def test_an_update_needs_a_version(api: Api, widget_path: str) -> None:
     assert "metadata.resourceVersion" in _causes(api.put(f"{widget_path}/w", widget()))
 
 
-def test_scale_is_a_view_of_the_replicas(api: Api, widget_path: str) -> None:
-    api.post(widget_path, widget(replicas=2))
-    scale = api.get(f"{widget_path}/w/scale").json
-    assert (scale["kind"], scale["apiVersion"], scale["spec"]) == ("Scale", "autoscaling/v1", {"replicas": 2})
-    assert api.patch(f"{widget_path}/w/scale", {"spec": {"replicas": 4}}).json["spec"] == {"replicas": 4}
-    assert api.get(f"{widget_path}/w").json["spec"]["replicas"] == 4
-    assert "spec" in _causes(api.patch(f"{widget_path}/w/scale", {"spec": {"replicas": 30}}))
-
-
 def test_kind_and_version_must_fit(api: Api, widget_path: str) -> None:
     assert api.post(widget_path, {"metadata": {"name": "w"}, "spec": {"size": "small"}}).status == 400
     assert api.post(widget_path, {**widget(), "kind": "Other"}).status == 422

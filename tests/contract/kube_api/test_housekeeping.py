@@ -119,37 +119,6 @@ def test_roles_aggregate_by_label(api: Api, namespace: str) -> None:
         api.delete(f"{path}/{part}")
 
 
-def test_events_are_one_store_with_two_views(api: Api, namespace: str) -> None:
-    about = {"kind": "ConfigMap", "name": "cm", "namespace": namespace}
-    core = {
-        "metadata": {"generateName": "e-"},
-        "involvedObject": about,
-        "reason": "Old",
-        "message": "hello",
-        "type": "Normal",
-        "firstTimestamp": "2026-01-01T00:00:00+00:00",
-        "count": 1,
-    }
-    assert api.post(f"/api/v1/namespaces/{namespace}/events", core).status == 201
-    newer = {
-        "metadata": {"generateName": "e-"},
-        "regarding": about,
-        "reason": "New",
-        "note": "hi",
-        "type": "Normal",
-        "action": "Test",
-        "eventTime": "2026-01-01T00:00:00.000000Z",
-        "reportingController": "example.com/x",
-        "reportingInstance": "i",
-    }
-    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-    assert api.post(path, newer).status == 201
-    notes = {e["reason"]: e["note"] for e in api.get(path).json["items"] if e["reason"] in ("Old", "New")}
-    assert notes == {"Old": "hello", "New": "hi"}
-    selected = api.get(f"/api/v1/namespaces/{namespace}/events", fieldSelector="involvedObject.name=cm,reason=New")
-    assert [e["message"] for e in selected.json["items"]] == ["hi"]
-
-
 def test_a_lease_is_created_by_its_first_update(api: Api, namespace: str) -> None:
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/l"
     body = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.000000Z"}}

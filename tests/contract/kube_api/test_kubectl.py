@@ -59,6 +59,7 @@ def test_apply_removes_what_a_manifest_no_longer_has(kubectl: Kubectl, widgets: 
 def test_apply_merges_containers(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
     kubectl("set", "env", "deployment/web", "--containers=main", "B=2")
+    kubectl("scale", "deployment/web", "--replicas=0")
     kubectl("apply", "-f", "-", stdin=DEPLOYMENT.replace("web:1", "web:2"))
     main, side = _object(kubectl, "deployment/web")["spec"]["template"]["spec"]["containers"]
     assert (main["image"], side["image"]) == ("example.com/web:2", "example.com/side:1")
@@ -106,14 +107,13 @@ def test_create_speaks_protobuf(kubectl: Kubectl, arguments: tuple[str, ...], ki
     kubectl("delete", kind, "x", "--wait=false")
 
 
-def test_scale_label_annotate_patch_and_delete(kubectl: Kubectl, widgets: str) -> None:
+def test_label_annotate_patch_and_delete(kubectl: Kubectl, widgets: str) -> None:
     kubectl("apply", "-f", "-", stdin=WIDGET)
-    kubectl("scale", "widget", "w", "--replicas=4")
     kubectl("label", "widget", "w", "tier=one")
     kubectl("annotate", "widget", "w", "a=b")
     kubectl("patch", "widget", "w", "--type=merge", "-p", '{"spec":{"size":"large"}}')
     found = json.loads(kubectl("get", "widget", "w", "-o", "json").stdout)
-    assert (found["spec"]["replicas"], found["spec"]["size"]) == (4, "large")
+    assert found["spec"]["size"] == "large"
     assert found["metadata"]["labels"] == {"tier": "one"}
     assert "deleted" in kubectl("delete", "widget", "w").stdout
     assert "NotFound" in kubectl("get", "widget", "w", check=False).stderr
@@ -137,8 +137,6 @@ def test_diff_and_dry_run(kubectl: Kubectl, widgets: str) -> None:
 
 def test_auth_questions(kubectl: Kubectl) -> None:
     assert kubectl("auth", "can-i", "create", "pods").stdout == "yes\n"
-    answer = kubectl("auth", "can-i", "list", "secrets", "--as=nobody", check=False)
-    assert answer.stdout == "no\n"
     assert "Username" in kubectl("auth", "whoami").stdout
     kubectl("create", "serviceaccount", "bot")
     assert kubectl("create", "token", "bot").stdout.count(".") == 2

@@ -1,4 +1,4 @@
-"""Pods: defaults, binding, deletion, eviction. They name a scheduler that does not exist, so nothing runs them."""
+"""Pods: defaults, binding, deletion. They name a scheduler that does not exist, so nothing runs them."""
 
 from typing import Any
 
@@ -127,25 +127,6 @@ def test_a_pod_is_selected_by_its_fields(api: Api, pods: str) -> None:
     _bind(api, pods, "here")
     found = api.get(pods, fieldSelector="spec.nodeName=contract-node,status.phase!=Running").json["items"]
     assert [p["metadata"]["name"] for p in found] == ["here"]
-
-
-def test_a_disruption_budget_holds_an_eviction(api: Api, pods: str, namespace: str) -> None:
-    budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
-    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}}
-    api.post(pods, pod())
-    _bind(api, pods)
-    ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-    api.patch(f"{pods}/p/status", ready, "application/strategic-merge-patch+json")
-    with api.watching(budgets) as events:
-        assert api.post(budgets, {"metadata": {"name": "b"}, "spec": spec}).status == 201
-        events.until(lambda event: event["object"].get("status", {}).get("currentHealthy"))
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
-    held = api.post(f"{pods}/p/eviction", eviction)
-    assert (held.status, held.json["reason"]) == (429, "TooManyRequests")
-    assert held.json["details"]["causes"][0]["reason"] == "DisruptionBudget"
-    api.delete(f"{budgets}/b")
-    assert api.post(f"{pods}/p/eviction", eviction).status == 201
-    assert api.get(f"{pods}/p").json["metadata"]["deletionTimestamp"]
 
 
 @pytest.mark.parametrize(

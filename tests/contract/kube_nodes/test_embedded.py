@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pty
 import select
 import signal
 import socket
@@ -165,18 +164,6 @@ def test_files_of_a_pod_go_with_it(kubectl: Kubectl) -> None:
     # The pod object goes once its processes and volumes have gone.
     assert not Path(home).exists()
     assert not Path(scratch).exists()
-
-
-def test_terminal_of_an_exec_is_a_terminal(kubectl: Kubectl) -> None:
-    kubectl.ready_pod("sleep 1000")
-    master, slave = pty.openpty()
-    command = [*kubectl.base, "exec", "-it", "p", "--", "sh", "-c", "test -t 0 && test -t 1 && echo terminal"]
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
-    os.close(slave)
-
-    assert process.wait(timeout=60) == 0
-    assert b"terminal" in os.read(master, 4096)
-    os.close(master)
 
 
 def test_restarted_cluster_restarts_the_containers_that_it_lost(data_dir: Path) -> None:

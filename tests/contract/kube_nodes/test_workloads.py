@@ -80,24 +80,6 @@ def test_deleting_a_deployment_deletes_its_pods(kubectl: Kubectl) -> None:
     assert kubectl("get", "replicasets,pods", "-l", "app=web", "-o", "name") == ""
 
 
-def test_service_lists_ready_pods(kubectl: Kubectl) -> None:
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "web"},
-        "spec": {"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8000}]},
-    }
-    kubectl.apply(service, kubectl.pod("p", "sleep 1000", labels={"app": "web"}))
-    pod = kubectl.wait_ready("pod/p")
-
-    endpoints = kubectl.wait("endpoints/web", ".subsets[0].addresses[0].ip", pod["status"]["podIP"])
-
-    assert endpoints["subsets"][0]["ports"][0]["port"] == 8000
-    kubectl("delete", "pod", "p", "--now")
-    kubectl("delete", "service", "web")
-    kubectl("wait", "endpoints/web", "--for=delete", "--timeout=60s")
-
-
 def claim(name: str) -> Json:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}

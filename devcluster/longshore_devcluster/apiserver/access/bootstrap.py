@@ -13,7 +13,7 @@ _OPTIONS = WriteOptions("kube-apiserver")
 _AGGREGATE = f"{_RBAC}/aggregate-to-"
 
 _READABLE = [
-    "configmaps", "endpoints", "persistentvolumeclaims", "persistentvolumeclaims/status", "pods", "pods/log",
+    "configmaps", "persistentvolumeclaims", "persistentvolumeclaims/status", "pods", "pods/log",
     "pods/status", "services", "services/status", "serviceaccounts", "events", "namespaces", "namespaces/status",
     "bindings",
 ]  # fmt: skip
@@ -21,10 +21,10 @@ _EDITABLE = [
     "configmaps", "persistentvolumeclaims", "pods", "pods/eviction", "secrets", "serviceaccounts", "services",
 ]  # fmt: skip
 _GROUPS = {
+    "discovery.k8s.io": ["endpointslices"],
     "apps": ["deployments", "deployments/scale", "deployments/status", "replicasets", "replicasets/scale"],
     "networking.k8s.io": ["networkpolicies"],
     "policy": ["poddisruptionbudgets", "poddisruptionbudgets/status"],
-    "discovery.k8s.io": ["endpointslices"],
 }
 
 
@@ -54,7 +54,6 @@ _EDIT = [
     _rule(["coordination.k8s.io"], ["leases"], [*_READ, *_WRITE]),
 ]
 _ADMIN = [
-    _rule(["authorization.k8s.io"], ["localsubjectaccessreviews"], ["create"]),
     _rule([_RBAC], ["rolebindings", "roles"], [*_READ, *_WRITE]),
 ]
 
@@ -63,7 +62,7 @@ _ROLES: dict[str, list[Object]] = {
     "system:discovery": [_DISCOVERY],
     "system:public-info-viewer": [_paths(*_HEALTH)],
     "system:basic-user": [
-        _rule(["authorization.k8s.io"], ["selfsubjectaccessreviews", "selfsubjectrulesreviews"], ["create"]),
+        _rule(["authorization.k8s.io"], ["selfsubjectaccessreviews"], ["create"]),
         _rule(["authentication.k8s.io"], ["selfsubjectreviews"], ["create"]),
     ],
     "system:kube-scheduler": [
@@ -71,21 +70,19 @@ _ROLES: dict[str, list[Object]] = {
         _rule([""], ["pods"], ["delete"]),
         _rule([""], ["pods/binding", "bindings"], ["create"]),
         _rule([""], ["pods/status"], ["patch", "update"]),
-        _rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),
+        _rule([""], ["events"], ["create", "patch", "update"]),
         _rule(["coordination.k8s.io"], ["leases"], [*_READ, "create", "patch", "update"]),
         _rule(["scheduling.k8s.io", "storage.k8s.io", "apps", "policy"], ["*"], _READ),
     ],
     "system:kube-controller-manager": [_ALL, _paths("*")],
     "system:node": [
-        _rule([""], ["services", "endpoints", "configmaps", "secrets", "persistentvolumeclaims",
+        _rule([""], ["services", "configmaps", "secrets", "persistentvolumeclaims",
                      "persistentvolumes", "namespaces", "serviceaccounts"], _READ),
         _rule([""], ["nodes", "pods"], [*_READ, "create", "delete", "patch", "update"]),
         _rule([""], ["nodes/status", "pods/status"], ["patch", "update"]),
-        _rule([""], ["pods/eviction", "serviceaccounts/token"], ["create"]),
-        _rule(["", "events.k8s.io"], ["events"], ["create", "patch", "update"]),
+        _rule([""], ["serviceaccounts/token"], ["create"]),
+        _rule([""], ["events"], ["create", "patch", "update"]),
         _rule(["coordination.k8s.io"], ["leases"], [*_READ, *_WRITE]),
-        _rule(["authentication.k8s.io"], ["tokenreviews"], ["create"]),
-        _rule(["authorization.k8s.io"], ["subjectaccessreviews"], ["create"]),
     ],
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Printer columns of the built-in resources, as ``kubectl get`` shows them."""
+"""Printer columns of the built-in resources that people look at with ``kubectl get``; others show name and age."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -48,26 +48,18 @@ def _pod_row(pod: Object, now: datetime) -> list[Json]:
     restarts = sum(c.get("restartCount", 0) for c in statuses)
     last = max((t for c in statuses if (t := _last_end(c))), default=None)
     shown_restarts = f"{restarts} ({age(last, now)} ago)" if restarts and last else str(restarts)
-    gates = spec.get("readinessGates") or []
     return [
         f"{ready}/{len(spec.get('containers') or [])}",
         _pod_reason(pod),
         shown_restarts,
         status.get("podIP") or "<none>",
         spec.get("nodeName") or "<none>",
-        status.get("nominatedNodeName") or "<none>",
-        f"{_met(gates, status)}/{len(gates)}" if gates else "<none>",
     ]
 
 
 def _last_end(container_status: Object) -> str | None:
     ended: str | None = container_status.get("lastState", {}).get("terminated", {}).get("finishedAt")
     return ended
-
-
-def _met(gates: list[Object], status: Object) -> int:
-    true = {c["type"] for c in status.get("conditions") or () if c.get("status") == "True"}
-    return sum(1 for gate in gates if gate["conditionType"] in true)
 
 
 def _pod_reason(pod: Object) -> str:
@@ -118,64 +110,17 @@ def _container_reason(status: Object, reason: str) -> str:
     return reason
 
 
-PODS = _printer("Ready Status Restarts", _pod_row, ("IP", "Node", "Nominated Node", "Readiness Gates"))
+PODS = _printer("Ready Status Restarts", _pod_row, ("IP", "Node"))
 
 
 def _node_row(node: Object, now: datetime) -> list[Json]:
     status = node.get("status", {})
     ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
-    states = ["Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"]
-    if node.get("spec", {}).get("unschedulable"):
-        states.append("SchedulingDisabled")
-    prefix = "node-role.kubernetes.io/"
-    labels = node["metadata"].get("labels") or {}
-    roles = sorted(k.removeprefix(prefix) for k in labels if k.startswith(prefix))
-    info = status.get("nodeInfo", {})
-    addresses = {a["type"]: a["address"] for a in reversed(status.get("addresses") or [])}
-    return [
-        ",".join(states),
-        ",".join(roles) or "<none>",
-        info.get("kubeletVersion", ""),
-        addresses.get("InternalIP", "<none>"),
-        addresses.get("ExternalIP", "<none>"),
-        info.get("osImage") or "<unknown>",
-        info.get("kernelVersion") or "<unknown>",
-        info.get("containerRuntimeVersion") or "<unknown>",
-    ]
+    shown = "Unknown" if ready is None else "Ready" if ready["status"] == "True" else "NotReady"
+    return [shown + ",SchedulingDisabled" * bool(node.get("spec", {}).get("unschedulable"))]
 
 
-_NODE_COLUMNS = tuple(Column(n) for n in ("Status", "Roles", "Age", "Version"))
-_NODE_WIDE = _wide("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime")
-
-
-def _node_cells(node: Object, now: datetime) -> list[Json]:
-    status, roles, *rest = _node_row(node, now)
-    return [node["metadata"]["name"], status, roles, _age(node, now), *rest]
-
-
-NODES = Printer((NAME, *_NODE_COLUMNS, *_NODE_WIDE), _node_cells)
-
-
-def _template(obj: Object) -> tuple[str, str]:
-    containers = obj.get("spec", {}).get("template", {}).get("spec", {}).get("containers") or []
-    return ",".join(c["name"] for c in containers), ",".join(c.get("image", "") for c in containers)
-
-
-def selector_text(selector: Object | None) -> str:
-    """Return a label selector as one line."""
-    if not selector:
-        return "<none>"
-    terms = [f"{k}={v}" for k, v in sorted((selector.get("matchLabels") or {}).items())]
-    for e in selector.get("matchExpressions") or ():
-        values = ",".join(e.get("values") or ())
-        shown = {
-            "In": f"{e['key']} in ({values})",
-            "NotIn": f"{e['key']} notin ({values})",
-            "Exists": e["key"],
-            "DoesNotExist": f"!{e['key']}",
-        }
-        terms.append(shown[e["operator"]])
-    return ",".join(terms) or "<none>"
+NODES = _printer("Status", _node_row)
 
 
 def _deployment_row(obj: Object, now: datetime) -> list[Json]:
@@ -184,40 +129,32 @@ def _deployment_row(obj: Object, now: datetime) -> list[Json]:
         f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 1)}",
         status.get("updatedReplicas", 0),
         status.get("availableReplicas", 0),
-        *_template(obj),
-        selector_text(spec.get("selector")),
     ]
 
 
-def _replica_set_row(obj: Object, now: datetime) -> list[Json]:
-    status, spec = obj.get("status", {}), obj.get("spec", {})
-    counts = [spec.get("replicas", 1), status.get("replicas", 0), status.get("readyReplicas", 0)]
-    return [*counts, *_template(obj), selector_text(spec.get("selector"))]
+DEPLOYMENTS = _printer("Ready Up-to-date# Available#", _deployment_row)
 
 
-_WORKLOAD_WIDE = ("Containers", "Images", "Selector")
-DEPLOYMENTS = _printer("Ready Up-to-date# Available#", _deployment_row, _WORKLOAD_WIDE)
-REPLICA_SETS = _printer("Desired# Current# Ready#", _replica_set_row, _WORKLOAD_WIDE)
+def _claim_row(obj: Object, now: datetime) -> list[Json]:
+    deleting = obj["metadata"].get("deletionTimestamp")
+    phase = "Terminating" if deleting else str(obj.get("status", {}).get("phase", ""))
+    return [phase, obj.get("spec", {}).get("volumeName") or ""]
 
 
-def _service_row(service: Object, now: datetime) -> list[Json]:
-    spec = service.get("spec", {})
-    ports = [
-        f"{p['port']}{':' + str(p['nodePort']) if p.get('nodePort') else ''}/{p.get('protocol', 'TCP')}"
-        for p in spec.get("ports") or ()
-    ]
-    ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or []
-    external = [*(i.get("ip") or i.get("hostname", "") for i in ingress), *(spec.get("externalIPs") or ())]
-    kind = spec.get("type", "ClusterIP")
-    nothing = "<pending>" if kind == "LoadBalancer" else "<none>"
-    selector = ",".join(f"{k}={v}" for k, v in sorted((spec.get("selector") or {}).items()))
+CLAIMS = _printer("Status Volume", _claim_row)
+SECRETS = _printer("Type Data", lambda obj, now: [obj.get("type", ""), len(obj.get("data") or {})])
+
+
+def _event_row(event: Object, now: datetime) -> list[Json]:
+    about, series = event.get("involvedObject", {}), event.get("series") or {}
+    first = event.get("firstTimestamp") or event.get("eventTime")
     return [
-        kind,
-        spec.get("clusterIP") or "<none>",
-        spec.get("externalName") or ",".join(external) or nothing,
-        ",".join(ports) or "<none>",
-        selector or "<none>",
+        age(series.get("lastObservedTime") or event.get("lastTimestamp") or first, now),
+        event.get("type", ""),
+        event.get("reason", ""),
+        f"{about.get('kind', '').lower()}/{about.get('name', '')}",
+        event.get("message", "").strip(),
     ]
 
 
-SERVICES = _printer("Type Cluster-IP External-IP Port(s)", _service_row, ("Selector",))
+EVENTS = Printer(tuple(map(Column, ("Last Seen", "Type", "Reason", "Object", "Message"))), _event_row)

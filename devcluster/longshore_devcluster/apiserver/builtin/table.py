@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from longshore_devcluster.apiserver.builtin import events, more_defaults, pods, printers, printers_more, workloads
+from longshore_devcluster.apiserver.builtin import more_defaults, pods, printers, workloads
 from longshore_devcluster.apiserver.builtin.validation import VALIDATORS
 from longshore_devcluster.apiserver.resources import (
     ALL_VERBS,
@@ -74,14 +74,9 @@ def _resource(
     )
 
 
-def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> Resource:
-    return _resource(group, kind, plural, namespaced=namespaced, verbs=_CREATE)
-
-
-_SCALE = Subresource("scale", "Scale", ITEM_VERBS, "autoscaling", "v1")
+_SCALE = Subresource("scale", "Scale", ("get", "patch"), "autoscaling", "v1")
 _POD_SUBRESOURCES = (
     Subresource("binding", "Binding", _CREATE),
-    Subresource("eviction", "Eviction", _CREATE, "policy", "v1"),
     Subresource("exec", "PodExecOptions", ("create", "get")),
     Subresource("portforward", "PodPortForwardOptions", ("create", "get")),
     Subresource("log", "Pod", ("get",)),
@@ -103,15 +98,14 @@ def _core() -> list[Resource]:
         return _resource("", kind, plural, **rest)  # type: ignore[arg-type]
 
     return [
-        core("ConfigMap", "configmaps", short="cm", printer=printers_more.CONFIG_MAPS),
-        core("Endpoints", "endpoints", short="ep"),
+        core("ConfigMap", "configmaps", short="cm"),
         core(
-            "Event", "events", short="ev", printer=printers_more.EVENTS, select=_EVENT_FIELDS,
+            "Event", "events", short="ev", printer=printers.EVENTS, select=_EVENT_FIELDS,
             schema=builtin_types()["CoreEvent"],
         ),
         core(
             "Namespace", "namespaces", namespaced=False, short="ns", status=True,
-            printer=printers_more.NAMESPACES, select="status.phase", fill=more_defaults.namespace,
+            select="status.phase", fill=more_defaults.namespace,
             delete_answers_object=True,
         ),
         core(
@@ -120,7 +114,7 @@ def _core() -> list[Resource]:
         ),
         core(
             "PersistentVolumeClaim", "persistentvolumeclaims", short="pvc", status=True,
-            printer=printers_more.CLAIMS, fill=more_defaults.volume_claim, delete_answers_object=True,
+            printer=printers.CLAIMS, fill=more_defaults.volume_claim, delete_answers_object=True,
         ),
         core(
             "PersistentVolume", "persistentvolumes", namespaced=False, short="pv", status=True,
@@ -131,13 +125,13 @@ def _core() -> list[Resource]:
             select=_POD_FIELDS, subresources=_POD_SUBRESOURCES, fill=pods.fill_pod, generation=True,
             delete_answers_object=True,
         ),
-        core("Secret", "secrets", printer=printers_more.SECRETS, select="type", fill=more_defaults.secret),
+        core("Secret", "secrets", printer=printers.SECRETS, select="type", fill=more_defaults.secret),
         core(
             "ServiceAccount", "serviceaccounts", short="sa", subresources=(_TOKEN,),
             delete_answers_object=True,
         ),
         core(
-            "Service", "services", short="svc", categories="all", status=True, printer=printers.SERVICES,
+            "Service", "services", short="svc", categories="all", status=True, 
             select="spec.clusterIP spec.type", fill=more_defaults.service, delete_answers_object=True,
         ),
     ]  # fmt: skip
@@ -152,23 +146,24 @@ def _workloads() -> list[Resource]:
 
     return [
         scaled("Deployment", "deployments", "deploy", printers.DEPLOYMENTS, workloads.fill_deployment),
-        scaled("ReplicaSet", "replicasets", "rs", printers.REPLICA_SETS, workloads.fill_replica_set),
+        scaled("ReplicaSet", "replicasets", "rs", printers.NAME_AND_AGE, workloads.fill_replica_set),
     ]
 
 
 def _access() -> list[Resource]:
-    rbac, authorization = "rbac.authorization.k8s.io", "authorization.k8s.io"
+    rbac = "rbac.authorization.k8s.io"
     return [
         _resource(rbac, "ClusterRoleBinding", "clusterrolebindings", namespaced=False, fill=more_defaults.role_binding),
         _resource(rbac, "ClusterRole", "clusterroles", namespaced=False, printer=printers.CREATED_AT),
         _resource(rbac, "RoleBinding", "rolebindings", fill=more_defaults.role_binding),
         _resource(rbac, "Role", "roles", printer=printers.CREATED_AT),
-        _review("authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews"),
-        _review("authentication.k8s.io", "TokenReview", "tokenreviews"),
-        _review(authorization, "LocalSubjectAccessReview", "localsubjectaccessreviews", namespaced=True),
-        _review(authorization, "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
-        _review(authorization, "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
-        _review(authorization, "SubjectAccessReview", "subjectaccessreviews"),
+        _resource(
+            "authentication.k8s.io", "SelfSubjectReview", "selfsubjectreviews", namespaced=False, verbs=_CREATE
+        ),
+        _resource(
+            "authorization.k8s.io", "SelfSubjectAccessReview", "selfsubjectaccessreviews", namespaced=False,
+            verbs=_CREATE,
+        ),
     ]  # fmt: skip
 
 
@@ -176,7 +171,7 @@ def _others() -> list[Resource]:
     admission = "admissionregistration.k8s.io"
     return [
         _resource(
-            "coordination.k8s.io", "Lease", "leases", printer=printers_more.LEASES,
+            "coordination.k8s.io", "Lease", "leases",
             needs_version_to_update=True, creates_on_update=True,
         ),
         _resource(
@@ -184,7 +179,6 @@ def _others() -> list[Resource]:
             short="crd crds", categories="api-extensions", status=True, printer=printers.CREATED_AT,
             generation=True, needs_version_to_update=True, fill=more_defaults.custom_resource_definition,
         ),
-        events.events_resource(printers_more.EVENTS, _EVENT_FIELDS),
         _resource(
             "networking.k8s.io", "NetworkPolicy", "networkpolicies", short="netpol", generation=True,
             fill=more_defaults.network_policy,
@@ -201,7 +195,7 @@ def _others() -> list[Resource]:
             "scheduling.k8s.io", "PriorityClass", "priorityclasses", namespaced=False, short="pc",
             fill=more_defaults.priority_class,
         ),
-        _resource("discovery.k8s.io", "EndpointSlice", "endpointslices", generation=True),
+        _resource("discovery.k8s.io", "EndpointSlice", "endpointslices"),
         _resource(
             admission, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", namespaced=False,
             categories="api-extensions", status=True, generation=True, fill=more_defaults.admission_policy,

@@ -30,10 +30,7 @@ def _resource(spec: Object, version: Object) -> Resource:
     source = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
     schema = structural(source, root=True)
     subresources = version.get("subresources") or {}
-    scale = subresources.get("scale")
     described = []
-    if scale:
-        described.append(Subresource("scale", "Scale", ITEM_VERBS, "autoscaling", "v1"))
     if "status" in subresources:
         described.append(Subresource("status", names["kind"], ITEM_VERBS))
     selectable = dict(by_name(namespaced))
@@ -53,7 +50,7 @@ def _resource(spec: Object, version: Object) -> Resource:
         categories=tuple(names.get("categories") or ()),
         subresources=tuple(described),
         selectable=selectable,
-        custom=CustomVersion(schema, RuleSet(schema), scale),
+        custom=CustomVersion(schema, RuleSet(schema)),
     )
 
 

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from longshore_devcluster.apiserver.crd.cel import RuleSet
-from longshore_devcluster.apiserver.crd.jsonpath import find, steps
-from longshore_devcluster.apiserver.crd.openapi_checks import schema_errors, type_name
+from longshore_devcluster.apiserver.crd.openapi_checks import schema_errors
 from longshore_devcluster.apiserver.crd.structural import fill_defaults, prune
-from longshore_devcluster.apiserver.errors import FieldError, compact, field_invalid_text
+from longshore_devcluster.apiserver.errors import FieldError, field_invalid_text
 from longshore_devcluster.apiserver.schema.node import Object, Schema
 
 _BLOCKING = ("FieldValueRequired", "FieldValueTypeInvalid", "FieldValueNotSupported", "FieldValueDuplicate",
@@ -19,11 +18,10 @@ _SKIPPED = (
 
 @dataclass(frozen=True, slots=True)
 class CustomVersion:
-    """The behaviour of one version; ``scale`` holds the paths of the scale subresource, where there is one."""
+    """The behaviour of one version."""
 
     schema: Schema
     rules: RuleSet
-    scale: Object | None = None
 
     def prune(self, obj: Object) -> list[str]:
         """Remove unknown fields, in place; return their paths."""
@@ -34,19 +32,7 @@ class CustomVersion:
 
     def validate(self, new: Object, old: Object | None) -> list[FieldError]:
         """Return the schema errors; where the object's shape is sound, also those of its rules."""
-        errors = [*schema_errors(new, self.schema), *self._scale_errors(new)]
+        errors = list(schema_errors(new, self.schema))
         if any(error.reason in _BLOCKING for error in errors):
             return [*errors, field_invalid_text("<nil>", "null", _SKIPPED)]
         return [*errors, *self.rules.errors(new, old)]
-
-    def _scale_errors(self, obj: Object) -> list[FieldError]:
-        """Check that the replicas that the scale subresource reads are a number."""
-        if self.scale is None:
-            return []
-        path = self.scale["specReplicasPath"]
-        value = next(find(steps(path), obj), 0)
-        if isinstance(value, int):
-            return []
-        shown = value if isinstance(value, str) else compact(value)
-        why = f"{path} accessor error: {shown} is of the type {type_name(value)}, expected int64"
-        return [field_invalid_text(path, "0", why)]

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from longshore_devcluster.apiserver.housekeeping.budgets import Budgets
 from longshore_devcluster.apiserver.housekeeping.collector import Collector
 from longshore_devcluster.apiserver.housekeeping.namespaces import Namespaces
 from longshore_devcluster.apiserver.housekeeping.roles import aggregate_roles
@@ -16,13 +15,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class Housekeeper:
-    """Garbage collection, namespaces, disruption budgets and aggregated roles, in one task."""
+    """Garbage collection, namespaces and aggregated roles, in one task."""
 
     def __init__(self, objects: Objects, registry: Registry) -> None:
         self._objects = objects
         self._collector = Collector(objects, registry)
         self._namespaces = Namespaces(objects, registry)
-        self._budgets = Budgets(objects)
         self._woken = asyncio.Event()
         self._changes: list[Change] = []
         self._task: asyncio.Task[None] | None = None
@@ -54,7 +52,7 @@ class Housekeeper:
 
     def _work(self, changes: list[Change]) -> None:
         """One round. What a round changes comes back as work of the next."""
-        for part in (self._namespaces.work, self._collector.work, self._budgets.work, self._roles):
+        for part in (self._namespaces.work, self._collector.work, self._roles):
             try:
                 part(changes)
             except Exception:  # noqa: BLE001  (one broken object must not end the housekeeping)

@@ -1,45 +1,29 @@
-"""The file descriptors between an exec's client and its process: pipes or a pseudo-terminal."""
+"""The file descriptors between an exec's client and its process."""
 
 import asyncio
 import os
-import pty
-import struct
-import termios
 from dataclasses import dataclass
-from fcntl import ioctl
 
 
 @dataclass
 class Ends:
-    """Our ends and the child's. On a terminal there is no separate standard error and `master` takes resizes."""
+    """Our ends and the child's."""
 
     child: tuple[int, int, int]
     to_child: int | None
     from_child: list[tuple[int, int]]
     """(stream number, file descriptor): 1 standard output, 2 standard error."""
-    master: int | None = None
 
     def close_child(self) -> None:
         """Close what now belongs to the process alone, so that its end is seen."""
-        for fd in set(self.child):
+        for fd in self.child:
             os.close(fd)
 
     def close(self) -> None:
         """Close our ends, where nothing has taken them over."""
-        for fd in [self.to_child, *(fd for _, fd in self.from_child), self.master]:
+        for fd in [self.to_child, *(fd for _, fd in self.from_child)]:
             if fd is not None:
                 os.close(fd)
-
-    def close_terminal(self) -> None:
-        """Close the descriptor kept for resizes, the other ends having gone to readers and writers."""
-        if self.master is not None:
-            os.close(self.master)
-            self.master = None
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Tell the terminal its size in characters; nothing without a terminal."""
-        if self.master is not None:
-            ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 def open_pipes(*, with_stdin: bool) -> Ends:
@@ -48,13 +32,6 @@ def open_pipes(*, with_stdin: bool) -> Ends:
     err_read, err_write = os.pipe()
     in_read, in_write = os.pipe() if with_stdin else (os.open(os.devnull, os.O_RDONLY), None)
     return Ends((in_read, out_write, err_write), in_write, [(1, out_read), (2, err_read)])
-
-
-def open_terminal() -> Ends:
-    """Return a pseudo-terminal."""
-    master, slave = pty.openpty()
-    # Three descriptors of their own, since the transports that take two of them close them independently.
-    return Ends((slave, slave, slave), os.dup(master), [(1, os.dup(master))], master)
 
 
 async def reader_of(fd: int) -> asyncio.StreamReader:

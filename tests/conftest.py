@@ -40,7 +40,6 @@ LONGEST_FIRST = (
 )
 
 _SAME_IMPORTS = {
-    "tests/contract/benchmarks": "tests/contract/trainers",
     "tests/contract/profiling": "tests/contract/engines",
 }
 """Parts of the contract tests that run where others have started a process with their imports (`tests.warm`)."""

@@ -7,13 +7,9 @@ reads its configuration when it is imported: each node has its own.
 
 import multiprocessing
 import os
-import runpy
-import sys
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Final
 
 from longshore_runtime.cluster.node_starter import PRELOADED, NodeStarter, become_starter
@@ -53,48 +49,3 @@ def _become_starter(lifeline: Connection, output: Connection, environment: Mappi
     os.environ.clear()  # It is that of the server, which may have started while an engine did.
     os.environ.update(environment)
     become_starter(lifeline.fileno(), output.fileno())
-
-
-class WarmProgram:
-    """A module that runs as a program of its own; implements `Program` and, as a class, `RunModule`."""
-
-    def __init__(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path | None = None
-    ) -> None:
-        self._process = multiprocessing.get_context("forkserver").Process(
-            target=_run_module, args=(module, list(arguments), dict(environment), output)
-        )
-        self._process.start()
-        assert self._process.pid is not None
-        self.pid = self._process.pid
-        self._status = threading.Lock()
-        """Two threads that read it from the server at once would each get a part."""
-
-    def poll(self) -> int | None:
-        """The exit status, once it has ended."""
-        with self._status:
-            return self._process.exitcode
-
-    def wait(self) -> int:
-        """The exit status."""
-        wait([self._process.sentinel])
-        status = self.poll()
-        assert status is not None
-        return status
-
-    def terminate(self) -> None:
-        """Ask it to end, if it has not."""
-        with self._status:
-            self._process.terminate()
-
-
-def _run_module(module: str, arguments: list[str], environment: dict[str, str], output: Path | None) -> None:
-    if output is not None:
-        os.setsid()
-        with output.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -223,6 +223,10 @@ class Job:
                 return
         raise AssertionError(f"pod {name} has no main process")
 
+    def commands(self) -> list[str]:
+        """Return the command lines of all processes of the job's pods."""
+        return [" ".join(process.cmdline()) for process in self._processes(f"{self.name}-")]
+
     def remove(self, pod: str) -> str:
         """Delete a pod without grace, as when its node is lost; returns its UID."""
         name = f"{self.name}-{pod}"

@@ -70,14 +70,3 @@ def test_a_job_that_cannot_run_fails_with_one_sentence_and_keeps_its_logs(
     assert sentence in cluster.kubectl("logs", f"{name}-coordinator")
     job.wait_nothing_runs()
     job.delete()
-
-
-def test_a_test_that_fails_leaves_no_job_to_those_after_it(cluster: Cluster) -> None:
-    before = cluster.apply(fake_job("before", suspend=True))
-    with pytest.raises(AssertionError, match="as asked"), cluster.without_leftovers():
-        job = cluster.apply(fake_job("abandoned"))
-        job.wait("its pods run", lambda status: status.get("phase") in ("Starting", "Running"))
-        raise AssertionError("as asked")
-    job.assert_nothing_is_left()
-    assert "abandoned" not in cluster.kubectl("get", "rljobs", "-o", "name")
-    before.delete()

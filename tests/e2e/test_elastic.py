@@ -164,6 +164,7 @@ def worker_of(status: Json, role: Role) -> str:
     return f"worker-{min(leaving if role is Role.TRAINER else set(range(2)) - leaving)}"
 
 
+@pytest.mark.soak
 def test_whatever_dies_at_whichever_stage_of_a_repurposing_costs_time_and_no_draw(cluster: Cluster) -> None:
     """The operator, worker pods at every stage, and the coordinator before it has acknowledged.
 
@@ -205,6 +206,7 @@ def regroups(status: Json) -> bool:
     return bool(sizes) and status["runtime"]["tpSize"] not in sizes
 
 
+@pytest.mark.soak
 def test_engines_regroup_between_rounds_on_the_planners_word_whichever_pod_dies_meanwhile(cluster: Cluster) -> None:
     """Four short rounds without a preemption halve the engines of short rounds; long rounds keep theirs for longer."""
     manifest = elastic_job("regroups", step_s=0.005, tensorParallelSize=2, parallelism="Adaptive")

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from kubernetes import client, config
 
-from tests.contract.operator.bookings import Bookings, Gang
 from tests.contract.operator.harness import GPU, HOLD, job_spec
+from tests.e2e.bookings import Bookings, Gang
 from tests.e2e.jobs import NUM_GPUS, Cluster, Job, Json, assert_every_draw_once
 from tests.e2e.test_elastic_size import NUM_PROMPTS, NUM_RESPONSES, distance, learned, trained
 from tests.e2e.test_elastic_size import job as training_job
@@ -139,6 +139,7 @@ def teams(cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Cluster, ...]]:
         yield tuple(stack.enter_context(cluster.in_namespace(team)) for team in TEAMS)
 
 
+@pytest.mark.soak
 def test_nine_jobs_of_three_teams_share_eight_gpus_and_none_is_held_twice(
     cluster: Cluster, teams: tuple[Cluster, ...], tmp_path: Path
 ) -> None:

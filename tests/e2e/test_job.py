@@ -131,6 +131,7 @@ def assert_recorded(cluster: Cluster, job: Job, directory: Path) -> None:
     assert f"From small: {len(rounds)} rounds" in shown
 
 
+@pytest.mark.soak
 def test_the_job_of_the_notebook_trains_and_shows_what_the_notebook_says(
     cluster: Cluster, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,10 @@ def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> 
     manifest["spec"]["backoffLimit"] = 10
     job = cluster.apply(manifest)
     job.wait_step(4)
+    commands = job.commands()
+    assert any("raylet" in command for command in commands)
+    unwanted = ("dashboard", "runtime_env/agent", "ray.util.client.server")
+    assert [one for one in commands if any(part in one for part in unwanted)] == [], "no agent of Ray listens in a pod"
     cluster.kubectl("delete", "pod", "lossy-worker-1", "--wait=false")
     step = job.wait("a step after the loss", lambda s: s["runtime"]["step"] >= 1 and s["workers"]["ready"] < 2)
     job.wait("the pod is back", lambda s: s["workers"]["ready"] == 2)
@@ -224,6 +229,7 @@ def test_a_job_that_is_suspended_and_killed_ends_with_the_same_batches_and_weigh
         job.delete()
 
 
+@pytest.mark.soak
 def test_partial_responses_are_continued_and_no_draw_is_lost(cluster: Cluster) -> None:
     engine = {"backend": "Fake", "extraArgs": {"step_s": 0.01}}
     rollout = {"strategy": "PartialRollout", "onPolicy": "Relaxed", "engine": engine}

@@ -36,6 +36,7 @@ def split_job(name: str, trainer: Json, modules: Path) -> Json:
     ],
     ids=["Megatron", "Torch"],
 )
+@pytest.mark.soak
 def test_a_replica_of_two_ranks_trains_publishes_and_exports(
     name: str, trainer: Json, cluster: Cluster, tmp_path: Path
 ) -> None:

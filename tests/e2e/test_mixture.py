@@ -34,6 +34,7 @@ def write_model(directory: Path) -> int:
     return int(tokenizer.convert_tokens_to_ids("<|im_end|>"))
 
 
+@pytest.mark.soak
 def test_a_mixture_of_experts_is_trained_by_shards_and_sampled_by_engines(cluster: Cluster, tmp_path: Path) -> None:
     inputs = tmp_path / "inputs"
     turn_end = write_model(inputs / "mixture")

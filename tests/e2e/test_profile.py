@@ -22,6 +22,7 @@ def real_job(name: str) -> Json:
     )
 
 
+@pytest.mark.soak
 def test_a_profile_has_every_size_is_fetched_and_read_by_the_simulator(cluster: Cluster, tmp_path: Path) -> None:
     manifest, out = tmp_path / "job.yaml", tmp_path / "profile.json"
     manifest.write_text(yaml.safe_dump(real_job("measured")))

@@ -25,9 +25,7 @@ BATCH: Final = {"steps": 2, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxRe
 def inputs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows, a judge and a user's module, put into a claim as a user does it."""
     directory = tmp_path_factory.mktemp("inputs")
-    rows = mixed_rows(60)
-    write_rows(directory / "mixed.jsonl", rows)
-    write_rows(directory / "malformed.jsonl", [*rows[:4], rows[4] | {"tests": [{"stdin": "1"}]}, *rows[5:]])
+    write_rows(directory / "mixed.jsonl", mixed_rows(60))
     plain = [{"prompt": f"{n}?", "answer": "undefined" if n % 8 == 0 else "defined"} for n in range(60)]
     write_rows(directory / "plain.jsonl", plain)
     write_judge(directory / "judge")
@@ -45,13 +43,11 @@ def failures() -> list[Reply]:
 
 @pytest.fixture(scope="module")
 def endpoint(failures: list[Reply]) -> Iterator[Endpoint]:
-    """A service that wants a token, and breaks down twice and hangs once before it answers; and a judge of no use."""
+    """A service that wants a token, and breaks down twice and hangs once before it answers."""
 
     def behaviour(path: str, body: Json) -> Reply:
         if path.startswith("/broken"):
             return Reply(500)
-        if path.startswith("/judge"):
-            return Reply(200, {"choices": [{"message": {"content": "It has a certain charm."}}]})
         return failures.pop() if failures else Reply(200, {"reward": len(body["response"]) / 100})
 
     with serving(behaviour, TOKEN) as endpoint:
@@ -97,6 +93,7 @@ def test_a_mixed_job_scores_each_domain_by_its_reward_and_survives_its_coordinat
     job.delete()
 
 
+@pytest.mark.soak
 def test_the_mixed_manifest_trains_a_real_model_on_real_engines(cluster: Cluster, root: Path, tmp_path: Path) -> None:
     """As its comments say: apply, put the inputs, resume. The judge is one that fits this test."""
     claim, manifest = yaml.safe_load_all((root / "manifests/mixed.yaml").read_text())
@@ -161,7 +158,7 @@ def failing(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> Iterator[dict
     """All of them at once, which takes less time than one after the other."""
     with cluster.without_leftovers():
         yield {
-            name: cluster.apply(_job(name, functions, "malformed" if name == "malformed" else "plain", code=inputs))
+            name: cluster.apply(_job(name, functions, "plain", code=inputs))
             for name, functions in _unusable(endpoint).items()
         }
 
@@ -169,7 +166,6 @@ def failing(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> Iterator[dict
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("malformed", r"^inputs/malformed.jsonl, line 5, tests\[0\]: a test case has the fields stdin and stdout, or "),
         (
             "raising",
             r"^reward\.functions\[mine\]\.importPath: it scores none of the 3 rows that were tried: reward mine: "
@@ -177,10 +173,6 @@ def failing(cluster: Cluster, inputs: Path, endpoint: Endpoint) -> Iterator[dict
             r"at user_rewards.py:6 in fails: .* Response: 'undefined'. Row: prompt: '0\?', ",
         ),
         ("broken", r"^reward mine: inputs/plain.jsonl, line \d+, .*: the service answered 500 \(3 times\). Response: "),
-        (
-            "babbling",
-            r"^reward mine: .* line \d+, .*: the judge gave no score .* ends with 'It has a certain charm.'. Response",
-        ),
     ],
 )
 def test_a_reward_that_cannot_be_had_fails_the_job_with_one_sentence(
@@ -199,13 +191,9 @@ def test_a_reward_that_cannot_be_had_fails_the_job_with_one_sentence(
 def _unusable(endpoint: Endpoint) -> dict[str, list[Json]]:
     """Reward functions of jobs that cannot work."""
     token: Json = {"tokenSecret": {"name": "service-token"}}
-    judge = {"placement": "Remote", "url": f"{endpoint.address}/judge/v1"}
-    others = {"name": "others", "kind": "Maths", "domains": ["algebra", "taste"]}
     return {
-        "malformed": [{"name": "mine", "kind": "Code", "domains": ["code"]}, others],
         "raising": [{"name": "mine", "kind": "Python", "importPath": "user_rewards:fails"}],
         "broken": [{"name": "mine", "kind": "HTTP", "http": {"url": f"{endpoint.address}/broken"}} | token],
-        "babbling": [{"name": "mine", "kind": "Judge", "judge": judge} | token],
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.held import held
 from tests.e2e.jobs import Cluster, Json, assert_every_draw_once, fake_job, written_reward
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(600)]
 
 BATCH = {"steps": 8, "promptsPerStep": 4, "responsesPerPrompt": 4, "maxResponseTokens": 200, "seed": 3}
 REWARD = '''

@@ -261,10 +261,3 @@ def test_an_alert_is_about_metrics_of_the_operators_own_service(
     if fires is None:
         story = Story("LongshoreOperatorDown", story.happens, story.num_minutes, 5, ())
     check(story, scoped, namespace=namespace, service=SERVICE)
-
-
-def test_every_alert_has_stories_in_which_it_fires_and_in_which_it_does_not(rules: Path) -> None:
-    alerts = {one["alert"] for one in yaml.safe_load(rules.read_text())["groups"][0]["rules"]}
-    alerts -= {"LongshoreRewardsFail", "LongshoreJobDoesNotLearn"}
-    for fires in (True, False):
-        assert {story.alert for story in STORIES.values() if (story.fires is not None) is fires} == alerts

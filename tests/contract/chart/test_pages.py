@@ -73,9 +73,3 @@ def test_a_command_names_the_chart_and_options_that_it_takes(command: list[str])
     assert command[2:6] == _ARGUMENTS
     options = [command[index + 1] for index, word in enumerate(command) if word == "--set"]
     _render(_set(options))
-
-
-def test_the_pages_about_fleets_show_values_and_commands() -> None:
-    pages = {str(one.id).partition("-")[0] for one in _shown()}
-    assert {"queues", "monitor", "install"} <= pages
-    assert {one.id for one in _commands()} >= {"install", "upgrade-and-uninstall", "queues-and-quotas"}

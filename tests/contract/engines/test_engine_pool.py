@@ -137,19 +137,6 @@ def test_it_says_how_many_engines_have_started_and_what_the_others_wait_for(pods
         pods.leave(2)
 
 
-@pytest.mark.parametrize(
-    ("loading", "detail"),
-    [
-        ({}, ""),
-        ({1: 0.0, 3: 0.4}, "engine 1 begins to start"),
-        ({1: 0.5, 3: 0.4}, "engine 3 has read 40% of its weights"),
-        ({1: 1.0}, "engine 1 has its weights, and prepares memory and kernels"),
-    ],
-)
-def test_of_engines_that_start_the_one_that_has_read_least_is_named(loading: dict[int, float], detail: str) -> None:
-    assert FleetStart(1, 5, loading).detail == detail
-
-
 def test_lengths_of_running_responses_are_reported_while_the_engines_step(start: Start) -> None:
     job = start(TWO_BY_ONE, **NEVER_ENDS)
     job.pool.publish(weights(0))
@@ -166,15 +153,6 @@ def grown(job: Job, engine: int, than: int) -> LiveResponse:
         for response in job.pool.live(LIMIT_S)[engine]:
             if response.generated_tokens > than:
                 return response
-
-
-def test_an_engine_that_does_not_answer_in_time_is_left_out_of_the_lengths(start: Start) -> None:
-    job = start(TWO_BY_ONE, step_s=1e6)
-    job.pool.publish(weights(0))
-    job.pool.add(0, [request()])
-    while 0 in (live := job.pool.live(SHORT_S)):
-        pass  # it has not begun its step, which never ends
-    assert live == {1: []}
 
 
 def test_retired_engines_sleep_while_the_others_sample(start: Start) -> None:
@@ -215,20 +193,6 @@ def test_an_engine_that_does_not_fall_asleep_is_killed_and_comes_back_with_the_n
     assert job.notices == [("EngineDidNotSleep", "engine 1 (worker 1) did not fall asleep within 2 s and was stopped")]
 
 
-def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Start) -> None:
-    job = start(TWO_BY_ONE, sleep_s=1e6)
-    job.pool.publish(weights(0))
-    thread = threading.Thread(target=job.pool.release, args=([1], 10 * LIMIT_S))
-    thread.start()
-    job.lose(1)
-    thread.join(LIMIT_S)
-    assert not thread.is_alive()
-    assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")], "by the thread that saw it first"
-    job.pool.wake()
-    job.pool.publish(weights(1))
-    wait_serving(job, [0, 1])
-
-
 def wait_serving(job: Job, engines: list[int]) -> None:
     """Until these engines serve; each may join any time and is reported with that, and nothing else may happen."""
     while job.pool.serving() != engines:
@@ -258,20 +222,6 @@ def test_an_engine_that_dies_asleep_is_nobodys_loss_and_comes_back_with_the_next
     assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")], "people hear of it all the same"
 
 
-def test_an_engine_that_dies_before_it_retires_comes_back_after_the_round(start: Start) -> None:
-    job = start(TWO_BY_ONE)
-    job.pool.publish(weights(0))
-    job.lose(1)
-    assert job.next_event() == EngineLost(1, GONE)
-    assert job.notices == [("EngineLost", f"engine 1 (worker 1) was lost: {GONE}")]
-    job.pool.release([1], LIMIT_S)
-    job.pool.replace(1)
-    assert job.pool._fleet[1].ended
-    job.pool.wake()
-    job.pool.publish(weights(1))
-    wait_serving(job, [0, 1])
-
-
 def test_an_engine_that_starts_when_its_pod_leaves_the_rollout_is_stopped(start: Start) -> None:
     job = start(ONE_BY_TWO)
     job.pool.publish(weights(0))
@@ -285,14 +235,6 @@ def test_an_engine_that_starts_when_its_pod_leaves_the_rollout_is_stopped(start:
     wait_serving(job, [0, 1])
     job.samples(1, policy_version=1)
     assert len(job.notices) == 1, "what is stopped on purpose is not lost"
-
-
-def test_engines_that_end_with_the_job_are_not_reported_as_lost(start: Start) -> None:
-    job = start(TWO_BY_ONE)
-    job.pool.publish(weights(0))
-    job.pool.stop()
-    assert all(handle.ended for handle in job.pool._fleet)
-    assert job.notices == []
 
 
 def test_late_news_of_a_loss_does_not_stop_the_engine_that_came_back(start: Start) -> None:
@@ -319,31 +261,6 @@ def test_engines_regroup_and_the_way_back_is_warm(start: Start) -> None:
     assert (job.pool.tp_size, job.pool.serving()) == (1, [0, 1, 2, 3])
     for engine in job.pool.serving():
         job.samples(engine, policy_version=1)
-
-
-def test_engines_regroup_while_all_of_them_sleep(start: Start) -> None:
-    job = start(ONE_BY_TWO)
-    job.pool.publish(weights(0))
-    job.pool.sleep()
-    job.pool.regroup(2)
-    assert job.pool.serving() == []
-    job.pool.publish(weights(1))
-    assert job.pool.serving() == [2]
-    job.samples(2, policy_version=1)
-
-
-def test_only_one_fleet_is_parked(start: Start, pods: Pods) -> None:
-    job = start(Workers(replicas=1, gpus_per_pod=4, gpu_resource_name="longshore.dev/gpu"))
-    job.pool.publish(weights(0))
-    first = list(job.pool._fleet)
-    job.pool.regroup(2)
-    job.pool.regroup(4)
-    assert all(handle.ended for handle in first)
-    job.pool.regroup(2)
-    assert job.pool.serving() == [4, 5], "they were parked"
-    job.pool.regroup(1)
-    assert job.pool.serving() == [7, 8, 9, 10]
-    job.samples(10, policy_version=0)
 
 
 def test_an_engine_that_dies_while_it_is_parked_is_dropped_and_another_takes_its_place(start: Start) -> None:
@@ -445,17 +362,6 @@ def test_when_the_only_pod_dies_in_a_regroup_the_engines_that_were_come_back_wit
         job.samples(engine, policy_version=0)
 
 
-def test_an_engine_that_dies_after_engines_regrouped_comes_back(start: Start) -> None:
-    job = start(ONE_BY_TWO)
-    job.pool.publish(weights(0))
-    job.pool.regroup(2)
-    job.lose(2)
-    assert lost_engine(job.next_event()) == 2
-    job.pool.replace(2)
-    assert job.next_event() == EngineJoined(2)
-    job.samples(2, policy_version=0)
-
-
 def lost_engine(event: Event) -> int:
     """The engine of an event that must be its loss."""
     assert isinstance(event, EngineLost), event
@@ -513,28 +419,6 @@ def test_weights_that_are_gone_with_their_trainer_leave_engines_waiting_for_othe
     job.pool.publish(weights(2))
     assert job.pool.serving() == [0, 1]
     job.samples(0, policy_version=2)
-
-
-class NoCopies(StoredWeights):
-    """Weights that went straight from a trainer which is gone by now."""
-
-    def stored(self) -> StoredWeights:
-        raise TrainerLost("a trainer replica is gone")
-
-
-def test_engines_that_come_back_when_nobody_has_the_weights_end_the_round(start: Start) -> None:
-    job = start(TWO_BY_ONE)
-    sent = weights(1)
-    job.pool.publish(NoCopies(sent.buckets, sent.checksum, 1))
-    job.lose(0)
-    assert lost_engine(job.next_event()) == 0
-    job.pool.replace(0)
-    job.wait_started(0)
-    job.samples(1, policy_version=1)  # A round that another engine can finish goes on.
-    job.lose(1)
-    assert lost_engine(job.next_event()) == 1
-    job.pool.replace(1)
-    assert isinstance(job.next_event(), WeightsLost)
 
 
 class BrokenCopies(StoredWeights):

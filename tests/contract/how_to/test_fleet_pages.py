@@ -4,12 +4,11 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 from kubernetes import client
 
 from longshore.api import names
 from tests.contract.how_to.conftest import install
-from tests.contract.how_to.pages import PAGES, Json, Page, Shell, commands
+from tests.contract.how_to.pages import Json, Page, Shell
 from tests.contract.operator.harness import GPU as PRETEND_GPU
 from tests.contract.operator.harness import RELEASE_NAMESPACE, SERVICE_ACCOUNT, Jobs, eventually, job_spec
 from tests.contract.operator.kueue import ON_LINUX, FakeKueue, Kueue, install_definitions
@@ -20,7 +19,6 @@ NOT_RUN: Final = {
     "tests/contract/operator/test_operation.py runs the program of that pod",
 }
 """Commands that no test can run here, and why."""
-FLEET_PAGES: Final = ("queues-and-quotas", "monitor-a-fleet", "upgrade-and-uninstall")
 
 
 def spec_of(*fragments: Json, replicas: int = 1, gpus_per_pod: int = 8, **fields: Any) -> Json:
@@ -65,12 +63,6 @@ def rows(text: str) -> list[list[str]]:
 
 def pod_images(jobs: Jobs) -> set[str]:
     return {pod.spec.containers[0].image for pod in jobs.pods().values()}
-
-
-@pytest.mark.parametrize("start", NOT_RUN)
-def test_commands_that_are_not_run_are_on_a_page(start: str) -> None:
-    texts = [one.text for page in FLEET_PAGES for one in commands((PAGES / f"{page}.md").read_text())]
-    assert any(text.startswith(start) for text in texts)
 
 
 def test_queues_and_quotas(shell: Shell, teams: tuple[Jobs, Jobs]) -> None:

@@ -16,7 +16,7 @@ JOB_LABEL, ATTEMPT_LABEL = "longshore.dev/job", "longshore.dev/attempt"
 
 
 @pytest.mark.usefixtures("operator")
-@pytest.mark.parametrize("pod", [POD, "demo-worker-0"])
+@pytest.mark.parametrize("pod", [POD, pytest.param("demo-worker-0", marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "labels",
     [

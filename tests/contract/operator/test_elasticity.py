@@ -9,7 +9,6 @@ from tests.contract.operator.harness import Jobs, Operator, eventually, job_spec
 
 ROLE = "longshore.dev/role"
 STREAMED = {"handover": "Streamed"}
-ADAPTIVE = {"engine": {"parallelism": "Adaptive"}}
 
 
 def at_milestone(number: int, **more: Any) -> dict[str, Any]:
@@ -66,41 +65,3 @@ def test_pods_go_to_training_for_a_round_and_labels_follow_the_acknowledgement(j
     eventually("events tell of both", lambda: jobs.event_reasons().count("Repurposing") == 2)
     assert jobs.event_reasons().count("Repurposed") == 1, "one of them was acknowledged"
     assert jobs.wait_phase("Running")["attempt"] == 1
-
-
-def test_every_round_is_answered(jobs: Jobs, operator: Operator) -> None:
-    jobs.create(**job_spec(), rollout=STREAMED)
-    jobs.wait_phase("Running")
-    for number in range(1, 21):
-        await_epoch(jobs, at_milestone(number), number + 1)
-    assert jobs.status()["assignment"]["overlay"]["round"] == 20
-
-
-def test_a_rejection_is_reported_by_one_event(jobs: Jobs, operator: Operator) -> None:
-    jobs.create(**job_spec(), rollout=STREAMED)
-    jobs.wait_phase("Running")
-    await_epoch(jobs, at_milestone(1), 2)
-    for fraction in (0.4, 0.5):
-        refused = at_milestone(1, rejectedEpoch=2, rejectedReason="round 1 has its batch already")
-        jobs.report(refused | {"round": refused["round"] | {"fractionFinished": fraction}})
-        eventually("the rejection is reported", lambda: "AssignmentRejected" in jobs.event_reasons())
-    await_epoch(jobs, at_milestone(2), 3)
-    (event,) = [event for event in jobs.events() if event.reason == "AssignmentRejected"]
-    assert (event.type, event.count) == ("Warning", 1)
-    assert event.message == "assignment 2 was not carried out: round 1 has its batch already"
-    assert jobs.status()["assignment"]["epoch"] == 3
-    assert "longshore_operator_assignment_rejections_total 1.0" in metric_lines(operator)
-
-
-def test_an_alarm_is_one_event_and_a_condition_until_it_is_over(jobs: Jobs, operator: Operator) -> None:
-    jobs.create(**job_spec())
-    jobs.wait_phase("Running")
-    notice = {"number": 1, "reason": "RewardsAllZero", "message": "every reward of the last 3 steps is 0"}
-    alarm = {"reason": "RewardsAllZero", "message": "every reward of the last 3 steps is 0", "step": 3}
-    jobs.report({"attempt": 1, "step": 3, "notices": [notice], "alarms": [alarm]})
-    condition = jobs.wait_condition("TrainingAlarm", "RewardsAllZero")
-    assert (condition["status"], condition["message"]) == ("True", f"since step 3: {alarm['message']}")
-    jobs.report({"attempt": 1, "step": 4, "notices": [notice], "alarms": []})
-    assert jobs.wait_condition("TrainingAlarm", "Cleared")["status"] == "False"
-    (event,) = [event for event in jobs.events() if event.reason == "RewardsAllZero"]
-    assert (event.type, event.count, event.message) == ("Warning", 1, notice["message"])

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.operator.harness import GPU, LITTLE, Cluster, Jobs, Operator, eventually, job_spec
+from tests.contract.operator.harness import GPU, Cluster, Jobs, Operator, eventually, job_spec
 from tests.contract.operator.kueue import ON_LINUX, TEAM, Kueue, holds
 
-ENDS_WHEN_KILLED = "trap '' TERM; while :; do sleep 1; done"
 _numbers = itertools.count(1)
 
 
@@ -51,46 +50,6 @@ def test_an_evicted_job_gives_its_quota_back_when_its_pods_are_gone_and_returns(
     assert kueue.condition(jobs.namespace, "first", "Requeued")["status"] == "True"
     jobs.delete("urgent")
     assert wait_admitted(jobs, "first")["attempt"] == 2
-
-
-def test_a_suspended_job_gives_its_quota_back(jobs: Jobs, kueue: Kueue) -> None:
-    jobs.create("first", labels=TEAM, **job_spec())
-    wait_admitted(jobs, "first")
-    jobs.create("second", labels=TEAM, **job_spec())
-    jobs.patch({"suspend": True}, "first")
-    wait_admitted(jobs, "second")
-    assert jobs.gpu_pods("first") == {}
-    jobs.patch({"suspend": False, "workers": {"replicas": 1}}, "first")
-    jobs.wait_reported("first", "QuotaPending", f"insufficient unused quota for {GPU}")
-    jobs.delete("second")
-    assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 1}
-
-
-@pytest.mark.usefixtures("running_pods")
-def test_the_quota_of_a_suspended_job_is_not_free_while_its_pods_end(jobs: Jobs, kueue: Kueue) -> None:
-    spec = job_spec(worker=ENDS_WHEN_KILLED)
-    spec["workers"]["template"]["spec"]["terminationGracePeriodSeconds"] = 4
-    jobs.create("first", labels=TEAM, **spec)
-    jobs.wait_phase("Running", "first")
-    jobs.create("second", labels=TEAM, **job_spec())
-    jobs.patch({"suspend": True}, "first")
-    jobs.wait_condition("Admitted", "Admitted", "second")
-    assert jobs.gpu_pods("first") == {}
-
-
-def test_a_job_that_grew_in_a_suspension_that_nobody_saw_waits_for_its_quota(
-    jobs: Jobs, kueue: Kueue, kueue_operator: Operator
-) -> None:
-    for name in ("first", "second"):
-        jobs.create(name, labels=TEAM, **job_spec(replicas=1))
-        wait_admitted(jobs, name)
-    with kueue_operator.paused():
-        for change in ({"suspend": True}, {"workers": {"replicas": 2}}, {"suspend": False}):
-            jobs.patch(change, "first")
-    jobs.wait_reported("first", "QuotaPending", f"insufficient unused quota for {GPU}")
-    assert jobs.gpu_pods("first") == {}
-    jobs.delete("second")
-    assert wait_admitted(jobs, "first")["admission"]["gpus"] == {GPU: 2}
 
 
 def test_a_job_that_an_administrator_deactivates_stops_and_waits_until_a_person_activates_it(
@@ -140,33 +99,6 @@ def test_a_job_that_has_ended_leaves_its_quota_to_others(jobs: Jobs, kueue: Kueu
     assert (finished["status"], finished["reason"]) == ("True", "Failed")
 
 
-def test_reward_pods_that_were_not_wanted_for_long_leave_their_quota_to_others(jobs: Jobs, kueue: Kueue) -> None:
-    spec = job_spec(replicas=1, gpus_per_pod=0)
-    template = spec["workers"]["template"]
-    spec["reward"] = {"pods": 1, "maxPods": 2, "resources": LITTLE | {GPU: "1"}, "template": template}
-    jobs.create("first", labels=TEAM, **spec)
-    wait_admitted(jobs, "first")
-    jobs.create("second", labels=TEAM, **job_spec(replicas=1))
-    jobs.wait_reported("second", "QuotaPending", f"insufficient unused quota for {GPU}")
-    jobs.report({"attempt": 1, "step": 1}, "first")
-    eventually("the operator notes the time", lambda: jobs.status("first")["rewards"].get("peakSince"))
-    jobs.report({"attempt": 1, "step": 4}, "first")
-    long_ago = "2026-01-01T00:00:00Z"
-
-    def is_admitted_in_time() -> bool:
-        """As time passes; a write of the operator that is under way may put the time back."""
-        if jobs.status("first")["rewards"].get("peakSince") != long_ago:
-            jobs.patch_status({"rewards": {"peakSince": long_ago}}, "first")
-        return jobs.condition("Admitted", "second").get("reason") == "Admitted"
-
-    eventually("the quota goes to the second job", is_admitted_in_time)
-    assert kueue.workload(jobs.namespace, "first")["status"]["reclaimablePods"] == [{"name": "reward", "count": 1}]
-    eventually("the event", lambda: "QuotaReturned" in jobs.event_reasons())
-    jobs.patch({"suspend": True}, "first")
-    eventually("the quota is free", lambda: not holds(kueue.workload(jobs.namespace, "first"), "QuotaReserved"))
-    assert not kueue.workload(jobs.namespace, "first")["status"].get("reclaimablePods")
-
-
 def test_a_job_uses_the_workload_that_was_made_for_it_and_makes_none(jobs: Jobs, kueue: Kueue) -> None:
     labels = {"kueue.x-k8s.io/prebuilt-workload-name": "prebuilt", "kueue.x-k8s.io/multikueue-origin": "elsewhere"}
     jobs.create("first", labels=TEAM | labels, **job_spec())
@@ -184,23 +116,6 @@ def test_a_job_uses_the_workload_that_was_made_for_it_and_makes_none(jobs: Jobs,
     assert kueue.workload(jobs.namespace, "first") == {}
     jobs.delete("first")
     eventually("the Workload goes with its job", lambda: not kueue.named(jobs.namespace, "prebuilt"))
-
-
-def test_an_elastic_job_is_admitted_with_the_workers_that_the_queue_has_room_for(jobs: Jobs, kueue: Kueue) -> None:
-    jobs.create("first", labels=TEAM, **job_spec(replicas=1))
-    wait_admitted(jobs, "first")
-    spec = job_spec(replicas=4)
-    spec["workers"] |= {"minReplicas": 1}
-    jobs.create("second", labels=TEAM, **spec)
-    status = wait_admitted(jobs, "second")
-    assert (status["admission"]["workers"], status["admission"]["gpus"]) == (1, {GPU: 1})
-    size = status["assignment"]["size"]
-    assert (size["workers"], size["held"]) == (1, 1)
-    jobs.delete("first")
-    jobs.patch({"suspend": True}, "second")
-    eventually("the quota is free", lambda: not holds(kueue.workload(jobs.namespace, "second"), "QuotaReserved"))
-    jobs.patch({"suspend": False}, "second")
-    eventually("it has two workers", lambda: jobs.status("second")["admission"].get("workers") == 2)
 
 
 @pytest.mark.usefixtures("running_pods")

@@ -101,16 +101,6 @@ def test_a_suspension_stops_the_job_there_and_it_can_be_resumed(jobs: Jobs, ther
     assert (there.get() or {})["metadata"]["uid"] != first
 
 
-def test_a_job_that_waits_says_what_its_admission_check_says(jobs: Jobs, there: Jobs) -> None:
-    there.create("other", labels=TEAM, **job_spec())
-    there.wait_condition("Admitted", "Admitted", "other")
-    create(jobs)
-    jobs.wait_reported("demo", "QuotaPending", "Kueue has reserved the quota and waits for admission checks")
-    assert there.get() is None
-    there.delete("other")
-    jobs.wait_phase("Running")
-
-
 def test_a_job_without_a_queue_starts_nowhere(jobs: Jobs, there: Jobs) -> None:
     jobs.create(**job_spec(), managedBy="kueue.x-k8s.io/multikueue")
     jobs.wait_reported("demo", "QueueUnavailable", "name its queue by kueue.x-k8s.io/queue-name")

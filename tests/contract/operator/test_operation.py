@@ -56,12 +56,6 @@ def start(operator_kubeconfig: Path, tmp_path: Path) -> Iterator[Start]:
         process.stop()
 
 
-def after_rounds(*preemptions: int, **more: Any) -> dict[str, Any]:
-    """Telemetry after short rounds."""
-    rounds = [{"number": at + 1, "kind": "Short", "preemptions": count} for at, count in enumerate(preemptions)]
-    return {"attempt": 1, "step": len(rounds), "recentRounds": rounds, "tpSizes": [1, 2], "tpSize": 1, **more}
-
-
 def replaced(jobs: Jobs, name: str, before: dict[str, str]) -> bool:
     """Another pod has the name."""
     pod = jobs.pods().get(name)
@@ -118,27 +112,6 @@ class TestRestart:
         assert {pod.spec.containers[0].image for pod in jobs.pods().values()} == {NEWER_IMAGE}
         settings = jobs.cluster.core.read_namespaced_config_map("demo-config", jobs.namespace).data["spec.json"]
         assert NEW_FIELD in json.loads(settings)
-
-    def test_rounds_that_were_considered_are_remembered_and_missed_ones_are_caught_up(
-        self, jobs: Jobs, start: Start
-    ) -> None:
-        first = start()
-        jobs.create(**job_spec(gpus_per_pod=2), rollout={"engine": {"parallelism": "Adaptive"}})
-        jobs.wait_phase("Running")
-        jobs.report(after_rounds(30, 30))
-        eventually("the rounds are considered", lambda: jobs.status().get("planner", {}).get("round") == 2)
-        first.stop(signal.SIGKILL)
-
-        jobs.report(after_rounds(30, 30, 90))
-        start().wait_leading()
-        eventually("engines regroup", lambda: jobs.status()["assignment"]["epoch"] == 2)
-        status = jobs.status()
-        assert status["assignment"]["baseline"] == {"tpSize": 1, "tpSizes": {"Short": 2}}
-        assert status["assignment"]["reason"].endswith("90 preemptions in a Short round, usually 30")
-        assert status["planner"]["round"] == 3
-        eventually("an event tells of it", lambda: jobs.event_reasons().count("Regrouping") == 1)
-        jobs.report(after_rounds(30, 30, 90, appliedEpoch=2, tpSize=2))
-        eventually("the labels follow", lambda: jobs.worker_labels("longshore.dev/tp-size") == ["2", "2"])
 
     def test_a_job_deleted_while_no_operator_runs_goes_away_with_its_pods(self, jobs: Jobs, start: Start) -> None:
         operator = start()

@@ -82,40 +82,6 @@ def test_workers_are_members_of_a_group_that_lives_as_long_as_the_job_has_pods(
     assert pod_group(cluster, kind, jobs.namespace)["spec"]["minMember"] == 3
 
 
-def test_a_job_waits_until_the_cluster_serves_its_groups(cluster: Cluster, jobs: Jobs, operator: Operator) -> None:
-    jobs.create(scheduling=scheduling(PLUGINS))
-    condition = jobs.wait_condition("Admitted", "PodGroupUnavailable")
-    assert condition["message"] == (
-        "the cluster serves no PodGroups of scheduling.x-k8s.io/v1alpha1: install scheduler-plugins with Coscheduling, "
-        "or remove scheduling.podGroup"
-    )
-    assert (jobs.status()["phase"], jobs.pods()) == ("Queued", {})
-    install_definition(cluster, PLUGINS)
-    try:
-        start(jobs)
-        eventually("two workers", lambda: len(members(jobs)) == 2)
-    finally:
-        remove_definition(cluster, PLUGINS)
-
-
-@pytest.mark.parametrize("kind", [VOLCANO], indirect=True)
-def test_a_group_of_somebody_else_is_left_alone(
-    cluster: Cluster, jobs: Jobs, operator: Operator, kind: PodGroupKind
-) -> None:
-    body = {
-        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": {"name": "demo-rljob"},
-        "spec": {"minMember": 7},
-    }  # fmt: skip
-    arguments = ("scheduling.volcano.sh", "v1beta1", jobs.namespace, "podgroups")
-    cluster.custom.create_namespaced_custom_object(*arguments, body)
-    jobs.create(scheduling=scheduling(kind))
-    condition = jobs.wait_condition("Admitted", "PodGroupUnavailable")
-    assert condition["message"].startswith("PodGroup demo-rljob exists and does not belong to this job: delete it")
-    cluster.custom.delete_namespaced_custom_object(*arguments, "demo-rljob")
-    start(jobs)
-    eventually("two workers", lambda: len(members(jobs)) == 2)
-
-
 @pytest.mark.skipif(not IS_EMBEDDED, reason="the operator was installed with every kind that the cluster serves")
 def test_a_kind_that_the_operator_was_not_installed_for_is_named(jobs: Jobs, operator: Operator) -> None:
     jobs.create(scheduling={"podGroup": "Kubernetes"})

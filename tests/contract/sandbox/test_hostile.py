@@ -99,11 +99,6 @@ def test_nothing_of_a_sample_is_in_the_memory_of_the_next(sandbox: Sandbox) -> N
     assert result.detail == "returned ['asked-for']"
 
 
-def test_that_search_finds_what_is_there(sandbox: Sandbox) -> None:
-    (result,) = sandbox.run(f"own = 'answer-' + '5d' * 16\n{_SEARCH}", [FunctionCase("f", ["asked-", "for"], None)])
-    assert result.detail == f"returned {['answer-' + '5d' * 16, 'asked-for']}"
-
-
 def test_what_a_sample_changes_is_gone_for_the_next(sandbox: Sandbox) -> None:
     sandbox.run(
         "import builtins, math, os\nbuiltins.print = None\nmath.pi = 3\nos.environ['X'] = '1'", [StdioCase("", "")]

@@ -18,7 +18,7 @@ from longshore_runtime.sandbox.sandbox import Sandbox, SandboxError
 from longshore_runtime.sandbox.syscalls import ALLOWED, CHECKED
 from longshore_runtime.sandbox.worker import default_python
 from tests.contract.sandbox.attacks import ATTACKS, DAEMONS, ENDLESS
-from tests.contract.sandbox.conftest import FULL, REQUIRE_NAMESPACES, WITHOUT_NAMESPACES, need
+from tests.contract.sandbox.conftest import FULL, WITHOUT_NAMESPACES
 from tests.contract.sandbox.world import LIMITS, World, survivors
 
 _NUM_SANDBOXES: Final = 3
@@ -97,20 +97,6 @@ def test_no_system_call_is_both_allowed_and_checked(machine: str) -> None:
     assert not set(allowed.values()) & set(checked.values())
     assert len(set(allowed.values())) == len(allowed)
     assert len(set(checked.values())) == len(checked)
-
-
-def test_a_machine_without_namespaces_skips_their_tests_unless_it_is_meant_to_have_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv(REQUIRE_NAMESPACES, raising=False)
-    with pytest.raises(pytest.skip.Exception, match="lacks Namespaces"):
-        need(FULL, WITHOUT_NAMESPACES)
-    monkeypatch.setenv(REQUIRE_NAMESPACES, "1")
-    with pytest.raises(pytest.fail.Exception, match="lacks Namespaces"):
-        need(FULL, WITHOUT_NAMESPACES)
-    with pytest.raises(pytest.skip.Exception, match="lacks Cgroup"):
-        need({Layer.CGROUP}, FULL)
-    need(WITHOUT_NAMESPACES, FULL)
 
 
 def _elsewhere(

@@ -66,56 +66,12 @@ def test_without_python_every_target_says_so_and_creates_nothing(machine: Machin
     assert not machine.venv.exists()
 
 
-def test_another_python_is_named(machine: Machine) -> None:
-    machine.add_python("python3", "3.12")
-    done = machine.make("setup")
-    assert "there is none on the PATH; python3 is Python 3.12. Install it" in done.stderr
-    assert not machine.venv.exists()
-
-
-def test_a_python_that_is_named_must_be_the_right_one(machine: Machine) -> None:
-    machine.add_python("python3.13", "3.13")
-    done = machine.make("setup", "PYTHON=python3.13")
-    assert "error: PYTHON=python3.13 is Python 3.13, and Longshore needs 3.11" in done.stderr
-    assert not machine.venv.exists()
-
-
-def test_a_python_that_is_named_must_run(machine: Machine) -> None:
-    done = machine.make("setup", "PYTHON=/opt/nothing/python")
-    assert "error: PYTHON=/opt/nothing/python does not run" in done.stderr
-    assert not machine.venv.exists()
-
-
 def test_debians_python_without_venv_is_distinguished(machine: Machine) -> None:
     machine.add("python3.11", 'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.11;; esac')
     done = machine.make("setup")
     assert "error: python3.11 lacks the modules venv and ensurepip" in done.stderr
     assert "apt-get install python3-venv" in done.stderr
     assert not machine.venv.exists()
-
-
-def test_names_that_do_not_run_are_passed_over(machine: Machine) -> None:
-    """pyenv puts python3.11 on the PATH wherever some version of it is installed, whether or not it is active."""
-    machine.add("python3.11", "exit 127")
-    machine.add_python("python3", "3.11")
-    done = machine.make("setup")
-    assert "Creating" in done.stdout  # It got past the check, with `python3`, and this Python creates nothing.
-    assert "error: Longshore" not in done.stderr
-
-
-def test_the_python_of_the_distribution_comes_first(machine: Machine) -> None:
-    """It is compiled with optimizations that those of version managers usually lack."""
-    for name in ("distribution", "python3.11"):
-        machine.add_creating_python(name)
-    machine.make("setup")
-    assert machine.created_by() == "distribution"
-
-
-def test_a_python_that_can_make_no_virtual_environment_is_passed_over_for_one_that_can(machine: Machine) -> None:
-    machine.add("distribution", f'case "$2" in *ensurepip*) exit 1;; esac; exec {sys.executable} "$@"')
-    machine.add_creating_python("python3.11")
-    machine.make("setup")
-    assert machine.created_by() == "python3.11"
 
 
 def provision(machine: Machine, pip: str) -> str:
@@ -137,27 +93,3 @@ def provision(machine: Machine, pip: str) -> str:
 def test_pip_trusts_the_certificates_that_the_system_trusts(machine: Machine) -> None:
     reported = provision(machine, pip="true")
     assert reported == f"cert={machine.bin}/bundle.pem install --quiet --disable-pip-version-check uv==1"
-
-
-def test_uv_trusts_the_certificates_that_the_system_trusts(machine: Machine, tmp_path: Path) -> None:
-    asked = tmp_path / "asked"
-    environment = machine.venv / "bin"
-    environment.mkdir(parents=True)
-    for name, script in (
-        ("uv", f'echo "certs=$UV_SYSTEM_CERTS $1 $2" >> {asked}'),
-        ("pip", "true"),
-        ("python", "exit 9"),
-    ):
-        (environment / name).write_text(f"#!/bin/sh\n{script}\n")
-        (environment / name).chmod(0o755)
-    done = machine.make("setup")
-    assert done.returncode == 0, done.stderr
-    assert asked.read_text().splitlines() == ["certs=true pip install"] * 2
-    asked.unlink()
-    (machine.venv / ".ready").unlink()
-    machine.make("setup", "UV_SYSTEM_CERTS=false")
-    assert asked.read_text().startswith("certs=false ")
-
-
-def test_certificates_that_pip_is_configured_with_stay(machine: Machine) -> None:
-    assert provision(machine, pip="echo \"global.cert='/company/ca.pem'\"").startswith("cert=/company/ca.pem ")

@@ -55,7 +55,7 @@ def pods(storage: Path) -> Iterator[Pods]:
     [
         (TrainerBackend.TORCH, "accumulate"),
         (TrainerBackend.TORCH, "update"),
-        (TrainerBackend.MEGATRON, "update"),
+        pytest.param(TrainerBackend.MEGATRON, "update", marks=pytest.mark.soak),
     ],
 )
 def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(

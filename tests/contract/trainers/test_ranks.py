@@ -1,13 +1,10 @@
 """Ranks serve many tests: nothing of one world may burden the next. They are forks of a process with imports done."""
 
 import sys
-from pathlib import Path
 
 import psutil
 
-from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
-from tests.contract.trainers.plans import plan, train_megatron
 from tests.contract.trainers.ranks import kept_ranks
 from tests.warm import PRELOADED
 
@@ -15,16 +12,6 @@ from tests.warm import PRELOADED
 def num_threads(world: World) -> int:
     """Of this rank."""
     return psutil.Process().num_threads()
-
-
-def test_threads_of_a_world_end_with_it(model: Path) -> None:
-    """Each process group has threads, and Megatron forms many groups."""
-    ranks = kept_ranks(2)
-    held = []
-    for _ in range(4):
-        ranks.run(train_megatron, model, plan(1, seed=1), True, ParallelSizes(tensor=2))
-        held.append(ranks.run(num_threads))
-    assert held[-1] == held[-2], "they pile up"
 
 
 def preloaded(world: World) -> tuple[bool, int]:

@@ -31,7 +31,11 @@ MASKED = with_masks(SAMPLES)
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"), [*((name, 0) for name in AlgorithmName), *((AlgorithmName.GRPO, seed) for seed in (1, 2, 3))]
+    ("name", "seed"),
+    [
+        *((name, 0) for name in AlgorithmName),
+        *(pytest.param(AlgorithmName.GRPO, seed, marks=pytest.mark.soak) for seed in (1, 2, 3)),
+    ],
 )
 def test_a_streamed_update_equals_that_of_the_whole_batch_in_any_order(
     kind: Kind, name: AlgorithmName, seed: int

@@ -115,7 +115,12 @@ def test_replicas_are_compared_together(kind: Kind, mistake: Callable[[Sequence[
 
 @pytest.mark.parametrize(
     "sizes",
-    [ParallelSizes(tensor=2), ParallelSizes(pipeline=2), ParallelSizes(context=2), ParallelSizes(fsdp=2)],
+    [
+        ParallelSizes(tensor=2),
+        pytest.param(ParallelSizes(pipeline=2), marks=pytest.mark.soak),
+        pytest.param(ParallelSizes(context=2), marks=pytest.mark.soak),
+        ParallelSizes(fsdp=2),
+    ],
     ids=str,
 )
 def test_ranks_that_share_a_replica_compare_their_parts(sizes: ParallelSizes, model: Path) -> None:

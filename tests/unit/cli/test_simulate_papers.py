@@ -1,17 +1,13 @@
 """`longshore simulate --paper`: predicted against published."""
 
-import io
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from longshore.sim.paper.calibration import Constant
-from longshore.sim.paper.comparison import FigureRow, PaperComparison
-from longshore.sim.paper.published import FigureRole, Paper, Unit
-from longshore_cli.simulate import papers
+from longshore.sim.paper.comparison import FigureRow
+from longshore.sim.paper.published import FigureRole, Unit
 from tests.unit.cli.simulated import refusal, run
 
 _ROW_KEYS = {
@@ -44,27 +40,6 @@ def row(**changes: Any) -> FigureRow:
         "april/3.2.1/gain", "section 3.2.1", Unit.PERCENT_MORE, FigureRole.HELD_OUT, (20.0, 44.0), 50.0, "rest"
     )
     return replace(figure, **changes)
-
-
-def test_rows_say_how_a_figure_reads_and_where_nothing_is_predicted() -> None:
-    assert papers.cells(row()) == ("3.2.1/gain (rest)", "held out", "50 % more", "20 to 44 % more", "+4.2 %")
-    fact = row(unit=Unit.SECONDS, role=FigureRole.NOT_MODELLED, published=12_000.0, predicted=None, variant="")
-    assert papers.cells(fact) == ("3.2.1/gain", "not modelled", "", "12,000 s", "")
-
-
-def test_the_table_ends_with_how_many_held_out_figures_are_met_and_what_was_fitted() -> None:
-    constants = (Constant("overhead of a step", 0.008, "s", "Table 3, baseline"),)
-    follows = row(variant="", follows_from="the figure above")
-    fact = row(role=FigureRole.BASELINE, figure="april/3.1/fact")
-    rows = (row(variant="", null=(0.0, 0.0)), row(variant="", predicted=180.0, null=(30.0, 30.0)), follows, fact)
-    console = Console(width=100, file=io.StringIO(), record=True)
-    papers.show(PaperComparison(Paper.APRIL, constants, rows), console)
-    shown = console.export_text()
-    assert shown.index("3.2.1/gain") < shown.index("3.1/fact") < shown.index("overhead of a step")
-    assert "Table 3, baseline" in shown
-    assert "1 of 2 scored figures within 15 %; median error 49.3 %; 1 free constant" in shown
-    assert "A model in which nothing has any effect would meet 1 of them." in shown
-    assert "1 further held-out figure in brackets" in shown
 
 
 @pytest.mark.parametrize(

@@ -97,10 +97,6 @@ _JOBS: Final = [place for place, text in _BLOCKS.items() if any(map(_is_job, _do
 _FRAGMENTS: Final = [place for place, text in _BLOCKS.items() if _fragment(text) is not None]
 
 
-def test_the_readme_shows_a_job() -> None:
-    assert any(place.startswith("README.md:") for place in _JOBS)
-
-
 @pytest.mark.parametrize("place", _JOBS)
 def test_complete_jobs_are_accepted(place: str, tmp_path: Path) -> None:
     manifest = tmp_path / "job.yaml"

@@ -158,8 +158,3 @@ def test_the_fragment_of_a_data_set_makes_prompts_that_its_reward_can_score(name
 def test_the_answer_line_that_dapo_asks_for_is_understood() -> None:
     assert answers_agree("It is 17 * 2.\nAnswer: 34", "34")
     assert not answers_agree("It is 34.\nAnswer: 17", "34")
-
-
-def test_every_data_set_of_the_table_has_its_fragment_tested() -> None:
-    headings = re.findall(r"^### (.+)$", _PAGE.read_text(), re.MULTILINE)
-    assert headings == list(SETS)

@@ -1,8 +1,6 @@
 """The documentation site: it builds without a warning, reads as it was meant, and needs no other host."""
 
-import json
 import re
-import textwrap
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
@@ -68,27 +66,6 @@ def pages(site: Path) -> dict[str, _Page]:
     return {str(path.relative_to(site)): _Page(path) for path in sorted(site.rglob("*.html"))}
 
 
-def _sources() -> dict[str, Path]:
-    """Page of the site -> the file that it is made of."""
-    docs = _ROOT / "docs"
-    own = {str(path.relative_to(docs).with_suffix(".html")): path for path in sorted(docs.rglob("*.md"))}
-    return {**own, "index.html": _ROOT / "README.md", "contributing.html": _ROOT / "CONTRIBUTING.md"}
-
-
-def _fenced(text: str) -> list[str]:
-    """Blocks between fences, without their indentation."""
-    return [
-        textwrap.dedent(block).strip()
-        for block in re.findall(r"^ *```\w*\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)
-    ]
-
-
-def test_every_page_can_be_searched(site: Path) -> None:
-    """That the navigation has each of them is checked by the strict build."""
-    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
-    assert _sources().keys() - {document["location"] for document in index["docs"]} == set()
-
-
 def test_nothing_is_loaded_from_another_host(site: Path, pages: dict[str, _Page]) -> None:
     foreign = {name: [url for url in page.loads if re.match(r"(?i)([a-z]+:)?//", url)] for name, page in pages.items()}
     assert {name: urls for name, urls in foreign.items() if urls} == {}
@@ -107,28 +84,3 @@ def test_everything_that_is_loaded_is_there(site: Path, pages: dict[str, _Page])
         if not url.startswith(("data:", "/")) and not (site / name).parent.joinpath(url.split("?")[0]).exists()
     }
     assert missing == set()
-
-
-def test_blocks_of_code_are_shown_as_they_were_written(pages: dict[str, _Page]) -> None:
-    """In a list they need the four spaces that Python-Markdown asks for; with fewer they become running text."""
-    shown = {name: {textwrap.dedent(block).strip() for block in page.blocks} for name, page in pages.items()}
-    assert [
-        (name, one) for name, path in _sources().items() for one in _fenced(_text(path)) if one not in shown[name]
-    ] == []
-
-
-def test_numbered_lists_go_on_after_a_block(pages: dict[str, _Page]) -> None:
-    """With fewer than four spaces before the block, the list ends there and the next item is number 1 again."""
-    begun = {name: len(re.findall(r"^ *1\. ", _text(path), re.MULTILINE)) for name, path in _sources().items()}
-    assert {name: pages[name].num_lists for name in begun} == begun
-
-
-def test_no_markdown_is_left_in_the_text(pages: dict[str, _Page]) -> None:
-    """Such as a table without an empty line before it."""
-    marks = re.compile(r"```|\|---|\*\*|\]\(")
-    found = {name: marks.findall(page.text) for name, page in pages.items()}
-    assert {name: marks for name, marks in found.items() if marks} == {}
-
-
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")

@@ -29,25 +29,6 @@ def test_a_worker_of_a_job_without_gpus_holds_engines_and_trainers() -> None:
     assert imports().modules == (ENGINE, TRAINER)
 
 
-def test_what_vllm_reads_when_it_is_imported_is_set_before() -> None:
-    assert imports().environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
-    assert "TORCHDYNAMO_DISABLE" not in imports().environment
-    eager = imports(rollout={"engine": {"enforceEager": True}})
-    assert eager.environment["TORCHDYNAMO_DISABLE"] == "1"
-
-
-def test_where_there_are_gpus_vllm_is_left_to_each_engine() -> None:
-    """It looks for GPUs when it is imported, and what has used a GPU cannot be forked."""
-    assert imports(**GPUS).modules == (TRAINER,)
-
-
-def test_torch_which_is_imported_before_vllm_gets_what_vllm_sets_for_gpus() -> None:
-    environment = imports(**GPUS).environment
-    assert environment["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
-    assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
-    assert "OMP_NUM_THREADS" not in environment, "which is for engines on processors"
-
-
 @pytest.mark.parametrize("fields", [{}, GPUS], ids=["CPU", "GPU"])
 def test_pods_that_only_train_or_only_sample_import_no_more(fields: dict[str, Any]) -> None:
     assert imports(Component.TRAINER, **fields, **OWN_PODS).modules == (TRAINER,)

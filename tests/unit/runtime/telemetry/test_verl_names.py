@@ -1,7 +1,6 @@
 """Metrics that verl has, too, are called as they are there: people search for them and compare runs by them."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from longshore.api.rollout import Strategy
@@ -9,8 +8,6 @@ from longshore_runtime.sums import CorrectionSums
 from longshore_runtime.telemetry.step_metrics import StepTimes, correction_metrics, step_metrics
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 from tests.unit.runtime.test_alarms import trained
-
-PAGE: Final = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
 
 
 def names(prefix: str, *last: str) -> set[str]:
@@ -54,11 +51,3 @@ def written() -> set[str]:
 def test_a_metric_that_verl_has_keeps_verls_name() -> None:
     groups = {name.split("/")[0] for name in ALIKE}
     assert {name for name in written() if name.split("/")[0] in groups} == ALIKE | OURS
-
-
-def test_the_reference_names_all_of_them() -> None:
-    page = PAGE.read_text()
-    for name in ALIKE | OURS:
-        group, last = name.split("/", 1)
-        short = (last, last.rsplit("/", 1)[-1], f"_{last.rsplit('_', 1)[-1]}")
-        assert f"`{name}`" in page or (f"`{group}/" in page and any(f"`{one}`" in page for one in short)), name

@@ -117,12 +117,14 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def group(nodeid: str) -> str:
-    """A part of the contract tests, whose files share fixtures, or two that fork the same imports. Elsewhere one file.
+    """Return what runs in one process: half of the end-to-end tests, a part of the contract tests, or a file.
 
-    Files of end-to-end tests share a cluster too, but all of them together take longer than everything else: each test
-    process has a cluster of its own.
+    Files of a part share fixtures, or fork the same imports. A process that runs end-to-end tests has a cluster of its
+    own, with all imports of a job; all of these tests in one process would take longer than everything else.
     """
     path = nodeid.partition("::")[0]
+    if path.startswith("tests/e2e/"):
+        return f"tests/e2e {path < 'tests/e2e/test_job'}"
     if not path.startswith("tests/contract/"):
         return path
     part = "/".join(path.split("/")[:3])

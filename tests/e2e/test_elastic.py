@@ -207,7 +207,7 @@ def regroups(status: Json) -> bool:
 
 
 @pytest.mark.soak
-def test_engines_regroup_between_rounds_on_the_planners_word_whichever_pod_dies_meanwhile(cluster: Cluster) -> None:
+def test_engines_regroup_between_rounds_although_a_pod_dies_meanwhile(cluster: Cluster) -> None:
     """Four short rounds without a preemption halve the engines of short rounds; long rounds keep theirs for longer."""
     manifest = elastic_job("regroups", step_s=0.005, tensorParallelSize=2, parallelism="Adaptive")
     manifest["spec"]["rollout"]["engine"]["extraArgs"]["sleep_s"] = 1.0

@@ -1,4 +1,4 @@
-"""What a Deployment does next (Kubernetes docs, "Deployments": rolling update and recreate). Pure."""
+"""What a Deployment does next (Kubernetes docs, "Deployments": rolling update). Pure."""
 
 import hashlib
 import json
@@ -32,24 +32,16 @@ def plan_rollout(deployment: Json, owned: Sequence[Json]) -> RolloutPlan:
     plan = RolloutPlan()
     if is_deleting(deployment):
         return plan
-    spec = deployment["spec"]
     new = find_new(deployment, owned)
     old = [entry for entry in owned if new is None or uid_of(entry) != uid_of(new)]
     plan.new = new
-    paused = bool(spec.get("paused"))
     plan.revision = max((revision_of(entry) for entry in old), default=0) + 1
     if new is not None:
-        if not paused and revision_of(new) < plan.revision:
+        if revision_of(new) < plan.revision:
             plan.revise = (new, plan.revision)
-        plan.revision = max(plan.revision, revision_of(new)) if not paused else revision_of(new)
-    if paused:
-        _scale_paused(plan, spec["replicas"], new, old)
-    elif (spec.get("strategy") or {}).get("type") == "Recreate":
-        _recreate(plan, deployment, new, old)
-    else:
-        _roll(plan, deployment, new, old)
-    if not paused:
-        _forget_old(plan, deployment, old)
+        plan.revision = max(plan.revision, revision_of(new))
+    _roll(plan, deployment, new, old)
+    _forget_old(plan, deployment, old)
     return plan
 
 
@@ -117,27 +109,6 @@ def _scale_down_old(plan: RolloutPlan, new: Json, old: list[Json], min_available
         counts[uid_of(entry)] -= gone
         spare -= gone
     plan.scale += [(entry, counts[uid_of(entry)]) for entry in old if counts[uid_of(entry)] != _wanted(entry)]
-
-
-def _recreate(plan: RolloutPlan, deployment: Json, new: Json | None, old: list[Json]) -> None:
-    wanted = deployment["spec"]["replicas"]
-    plan.scale += [(entry, 0) for entry in old if _wanted(entry)]
-    if plan.scale or any(_status(entry, "replicas") for entry in old):
-        return
-    if new is None:
-        plan.create = _replica_set(deployment, wanted, plan.revision)
-    elif _wanted(new) != wanted:
-        plan.scale.append((new, wanted))
-
-
-def _scale_paused(plan: RolloutPlan, wanted: int, new: Json | None, old: list[Json]) -> None:
-    # A paused deployment still follows its replica count, with the ReplicaSet that has most of the pods.
-    active = sorted([entry for entry in [*old, *([new] if new else [])] if _wanted(entry)], key=_wanted)
-    if active:
-        others = sum(_wanted(entry) for entry in active[:-1])
-        target = max(0, wanted - others)
-        if target != _wanted(active[-1]):
-            plan.scale.append((active[-1], target))
 
 
 def _forget_old(plan: RolloutPlan, deployment: Json, old: list[Json]) -> None:

@@ -154,6 +154,7 @@ def assert_engine_is_a_fork_of_the_server(server: psutil.Process) -> None:
     assert not any("multiprocessing.forkserver" in command for command in commands)
 
 
+@pytest.mark.soak  # vLLM is imported anew.
 def test_a_model_that_cannot_be_served_is_a_mistake_that_names_the_field(
     tmp_path: Path, pods: Callable[[Path], Pod]
 ) -> None:

@@ -18,14 +18,6 @@ def test_the_aggregated_form_names_itself(api: Api) -> None:
     assert {s["subresource"] for s in deployments["subresources"]} == {"scale", "status"}  # type: ignore[attr-defined]
 
 
-def test_the_aggregated_form_is_cached_by_its_tag(api: Api) -> None:
-    answer = api.get("/api", accept=_AGGREGATED)
-    again = api._open(
-        "GET", "/api", None, {"Accept": _AGGREGATED, "If-None-Match": answer.headers["ETag"]}, stream=False
-    )
-    assert again.status == 304
-
-
 def test_the_older_form_lists_group_by_group(api: Api) -> None:
     groups = {g["name"]: g for g in api.get("/apis").json["groups"]}
     assert groups["apps"]["preferredVersion"] == {"groupVersion": "apps/v1", "version": "v1"}

@@ -76,14 +76,6 @@ def test_items_of_built_in_lists_do_not_repeat_their_kind(api: Api, five: str) -
     assert listed["kind"] == "SecretList" and "kind" not in listed["items"][0]
 
 
-def test_a_table_has_typed_cells_and_metadata(api: Api, five: str) -> None:
-    table = api.get(five, accept=TABLE).json
-    assert table["kind"] == "Table"
-    assert [c["name"] for c in table["columnDefinitions"]] == ["Name", "Type", "Data", "Age"]
-    assert table["rows"][0]["cells"][:3] == ["s0", "t", 0]
-    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
-
-
 def test_printer_columns_of_custom_resources(api: Api, widget_path: str) -> None:
     api.post(widget_path, widget())
     api.patch(f"{widget_path}/w/status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})

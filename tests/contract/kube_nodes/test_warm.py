@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import select
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -160,58 +158,10 @@ async def test_what_is_to_be_done_at_the_end_is_done(containers: Containers) -> 
 
 
 @pytest.mark.asyncio
-async def test_a_program_may_end_with_a_sentence(containers: Containers) -> None:
-    assert await containers.run("exit-with-a-sentence") == 1
-    assert containers.output() == ["something is wrong"]
-
-
-@pytest.mark.asyncio
-async def test_an_interrupt_that_nobody_handles_ends_it_like_its_signal(containers: Containers) -> None:
-    assert await containers.run("interrupt") == 128 + signal.SIGINT
-    assert containers.output()[-1] == "KeyboardInterrupt"
-
-
-@pytest.mark.asyncio
-async def test_a_file_that_nobody_closed_has_what_was_written(containers: Containers, tmp_path: Path) -> None:
-    assert await containers.run("leave-open", str(tmp_path / "file")) == 0
-    assert (tmp_path / "file").read_text() == "written"
-
-
-@pytest.mark.asyncio
-async def test_a_program_ends_after_its_threads(containers: Containers) -> None:
-    assert await containers.run("thread") == 0
-    assert containers.output() == ["still"]
-
-
-@pytest.mark.asyncio
-async def test_all_output_arrives(containers: Containers) -> None:
-    assert await containers.run("much") == 0
-    assert sum(line.count("x") for line in containers.output()) == 300_000
-    assert "end" in containers.output()
-
-
-@pytest.mark.asyncio
 async def test_a_signal_ends_a_program_that_does_not_handle_it(containers: Containers) -> None:
     process = await containers.start("wait")
     await containers.until_output()
     process.signal(signal.SIGTERM)
-    assert await process.wait() == 128 + signal.SIGTERM
-
-
-@pytest.mark.asyncio
-async def test_a_signal_that_comes_too_late_changes_nothing(containers: Containers) -> None:
-    process = await containers.start("wait")
-    await containers.until_output()
-    program = psutil.Process(process.pid)
-    keeper = program.parent()
-    assert keeper is not None
-    keeper.suspend()
-    end = os.pidfd_open(program.pid)
-    program.terminate()
-    assert select.select([end], [], [], 60)[0]
-    os.close(end)
-    process.signal(signal.SIGINT)
-    keeper.resume()
     assert await process.wait() == 128 + signal.SIGTERM
 
 
@@ -248,25 +198,6 @@ async def test_it_can_be_killed(containers: Containers) -> None:
 async def test_only_a_fork_has_the_imports(containers: Containers) -> None:
     assert await containers.run("modules") == 0
     assert (PRELOADED in "".join(containers.output())) is (containers.warm is not None)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("name", ["PYTHONUNBUFFERED", "OMP_NUM_THREADS", "HF_ENDPOINT", "LD_LIBRARY_PATH"])
-async def test_what_is_read_once_makes_a_new_process(
-    programs: Path, tmp_path: Path, warm: WarmInterpreter, name: str
-) -> None:
-    containers = Containers(programs, tmp_path, warm)
-    assert await containers.run("modules", **{name: "1"}) == 0
-    assert PRELOADED not in "".join(containers.output())
-
-
-@pytest.mark.parametrize(
-    "argv", [["python", "program.py"], ["sh", "-c", "true"], ["/usr/bin/python3", "-m", "program"], ["python", "-m"]]
-)
-def test_only_modules_of_this_interpreter_are_forked(warm: WarmInterpreter, argv: list[str]) -> None:
-    path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-    assert warm.fits(["python", "-m", "program"], path)
-    assert not warm.fits(argv, path)
 
 
 @pytest.mark.asyncio

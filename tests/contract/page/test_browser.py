@@ -1,6 +1,5 @@
 """The page of a job in a real browser: live and as a report, on a desk and on a phone, in light and dark."""
 
-import json
 import random
 import re
 from collections.abc import AsyncIterator
@@ -14,7 +13,6 @@ from aiohttp.test_utils import TestServer
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity
 from longshore.page import document
 from longshore.page.build import job_head
-from longshore.page.curves import curves
 from longshore.page.fleet import FleetView
 from longshore_cli.page.fleet import extended, fleet_jobs
 from longshore_cli.page.server import Fleet, JobSource, LocalPage
@@ -123,19 +121,6 @@ async def test_a_report_shows_everything_without_asking_anybody(page: Browser, r
     assert any(re.fullmatch(r"Reward: mean 0\.\d+ at step 12; .*", name) for name in graphics)
     legend = await page.evaluate("document.querySelector('.u-legend').innerText")
     assert re.match(r"step:?\s*12\s*mean:?\s*0\.\d+", legend), "the last values, while nothing is pointed at"
-
-
-@pytest.mark.parametrize(("max_points", "sentence"), [(4, "A point of a curve stands for 3 steps"), (NUM_STEPS, "")])
-async def test_the_page_of_a_long_run_says_what_a_point_is(
-    page: Browser, output: Path, tmp_path: Path, max_points: int, sentence: str
-) -> None:
-    files, rows = JobFiles(output), map(json.loads, (output / "metrics.jsonl").open())
-    view = report_view(ENDED, files, 1.79e9).model_copy(update={"curves": curves(rows, max_points)})
-    (tmp_path / "report.html").write_text(document.report(view), encoding="utf-8")
-    await page.open((tmp_path / "report.html").as_uri())
-    await page.until(HAS_SAMPLES)
-    text = await page.evaluate("document.querySelector('main').innerText")
-    assert ("A point of a curve" in text, sentence in text) == (bool(sentence), True)
 
 
 async def test_what_models_wrote_stays_text(page: Browser, report: str) -> None:
@@ -278,15 +263,6 @@ async def test_a_page_whose_job_ended_says_at_the_top_where_its_report_is(page: 
             await page.until("document.title === 'The report'")
     assert all("Failed to load resource" in complaint for complaint in page.complaints)
     page.complaints.clear()
-
-
-async def test_headings_without_data_say_so(page: Browser, tmp_path: Path) -> None:
-    job = JobPage(job_head(spec(), "demo", "team"), JobFiles(tmp_path), lambda: status(0))
-    with page_server(job, ["127.0.0.1"], port=0) as served:
-        await page.open(f"http://127.0.0.1:{served.port}/")
-        for part in ("learning", "lengths", "time", "rewards", "policy", "metrics"):
-            text = await page.evaluate(f"document.getElementById('{part}').innerText")
-            assert "There is no data about this yet." in text, part
 
 
 async def test_answers_to_held_out_prompts_are_apart_from_those_of_the_training(page: Browser, report: str) -> None:

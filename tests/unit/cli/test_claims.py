@@ -1,6 +1,5 @@
 """A claim that stays unbound is explained in one sentence."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -68,35 +67,6 @@ def test_the_sentence_names_what_the_claim_waits_for(
     sentence = why_unbound(pending, classes, events)
     assert sentence.startswith("The claim shared is not bound: ")
     assert found in sentence
-
-
-class Cluster:
-    """Answers `troubles` with one state of the claim after the other."""
-
-    namespace = "team"
-    is_closed = False
-
-    def __init__(self, states: list[Json], classes: list[list[Json]]) -> None:
-        self._states, self._classes = iter(states), iter(classes)
-
-    def watch(self, path: str, fields: str, *, timeout_s: float) -> Iterator[tuple[str, Json]]:
-        assert (path.rpartition("/")[2], fields) == ("persistentvolumeclaims", "metadata.name=shared")
-        yield "ADDED", next(self._states)
-
-    def items(self, path: str, *, fields: str = "") -> list[Json]:
-        return next(self._classes) if path.endswith("/storageclasses") else []
-
-
-def test_it_is_reported_once_for_each_reason_and_no_more_when_the_claim_is_bound() -> None:
-    fast = [storage_class("fast")]
-    cluster: Any = Cluster([claim(), claim(), claim(), claim("Bound")], [[], [], fast])
-    found = [trouble.message for trouble in claims.troubles(cluster, "shared")]
-    assert [("has none" in sentence, "one of fast" in sentence) for sentence in found] == [(True, False), (False, True)]
-
-
-def test_a_claim_that_is_bound_is_not_worth_a_word() -> None:
-    cluster: Any = Cluster([claim("Bound")], [])
-    assert list(claims.troubles(cluster, "shared")) == []
 
 
 def test_the_claim_of_a_job_is_the_one_that_it_names_or_gets() -> None:

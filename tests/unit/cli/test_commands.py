@@ -1,19 +1,16 @@
 """Commands, as far as no cluster is needed: options, errors, and how jobs and paths are found."""
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any, cast
 
 import helm_python
 import pytest
-import typer
-from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from longshore.api.names import Component
-from longshore_cli import chart, fetch
+from longshore_cli import chart
 from longshore_cli.cluster import is_available
 from longshore_cli.examples import CHART
 from longshore_cli.main import app
@@ -77,12 +74,6 @@ def test_down_refuses_to_delete_data_on_a_cluster_that_is_not_embedded() -> None
     assert "--delete-data works with the embedded cluster only" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["up", "down", "submit", "watch", "logs", "fetch", "put", "suspend", "resume",
-                                     "profile", "quickstart", "check", "version", "ui", "report"])  # fmt: skip
-def test_every_command_explains_itself(command: str) -> None:
-    assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
-
-
 def test_the_kubeconfig_is_the_option_then_the_variable_then_the_embedded_cluster(tmp_path: Path) -> None:
     environment = {"LONGSHORE_HOME": str(tmp_path)}
     assert kubeconfig_path(Target(), environment, "longshore") is None
@@ -102,72 +93,6 @@ def test_the_jobs_of_a_manifest_are_found_among_other_objects(tmp_path: Path) ->
         "apiVersion: longshore.dev/v1alpha1\nkind: RLJob\nmetadata: {name: j}\n---\n"
     )
     assert [job["metadata"]["name"] for job in jobs.jobs_in(jobs.read_manifest(path))] == ["j"]
-
-
-def test_a_namespace_that_is_null_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: }\n")
-    [document] = jobs.read_manifest(path)
-    jobs.require_namespace([document], "team")
-    assert Kube(cast(Any, None), "team").within(document).namespace == "team"
-
-
-def test_dates_in_a_manifest_are_text_as_for_kubectl(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {day: 2026-11-26, at: 2026-11-26T10:00:00Z}\n"
-    )
-    [document] = jobs.read_manifest(path)
-    assert document["data"] == {"day": "2026-11-26", "at": "2026-11-26T10:00:00Z"}
-
-
-def test_merged_keys_of_a_manifest_may_be_given_again(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n"
-        "base: &base {k: 1, l: 1}\nouter: {inner: &inner {<<: *base, k: 2}}\ndata: {<<: *inner, l: 3}\n"
-    )
-    [document] = jobs.read_manifest(path)
-    assert document["data"] == {"k": 2, "l": 3}
-
-
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
-        ("1e-06", 1e-06),
-        ("5e-4", 5e-4),
-        ("-2.5E3", -2500),
-        ("1e3", 1000),
-        ("+.5", 0.5),
-        ("5.", 5),
-        ("1e21", 1e21),
-        ("1_000.5", 1000.5),
-        ("08", 8),
-        (".inf", math.inf),
-        ("-.Inf", -math.inf),
-        ("1:30", "1:30"),
-        ("-190:20:30", "-190:20:30"),
-        ("1:30.5", "1:30.5"),
-        ("12e4567", "12e4567"),
-        ("1e", "1e"),
-        ("1.2.3", "1.2.3"),
-        ("500m", "500m"),
-        ("12", 12),
-        ("-1_000", -1000),
-        ("017", 15),
-        ("0x1F", 31),
-        ("0b11", 3),
-        ("yes", True),
-        ("off", False),
-        ("", None),
-    ],
-)
-def test_numbers_in_a_manifest_are_what_they_are_for_kubectl(written: str, value: object, tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n  one: {written}\n")
-    [document] = jobs.read_manifest(path)
-    found = document["data"]["one"]
-    assert (type(found), found) == (type(value), value)
 
 
 @pytest.mark.parametrize(
@@ -224,11 +149,6 @@ def test_fetch_of_a_job_without_a_final_model_means_its_newest_checkpoint() -> N
     assert outputs.source_path(running, None, None) == "rljobs/demo-uid-1/checkpoints/step-000004/trainer"
     with pytest.raises(ClientError, match="neither a final model nor a checkpoint"):
         outputs.source_path(rljob(at_step(5)), None, None)
-
-
-def test_checkpoints_are_listed_by_step() -> None:
-    sizes = {"step-000010": 2_000, "step-000009": 1_500_000, "step-x": 1, "other": 3}
-    assert fetch.checkpoint_lines(sizes) == ["--checkpoint 9        1.5 MB", "--checkpoint 10       2.0 kB"]
 
 
 class OneJob:
@@ -293,21 +213,3 @@ def test_the_chart_accepts_the_values() -> None:
         loaded.validate_schema(chart.values({}, "registry/operator:1", "registry/runtime:1"))
         with pytest.raises(helm_python.HelmValuesError):
             loaded.validate_schema({"image": "registry/operator:1"})
-
-
-def documented_words() -> list[tuple[str, str]]:
-    """Every command, and every option that is not the same everywhere."""
-    command = typer.main.get_command(app)
-    assert isinstance(command, TyperGroup)
-    words = [(name, f"longshore {name}") for name in command.commands]
-    for name, found in command.commands.items():
-        words += [
-            (name, word) for param in found.params for word in param.opts if word.startswith("--") and word != "--help"
-        ]
-    return words
-
-
-@pytest.mark.parametrize(("command", "word"), documented_words())
-def test_the_reference_page_knows(command: str, word: str) -> None:
-    page = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
-    assert f"`{word}" in page.read_text(), f"`longshore {command}` is not described whole"

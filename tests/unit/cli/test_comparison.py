@@ -45,21 +45,6 @@ def test_the_other_side_has_an_output_of_its_own() -> None:
     assert job["spec"]["storage"]["output"] == "runs/quickstart"
 
 
-def test_a_long_name_leaves_room_for_what_the_other_side_is() -> None:
-    """A refused job would end the quickstart of a job that has succeeded with an error."""
-    job = example()
-    job["metadata"]["name"] = "a" * 32 + "-" + "b" * 12
-    found = other_side(job)
-    assert RLJob.model_validate(found).metadata["name"] == "a" * 32 + "-synchronous"
-
-
-def test_a_short_job_is_compared_over_all_its_steps() -> None:
-    job = example()
-    job["spec"]["algorithm"]["steps"] = 3
-    found = other_side(job)
-    assert found["spec"]["algorithm"]["steps"] == 3
-
-
 @pytest.mark.parametrize("strategy", [None, "PartialRollout", "ReorderRollout"])
 def test_settings_of_the_strategy_are_left_behind(strategy: str | None) -> None:
     job = example()
@@ -89,25 +74,3 @@ def test_the_steps_that_both_have_timed_are_compared_but_the_first() -> None:
     assert str(found) == "1.5s a step, 3.0s with synchronous rollout: 2.00 times as fast (steps 2 to 3 of each)"
     assert found.decode_steps == "150 a step, 600 with synchronous rollout: 4.00 times as many"
     assert compared(timings({1: 1.0, 2: 1.0}, 1), timings({1: 1.0, 3: 1.0}, 1), period=5) is None
-
-
-def test_a_busy_moment_of_the_machine_spoils_one_period_and_not_the_figure() -> None:
-    """Rounds of a period differ, periods do not; steps of a period that has not ended do not count."""
-    quiet = {step: 4.0 if step % 5 == 0 else 1.0 for step in range(1, 30)}
-    found = compared(timings({**quiet, 9: 60.0}, 10), timings(dict.fromkeys(quiet, 3.2), 10), period=5)
-    assert found is not None
-    assert (found.first_step, found.last_step) == (2, 26)
-    assert (found.ours.step_s, found.synchronous.step_s) == pytest.approx((1.6, 3.2))
-    assert found.ours.num_decode_steps == pytest.approx((4 * 10 + 40 + 59 * 10 / 5) / 5)
-
-
-def test_a_strategy_that_takes_longer_is_shown_to() -> None:
-    found = Comparison(first_step=2, last_step=5, ours=Timing(1.0, 100), synchronous=Timing(0.8, 100))
-    assert "0.80 times as fast" in str(found)
-
-
-@pytest.mark.parametrize("has_accelerator", [True, False])
-def test_the_figure_of_engines_without_a_gpu_has_a_note(has_accelerator: bool) -> None:
-    timing = Timing(1.0, 100)
-    found = Comparison(2, 5, ours=timing, synchronous=timing, has_accelerator=has_accelerator)
-    assert ("on CPUs" in found.note) is not has_accelerator

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from longshore.api.crd import rljob_crd
 from longshore.api.rljob import RLJob
 from longshore_cli.convert import report
 from longshore_cli.convert.conversion import Conversion, convert
@@ -22,8 +21,6 @@ from longshore_cli.main import app
 from longshore_cli.simulate.errors import BadInput
 from tests.properties import examples
 from tests.unit.cli.conversions import FIXED, RUNS, TRL_RUN, VERL_RUN, trl, verl
-
-_SCHEMA: Final[dict[str, Any]] = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 def test_what_is_left_out_has_a_reason_and_what_is_the_same_has_none() -> None:
@@ -118,21 +115,6 @@ def test_every_key_is_accounted_for_and_a_job_is_valid_or_its_obstacle_named(
     assert not set(found.converted) & set(found.unknown)
 
 
-@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
-def test_tables_name_fields_that_exist(system: System) -> None:
-    paths = [*(path for one in system.entries for path in one.fields), *system.always]
-    assert [path for path in paths if not _exists(path)] == []
-
-
-def _exists(path: str) -> bool:
-    schema = _SCHEMA
-    for name in path.split("."):
-        schema = schema.get("properties", {}).get(name)
-        if schema is None:
-            return False
-    return True
-
-
 def test_the_system_and_the_name_follow_from_the_keys() -> None:
     assert system_of(VERL_RUN) is VERL
     assert system_of(TRL_RUN) is TRL
@@ -175,29 +157,6 @@ def test_the_whole_configuration_of_verl_is_only_what_its_pages_say(tmp_path: Pa
     found = convert(VERL, VERL_RUN | dict.fromkeys(sections, 1), FIXED)
     assert set(sections) <= set(found.left_out)
     assert not found.unknown
-
-
-def test_the_report_says_first_what_changes_the_result_and_is_short_about_all_else() -> None:
-    others = {f"critic.optim.x{number}": number for number in range(1, 21)}
-    section = "actor_rollout_ref.rollout.multi_turn"
-    off = {f"{section}.enable": False, f"{section}.max_user_turns": 3, f"{section}.format": "hermes"}
-    changes = {"actor_rollout_ref.rollout.top_p": 0.9, "actor_rollout_ref.rollout.top_k": 5}
-    given_keys = VERL_RUN | others | off | changes
-    lines = list(report.lines(convert(VERL, given_keys, FIXED), VERL, given_keys, ()))
-    first, beside = (next(n for n, line in enumerate(lines) if text in line) for text in ("may change", "no part in"))
-    assert first == 1
-    whole = "tokens are sampled from the whole distribution, or importance ratios would be wrong."
-    for key, value in changes.items():
-        assert f"  {key} = {value}: {whole}" in lines[first:beside]
-    shown = "critic.optim.x1 = 1, critic.optim.x2 = 2, critic.optim.x3 = 3 and 17 more"
-    assert lines[beside + 1 : beside + 3] == [f"  {shown}: there is no critic.", f"  switched off: {section} (2 keys)."]
-
-
-def test_what_is_switched_on_is_reported_in_full() -> None:
-    given_keys = VERL_RUN | {"algorithm.pf_ppo.enable": True, "algorithm.pf_ppo.weight_pow": 2}
-    text = "\n".join(report.lines(convert(VERL, given_keys, FIXED), VERL, given_keys, ()))
-    assert "algorithm.pf_ppo.enable = True, algorithm.pf_ppo.weight_pow = 2: it belongs to use_pf_ppo." in text
-    assert "switched off" not in text
 
 
 def test_values_that_a_job_only_lacks_are_asked_for() -> None:

@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
-from typer.testing import CliRunner
 
 from longshore_cli.convert import sources
 from longshore_cli.convert.conversion import Conversion, convert
 from longshore_cli.convert.trl import TRL
-from longshore_cli.main import app
 from longshore_cli.simulate.errors import BadInput
 from tests.unit.cli.conversions import FIXED, TRL_RUN, spec
 
@@ -89,30 +86,6 @@ def test_a_reward_function_that_may_be_one_of_several_is_named(write: Write) -> 
     assert read.computed == tuple(f"reward_funcs: {name}" for name in ("accuracy_reward", "inner", "given"))
 
 
-def test_the_report_says_where_a_function_was_taken_for_trls(write: Write) -> None:
-    imported = converted(write("from trl.rewards import accuracy_reward\n" + _TRAINER)).to_do
-    assert any("kind Maths takes the place of accuracy_reward of trl.rewards" in one for one in imported)
-    assert not any("was taken for" in one for one in imported)
-    guessed = convert(TRL, TRL_RUN, FIXED).to_do
-    assert any("accuracy_reward was taken for that of trl.rewards: if it is not" in one for one in guessed)
-
-
-@pytest.mark.parametrize(
-    ("name", "path", "advice"),
-    [
-        ("mine.fmt", "mine:fmt", "Submit the job with `--with mine.py`"),
-        ("my_pkg.rewards.fmt", "my_pkg.rewards:fmt", "Set spec.image to an image that has the package my_pkg"),
-        ("runs/train.py:fmt", "train:fmt", "Submit the job with `--with runs/train.py`"),
-        ("train-grpo.py:fmt", "train_grpo:fmt", "Copy fmt and what it needs from train-grpo.py into train_grpo.py"),
-        ("7b.py:fmt", "rewards_7b:fmt", "Copy fmt and what it needs from 7b.py into rewards_7b.py"),
-    ],
-)
-def test_what_provides_a_reward_function_is_said(name: str, path: str, advice: str) -> None:
-    found = convert(TRL, TRL_RUN | {"reward_funcs": [name]}, FIXED)
-    assert functions(found) == [("Python", path)]
-    assert any(one.startswith(advice) for one in found.to_do)
-
-
 def test_a_reward_model_is_refused() -> None:
     found: dict[str, Any] = dict(convert(TRL, TRL_RUN | {"reward_funcs": ["org/model"]}, FIXED).prevented)
     assert "org/model is a reward model" in found["reward_funcs"]
@@ -135,17 +108,6 @@ def test_mappings_with_two_stars_are_read_where_the_script_assigns_them_once(wri
     assert read.computed == ("temperature",)
 
 
-@pytest.mark.parametrize(
-    "change",
-    ["common['seed'] = 2", "common.update(seed=2)", "common |= {'seed': 2}", "if x:\n    common = {}",
-     "def f():\n    global common\n    common = {}", "for common in y: pass"],
-)  # fmt: skip
-def test_a_mapping_that_the_script_may_change_is_named_and_not_read(write: Write, change: str) -> None:
-    read = sources.read([str(write(f"common = {{'seed': 1}}\n{change}\nGRPOConfig(beta=0.0, **common)\n"))])
-    assert read.given == {"beta": 0.0}
-    assert read.computed == ("**common in GRPOConfig(...), which may set any key",)
-
-
 def test_arguments_are_read_by_position(write: Write) -> None:
     script = write(
         "from trl import GRPOConfig as Config, GRPOTrainer\nfrom mine import f\nfuncs = [f]\n"
@@ -154,12 +116,6 @@ def test_arguments_are_read_by_position(write: Write) -> None:
     read = sources.read([str(script)])
     assert read.given == {"model": "a/b", "reward_funcs": ["mine.f"], "output_dir": "out", "max_steps": 3}
     assert read.computed == ("*rest in GRPOTrainer(...)",)
-
-
-def test_reward_functions_that_the_program_collects_are_its_own(write: Write) -> None:
-    for made in ("funcs = [f]\nfuncs.append(g)\n", "funcs = get_reward_funcs()\n"):
-        read = sources.read([str(write(f"from mine import f\n{made}GRPOTrainer('a/b', funcs)\n"))])
-        assert (read.given, read.computed) == ({"model": "a/b"}, ("reward_funcs: funcs",))
 
 
 def test_a_script_whose_configuration_comes_from_elsewhere_says_so(write: Write) -> None:
@@ -177,26 +133,6 @@ def test_a_script_whose_configuration_comes_from_elsewhere_says_so(write: Write)
 def test_a_value_that_the_text_does_not_say_is_the_programs(write: Write, expression: str) -> None:
     read = sources.read([str(write(f"A = B\nB = A\nGRPOConfig(beta=0.0, seed={expression})\n"))])
     assert (read.given, read.computed) == ({"beta": 0.0}, ("seed",))
-
-
-def test_the_value_that_was_used_in_place_of_one_that_cannot_be_read_is_named(write: Write) -> None:
-    script = write(
-        "MAX_LEN = 8192\nGRPOConfig(max_completion_length=make(), warmup_ratio=x, seed=s, log_level=y, beta=b,"
-        "           vllm_max_model_length=MAX_LEN, model_init_kwargs={'dtype': torch.bfloat16})\n"
-    )
-    settings = [f"{key}={value}" for key, value in TRL_RUN.items() if key != "reward_funcs"]
-    done = CliRunner().invoke(app, ["convert", str(script), "reward_funcs=m.f", "seed=3", *settings])
-    assert done.exit_code == 0, done.output
-    lines = done.stderr.partition("only the program knows the values (add them as key=value):\n")[2].splitlines()
-    assert lines[:5] == [
-        "  max_completion_length: TRL's default 512 was used.",
-        "  warmup_ratio: it was taken as unset, and spec.algorithm.warmupSteps is 0.",
-        "  log_level: it was left out.",
-        "  beta: TRL's default 0.0 was used.",
-        "  model_init_kwargs: it was left out.",
-    ], "the seed is set, and the constant is read"
-    manifest = yaml.safe_load(done.stdout)["spec"]
-    assert (manifest["model"]["maxContextTokens"], manifest["algorithm"]["seed"]) == (8192, 3)
 
 
 @pytest.mark.parametrize("value", ["LoraConfig(r=16)", "config"])
@@ -227,31 +163,3 @@ def test_objects_that_change_a_training_are_reported(write: Write, argument: str
     found = converted(write(f"GRPOTrainer('a/b', 'm.f', {argument}={value})\n"))
     assert argument in found.left_out and argument not in found.beside_learning
     assert "optimizers" in converted(write("GRPOTrainer('a/b', 'm.f', optimizers=(None, None))\n")).same
-
-
-@pytest.mark.parametrize("argument", ["peft_config", "quantization_config"])
-def test_an_object_that_options_of_the_script_decide_is_named(write: Write, argument: str) -> None:
-    call = f"get_{argument}(model_args)"
-    script = write(f"from trl import get_{argument}\nGRPOTrainer('a/b', 'm.f', {argument}={call})\n")
-    read = sources.read([str(script)])
-    assert read.computed == (f"{argument} = {call}, which options of the script decide",)
-    assert converted(script).job is not None
-
-
-def test_a_script_that_computes_everything_says_so(write: Write) -> None:
-    with pytest.raises(BadInput, match=r"train.py computes all that it configures \(model, args\)") as refused:
-        sources.read([str(write("def main(a, m):\n    GRPOTrainer(m, args=a).train()\n"))])
-    assert refused.value.fix is not None and "to_json_string()" in refused.value.fix
-
-
-def test_the_model_and_the_adapter_of_unsloth_are_noticed(write: Write) -> None:
-    script = (
-        "model, tokenizer = FastLanguageModel.from_pretrained(model_name='unsloth/Qwen3-4B', load_in_4bit=True)\n"
-        "model = FastLanguageModel.get_peft_model(model, r=32)\n"
-        "GRPOTrainer(model=model, args=GRPOConfig(max_steps=5))\n"
-    )
-    read = sources.read([str(write(script))])
-    assert read.given == {
-        "model_name_or_path": "unsloth/Qwen3-4B", "load_in_4bit": True, "use_peft": True, "max_steps": 5
-    }  # fmt: skip
-    assert read.computed == ()

@@ -6,7 +6,6 @@ from typing import Any
 from longshore_cli.fleet.rows import (
     JOB_HEADER,
     NAMESPACE_HEADER,
-    aligned,
     job_rows,
     namespace_rows,
     queue_rows,
@@ -88,19 +87,3 @@ def test_a_job_in_the_queue_shows_all_its_gpus_how_long_it_waits_and_why() -> No
     )  # fmt: skip
     [row] = queue_rows([job], NOW)
     assert row == ("1", "team", "demo", "–", "16", "2h03m", "the job needs 16 nvidia.com/gpu, and 8 are free")
-
-
-def test_an_elastic_job_shows_the_least_and_the_most() -> None:
-    [row] = queue_rows([queued("demo", 1, workers={"replicas": 4, "minReplicas": 1, "gpusPerPod": 8})], NOW)
-    assert row[4] == "8-32"
-
-
-def test_a_clock_that_runs_behind_shows_no_negative_wait() -> None:
-    [row] = queue_rows([queued("demo")], datetime(2025, 1, 1, tzinfo=UTC))
-    assert row[5] == "0.00s"
-
-
-def test_columns_are_aligned_and_lines_end_without_blanks() -> None:
-    assert aligned(("A", "BB", "C"), [("1", "2", "a long last cell"), ("333", "4", "")]) == (
-        "A    BB  C\n1    2   a long last cell\n333  4"
-    )

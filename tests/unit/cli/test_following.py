@@ -91,21 +91,5 @@ async def test_a_claim_that_stays_unbound_is_explained_once(monkeypatch: pytest.
     assert (await watched(Cluster())).count(SENTENCE) == 1
 
 
-async def test_nobody_looks_at_a_claim_with_a_client_that_is_closed() -> None:
-    """The watch of a claim is in a thread of its own, which may be between two looks when the command ends."""
-    async with asyncio.timeout(60), access_to(Script()) as access:
-        api = Blocking(access, "test")
-        await asyncio.to_thread(api.close)
-        looks = claims.troubles(Kube(api, "team"), "shared")
-        assert await asyncio.to_thread(list, looks) == []
-
-
 async def test_who_may_not_read_claims_watches_the_job_without_them() -> None:
     assert "claim" not in await watched(Cluster(may_read_claims=False))
-
-
-async def test_a_job_that_ends_while_its_claim_is_looked_at_ends_the_watch_cleanly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(claims, "LOOK_S", 0.02)
-    assert "Traceback" not in await watched(Cluster(hangs=True))

@@ -6,10 +6,10 @@ import pytest
 
 from longshore.api.round_status import RoundKind
 from longshore_cli import format as fmt
-from longshore_cli.watch.history import JobChange, Line, StepProgress, WatchedStep, WatchHistory, advance, begin
+from longshore_cli.watch.history import JobChange, Line, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.text import line_text
 from longshore_client.view import job_view
-from tests.unit.cli.samples import at_step, condition, rljob
+from tests.unit.cli.samples import at_step, rljob
 
 
 def watched(*jobs: tuple[float, dict[str, Any]]) -> tuple[WatchHistory, list[Line]]:
@@ -70,13 +70,6 @@ def test_time_left_follows_the_pace_of_the_last_steps() -> None:
     assert history.remaining_s(now_s=1_000.0) == pytest.approx(10.0), "a late step does not count below the next one"
 
 
-def test_preparations_are_no_part_of_the_pace() -> None:
-    history, _ = watched(
-        (0, rljob(at_step(0, activity="StartEngines"))), (60, rljob(at_step(0))), (62, rljob(at_step(1)))
-    )
-    assert history.step_s == pytest.approx(2.0)
-
-
 def test_a_step_for_deferred_draws_is_distinguished_from_those_that_were_asked_for() -> None:
     history, lines = watched((0, rljob(at_step(10), steps=10)), (1, rljob(at_step(11), steps=10)))
     assert (history.view.steps, history.remaining_s(now_s=1.0)) == (10, 0.0)
@@ -103,19 +96,6 @@ def test_a_restart_goes_back_to_the_checkpoint() -> None:
     assert [line.step for line in lines if isinstance(line, WatchedStep)] == [2, 3]
     assert [step for step, _ in history.rewards] == [1]
     assert history.step_s is None, "the time of the restart is no step's"
-
-
-def test_figures_stay_while_a_new_attempt_has_not_read_its_checkpoint() -> None:
-    history, _ = watched((0, rljob(at_step(5))), (2, rljob({"step": 0, "activity": "StartEngines"}, attempt=2)))
-    assert history.view.runtime.step == 5
-    assert history.view.runtime.round is None
-
-
-def test_a_watch_that_begins_during_a_restart_takes_the_checkpoint_for_no_step() -> None:
-    _, lines = watched(
-        (0, rljob({"step": 0, "activity": "StartEngines"}, attempt=2)), (2, rljob(at_step(6), attempt=2))
-    )
-    assert lines == [JobChange("continues from step 6")]
 
 
 def test_changes_of_phase_and_activity_are_reported_but_not_those_of_every_round() -> None:
@@ -167,78 +147,6 @@ def test_rewards_are_kept_by_step() -> None:
     assert history.rewards == ((1, 0.51), (2, 0.52), (3, 0.53))
 
 
-def test_a_log_reports_every_quarter_of_what_takes_long_once() -> None:
-    def warm_start(done: int) -> dict[str, Any]:
-        return rljob({"activity": "PrepareModel", "progress": {"unit": "Steps", "done": done, "total": 300}})
-
-    _, lines = watched(
-        (0, rljob({"activity": "WaitForWorkers"})), (1, rljob({"activity": "PrepareModel"})),
-        *((2 + done, warm_start(done)) for done in (10, 70, 80, 90, 160, 290, 300)),
-        (400, rljob({"activity": "StartEngines"})),
-    )  # fmt: skip
-    assert [line_text(line) for line in lines] == [
-        "model and warm start",
-        "model and warm start: 80 of 300 steps",
-        "model and warm start: 160 of 300 steps",
-        "model and warm start: 290 of 300 steps",
-        "model and warm start: 300 of 300 steps",
-        "start of the engines",
-    ]
-
-
-def test_a_log_says_which_pod_an_evaluation_waits_for() -> None:
-    unschedulable = condition("Scheduled", "False", "Unschedulable", "demo-reward-0: 1 Insufficient cpu")
-    not_ready = condition("Ready", "False", "PodsNotReady", "2 of 3 pods are ready; demo-reward-0: 1 Insufficient cpu")
-
-    def evaluation(done: int, *conditions: dict[str, Any]) -> dict[str, Any]:
-        progress = {"unit": "Responses", "done": done, "total": 64}
-        return rljob(at_step(0, activity="Evaluate", progress=progress), phase="Starting", conditions=conditions)
-
-    _, lines = watched(
-        (0, evaluation(0)), (1, evaluation(1, unschedulable, not_ready)), (2, evaluation(50, unschedulable, not_ready)),
-        (3, evaluation(64, condition("Scheduled", "True"))),
-    )  # fmt: skip
-    assert [line_text(line) for line in lines] == [
-        "waits for demo-reward-0: 1 Insufficient cpu",
-        "evaluation: 50 of 64 responses; waits for demo-reward-0: 1 Insufficient cpu",
-        "evaluation: 64 of 64 responses",
-    ]
-
-
-def test_a_log_says_why_a_container_waits_but_not_that_pods_start() -> None:
-    starts = condition("Ready", "False", "PodsNotReady", "2 of 3 pods are ready; not ready: demo-reward-0")
-    pulls = condition("Ready", "False", "ImagePullBackOff", "demo-reward-0: no such image")
-    _, lines = watched(*((at, rljob(at_step(0), conditions=(one,))) for at, one in enumerate((starts, pulls))))
-    assert [line_text(line) for line in lines] == ["waits for ImagePullBackOff: demo-reward-0: no such image"]
-
-
-def test_a_long_step_reports_its_progress_after_ten_seconds_and_then_less_often() -> None:
-    def training(done: int) -> dict[str, Any]:
-        return at_step(1, activity="Train", progress={"unit": "Responses", "done": done, "total": 512})
-
-    rollout = [(second, rljob(at_step(1, "Long", fraction=second / 400))) for second in range(300)]
-    _, lines = watched(*rollout)
-    assert all(isinstance(line, StepProgress) for line in lines)
-    assert [line_text(line) for line in lines[:2]] == [
-        "step 2/10  rollout: Long round, 2.5 % finished",
-        "step 2/10  rollout: Long round, 5.0 % finished",
-    ]
-    assert len(lines) == 7, "once a minute in the end"
-    _, lines = watched((0, rljob(training(0))), (9, rljob(training(90))), (10, rljob(training(100))))
-    assert [line_text(line) for line in lines] == ["step 2/10  training: 100 of 512 responses"]
-
-
-def test_a_step_whose_status_stays_the_same_reports_its_progress_too() -> None:
-    same = rljob(at_step(1, activity="Publish"))
-    _, lines = watched((0, same), (5, same), (10, same))
-    assert [line_text(line) for line in lines] == ["step 2/10  weights to the engines"]
-
-
-def test_short_steps_report_no_progress() -> None:
-    _, lines = watched(*((4.0 * step, rljob(at_step(step))) for step in range(1, 8)))
-    assert all(isinstance(line, WatchedStep) for line in lines)
-
-
 def test_a_result_on_held_out_prompts_has_a_line() -> None:
     before, latest = {"before": 0.5, "latest": 0.5}, {"before": 0.5, "latest": 0.75}
     evaluating = at_step(0, activity="Evaluate")
@@ -251,13 +159,3 @@ def test_a_result_on_held_out_prompts_has_a_line() -> None:
     texts = [line_text(line) for line in lines]
     assert texts[0] == "held-out reward 0.500 before the first step"
     assert texts[2:] == [f"held-out reward {fmt.change(0.5, 0.75)}"]
-
-
-def test_a_checkpoint_is_worth_a_line_only_where_it_takes_long() -> None:
-    def checkpoint(done: int) -> dict[str, Any]:
-        return rljob(at_step(3, activity="Checkpoint", progress={"unit": "Bytes", "done": done, "total": 4_000_000}))
-
-    _, quick = watched((0, rljob(at_step(3))), (1, rljob(at_step(3, activity="Checkpoint"))), (2, rljob(at_step(3))))
-    assert quick == []
-    _, slow = watched((0, rljob(at_step(3))), (1, checkpoint(0)), (9, checkpoint(2_000_000)))
-    assert [line_text(line) for line in slow] == ["checkpoint: 2.0 MB of 4.0 MB"]

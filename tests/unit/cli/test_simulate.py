@@ -14,9 +14,7 @@ from longshore.sim.job import SimJob
 from longshore.sim.profile import Profile
 from longshore_cli.simulate.inputs import SimulateOptions, read
 from longshore_cli.simulate.job import sim_job
-from longshore_cli.simulate.variants import with_gpus
 from tests.unit.cli.simulated import Json, manifest, run, simulated
-from tests.unit.operator.model import make_job
 
 STEPS = ("--steps", "5")
 _OUTCOME_KEYS = {
@@ -73,19 +71,6 @@ def by_chance(directory: Path) -> Path:
     return path
 
 
-def test_a_race_between_responses_shortens_the_trained_ones_in_however_many_steps(tmp_path: Path) -> None:
-    options = ("--strategies", "TailBatching", "--lengths", by_chance(tmp_path))
-    for num_steps in ("10", "40"):
-        found = report(manifest(tmp_path, **RACE), *options, "--steps", num_steps)
-        assert by_strategy(found)["Synchronous"]["lengthBias"] == 0
-        assert by_strategy(found)["TailBatching"]["lengthBias"] < -0.5
-        assert any("in however many steps; rollout.tailBatching.responseFactor: 1" in note for note in found["notes"])
-    no_race = manifest(tmp_path, rollout__tailBatching={"responseFactor": 1})
-    found = report(no_race, *options, "--steps", "10")
-    assert by_strategy(found)["TailBatching"]["lengthBias"] == 0
-    assert not any("in however many steps" in note for note in found["notes"])
-
-
 def test_the_advice_is_no_strategy_that_is_quicker_only_because_it_trains_on_fewer_tokens(tmp_path: Path) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text("trainTokensPerSecond: 20\n")
@@ -95,20 +80,6 @@ def test_the_advice_is_no_strategy_that_is_quicker_only_because_it_trains_on_few
     assert raced["speedup"] > 1.1
     assert raced["tokenSpeedup"] < 1
     assert found["advice"].startswith("Keep spec.rollout.strategy: Synchronous")
-
-
-def test_a_width_of_the_frontier_is_proposed(tmp_path: Path) -> None:
-    small = manifest(tmp_path, algorithm__promptsPerStep=160, rollout__engine={"kvCache": "200Mi"})
-    found = report(small, "--strategies", "GroupPipeline", *STEPS)
-    width = by_strategy(found)["GroupPipeline"]["numGroupsInCache"]
-    assert width > 1
-    assert any(f"rollout.admission.frontierWidth: {width} " in note for note in found["notes"])
-    assert by_strategy(found)["Synchronous"]["numGroupsInCache"] is None
-
-
-def test_the_same_command_prints_the_same(tmp_path: Path) -> None:
-    path = manifest(tmp_path)
-    assert report(path, "--steps", "2") == report(path, "--steps", "2")
 
 
 def test_the_table_shows_what_json_says(tmp_path: Path) -> None:
@@ -198,13 +169,6 @@ def test_a_small_kv_cache_preempts_and_the_report_says_so(tmp_path: Path) -> Non
     assert any("preempted" in note and "raise kvCache or lower maxNumSeqs" in note for note in found["notes"])
 
 
-def test_engines_in_float32_have_twice_the_weights_and_half_the_tokens_in_their_cache(tmp_path: Path) -> None:
-    plain, doubled = (job_of(tmp_path, rollout__engine={"dtype": dtype}) for dtype in ("bfloat16", "float32"))
-    assert doubled.model.weight_bytes == 2 * plain.model.weight_bytes
-    assert doubled.model.kv_bytes_per_token == 2 * plain.model.kv_bytes_per_token
-    assert job_of(tmp_path).model == plain.model
-
-
 @pytest.mark.parametrize(("parallelism", "capacities"), [("Fixed", (3750, 3750)), ("Adaptive", (3750, 7500))])
 def test_the_kv_cache_of_the_manifest_is_that_of_an_engine_and_grows_where_engines_regroup(
     tmp_path: Path, parallelism: str, capacities: tuple[int, int]
@@ -234,18 +198,6 @@ def test_prompts_of_recorded_lengths_leave_room_for_the_responses(tmp_path: Path
     assert found["outcomes"][0]["stepSeconds"] > 0
 
 
-def test_split_engines_decode_a_long_response_sooner_and_split_replicas_update_less_each(tmp_path: Path) -> None:
-    options = ("--strategies", "Synchronous", *STEPS)
-    split = {
-        "rollout__engine": {"tensorParallelSize": 2},
-        "trainer": {"backend": "Megatron", "tensorParallelSize": 2},
-    }
-    plain, changed = (report(manifest(tmp_path, **fields), *options)["outcomes"][0] for fields in ({}, split))
-    assert changed["rolloutSeconds"] < plain["rolloutSeconds"]
-    assert changed["trainSeconds"] < plain["trainSeconds"]
-    assert "TP 2" in simulated(manifest(tmp_path, **split), *options).stdout
-
-
 def test_recorded_lengths_decide_the_rollout(tmp_path: Path) -> None:
     short, long = tmp_path / "short.csv", tmp_path / "long.jsonl"
     short.write_text("prompt,num_tokens,score\n" + "".join(f"{row % 8},{20 + row},1\n" for row in range(32)))
@@ -265,14 +217,6 @@ def test_a_profile_replaces_modelled_costs(tmp_path: Path) -> None:
     profile.write_text("publishSeconds: 50\nkvCapacityTokens: {1: 90000}\n")
     found = report(manifest(tmp_path), "--profile", profile, "--strategies", "Synchronous", *STEPS)
     assert found["outcomes"][0]["publishSeconds"] > 50
-
-
-def test_other_gpus_and_models_take_other_times(tmp_path: Path) -> None:
-    path = manifest(tmp_path)
-    h100, h20 = (
-        report(path, "--strategies", "Synchronous", "--gpu-type", gpu, *STEPS)["outcomes"][0] for gpu in ("H100", "H20")
-    )
-    assert h20["trainSeconds"] > h100["trainSeconds"]
 
 
 def test_a_disaggregated_job_holds_the_gpus_of_its_trainers_too(tmp_path: Path) -> None:
@@ -311,44 +255,9 @@ def test_the_built_in_model_needs_no_name_and_assumptions_are_reported(tmp_path:
     assert "long-tailed default scaled to maxResponseTokens, 1,024" in shown.stdout
 
 
-def test_by_default_whole_periods_of_tail_batching_are_simulated(tmp_path: Path) -> None:
-    third = manifest(tmp_path, rollout__tailBatching={"promptFactor": 1.5})
-    assert report(third, "--strategies", "TailBatching")["numSteps"] == 21
-
-
 def test_auto_is_simulated_as_it_begins_and_says_so(tmp_path: Path) -> None:
     found = report(manifest(tmp_path, rollout__strategy="Auto"), *STEPS)
     outcomes = by_strategy(found)
     assert outcomes["Auto"]["isGiven"]
     assert outcomes["Auto"]["stepSeconds"] == outcomes["TailBatching"]["stepSeconds"]
     assert any(note.startswith("Auto is simulated with the factors that it begins with") for note in found["notes"])
-
-
-def test_an_elastic_job_is_simulated_on_fewer_gpus_than_it_needs_as_well() -> None:
-    spec = make_job(workers={"replicas": 4, "minReplicas": 2, "gpusPerPod": 1}).spec
-    assert with_gpus(spec, 1).workers.replicas == 1
-
-
-def test_the_output_says_where_the_time_of_a_step_goes(tmp_path: Path) -> None:
-    found = report(manifest(tmp_path), *STEPS)
-    (said,) = [note for note in found["notes"] if note.startswith("A step of Synchronous on 4 GPUs takes ")]
-    assert " sampling (" in said and " training (" in said
-
-
-def test_a_frontier_that_holds_more_than_a_step_is_not_advised(tmp_path: Path) -> None:
-    found = report(manifest(tmp_path), "--strategies", "GroupPipeline", "--steps", "3")
-    assert by_strategy(found)["GroupPipeline"]["numGroupsInCache"] > 8
-    assert not any("frontierWidth" in note for note in found["notes"])
-
-
-def test_prompts_of_recorded_lengths_are_as_long_as_they_were(tmp_path: Path) -> None:
-    file = tmp_path / "lengths.csv"
-    file.write_text("num_tokens,prompt_tokens\n" + "100,900\n" * 8)
-    found = report(manifest(tmp_path), "--lengths", file, *STEPS)
-    assert any(note.endswith("prompts of 900 tokens.") for note in found["notes"])
-
-
-def test_progress_goes_to_standard_error_in_a_pipe(tmp_path: Path) -> None:
-    done = simulated(manifest(tmp_path), "--json", *STEPS)
-    assert "Synchronous on 4 GPUs" in done.stderr
-    assert "on 4 GPUs …" not in done.stdout

@@ -93,24 +93,6 @@ def test_a_manifest_that_follows_the_advice_takes_the_predicted_time(tmp_path: P
     assert simulate(again, 5).mean_step_s == after.step_s
 
 
-def test_a_job_that_does_what_is_advised_is_kept(tmp_path: Path, found: Json) -> None:
-    """The advice, followed to the letter, leads to a manifest for which there is no further advice of that size."""
-    again = report(manifest(tmp_path, **LONG, **advised(found["advice"])))
-    (given,) = [one for one in again["choices"] if one["isGiven"]]
-    assert given["gain"] == 0
-    assert again["choices"][0]["gain"] < 0.1 < found["choices"][0]["gain"]
-
-
-def test_a_table_marks_the_choice_of_the_manifest_and_a_picture_shows_the_baseline_and_the_best(tmp_path: Path) -> None:
-    picture = tmp_path / "found.svg"
-    shown = simulated(manifest(tmp_path), "--search", "--timeline", picture).stdout
-    assert shown.startswith("small: Qwen2.5-7B on 4 x H100, TP 1")
-    assert [line for line in shown.splitlines() if line.strip().startswith("Synchronous *")]
-    assert "choices tried in" in shown
-    assert f"The timeline is in {picture}." in shown
-    assert picture.read_text().count('<g id="axes_') >= 2
-
-
 @pytest.mark.parametrize("other", [("--strategies", "Synchronous"), ("--gpus", "8"), ("--steps", "3")])
 def test_what_it_chooses_itself_cannot_be_chosen(tmp_path: Path, other: tuple[str, str]) -> None:
     assert "--search chooses strategies and steps itself" in refusal(manifest(tmp_path), "--search", *other)

@@ -1,6 +1,5 @@
 """What a job wrote, as data frames."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -8,19 +7,6 @@ import pytest
 
 from longshore_client.errors import ClientError
 from longshore_client.frames import metrics_by_step, metrics_frame
-
-
-def test_a_job_without_a_step_has_an_empty_frame(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").touch()
-    assert metrics_frame(tmp_path / "metrics.jsonl").empty
-
-
-@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"])
-def test_a_name_with_another_end_of_a_line_ends_no_row(end: str, tmp_path: Path) -> None:
-    rows = [{"step": step, f"reward/a{end}b": 0.5} for step in (1, 2)]
-    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
-    (tmp_path / "metrics.jsonl").write_text(f'{text}{{"step": 3, "rew', encoding="utf-8")
-    assert metrics_by_step(tmp_path / "metrics.jsonl") == {1: rows[0], 2: rows[1]}
 
 
 def test_a_damaged_line_is_named_with_its_number(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from longshore_operator import children, pods
-from longshore_operator import reconcile as module
+from longshore_operator import children
 from longshore_operator.plan import POD_BATCH, Apply, CreatePod, DeletePod, LabelPod, Plan
 from tests.unit.operator.model import Cluster
 
@@ -70,22 +69,6 @@ def test_pods_are_deleted_in_batches_that_follow_one_another_by_themselves() -> 
     del cluster.pods["demo-coordinator"]
     plans += until_there(cluster, 0)
     assert max(size(plan) for plan in plans) == POD_BATCH
-
-
-def test_a_pass_builds_no_more_pods_than_it_makes(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = started()
-    num_built = counted(monkeypatch, pods, "_pod")
-    cluster.step()
-    assert num_built() <= POD_BATCH + 1
-
-
-def test_the_fingerprint_of_the_settings_is_computed_once_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = started()
-    num_computed = counted(monkeypatch, module, "pod_settings_fingerprint")
-    cluster.plan(spec_hash="")
-    assert num_computed() == 1
-    cluster.plan(spec_hash="known")
-    assert num_computed() == 1
 
 
 def test_children_are_not_built_again_once_this_generation_of_them_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:

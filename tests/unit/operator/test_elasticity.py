@@ -1,14 +1,11 @@
 """Which GPU pods train and which size engines have: telemetry goes in, assignments and labels come out."""
 
-import pytest
-
 from longshore.api.contract import ExitCode
 from longshore.api.round_status import (
     RoundKind,
 )
 from longshore.api.runtime_status import RuntimeStatus
-from longshore.api.status import RLJobStatus
-from longshore_operator.plan import Event, LabelPod
+from longshore_operator.plan import LabelPod
 from tests.unit.operator.assigned import (
     ADAPTIVE,
     COSTS,
@@ -55,13 +52,6 @@ class TestRejection:
         cluster.report(at_milestone(rejected_epoch=2, rejected_reason="too late"))
         cluster.reported_rejection = 0
         assert cluster.plan().actions == (cluster.events[-1],)
-
-    def test_that_of_an_older_assignment_is_no_news(self) -> None:
-        cluster = job(STREAMED)
-        cluster.report(at_milestone(1))
-        cluster.report(at_milestone(2))
-        cluster.report(at_milestone(2, rejected_epoch=2, rejected_reason="too late"))
-        assert reasons(cluster) == ["Repurposing", "Repurposing"]
 
 
 class TestAcknowledgement:
@@ -127,10 +117,6 @@ class TestConditions:
         cluster.report(after_rounds(0))
         assert self.unavailable(cluster) == {}
 
-    @pytest.mark.parametrize("gpus", [0, 1])
-    def test_nothing_is_said_about_what_was_not_asked_for(self, gpus: int) -> None:
-        assert self.unavailable(job({}, {"replicas": 1, "gpusPerPod": gpus})) == {}
-
     def test_one_pod_cannot_be_halved(self) -> None:
         cluster = job(STREAMED, {"replicas": 1, "gpusPerPod": 8})
         assert self.unavailable(cluster) == {
@@ -166,23 +152,6 @@ class TestConditions:
         cluster.report(at_milestone())
         assert cluster.status.assignment.epoch == 1
 
-    @pytest.mark.parametrize("gpus", [0, 1])
-    def test_a_pod_with_one_gpu_or_none_has_one_size(self, gpus: int) -> None:
-        cluster = job(ADAPTIVE, {"replicas": 2, "gpusPerPod": gpus})
-        assert self.unavailable(cluster)["RegroupUnavailable"][1] == "TooFewGPUs"
-        cluster.report(after_rounds(30, 30, 90))
-        assert cluster.status.assignment.epoch == 1
-
-    @pytest.mark.parametrize(("tp_sizes", "found"), [([1], "1"), ([1, 3], "1"), ([2], "2"), ([0], "none")])
-    def test_a_model_that_can_be_divided_in_one_way_keeps_its_size(self, tp_sizes: list[int], found: str) -> None:
-        cluster = job(ADAPTIVE)
-        assert self.unavailable(cluster) == {}
-        cluster.report(after_rounds(30, 30, 90, tp_sizes=tp_sizes))
-        _, reason, message = self.unavailable(cluster)["RegroupUnavailable"]
-        assert reason == "NoOtherSize"
-        assert message.endswith(f"engines keep 1; sizes that suit the model and the pods: {found}")
-        assert cluster.status.assignment.epoch == 1
-
     def test_they_stay_while_the_job_is_suspended_and_go_when_it_ends(self) -> None:
         cluster = job(STREAMED, {"replicas": 1, "gpusPerPod": 1})
         cluster.spec = cluster.spec | {"suspend": True}
@@ -193,19 +162,3 @@ class TestConditions:
         cluster.exit("demo-coordinator", ExitCode.SUCCEEDED)
         cluster.reconcile_until_stable()
         assert self.unavailable(cluster) == {}
-
-
-def test_what_was_assigned_stays_when_the_job_ends() -> None:
-    cluster = job({**STREAMED, **ADAPTIVE})
-    cluster.report(after_rounds(30, 30, 90))
-    before = cluster.status.assignment, cluster.status.planner
-    cluster.exit("demo-coordinator", ExitCode.SUCCEEDED)
-    cluster.reconcile_until_stable()
-    assert (cluster.status.assignment, cluster.status.planner) == before
-
-
-def test_a_job_that_never_started_has_no_assignment() -> None:
-    cluster = Cluster(spec={"suspend": True, "rollout": STREAMED}, status=RLJobStatus(runtime=at_milestone()))
-    cluster.reconcile_until_stable()
-    assert cluster.status.assignment.epoch == 0
-    assert not any(isinstance(action, Event) for action in cluster.plan().actions)

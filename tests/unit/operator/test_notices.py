@@ -28,19 +28,9 @@ def test_a_notice_becomes_a_warning_that_its_attempt_and_number_identify() -> No
     )
 
 
-def test_other_factors_are_news_and_no_warning() -> None:
-    notice = Notice(number=1, reason="FactorsChanged", message="promptFactor 1.25 -> 1.5")
-    (event,) = notice_events(status(RuntimeStatus(attempt=1, notices=[notice])), NONE_REPORTED)
-    assert (event.type, event.reason) == ("Normal", "FactorsChanged")
-
-
 def test_only_what_was_not_reported_is_reported() -> None:
     assert [event.key for event in notice_events(status(runtime(4, 5, 6)), (1, 4))] == ["1-5", "1-6"]
     assert notice_events(status(runtime(4, 5, 6)), (1, 6)) == ()
-
-
-def test_numbers_begin_again_with_an_attempt() -> None:
-    assert [event.key for event in notice_events(status(runtime(1, attempt=2), attempt=2), (1, 6))] == ["2-1"]
 
 
 def test_those_of_an_attempt_that_is_over_are_no_news() -> None:
@@ -87,12 +77,6 @@ def alarmed(*alarms: Alarm) -> RuntimeStatus:
 def alarm_condition(cluster: Cluster) -> tuple[str, str, str] | None:
     kinds = [condition.type for condition in cluster.status.conditions]
     return cluster.condition("TrainingAlarm") if "TrainingAlarm" in kinds else None
-
-
-def test_a_job_that_never_had_an_alarm_has_no_condition_of_it() -> None:
-    cluster = running_cluster()
-    cluster.report(alarmed())
-    assert alarm_condition(cluster) is None
 
 
 def test_alarms_are_a_condition_for_as_long_as_they_last() -> None:

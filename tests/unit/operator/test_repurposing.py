@@ -1,16 +1,11 @@
 """Pods are repurposed by what a milestone reports, once a round, and the status shows why."""
 
-from typing import Any
-
 import pytest
 
 from longshore.api.contract import ExitCode
 from longshore.api.round_status import (
-    PodLoad,
     RepurposingBenefit,
-    RolloutLoad,
     RoundKind,
-    RoundStatus,
 )
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import Overlay
@@ -97,37 +92,6 @@ class TestRepurposing:
         overlay = cluster.status.assignment.overlay
         assert overlay is not None and overlay.trainer_pods == [0]
 
-    @pytest.mark.parametrize(
-        "given",
-        [
-            RuntimeStatus(attempt=1),
-            RuntimeStatus(attempt=1, round=RoundStatus(number=1, kind=RoundKind.SHORT, fraction_finished=0.3)),
-            at_milestone(attempt=2),
-            at_milestone().model_copy(update={"step": 1}),
-            at_milestone(load=RolloutLoad(projected_kv_peak_tokens=0, pods=[])),
-            at_milestone(load=load(busy=(1,))),
-        ],
-        ids=["no round", "no load", "another attempt", "a round that is over", "no engines", "engines of one pod"],
-    )
-    def test_telemetry_that_says_nothing_about_this_round_gives_nothing(self, given: RuntimeStatus) -> None:
-        cluster = job(STREAMED)
-        cluster.report(given)
-        assert cluster.status.assignment.epoch == 1
-
-    def test_engines_that_can_hold_nothing_are_full(self) -> None:
-        cluster = job(STREAMED)
-        empty = [PodLoad(pod=pod, gpus=2, kv_capacity_tokens=0, running_tokens=0) for pod in range(4)]
-        cluster.report(at_milestone(load=RolloutLoad(projected_kv_peak_tokens=10, pods=empty)))
-        assert cluster.status.assignment.epoch == 1
-
-    @pytest.mark.parametrize(
-        "rollout", [{}, {**STREAMED, "repurposing": {"trigger": "Never"}}], ids=["after the round", "never"]
-    )
-    def test_a_job_that_does_not_ask_for_it_keeps_its_pods(self, rollout: dict[str, Any]) -> None:
-        cluster = job(rollout)
-        cluster.report(at_milestone())
-        assert cluster.status.assignment.epoch == 1
-
     def test_a_new_attempt_decides_for_itself(self) -> None:
         cluster = job(STREAMED)
         cluster.report(at_milestone(3))
@@ -162,14 +126,6 @@ class TestRepurposed:
         known = any(condition.type == "Repurposed" for condition in cluster.status.conditions)
         return cluster.condition("Repurposed") if known else None
 
-    def test_what_was_asked_for_and_not_acknowledged_shows_nothing(self) -> None:
-        cluster = job(STREAMED)
-        assert self.shown(cluster) is None
-        cluster.report(at_milestone())
-        assert self.shown(cluster) is None
-        cluster.report(at_milestone(rejected_epoch=2, rejected_reason="too late"))
-        assert self.shown(cluster) is None
-
     def test_an_acknowledged_overlay_shows_why_until_its_round_is_over(self) -> None:
         cluster = self.overlaid()
         assert self.shown(cluster) == ("True", "Acknowledged", self.WHY)
@@ -187,13 +143,6 @@ class TestRepurposed:
         cluster.report(at_milestone(2, applied_epoch=3, trainer_pods=[2, 3], tp_size=1))
         assert reasons(cluster) == ["Repurposing", "Repurposed"] * 2
         assert len({event.key for event in cluster.events if event.reason == "Repurposed"}) == 2
-
-    def test_a_later_assignment_does_not_change_why(self) -> None:
-        cluster = self.overlaid()
-        later = cluster.status.assignment.model_copy(update={"epoch": 3, "reason": "something else"})
-        cluster.status = cluster.status.model_copy(update={"assignment": later})
-        cluster.reconcile_until_stable()
-        assert self.shown(cluster) == ("True", "Acknowledged", self.WHY)
 
     def test_an_operator_that_never_saw_the_assignment_acknowledged_names_the_pods(self) -> None:
         cluster = job(STREAMED)

@@ -1,6 +1,5 @@
 """How the operator sizes the reward pods of a job, on a cluster in memory."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,13 +50,6 @@ def test_the_status_says_where_the_pods_are(running: Cluster) -> None:
     running.change("demo-reward-0", phase="Failed", ready=False, reason="Evicted")
     running.step()
     assert address not in running.status.rewards.addresses
-
-
-def test_a_pod_beyond_the_greatest_number_has_no_address(running: Cluster) -> None:
-    """Somebody else made it."""
-    running.pods["stray"] = replace(running.pods["demo-reward-0"], name="stray", uid="other", index=4999)
-    running.step()
-    assert len(running.status.rewards.addresses) == 1
 
 
 def test_pods_are_added_when_rewards_fall_behind_and_an_event_says_why(running: Cluster) -> None:
@@ -139,18 +131,6 @@ def test_a_job_does_not_stop_for_a_reward_pod_that_it_can_do_without(running: Cl
     assert (running.status.phase, running.status.failures) == (Phase.RESTARTING, 1)
 
 
-def test_load_between_two_calm_times_restarts_the_period(running: Cluster) -> None:
-    report(running, behind(2))
-    report(running, RewardLoad(workers=4))
-    running.pass_time(CALM_S - 1)
-    report(running, RewardLoad(workers=4, busy=4))
-    assert running.status.rewards.calm_since is None
-    report(running, RewardLoad(workers=4))
-    running.pass_time(CALM_S - 1)
-    running.reconcile_until_stable()
-    assert running.status.rewards.desired == 2
-
-
 def test_what_an_earlier_attempt_reported_decides_nothing(running: Cluster) -> None:
     report(running, behind(2), attempt=0)
     assert running.status.rewards.desired == 1
@@ -204,11 +184,3 @@ def test_without_a_maximum_the_number_is_fixed() -> None:
     report(cluster, behind(4))
     assert rewards(cluster) == ["demo-reward-0", "demo-reward-1"]
     assert cluster.plan().requeue_at is None
-
-
-def test_pods_are_added_where_the_coordinator_scored_alone() -> None:
-    cluster = running_cluster(reward={**REWARD, "pods": 0})
-    assert rewards(cluster) == []
-    cluster.pass_time(60)
-    report(cluster, behind(2))
-    assert rewards(cluster) == ["demo-reward-0"]

@@ -9,16 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import Field
 
 from longshore.api import contract
-from longshore.api.base import ApiModel
 from longshore.api.spec import _FROZEN_WHILE_RUNNING, RLJobSpec
-from longshore.api.status import AttemptSettings, Phase
+from longshore.api.status import Phase
 from longshore_operator import settings
 from longshore_operator.plan import Apply
-from longshore_operator.settings import NOT_SEEN_BY_PODS, pod_settings_fingerprint, settings_changed
-from tests.unit.operator.model import CONFIG, Cluster, make_job
+from longshore_operator.settings import NOT_SEEN_BY_PODS
+from tests.unit.operator.model import CONFIG, Cluster
 
 CONFIG_MAP = ("ConfigMap", "demo-config")
 
@@ -92,15 +90,6 @@ class TestUpgrade:
         running.reconcile_until_stable()
         assert running.status.attempt == 1
 
-    def test_a_later_change_of_settings_is_still_noticed(
-        self, running: Cluster, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        upgrade(running, monkeypatch)
-        running.reconcile_until_stable()
-        running.spec, running.generation = running.spec | {"workers": {"replicas": 1}}, 4
-        running.reconcile_until_stable()
-        assert (running.status.attempt, len(running.workers())) == (2, 1)
-
     def test_a_running_job_whose_settings_are_gone_from_its_status_goes_on(self, running: Cluster) -> None:
         running.status = running.status.model_copy(update={"settings": None})
         running.spec = {"evaluation": {"responsesPerPrompt": 7}}
@@ -119,24 +108,6 @@ class TestRunningJob:
         running.reconcile_until_stable()
         assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "mine:3"
 
-    def test_an_image_that_waits_for_the_next_attempt_is_said_once_and_shown(self, running: Cluster) -> None:
-        running.spec, running.generation = {"image": "mine:3"}, 2
-        running.reconcile_until_stable()
-        said = [event.message for event in running.events if event.reason == "ImageDeferred"]
-        how = "spec.image: mine:3 takes effect with the next attempt: suspend and resume the job to start one"
-        assert said == [how]
-        assert running.condition("Ready")[2] == f"all 4 pods are ready; {how}"
-        running.delete("demo-coordinator")
-        running.reconcile_until_stable()
-        assert running.condition("Ready")[2] == "all 4 pods are ready"
-
-    def test_a_new_default_image_of_the_operator_is_no_edit_that_waits(self, running: Cluster) -> None:
-        running.config = replace(CONFIG, runtime_image="runtime:2")
-        running.spec, running.generation = {"backoffLimit": 9}, 2
-        running.reconcile_until_stable()
-        assert "ImageDeferred" not in [event.reason for event in running.events]
-        assert running.condition("Ready")[2] == "all 4 pods are ready"
-
     def test_deleted_settings_are_written_again(self, running: Cluster) -> None:
         del running.children[CONFIG_MAP]
         (action,) = running.plan().actions
@@ -153,33 +124,6 @@ class TestRunningJob:
 
 
 class TestFingerprint:
-    def test_it_distinguishes_versions_by_their_fields_and_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Newer(ApiModel):
-            novelty: int = Field(default=3)
-            """A new field."""
-
-        spec = make_job().spec
-        before = pod_settings_fingerprint(spec)
-        monkeypatch.setattr(RLJobSpec, "model_json_schema", Newer.model_json_schema)
-        settings._api_fingerprint.cache_clear()
-        after = pod_settings_fingerprint(spec)
-        settings._api_fingerprint.cache_clear()
-        assert before.partition("-")[2] == after.partition("-")[2]
-        assert before.partition("-")[0] != after.partition("-")[0]
-
-    @pytest.mark.parametrize(
-        ("generation", "current", "changed"),
-        [
-            (5, "new-2", False), (6, "new-2", False), (7, "new-2", True), (7, "new-1", True),
-            (5, "old-2", False), (6, "old-2", True), (9, "old-1", False),
-        ],
-    )  # fmt: skip
-    def test_versions_are_compared_by_the_number_of_changes_and_one_version_by_the_settings(
-        self, generation: int, current: str, changed: bool
-    ) -> None:
-        recorded = AttemptSettings(generation=5, fingerprint="old-1", image="runtime:1")
-        assert settings_changed(recorded, generation, current) is changed
-
     def test_whatever_pods_see_can_be_changed_only_while_the_job_is_suspended(self) -> None:
         """On this rests that a single change of the spec of a running job is none of its settings."""
 

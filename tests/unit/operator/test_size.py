@@ -8,7 +8,6 @@ from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.runtime_status import JobSize, RuntimeStatus
 from longshore.api.status import Phase
-from longshore_kube.times import rfc3339
 from longshore_operator.observed import Observed, PodView, Standing
 from longshore_operator.size import PATIENCE, START_PATIENCE
 from tests.unit.operator.model import Cluster
@@ -125,13 +124,6 @@ class TestGrowth:
         assert job.resizing() == ("False", "AsGranted")
         assert job.reasons() == ["Growing", "Resized"]
 
-    def test_pods_that_were_never_asked_for_go_at_once(self, job: Elastic) -> None:
-        job.granted = 4
-        job.step()
-        job.grant(2)
-        assert job.indices() == [0, 1]
-        assert job.asked() == 2
-
     def test_a_new_pod_that_finds_no_node_does_not_trouble_the_job(self, job: Elastic) -> None:
         job.granted = 3
         job.step()
@@ -139,15 +131,6 @@ class TestGrowth:
         job.step()
         assert job.status.phase is Phase.RUNNING
         assert job.condition("Scheduled")[0] == job.condition("Ready")[0] == "True"
-
-    def test_a_pod_that_is_missing_in_between_is_awaited(self, job: Elastic) -> None:
-        job.granted = 4
-        job.step()
-        for _ in range(3):
-            job.kubelet()
-        job.change("demo-worker-2", ready=False)
-        job.step()
-        assert job.asked() == 2
 
 
 class TestShrinking:
@@ -204,22 +187,6 @@ class TestShrinking:
         assert job.indices() == [0, 1, 2, 3]
         job.acknowledge()
         assert job.indices() == [0]
-
-    def test_more_pods_are_asked_for_after_the_answer_to_fewer(self, job: Elastic) -> None:
-        """Nobody could tell otherwise which pods the coordinator uses."""
-        job.grant(4)
-        job.acknowledge()
-        job.grant(2)
-        job.grant(4)
-        assert job.status.assignment.size == JobSize(epoch=3, workers=2, held=4)
-        job.acknowledge()
-        assert job.status.assignment.size == JobSize(epoch=4, workers=4, held=4)
-
-    def test_the_deadline_is_looked_at_again(self, job: Elastic) -> None:
-        job.grant(1)
-        at = job.plan().requeue_at
-        assert at is not None
-        assert (at - job.now).total_seconds() == 600
 
     def test_only_worker_pods_with_the_highest_indices_go(self, job: Elastic) -> None:
         before = {pod.name: pod.uid for pod in job.pods.values()}
@@ -307,18 +274,6 @@ class TestMissingPods:
         job.pass_time(1)
         job.step()
         assert job.asked() == 1
-
-    def test_pods_that_become_ready_one_after_the_other_are_awaited(self, job: Elastic) -> None:
-        """An image of many gigabytes takes longer than the patience, and not equally long on all nodes."""
-        job.grant(4)
-        job.acknowledge()
-        self.without(job, 0, 1, 2, 3)
-        for index in range(3):
-            job.pass_time(PATIENCE.total_seconds() - 1)
-            since = rfc3339(job.now)
-            job.change(f"demo-worker-{index}", phase="Running", scheduled=True, ready=True, ready_since=since)
-            job.step()
-            assert job.asked() == 4
 
     def test_a_pod_that_the_job_needs_is_awaited_for_ever(self, job: Elastic) -> None:
         self.without(job, 0)

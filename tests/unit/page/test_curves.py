@@ -2,15 +2,7 @@
 
 import math
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from longshore.page.curves import curves
-from tests.properties import examples
-
-ROWS = st.lists(
-    st.fixed_dictionaries({"step": st.integers(0, 200), "a": st.floats(-1e6, 1e6)}), max_size=80
-)  # fmt: skip
 
 
 def test_the_lines_of_a_step_are_one_point() -> None:
@@ -42,20 +34,3 @@ def test_a_point_of_many_steps_has_the_highest_the_lowest_and_the_last_evaluatio
     assert set(found.values["length/max"]) == {6.0}
     assert set(found.values["length/min"]) == {0.0}
     assert found.values["val/mean"] == tuple(float(step) for step in range(10, 101, 10))
-
-
-@given(ROWS, st.integers(1, 20))
-@settings(max_examples=examples(50))
-def test_columns_are_bounded_equally_long_and_within_what_was_measured(rows: list[dict[str, float]], most: int) -> None:
-    found = curves(rows, max_points=most)
-    assert len(found.steps) <= most
-    assert list(found.steps) == sorted(set(found.steps))
-    values = [row["a"] for row in rows]
-    for column in found.values.values():
-        assert len(column) == len(found.steps)
-        slack = 1e-5 * max(1.0, *map(abs, values))
-        assert all(value is None or min(values) - slack <= value <= max(values) + slack for value in column)
-
-
-def test_a_job_without_a_step_has_no_curves() -> None:
-    assert curves([]).steps == ()

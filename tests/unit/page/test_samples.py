@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from longshore.page import samples
 
 
@@ -64,30 +62,3 @@ def test_a_report_of_very_long_responses_has_a_group_whose_texts_are_cut_to_fit(
     assert [len(response.text) for response in group.responses] == [50] * 4
     assert [response.left_out_characters for response in group.responses] == [50] * 4
     assert len(group.prompt) + sum(len(response.text) for response in group.responses) <= 210
-
-
-class TestExcerpts:
-    @pytest.mark.parametrize(
-        ("before", "after"),
-        [
-            ("", ""),
-            ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
-            ("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|><|start_header_id|>assistant"),
-            ("<s>[INST] ", " [/INST]"),
-            ("Solve this.\nQ: ", "\nA:"),
-        ],
-    )
-    def test_the_question_of_the_user_is_shown_without_the_template(self, before: str, after: str) -> None:
-        questions = ["What is 2 + 3?", "What is 2 + 5?"]
-        shown = samples.excerpts([f"{before}{question}{after}" for question in questions])
-        assert [one.removeprefix("Q: ") for one in shown] == questions
-
-    def test_prompts_that_do_not_differ_stay_whole(self) -> None:
-        assert samples.excerpts(["k5:"] * 2) == ["k5:"] * 2
-        assert samples.excerpts(["a\nb", "a\n"]) == ["b", "a\n"], "what is left of the other one is nothing"
-
-    def test_lists_and_whole_groups_have_them(self) -> None:
-        rows = [row("0-7", prompt="<|user|>\nOne?"), row("0-8", prompt="<|user|>\nTwo?")]
-        assert [one.excerpt for one in samples.heads(rows)] == [one.excerpt for one in samples.groups(rows)]
-        assert samples.groups(rows)[0].excerpt == "One?"
-        assert samples.groups(rows)[0].prompt == "<|user|>\nOne?"

@@ -3,14 +3,11 @@
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from longshore.api.round_status import RoundKind
-from longshore.page.timeline import digest, lengths, round_view
+from longshore.page.timeline import digest, round_view
 from longshore.record.model import LaneKind, RecordOutcome, RoundRecord, StayEnd
 from tests.page_job import NUM_GPUS, record
-from tests.properties import examples
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +41,6 @@ def test_every_stay_is_drawn_on_the_lane_of_its_engine(short: RoundRecord) -> No
         assert drawn[stay.response, round(stay.start_s, 4)] == f"worker {engine.pod}, GPU {engine.gpus[0]}"
 
 
-def test_stays_that_overlap_have_different_rows(short: RoundRecord) -> None:
-    for lane in round_view(short).lanes:
-        for one in lane.stays:
-            for other in lane.stays:
-                if one is not other and one.row == other.row:
-                    assert one.end_s <= other.start_s + 1e-3 or other.end_s <= one.start_s + 1e-3
-        assert {stay.row for stay in lane.stays} == set(range(lane.num_rows)), "no row is empty"
-
-
 def test_of_too_many_stays_the_longest_are_drawn(short: RoundRecord) -> None:
     view = round_view(short, max_stays=5)
     drawn = [stay for lane in view.lanes for stay in lane.stays]
@@ -72,15 +60,3 @@ def test_a_digest_counts_what_became_of_responses(short: RoundRecord) -> None:
     assert found.num_moved == 1
     assert found.accepted is not None and found.accepted.num == found.outcomes["accepted"]
     assert found.others is not None and found.others.num == found.num_responses - found.accepted.num
-
-
-@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=60))
-@settings(max_examples=examples(50))
-def test_quantiles_are_in_order_and_within_the_lengths(tokens: list[int]) -> None:
-    found = lengths(tokens)
-    assert found is not None
-    assert min(tokens) <= found.p10 <= found.p25 <= found.p50 <= found.p75 <= found.p90 <= found.max == max(tokens)
-
-
-def test_no_responses_have_no_distribution() -> None:
-    assert lengths([]) is None

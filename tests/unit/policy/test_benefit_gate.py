@@ -132,33 +132,6 @@ def test_a_price_that_only_a_repurposing_shows_is_learned_from_one() -> None:
     assert benefit is not None and benefit.rollout_longer_s is not None and benefit.rollout_longer_s > 0.1
 
 
-def forecast_s(world: World) -> float:
-    """What repurposing is expected to save the trainer, once a round has shown it."""
-    *_, last = played(world, rounds(3))
-    assert last.benefit is not None and last.benefit.training_shorter_s is not None
-    return last.benefit.training_shorter_s
-
-
-def test_replicas_compute_nothing_while_they_wake() -> None:
-    at_once, slowly = (World(0.01, 1e-5, 100.0, wake_s=wake_s) for wake_s in (0.0, 0.2))
-    assert forecast_s(at_once) - forecast_s(slowly) == pytest.approx(0.2 * len(LEAVING) / NUM_ENGINES, rel=0.01)
-
-
-def test_replicas_that_wait_for_groups_gain_less() -> None:
-    busy, half_busy = (World(0.01, 1e-5, 500.0, streamed_share=share) for share in (1.0, 0.5))
-    assert forecast_s(half_busy) == pytest.approx(forecast_s(busy) / 2, rel=0.01)
-
-
-def test_a_trial_uses_up_what_earlier_steps_have_earned() -> None:
-    gate, lengths = BenefitGate(), rounds(2)
-    first = play(GPU, gate, lengths[0])
-    assert gate.export_state()["balance_s"] == pytest.approx(EARNED_SHARE * first.step_s)
-    trial = play(GPU, gate, lengths[1], RoundKind.SHORT)
-    assert trial.benefit is not None and trial.benefit.is_trial
-    assert trial.saved_s is not None
-    assert gate.export_state()["balance_s"] == pytest.approx(EARNED_SHARE * trial.step_s + trial.saved_s)
-
-
 def test_engines_that_become_slower_are_noticed_although_every_round_repurposes() -> None:
     gate, lengths = BenefitGate(), rounds(10)
     played(GPU, lengths[:6], gate)

@@ -57,11 +57,6 @@ def test_a_step_that_would_not_fit_the_cache_is_cut() -> None:
     assert limit.observed(0, busy(num_running=17, kv_usage=0.79)) == 17
 
 
-def test_between_the_two_marks_the_limit_stays() -> None:
-    limit = ConcurrencyLimit(max_num_seqs=32)
-    assert [limit.observed(0, busy(8, usage)) for usage in (0.8, 0.9, 0.95)] == [8, 8, 8]
-
-
 def test_preemptions_and_a_full_cache_take_a_quarter_of_what_runs() -> None:
     limit = ConcurrencyLimit(max_num_seqs=64)
     assert limit.observed(0, busy(16, 0.9, num_preemptions=3)) == 12
@@ -71,20 +66,6 @@ def test_preemptions_and_a_full_cache_take_a_quarter_of_what_runs() -> None:
 def test_the_same_overload_seen_twice_shrinks_once() -> None:
     limit = ConcurrencyLimit(max_num_seqs=64)
     assert [limit.observed(0, busy(16, 1.0, num_preemptions=number)) for number in (1, 2, 3)] == [12, 12, 12]
-
-
-def test_only_preemptions_since_the_last_observation_count() -> None:
-    limit = ConcurrencyLimit(max_num_seqs=64)
-    assert limit.observed(0, busy(16, 0.9, num_preemptions=5)) == 12
-    assert limit.observed(0, busy(12, 0.5, num_preemptions=5)) == 16
-
-
-def test_a_restarted_engine_counts_its_preemptions_from_zero() -> None:
-    limit = ConcurrencyLimit(max_num_seqs=64)
-    limit.observed(0, busy(16, 0.9, num_preemptions=5))
-    assert limit.observed(0, busy(12, 0.9, num_preemptions=0)) == 12
-    limit.observed(0, busy(12, 0.9, num_preemptions=5))
-    assert limit.observed(0, busy(8, 0.9, num_preemptions=2)) == 6
 
 
 def test_an_engine_that_preempted_all_it_ran_gives_up_a_quarter_of_its_limit() -> None:

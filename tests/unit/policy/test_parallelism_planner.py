@@ -49,11 +49,6 @@ def run(plan: ParallelismPlanner, load: Mapping[RoundKind, Mapping[int, int]], k
     return sizes
 
 
-def test_each_kind_starts_from_the_offline_profile() -> None:
-    plan = planner(short=4, long=2)
-    assert (plan.tp_size(SHORT), plan.tp_size(LONG)) == (4, 2)
-
-
 def test_short_rounds_that_preempt_far_more_settle_at_a_larger_size_than_long_ones() -> None:
     load = {SHORT: {1: 179, 2: 141}, LONG: {1: 100, 2: 90}}
     plan = planner(profiled_preemptions={SHORT: 100, LONG: 100})
@@ -140,13 +135,6 @@ def test_a_size_whose_engines_do_not_start_is_left_alone_for_cool_downs_that_dou
     assert tried_after == [4, 12, 28, 60]
 
 
-def test_engines_that_have_no_possible_size_say_nothing() -> None:
-    plan = planner(short=2, long=2)
-    assert plan.refused(2, actual=0) == ()
-    assert plan.refused(8, actual=1) == ()
-    assert (plan.tp_size(SHORT), plan.tp_size(LONG)) == (2, 2)
-
-
 def reloaded(plan: ParallelismPlanner) -> ParallelismPlanner:
     """As after a restart of the operator."""
     copy = planner()
@@ -162,18 +150,6 @@ def test_a_halving_that_fails_is_tried_again_after_cool_downs_that_double() -> N
 
 def test_a_size_that_was_left_by_doubling_is_not_taken_again_at_once() -> None:
     assert feed(planner(), SHORT, [50, 100] + [0] * 8) == [1] + [2] * 8 + [1]
-
-
-def test_a_decision_says_why() -> None:
-    plan = planner(short=2, profiled_preemptions={SHORT: 100})
-    assert plan.round_ended(SHORT, 179) == Regroup(
-        (SHORT,), 4, "tensor-parallel size 2 to 4: 179 preemptions in a Short round, usually 100"
-    )
-    plan = planner(long=2)
-    feed(plan, LONG, [0, 0, 0])
-    assert plan.round_ended(LONG, 0) == Regroup(
-        (LONG,), 1, "tensor-parallel size 2 to 1: no preemption in 4 Long rounds"
-    )
 
 
 def profile(
@@ -231,11 +207,6 @@ def test_the_sizes_to_begin_with_are_the_best_by_the_profile(
     assert (best[SHORT], best[LONG]) == sizes
 
 
-def test_where_no_period_is_known_each_kind_takes_its_turn() -> None:
-    figures = RolloutProfile(1.0, 0.0, {SHORT: {1: 100.0, 2: 60.0}, LONG: {1: 200.0, 2: 400.0}})
-    assert best_sizes(figures, {SHORT: 1, LONG: 1}, (1, 2)) == {SHORT: 2, LONG: 1}
-
-
 @pytest.mark.parametrize(("switch_s", "size"), [(39.0, 2), (41.0, 1)])
 def test_with_a_profile_a_change_must_earn_its_cost_within_twenty_rounds(switch_s: float, size: int) -> None:
     figures = RolloutProfile(switch_s, 0.0, {FULL: {1: 100.0, 2: 98.0}})
@@ -281,35 +252,11 @@ def test_a_rise_in_one_kind_makes_no_other_kind_smaller() -> None:
     assert (plan.tp_size(SHORT), plan.tp_size(LONG)) == (2, 4)
 
 
-def test_a_kind_is_not_moved_along_to_a_size_that_proved_too_small_for_it() -> None:
-    times = {1: 90.0, 2: 100.0}
-    plan = planner(long=2, allowed=(1, 2), profile=profile(5.0, times, times, preemption_s=1.0))
-    assert feed(plan, SHORT, [100, 200, 0]) == [1, 2, 2]
-    feed(plan, LONG, [0, 0, 0, 0])
-    assert (plan.tp_size(SHORT), plan.tp_size(LONG)) == (2, 1)
-
-
 def test_with_a_profile_a_failed_halving_is_taken_back_since_the_larger_size_is_known_to_be_better() -> None:
     """20 s of preemptions for 5 s of communication; that doubling takes a fifth of them away would not pay."""
     figures = RolloutProfile(10.0, 0.1, {FULL: {1: 95.0, 2: 100.0}})
     plan = ParallelismPlanner({FULL: 2}, (1, 2), 8, figures)
     assert feed(plan, FULL, [0, 0, 0, 0, 200, 0]) == [2, 2, 2, 1, 2, 2]
-
-
-def test_what_a_size_showed_before_it_was_left_upwards_is_forgotten() -> None:
-    figures = RolloutProfile(10.0, 1.0, {FULL: {1: 80.0, 2: 85.0}})
-    plan = ParallelismPlanner({FULL: 1}, (1, 2), 8, figures)
-    assert feed(plan, FULL, [50, 200] + [0] * 8) == [1] + [2] * 8 + [1]
-
-
-def test_a_default_that_is_not_possible_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"engine.tensorParallelSize: 3 is not possible in Short rounds.*1, 2, 4"):
-        planner(short=3)
-
-
-def test_a_profile_that_leaves_a_size_out_is_refused() -> None:
-    with pytest.raises(ValueError, match="it lacks the time of Long rounds at tensor-parallel size 2"):
-        planner(allowed=(1, 2), profile=profile(1.0, {1: 1.0, 2: 1.0}, {1: 1.0}))
 
 
 @settings(deadline=None)
@@ -369,13 +316,6 @@ def test_a_restored_planner_continues_as_if_never_stopped(
     for kind, count in after:
         assert whole.round_ended(kind, count) == restored.round_ended(kind, count)
     assert restored.export_state() == whole.export_state()
-
-
-def test_a_planner_restored_after_a_halving_knows_what_it_halved_on() -> None:
-    plan, restored = planner(short=2), planner(short=2)
-    feed(plan, SHORT, [0, 0, 0, 0])
-    restored.load_state(plan.export_state())
-    assert feed(restored, SHORT, [200]) == [2]
 
 
 def test_a_size_that_is_possible_no_longer_starts_again_from_the_default() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.policy.draws import Draw
-from longshore.policy.reward_queue import MAX_EARLY_PER_WORKER, MAX_RESPONSES_PER_CALL, RewardQueue, ScoreTask
+from longshore.policy.reward_queue import MAX_EARLY_PER_WORKER, RewardQueue, ScoreTask
 from longshore.policy.round import ResponseId
 
 
@@ -118,25 +118,6 @@ def test_what_waits_at_the_end_of_a_round_is_not_scored_in_the_next() -> None:
     assert singles(over) == (task(3),)
 
 
-def test_the_longest_wait_is_that_of_what_is_needed() -> None:
-    waiting = queue()
-    waiting.submit([task(1)], 0.0)
-    waiting.need([task(2)], 4.0)
-    assert waiting.oldest_wait_s(10.0) == 6.0
-    assert waiting.depth == 2
-
-
-def test_what_comes_back_waits_from_then_on() -> None:
-    """After a fault of its worker, for example."""
-    waiting = queue()
-    waiting.need([task(1)], 0.0)
-    waiting.start()
-    assert waiting.oldest_wait_s(5.0) == 0.0
-    waiting.faulted(task(1))
-    waiting.submit([task(1)], 7.0)
-    assert waiting.oldest_wait_s(10.0) == 3.0
-
-
 @pytest.mark.parametrize(
     ("num_workers", "waiting", "calls"),
     [
@@ -210,14 +191,6 @@ def test_a_response_that_met_a_fault_is_scored_alone_so_that_no_other_suffers_fr
     assert order == [[0], [1], [3, 4]]
 
 
-def test_as_many_responses_as_a_call_takes_may_wait_early_for_a_judge() -> None:
-    judged = RewardQueue(1, {}, {}, {"judge": MAX_RESPONSES_PER_CALL})
-    judged.submit([task(number, function="judge") for number in range(MAX_RESPONSES_PER_CALL + 3)], 0.0)
-    (call,) = judged.start()
-    assert len(call) == MAX_RESPONSES_PER_CALL
-    assert judged.depth == 0
-
-
 @given(
     st.integers(1, 4),
     st.lists(st.tuples(st.sampled_from("sndef"), st.integers(0, 9), st.integers(0, 3)), max_size=60),
@@ -278,21 +251,3 @@ def test_no_task_is_lost_doubled_or_run_beyond_workers_budgets_and_bounds(
         start()
     assert needed <= done
     assert tasks.depth == 0
-
-
-@given(
-    st.integers(1, 3),
-    st.lists(st.tuples(st.booleans(), st.sampled_from(["maths", "judge"])), max_size=MAX_EARLY_PER_WORKER),
-)
-def test_what_is_scored_keeps_the_order_of_its_function(num_workers: int, given: list[tuple[bool, str]]) -> None:
-    tasks = RewardQueue(num_workers, {}, {}, MOST)
-    for number, (is_needed, function) in enumerate(given):
-        (tasks.need if is_needed else tasks.submit)([task(number, function=function)], 0.0)
-    order: dict[str, list[int]] = {"maths": [], "judge": []}
-    while calls := tasks.start():
-        for one in (one for call in calls for one in call):
-            order[one.function].append(one.response.draw.index)
-            tasks.finished(one)
-    for function, numbers_in_order in order.items():
-        wanted = [(not is_needed, number) for number, (is_needed, name) in enumerate(given) if name == function]
-        assert numbers_in_order == [number for _, number in sorted(wanted)]

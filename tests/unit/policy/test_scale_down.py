@@ -133,20 +133,9 @@ def test_a_fixed_trigger_asks_for_no_benefit() -> None:
     assert decision == ScaleDown((1,), "4 of 8 GPUs to training at 35 %: projected KV peak 29 %")
 
 
-def test_a_trial_is_called_one() -> None:
-    trial = AdaptiveRule(MAX_KV_PEAK, Benefit(None, None, is_wanted=True, is_trial=True))
-    decision = look(replace(policy(all_of(80)), rule=trial), at(7, 20), pods(4, 4), on(0, 13))
-    assert isinstance(decision, ScaleDown)
-    assert decision.reason.endswith("; a trial: what it changes in a round of this kind is not known yet")
-
-
 def test_every_pod_stays_while_what_runs_would_not_fit() -> None:
     decision = look(policy(all_of(80)), at(7, 20), pods(2, 2), on(0, 19, prompt=20))
     assert decision == KeepSampling("projected KV peak 95 % is over 90 % at 35 %")
-
-
-def test_a_peak_at_the_limit_is_allowed() -> None:
-    assert isinstance(look(policy(all_of(80)), at(7, 20), pods(2, 2), on(0, 18, prompt=20)), ScaleDown)
 
 
 def test_it_looks_from_20_to_50_percent_when_another_5_percent_have_finished() -> None:
@@ -185,17 +174,6 @@ def test_a_round_repurposes_once() -> None:
     assert checks([at(number, 100) for number in (20, 25, 30)], on(0)) == [20]
 
 
-def test_it_repurposes_as_soon_as_enough_has_finished() -> None:
-    scale_down, engines = policy(all_of(80)), pods(2, 2)
-    seen = [look(scale_down, at(20 + 5 * time, 100), engines, on(0, 30 - 8 * time)) for time in range(4)]
-    assert [type(decision) for decision in seen] == [KeepSampling, KeepSampling, ScaleDown, type(None)]
-
-
-def test_a_single_pod_has_no_half() -> None:
-    decision = look(policy(all_of(80), replicas((0,))), at(5, 20), pods(8), on(0))
-    assert decision == KeepSampling("one pod holds all GPUs, and pods are repurposed whole")
-
-
 def test_a_trainer_that_spans_more_than_half_stays_whole() -> None:
     decision = look(policy(all_of(80), replicas((0, 1, 2, 3))), at(5, 20), pods(8, 8, 8, 8), on(0))
     assert decision == KeepSampling("no whole trainer replica fits in half of the GPUs")
@@ -230,10 +208,6 @@ def test_whole_pods_and_whole_replicas_with_the_fewest_running_tokens_go(
 def test_the_cheapest_migration_counts_tokens_and_not_requests() -> None:
     running = on(0, count=1, generated=90) + on(1, count=3, generated=10)
     assert pick_pods(pod_loads(pods(1, 1), running), replicas((0,), (1,))) == (1,)
-
-
-def test_nothing_that_runs_needs_nothing() -> None:
-    assert projected_peak_tokens([], all_of(80), 100) == 0.0
 
 
 def test_the_peak_is_where_most_tokens_are_held() -> None:

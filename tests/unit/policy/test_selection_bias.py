@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.selection_bias import (
-    NUM_DIFFICULTIES,
     RewardRange,
     Selected,
     StartedGroup,
@@ -71,28 +70,6 @@ def test_responses_that_are_shorter_than_where_they_were_cut_off_before_are_coun
     now = {ResponseId(draw, 0): 9, ResponseId(draw, 1): 10, ResponseId(draw, 2): 30, ResponseId(draw, 3): 1}
     assert share_shorter_again(cut, now) == pytest.approx(1 / 3)
     assert share_shorter_again(cut, {ResponseId(draw, 3): 1}) is None
-
-
-@pytest.mark.parametrize(("reward", "difficulty"), [(-3.0, 0), (0.0, 0), (0.25, 1), (0.999, 3), (1.0, 3), (7.0, 3)])
-def test_rewards_beyond_the_scale_count_at_its_ends(reward: float, difficulty: int) -> None:
-    bias = selection_bias([StartedGroup([reward], [1], [])])
-    assert bias.by_difficulty[difficulty].num_groups == 1
-
-
-def test_a_round_without_groups_has_no_bias() -> None:
-    bias = selection_bias([])
-    assert bias.overall == Selected()
-    assert bias.overall.length_ratio == 1.0
-
-
-@given(st.lists(groups, min_size=1, max_size=12))
-def test_difficulties_together_are_the_whole(some: list[StartedGroup]) -> None:
-    bias = selection_bias(some)
-    assert len(bias.by_difficulty) == NUM_DIFFICULTIES
-    assert sum(selected.num_groups for selected in bias.by_difficulty) == bias.overall.num_groups == len(some)
-    lengths = [selected.accepted_tokens for selected in bias.by_difficulty if selected.num_groups]
-    assert min(lengths) <= bias.overall.accepted_tokens + 1e-9
-    assert max(lengths) >= bias.overall.accepted_tokens - 1e-9
 
 
 @given(groups)

@@ -96,21 +96,6 @@ def test_one_good_step_ends_the_episode_and_another_episode_is_reported_again(re
     assert run(interrupted)[1] == []
 
 
-@pytest.mark.parametrize("reason", SIGNS)
-def test_the_sentence_names_a_field_or_a_place_to_look(reason: AlarmReason) -> None:
-    (alarm,) = run([SIGNS[reason]] * PATIENCE[reason])[1]
-    assert any(word in alarm.message for word in ("rollout.", "reward", "algorithm.", "timeoutSeconds"))
-    assert len(alarm.message) < 400 and "\n" not in alarm.message
-
-
-def test_a_cause_that_changes_is_reported() -> None:
-    """Rewards are 0, and later it shows that scoring hangs."""
-    zero, hangs = SIGNS[AlarmReason.REWARDS_ALL_ZERO], SIGNS[AlarmReason.REWARDS_TIME_OUT]
-    state, new_alarms = run([zero] * 3 + [hangs])
-    assert reasons(new_alarms) == [AlarmReason.REWARDS_ALL_ZERO, AlarmReason.REWARDS_TIME_OUT]
-    assert reasons(state.raised) == [AlarmReason.REWARDS_TIME_OUT]
-
-
 def test_a_mismatch_that_is_not_a_number_is_reported_and_one_that_does_not_exist_is_not() -> None:
     assert reasons(run([replace(WELL, mismatch=math.nan)])[1]) == [AlarmReason.LOG_PROB_MISMATCH]
     assert run([replace(WELL, mismatch=None)])[1] == []
@@ -199,27 +184,3 @@ def test_a_prompt_whose_rewards_failed_once_is_compared_with_nothing() -> None:
     found = [old for old in gone if old is not None]
     assert f"fell from {sum(found) / len(found):.3f} before" in new_alarms[0].message
     assert after_evaluation(state, gone[:-1], fallen(24), 8)[0] == AlarmState(), "of other prompts"
-
-
-def test_steps_do_not_end_an_episode_of_evaluations() -> None:
-    state, _ = after_evaluation(AlarmState(), BEFORE, fallen(12), 4)
-    assert reasons(run([WELL] * 3, state)[0].raised) == FELL
-
-
-@pytest.mark.parametrize(
-    ("before", "latest"),
-    [
-        ([1.0] * 7, [0.0] * 7),
-        ([], [0.5] * 8),
-        ([1.0] * 20, [0.995] * 20),
-        ([0.0] * 20, [0.0] * 20),
-        ([0.0] * 20, [1.0] * 20),
-    ],
-    ids=["too few prompts", "other prompts", "too little", "nothing", "a rise"],
-)
-def test_what_is_no_fall(before: list[float], latest: list[float]) -> None:
-    assert fall_in_standard_errors(before, latest) == 0.0
-
-
-def test_every_prompt_falling_alike_is_no_chance() -> None:
-    assert fall_in_standard_errors([1.0] * 20, [0.5] * 20) == math.inf

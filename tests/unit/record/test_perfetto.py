@@ -5,7 +5,6 @@ import json
 from collections import defaultdict
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,8 +111,3 @@ def test_of_too_many_events_the_responses_of_the_oldest_rounds_are_left_out() ->
     steps = {event["args"]["step"] for event in cut.events if event.get("cat") == "phase"}
     assert steps == {1, 2, 3}, "phases are always there"
     assert trace(found, max_events=0).without_responses == (1, 2, 3)
-
-
-@pytest.mark.parametrize("num_rounds", [0, 1])
-def test_few_rounds_are_a_trace_too(num_rounds: int) -> None:
-    assert_is_trace_event_format(list(trace(records(num_rounds=num_rounds)).events))

@@ -59,13 +59,6 @@ class TestFiles:
         assert (samples.DIRECTORY, samples.HELD_OUT_DIRECTORY) == (TRAINING, HELD_OUT)
         assert f"{samples.PREFIX}000012{samples.SUFFIX}" == sample_file(12)
 
-    def test_a_group_is_found_by_its_draw(self, output: Path) -> None:
-        files = JobFiles(output)
-        heads = files.heads(TRAINING, 4)
-        (group,) = files.groups(TRAINING, 4, heads[2].draw)
-        assert group.draw == heads[2].draw
-        assert len(group.responses) == len(heads[2].tokens) == 4
-
     def test_held_out_prompts_are_apart_from_those_of_the_training(self, output: Path) -> None:
         files = JobFiles(output)
         assert files.sample_steps(HELD_OUT) == [0, 10]
@@ -140,14 +133,6 @@ class TestFiles:
         metrics.write_bytes(b'{"step": 1, "a": 1.0}\n{"step": 2, "a": 3.0}\n{"step": 3, "a": 4.0}\n')
         assert files.curves().values == {"a": (1.0, 3.0, 4.0)}
 
-    def test_its_stamp_changes_with_every_step(self, tmp_path: Path) -> None:
-        files = JobFiles(tmp_path)
-        stamps = [files.stamp()]
-        for step in (1, 2, 3):
-            write_step_into(tmp_path, step)
-            stamps.append(files.stamp())
-        assert len(set(stamps)) == 4
-
 
 class TestAnswers:
     async def test_the_page_comes_with_its_policy(self, client: TestClient[Any, Any]) -> None:
@@ -164,17 +149,6 @@ class TestAnswers:
         assert [digest.step for digest in view.digests] == list(range(3, 13)), "ten at once"
         assert view.sample_steps == tuple(range(1, 13))
         assert view.held_out_steps == (0, 10)
-
-    async def test_a_view_is_sent_again_until_all_rounds_were_read(self, client: TestClient[Any, Any]) -> None:
-        first = await client.get("/api/view")
-        second = await client.get("/api/view", headers={"If-None-Match": first.headers["ETag"]})
-        assert [digest.step for digest in JobPageView.model_validate(await second.json()).digests] == list(range(1, 13))
-
-    async def test_a_view_that_has_not_changed_is_not_sent_again(self, client: TestClient[Any, Any]) -> None:
-        await client.get("/api/view")
-        tag = (await client.get("/api/view")).headers["ETag"]
-        answer = await client.get("/api/view", headers={"If-None-Match": tag})
-        assert (answer.status, await answer.read()) == (304, b"")
 
     async def test_a_new_step_or_status_is_a_new_view(self, tmp_path: Path) -> None:
         write_job(tmp_path, num_steps=1)
@@ -193,13 +167,6 @@ class TestAnswers:
         heads = await (await client.get("/api/samples/5")).json()
         group = SampleGroup.model_validate(await (await client.get(f"/api/samples/5/{heads[0]['draw']}")).json())
         assert any(text in group.responses[0].text for text in HOSTILE)
-
-    @pytest.mark.parametrize(
-        "path", ["/api/rounds/999", "/api/samples/999", "/api/samples/999/0-1", "/api/samples/5/9-9", "/api/rounds/x",
-                 "/api/samples/5/..%2F..%2Fmetrics.jsonl", "/metrics.jsonl"],
-    )  # fmt: skip
-    async def test_what_is_not_there_is_not_found(self, client: TestClient[Any, Any], path: str) -> None:
-        assert (await client.get(path)).status == 404
 
     async def test_a_damaged_file_is_no_answer_and_no_silence(self, tmp_path: Path) -> None:
         write_job(tmp_path, num_steps=1)

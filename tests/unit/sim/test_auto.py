@@ -13,7 +13,6 @@ from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
 from longshore.policy.auto import RoundChoice
 from longshore.policy.decode_rate import DecodeSteps
-from longshore.policy.draws import Draw
 from longshore.policy.rollout_pace import TimedSteps
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.auto import AutoTuner, Question, StepFacts
@@ -118,18 +117,6 @@ def test_the_question_has_the_lengths_and_the_costs_that_were_seen() -> None:
     assert 0.5 + train_s < mean <= 0.5 + train_s + longest_s + 0.1
 
 
-def test_prompts_fill_caches_and_are_trained_on_with_each_response_as_long_as_they_were() -> None:
-    """Their mean over the newest steps."""
-    learned = AutoTuner(spec())
-    for one, prompt_tokens in zip(period(100, 900), (100.0, 100.0, 100.0, 0.0, 500.0), strict=True):
-        learned.observe(replace(one, prompt_tokens=prompt_tokens, tokens_per_s=1_000.0))
-    asked = learned.question(SYNCHRONOUS)
-    assert asked is not None
-    assert asked.job.lengths.prompt_tokens(Draw(0, 3)) == 200, "where none was trained on, nothing is known"
-    for step in simulate(asked.job, 3).steps:
-        assert step.train_s == pytest.approx((step.num_trained_tokens + P0 * R0 * 200) / (2 * 1_000.0))
-
-
 @pytest.mark.parametrize(
     ("prompts_per_step", "num_rounds"), [(8, 800), (250, 800), (500, 400), (1_000, 200), (1_600, 125), (9_000, 120)]
 )
@@ -193,24 +180,6 @@ def test_trainers_with_gpus_of_their_own_that_are_slow_begin_while_the_round_run
     assert "handover AfterRound -> Pipelined" in str(change)
 
 
-def test_trainers_with_gpus_of_their_own_are_as_slow_as_was_measured() -> None:
-    asked = with_slow_trainers(900).question(AFTER_ROUND)
-    assert asked is not None
-    for step in simulate(asked.job, 3).steps:
-        assert step.train_s >= step.num_trained_tokens / (2 * 100.0), "and prompts besides"
-
-
-def test_what_the_job_does_now_is_what_others_are_compared_with() -> None:
-    narrow = RoundChoice(prompt_factor=1.0, handover=Handover.PIPELINED, frontier_width=1)
-    learned = with_slow_trainers(900)
-    asked = learned.question(narrow)
-    assert asked is not None and asked.job.trainer.training is Training.PIPELINED
-    assert asked.job.rollout.admission.frontier_width == 1
-    change = learned.decide(asked.answer(), narrow)
-    assert change is not None and change.after.frontier_width != 1, "one group at a time keeps the engines idle"
-    assert "frontierWidth 1 -> " in str(change)
-
-
 @pytest.mark.parametrize("rollout", [{"handover": "AfterRound"}, {"handover": "Pipelined"}])
 def test_a_handover_that_the_job_names_stays(rollout: dict[str, Any]) -> None:
     learned = with_slow_trainers(900, **rollout)
@@ -221,28 +190,11 @@ def test_a_handover_that_the_job_names_stays(rollout: dict[str, Any]) -> None:
     assert asked.bounds.is_frontier_open is False
 
 
-def test_a_frontier_that_the_job_names_stays() -> None:
-    learned = with_slow_trainers(900, admission={"frontierWidth": 4})
-    asked = learned.question(RoundChoice(prompt_factor=1.0, frontier_width=4))
-    assert asked is not None
-    assert {one.choice.frontier_width for one in asked.answer().ranking} == {4}
-
-
 def test_a_job_whose_trainers_leave_gpus_idle_is_not_simulated_as_if_they_did_not() -> None:
     few, all_of_them = ({"trainer": {"dataParallelSize": size}} for size in (1, 2))
     with pytest.raises(ValueError, match=r"trainer.dataParallelSize: 1 of the 2 replicas .* are used, .*; remove it"):
         tuner(900, begin=spec(others=few)).question(BEGIN)
     assert tuner(900, begin=spec(others=all_of_them)).question(BEGIN) is not None
-
-
-def test_engines_of_another_size_are_measured_again() -> None:
-    learned = tuner(900)
-    slower = tuple(TimedSteps(one.steps, 2 * one.seconds) for one in TIMED)
-    for one in period(100, 900):
-        learned.observe(facts(one.kind, list(one.groups), one.num_deferred, tp_size=2, timed=slower))
-    found = learned.question(BEGIN)
-    assert found is not None and found.job.rollout.engine.tensor_parallel_size == 2
-    assert found.job.engine_costs.decode_step(4, 2).step_s(0.0) == pytest.approx(2 * step_s(4, 0.0), rel=0.01)
 
 
 def test_what_was_learned_survives_a_checkpoint() -> None:
@@ -254,12 +206,3 @@ def test_what_was_learned_survives_a_checkpoint() -> None:
 def test_another_process_can_answer() -> None:
     asked = question(900)
     assert pickle.loads(pickle.dumps(asked)) == asked
-
-
-def test_old_lengths_are_forgotten() -> None:
-    learned = tuner(2_000)
-    for _ in range(10):
-        for one in period(100, 120):
-            learned.observe(one)
-    found = learned.question(BEGIN)
-    assert found is not None and found.job.lengths.max_tokens == 120

@@ -170,20 +170,3 @@ def test_sglang_keeps_room_for_what_running_requests_may_add() -> None:
     # second, 0.7 times 4,096 are kept for each of these, which leaves 50,057 tokens: for 11 more.
     assert num_started(4_096) == 32 + 11
     assert num_started(None) == 100
-
-
-def test_sglang_keeps_no_more_than_4096_tokens_of_room() -> None:
-    assert num_started(30_000) == num_started(4_096)
-
-
-def test_with_sglang_a_request_that_was_preempted_waits_behind_the_others() -> None:
-    # Three are nearly done when four more come. With SGLang the first of these starts, is stopped for the three, and
-    # starts again only after the others. vLLM starts all four, and stops the last of them first.
-    ahead = {}
-    for reserves_up_to in (None, 1_000):
-        commands = [Command(16.5 if n >= 3 else 0.0, add=SimRequest(response(n), 1, 1_000)) for n in range(7)]
-        outcomes, num_preemptions = run(shape(3_250, reserves_up_to=reserves_up_to), commands)
-        assert num_preemptions
-        ahead[reserves_up_to] = [outcomes[response(n)].at_s > outcomes[response(3)].at_s for n in (4, 5, 6)]
-    assert all(ahead[None])
-    assert not any(ahead[1_000])

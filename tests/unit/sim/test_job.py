@@ -12,8 +12,6 @@ from longshore.api.rollout import (
     EngineSettings,
     Handover,
     Parallelism,
-    RepurposeTrigger,
-    RepurposingSettings,
     Rollout,
     Strategy,
 )
@@ -69,16 +67,6 @@ def test_a_long_round_of_several_updates_makes_a_pass_for_old_log_probs_and_othe
     assert passes_for_old_log_probs(given, 5) == [False] * 4 + [True]
 
 
-def test_updates_while_the_round_runs_make_no_pass_for_old_log_probs() -> None:
-    given = elastic(
-        algorithm_changes={"name": "GSPO", "prompts_per_update": 8},
-        rollout=Rollout(strategy=Strategy.SYNCHRONOUS, handover=Handover.PIPELINED),
-        placement=Placement.DISAGGREGATED,
-        trainer_workers=Workers(replicas=1, gpus_per_pod=2),
-    )
-    assert passes_for_old_log_probs(given, 1) == [False]
-
-
 def passes_for_old_log_probs(job: SimJob, num_steps: int) -> list[bool]:
     """Whether each step trains longer than that of a job whose ratios are relative to the engine."""
     others = replace(job, trainer=replace(job.trainer, compares_with_trainer=False))
@@ -108,11 +96,6 @@ def test_a_job_that_repurposes_pods_is_simulated_so() -> None:
     assert job.plans_parallelism
     steps = simulate(job, 5).steps
     assert any("GPUs to training at" in reason for step in steps for reason in step.scale_downs)
-
-
-def test_a_fixed_trigger_is_simulated_at_its_fraction() -> None:
-    settings = RepurposingSettings(trigger=RepurposeTrigger.FIXED, fraction=0.4)
-    assert elastic(rollout=Rollout(handover=Handover.STREAMED, repurposing=settings)).trainer.scale_down_at == 0.4
 
 
 def test_trainers_in_pods_of_their_own_have_gpus_of_their_own() -> None:

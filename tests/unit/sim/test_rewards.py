@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.policy.adaptive_timeout import TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore.sim.profile import JudgePoint
 from longshore.sim.rewards import (
     CodeRewards,
     EndpointRewards,
-    JudgeRewards,
     MathsRewards,
     MixedRewards,
     RewardStage,
@@ -72,11 +69,6 @@ def test_reference_solutions_limit_even_the_first_program_of_a_prompt() -> None:
     assert RewardStage(code, 4, knows_reference_times=True).submit([scoring(0, correct=False)], 0.0) == 30.0
 
 
-def test_what_is_not_scored_yet_teaches_nothing() -> None:
-    stage = RewardStage(CodeRewards(hanging_share=1.0), num_workers=4, adaptive_timeout=TimeoutSettings())
-    assert stage.submit([scoring(0, correct=True), scoring(0, 1, correct=False)], 0.0) == 30.0
-
-
 def test_what_waits_for_an_endpoint_takes_no_worker_from_what_computes() -> None:
     mixed = MixedRewards((MathsRewards(1.0), EndpointRewards(MathsRewards(10.0))))
     stage = RewardStage(mixed, num_workers=1, num_requests=2)
@@ -84,21 +76,3 @@ def test_what_waits_for_an_endpoint_takes_no_worker_from_what_computes() -> None
     assert stage.submit(asked, 0.0) == 20.0, "two requests at a time"
     assert stage.submit([scoring(0), scoring(0, 1)], 0.0) == 2.0
     assert RewardStage(EndpointRewards(MathsRewards(10.0)), 1, num_requests=4).submit(asked, 0.0) == 10.0
-
-
-def test_prompts_belong_to_tasks_in_turn() -> None:
-    mixed = MixedRewards((MathsRewards(1.0), JudgeRewards(per_sample_s=2.0, per_token_s=0.1)))
-    assert [mixed.reward_s(scoring(prompt), None) for prompt in range(3)] == [1.0, 12.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("points", "seconds"),
-    [(((64, 0.3), (256, 0.3), (1024, 0.3)), 0.3), (((100, 0.6), (1100, 1.6)), 2.5), (((64, 0.7),), 0.7)],
-)
-def test_a_measured_judge_takes_what_the_line_through_its_measurements_says(
-    points: tuple[tuple[int, float], ...], seconds: float
-) -> None:
-    judge = JudgeRewards.measured(
-        [JudgePoint(function="taste", question_tokens=tokens, seconds=taken) for tokens, taken in points]
-    )
-    assert judge.reward_s(scoring(0, num_tokens=2000), None) == pytest.approx(seconds)

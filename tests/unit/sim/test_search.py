@@ -5,15 +5,12 @@ from typing import Any
 
 import pytest
 
-from longshore.api.rollout import AdmissionSettings, EngineSettings, Handover, Rollout, Strategy
-from longshore.policy.draws import DrawCursor
+from longshore.api.rollout import AdmissionSettings, EngineSettings, Handover, Strategy
 from longshore.policy.round_policy import BatchShape
 from longshore.sim import choices
 from longshore.sim.choices import Choice, SearchBounds
 from longshore.sim.job import GpuPool, SimJob, TrainerLayout, Training
 from longshore.sim.lengths import LognormalLengths, TraceLengths
-from longshore.sim.paper import rollpacker
-from longshore.sim.profile import Profile
 from longshore.sim.search import Prediction, SearchResult, search
 from longshore.sim.simulate import simulate
 from tests.unit.sim.jobs import POOL, job, rollout
@@ -65,10 +62,6 @@ def test_a_gain_below_the_margin_changes_nothing(factors: SearchResult) -> None:
     assert not replace(factors, margin=gain + 0.001).is_change
 
 
-def test_the_same_question_has_the_same_answer_whatever_the_margin(factors: SearchResult) -> None:
-    assert search(tailed(), FACTORS_ONLY, margin=0.5) == replace(factors, margin=0.5)
-
-
 def test_a_search_simulates_no_more_rounds_than_it_may() -> None:
     few, many = (search(tailed(), SearchBounds(tp_sizes=(2,)), num_rounds=num_rounds) for num_rounds in (60, 200))
     assert few.num_rounds <= 60 < many.num_rounds <= 200
@@ -97,20 +90,6 @@ def test_a_race_that_the_job_has_spreads_to_no_other_choice() -> None:
     assert [one.choice for one in found.ranking if (one.choice.response_factor or 1.0) > 1.0] == [found.present.choice]
 
 
-def test_quick_steps_on_short_responses_are_no_gain() -> None:
-    raced = rollout(Strategy.TAIL_BATCHING, eta=1.5)
-    found = search(tailed().with_rollout(raced), FACTORS_ONLY)
-    for one in found.ranking:
-        assert one.cost(found.present) >= found.present.tokens_per_s / one.tokens_per_s
-
-
-def test_what_a_search_compares_with_is_always_in_the_ranking() -> None:
-    found = search(tailed(Strategy.REORDER_ROLLOUT), FACTORS_ONLY, num_rounds=120)
-    assert {found.present.choice, found.baseline.choice} <= {one.choice for one in found.ranking}
-    assert found.baseline.choice.strategy is Strategy.SYNCHRONOUS
-    assert any(one.choice.prompt_factor == 1.25 for one in found.ranking), "the defaults of tail batching"
-
-
 def test_a_choice_that_the_job_cannot_have_is_left_out() -> None:
     too_large = SearchBounds(tp_sizes=(3,), handovers=(Handover.PIPELINED,))
     found = search(tailed(), too_large)
@@ -122,16 +101,6 @@ def test_a_job_that_cannot_be_simulated_is_refused() -> None:
     cramped = rollout(Strategy.SYNCHRONOUS).model_copy(update={"engine": EngineSettings(gpu_memory_utilization=0.1)})
     with pytest.raises(ValueError, match="gpuMemoryUtilization"):
         search(job(chosen=cramped), SearchBounds())
-
-
-def test_a_job_that_only_some_draws_stop_is_refused_as_well() -> None:
-    """A response that does not fit is among the draws of the last comparison alone."""
-    drawn = [{draw.index for draw in DrawCursor(16_384, seed).take(8 * 8)} for seed in (0, 1)]
-    long = min(drawn[1] - drawn[0])
-    lengths = TraceLengths([[9_000 if index == long else 400] * 4 for index in range(16_384)])
-    given = job(lengths=lengths, shape=SMALL, profile=Profile(kv_capacity_tokens={1: 5_000}))
-    with pytest.raises(ValueError, match="a KV cache of 5000 tokens cannot hold"):
-        search(given, SearchBounds(strategies=frozenset()))
 
 
 def test_engine_sizes_that_are_quicker_are_found() -> None:
@@ -207,21 +176,6 @@ def test_the_choice_of_a_job_makes_that_job_again(strategy: Strategy) -> None:
     assert Choice.of(given).applied_to(given) == given
 
 
-def test_the_search_is_never_clearly_worse_than_tail_batching_on_a_paper_setting() -> None:
-    """A quarter of RollPacker's 7B/8k setting."""
-    setting = replace(rollpacker.SETTINGS["7B"], num_gpus=4)
-    constants = rollpacker.RollPackerConstants()
-    task, shape = rollpacker.Task.MATHS, BatchShape(32, 8)
-    given = rollpacker.job(constants, setting, rollpacker.ASYNCHRONOUS, task, seed=3, shape=shape)
-    default = given.with_rollout(Rollout(strategy=Strategy.TAIL_BATCHING, engine=given.rollout.engine))
-    best = search(default, FACTORS_ONLY, num_rounds=120).best.choice
-    unseen = [replace(default, seed=seed) for seed in (11, 12)]
-    found_s, default_s = (
-        sum(simulate(choice.applied_to(one), 20).total_s for one in unseen) for choice in (best, Choice.of(default))
-    )
-    assert found_s <= 1.02 * default_s
-
-
 def test_an_unbiased_choice_within_the_margin_is_preferred() -> None:
     present = Prediction(Choice.of(tailed()), 10.0, 100.0, 1.0, 0.0, 0.0, 8)
     relaxed = replace(present, choice=present.choice.under(Strategy.PARTIAL_ROLLOUT), step_s=7.0, off_policy_share=0.2)
@@ -232,9 +186,3 @@ def test_an_unbiased_choice_within_the_margin_is_preferred() -> None:
     assert near.best.choice == strict.choice
     far = replace(near, ranking=(*quickest, replace(strict, step_s=7.5, tokens_per_s=200.0), present))
     assert far.best.choice == relaxed.choice
-
-
-def test_a_search_says_how_far_it_is() -> None:
-    shares: list[float] = []
-    search(tailed(), SearchBounds(), num_rounds=60, progress=shares.append)
-    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] <= 1

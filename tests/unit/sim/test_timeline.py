@@ -50,17 +50,3 @@ def test_bubbles_are_those_of_the_result() -> None:
     assert idle_share == pytest.approx(result.bubble_share)
     trained_s = sum(span.end_s - span.start_s for span in result.spans if span.work is Work.TRAINING)
     assert gpu_seconds(drawn, Activity.TRAINER) == pytest.approx(trained_s)
-
-
-def test_rounds_are_marked_with_their_kind_and_only_the_first_ones_are_drawn() -> None:
-    result = simulate(job(Strategy.TAIL_BATCHING), 6)
-    drawn = timeline(result, 5)
-    assert [mark.kind for mark in drawn.rounds] == ["Short"] * 4 + ["Long"]
-    assert drawn.end_s == drawn.rounds[-1].end_s == pytest.approx(result.steps[5].start_s)
-    assert all(before.end_s == pytest.approx(after.start_s) for before, after in pairwise(drawn.rounds))
-
-
-def test_gpus_that_do_the_same_share_a_rectangle() -> None:
-    drawn = timeline(simulate(job(), 1), 1)
-    last = max(drawn.rectangles, key=lambda piece: piece.end_s)
-    assert (last.activity, last.first_gpu, last.num_gpus) == (Activity.CHANGE, 0, drawn.num_gpus)

@@ -68,12 +68,6 @@ def test_without_ids_consecutive_rows_are_the_responses_of_one_prompt() -> None:
     assert not trace.has_prompt_ids
 
 
-def test_whole_numbers_may_be_written_as_floats_and_other_columns_are_named() -> None:
-    trace = csv_trace("\ufeffreward, num_tokens ,id\r\n0.5,12.0,a\r\n\r\n1,1e2,b\r\n", 1000, 1)
-    assert trace.lengths.responses == ((12,), (100,))
-    assert trace.ignored_columns == ("id", "reward")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

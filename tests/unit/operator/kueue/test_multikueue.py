@@ -5,14 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
 from longshore_operator.kueue.concern import unusable
 from longshore_operator.kueue.standing import standing
 from longshore_operator.kueue.view import KueueView
-from longshore_operator.kueue.workload import workload, workload_name
+from longshore_operator.kueue.workload import workload
 from longshore_operator.plan import CreateObject, CreatePod, DeleteJob, PatchObject
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import CONFIG, SUSPENDED, VIEW, conditions, inactive, stored
@@ -36,12 +35,6 @@ def look(cluster: Cluster, view: KueueView | None) -> list[object]:
 
 
 class TestWhereTheJobIsQueued:
-    def test_the_manager_is_one_of_two(self) -> None:
-        assert not make_job().spec.runs_elsewhere
-        assert not make_job(managedBy="longshore.dev/operator").spec.runs_elsewhere
-        with pytest.raises(ValidationError, match="managedBy"):
-            make_job(managedBy="somebody")
-
     def test_a_job_that_waits_has_a_workload_and_says_what_kueue_does(self) -> None:
         cluster = Cluster(spec=ELSEWHERE)
         [step] = look(cluster, VIEW)
@@ -154,12 +147,6 @@ def owner(uid: str) -> dict[str, Any]:
 
 
 class TestWhereTheJobRuns:
-    def test_the_label_names_the_workload(self) -> None:
-        job = make_job()
-        assert workload_name(job) == "demo-rljob"
-        job.metadata["labels"] = PREBUILT
-        assert workload_name(job) == "of-multikueue"
-
     def test_the_job_takes_its_workload_over_before_it_starts(self) -> None:
         cluster = Cluster()
         [step] = look(cluster, prebuilt(**ADMITTED))

@@ -140,35 +140,6 @@ class TestWorkload:
         assert made["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
         assert (made["spec"]["queueName"], made["spec"]["active"]) == ("team", False)
 
-    @pytest.mark.parametrize(
-        ("version", "is_kueues", "fields"),
-        [
-            (
-                "v1beta1",
-                True,
-                {"priorityClassName": "p", "priorityClassSource": "kueue.x-k8s.io/workloadpriorityclass"},
-            ),
-            ("v1beta1", False, {"priorityClassName": "p", "priorityClassSource": "scheduling.k8s.io/priorityclass"}),
-            (
-                "v1beta2",
-                True,
-                {"priorityClassRef": {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "p"}},
-            ),
-            (
-                "v1beta2",
-                False,
-                {"priorityClassRef": {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "p"}},
-            ),
-        ],
-    )
-    def test_a_priority_class_is_written_as_the_version_wants_it(
-        self, version: str, is_kueues: bool, fields: dict[str, Any]
-    ) -> None:
-        view = KueueView("team", version, priority=Priority("p", 5, is_kueues))
-        spec = workload(make_job(), CONFIG, view)["spec"]
-        assert fields.items() <= spec.items()
-        assert spec["priority"] == 5
-
 
 class TestStanding:
     @pytest.mark.parametrize(
@@ -358,17 +329,6 @@ class TestSteps:
         assert cluster.pods == {}
         assert cluster.status.phase is Phase.QUEUED
 
-    def test_a_job_that_waits_does_nothing(self) -> None:
-        assert self.look(Cluster(), stored(VIEW, QuotaReserved="False/Pending/wait")) == []
-
-    def test_pods_that_are_ready_are_reported_once(self) -> None:
-        cluster, view = self.running()
-        ready = self.patched(self.look(cluster, view))
-        assert ready["PodsReady"]["status"] == "True"
-        assert ready["Admitted"]["status"] == "True", "a merge patch keeps the other conditions"
-        known = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", PodsReady="True/PodsReady/")
-        assert self.look(cluster, known) == []
-
     def test_quota_is_given_back_only_when_no_pod_is_left(self) -> None:
         cluster, _ = self.running()
         evicted = stored(VIEW, QuotaReserved="True/a/", Admitted="True/b/", Evicted="True/Preempted/for another")
@@ -515,27 +475,6 @@ class TestSteps:
         assert before.workload["spec"] != workload(upgraded.job, CONFIG, VIEW)["spec"]
         assert self.look(upgraded, before) == []
 
-    def test_kueue_that_serves_another_version_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
-        priority = Priority("p", 5, is_kueues=True)
-        before = stored(KueueView("team", "v1beta1", priority=priority))
-        assert self.look(Cluster(), replace(before, version="v1beta2")) == []
-
-    def test_a_change_that_asks_for_the_same_pods_is_noted_once(self) -> None:
-        """Otherwise it would look like one of the pods after an upgrade."""
-        cluster, view = Cluster(spec={"ttlSecondsAfterFinished": 60}, generation=2), stored(VIEW)
-        [step] = self.look(cluster, view)
-        assert isinstance(step, PatchObject)
-        change = step.change["metadata"]["annotations"]
-        assert change == {"longshore.dev/generation": "2"}
-        assert view.workload is not None
-        metadata = view.workload["metadata"]
-        noted = {**view.workload, "metadata": {**metadata, "annotations": {**metadata["annotations"], **change}}}
-        assert self.look(cluster, replace(view, workload=noted)) == []
-
-    def test_another_image_of_an_upgraded_operator_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
-        upgraded = replace(CONFIG, runtime_image="runtime:2")
-        assert self.look(Cluster(), stored(VIEW), upgraded) == []
-
     def test_the_end_is_reported_when_the_pods_are_gone(self) -> None:
         cluster, view = self.running()
         cluster.exit("demo-coordinator", 0)
@@ -565,12 +504,6 @@ class TestSteps:
         second = reject(first.status, 2, caught.value, (), cluster.now, view)
         assert second.actions == (DeleteObject("demo-rljob", "workload-uid", "Workload@v1beta2"),)
 
-    def test_a_mistake_is_looked_at_again(self) -> None:
-        cluster = Cluster()
-        view = KueueView("team", "v1beta2", mistake="there is no WorkloadPriorityClass x")
-        plan = reconcile(cluster.job, cluster.observed(kueue=view), cluster.now, CONFIG)
-        assert plan.requeue_at is not None
-
 
 class TestPodGroup:
     """A job cannot start without the PodGroup that it asks for."""
@@ -594,12 +527,6 @@ class TestPodGroup:
 
 
 class TestLeavingTheQueue:
-    def test_a_job_leaves_a_queue_that_never_had_it_by_its_label(self) -> None:
-        """Where Kueue is not installed, the advice is to remove the label."""
-        cluster = Cluster()
-        cluster.apply(cluster.plan(kueue=KueueView("team", mistake="Kueue is not installed")))
-        assert queue_of(cluster.job) is None
-
     def test_a_job_whose_quota_may_come_back_with_kueue_stays_in_its_queue(self) -> None:
         cluster = Cluster()
         cluster.apply(cluster.plan(kueue=VIEW))

@@ -1,12 +1,7 @@
 """What is measured of engines, and what becomes of a batch that does not end."""
 
-from dataclasses import replace
-
-import pytest
-
 from longshore_runtime.profiling.engine_probe import BATCH_LIMIT_S
 from longshore_runtime.profiling.figures import Figures
-from longshore_runtime.rollout.events import RewardPulse
 from tests.unit.runtime.profiling.timed_engines import LIMITS, TimedEngines, probe
 
 
@@ -47,14 +42,6 @@ def test_one_engine_has_nobody_to_migrate_to() -> None:
     assert engines.num_added == 0
 
 
-def test_nor_has_the_one_that_is_left() -> None:
-    engines, figures = TimedEngines(lost={1}), Figures()
-    probe(engines).migration(LIMITS, figures)
-    assert figures.profile().migration_s is None
-    assert engines.replaced == [1]
-    assert engines.num_unfinished == 0
-
-
 def test_responses_that_do_not_begin_are_no_migration() -> None:
     engines, figures = TimedEngines(stuck={1}), Figures()
     probe(engines).migration(LIMITS, figures)
@@ -72,20 +59,3 @@ def test_responses_that_do_not_go_on_are_cut_off_and_the_next_batch_counts_its_o
     engines.stuck = engines.stuck_once_stopped = set()
     of_them.decode(1, LIMITS, figures)
     assert {point.measurements for point in figures.profile().decode} == {2}
-
-
-def test_where_a_response_has_room_for_one_token_only_nothing_migrates() -> None:
-    engines, figures = TimedEngines(), Figures()
-    probe(engines).migration(replace(LIMITS, max_context_tokens=18), figures)
-    assert figures.profile().migration_s is None
-    assert engines.num_added == 0
-
-
-@pytest.mark.parametrize("num_engines", [1, 2])
-def test_events_of_others_are_still_there_afterwards(num_engines: int) -> None:
-    engines = TimedEngines(num_engines)
-    engines.put(RewardPulse())
-    of_them = probe(engines)
-    of_them.warm_up()
-    of_them.migration(LIMITS, Figures())
-    assert engines.get(timeout=0.0) == RewardPulse()

@@ -1,7 +1,5 @@
 """One batch that shrinks tells the steps of all batch sizes."""
 
-from collections.abc import Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,18 +73,5 @@ def test_steps_in_which_requests_wait_or_are_preempted_are_left_out() -> None:
     assert max(window.num_running for window in found) < 32, "two blocks for each"
 
 
-def test_requests_that_end_one_by_one_leave_no_window() -> None:
-    stairs = Staircase(sizes=(2, 1), level_steps=8, prompt_tokens=4)
-    ends = [Ended(1, 8, stats(8, 24)), Ended(1, 9, stats(9, 26)), Ended(1, 10, stats(10, 27))]
-    assert windows(stairs, ends) == []
-
-
 def stats(num_steps: int, num_tokens: int) -> EngineStats:
     return EngineStats(num_steps=num_steps, num_tokens=num_tokens, read_s=0.1 * num_steps)
-
-
-@given(st.lists(st.integers(1, 4096), min_size=1, max_size=4))
-def test_equal_seeds_make_equal_requests_and_no_prompt_comes_twice(lengths: Sequence[int]) -> None:
-    first, second = (Synthetic(1000, seed=7).requests(lengths, 32) for _ in range(2))
-    assert first == second
-    assert len({request.prompt_tokens.tobytes() for request in first}) == len(lengths)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import orjson
 import pytest
 
-from longshore_runtime.rewards.failure_text import error_text, error_with_place, shortened, shown
+from longshore_runtime.rewards.failure_text import error_text, error_with_place, shortened
 
 
 class Silent(Exception):
@@ -45,41 +45,11 @@ def test_long_exception_keeps_its_beginning_and_its_end() -> None:
     assert text.startswith("ValueError: aaa") and "az (1,000,001 characters)" in text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [("1.0", "'1.0'"), (Silent(), "<Silent whose repr raises RuntimeError>"), ("\ud83d", "'\\ud83d'")],
-)
-def test_value_is_shown_as_python_shows_it(value: object, text: str) -> None:
-    assert shown(value) == text
-
-
-def test_integer_that_python_does_not_print_is_shown_by_its_type() -> None:
-    assert shown(10**5000) == "<int whose repr raises ValueError>"
-
-
 def test_place_is_that_of_the_users_code_not_of_a_library() -> None:
     described = error_with_place(caught(lambda: json.loads("{")))
     assert "JSONDecodeError: Expecting property name" in described
     assert "test_failure_text.py:61 in <lambda>: " in described.rpartition(" > ")[2]
     assert "decoder.py" not in described
-
-
-def deep(depth: int) -> None:
-    if depth:
-        deep(depth - 1)
-    raise ValueError("deep")
-
-
-def test_last_three_places_are_named_outermost_first() -> None:
-    _, places = error_with_place(caught(lambda: deep(9))).split(" at ", 1)
-    first, second, last = places.split(" > ")
-    assert first == second != last
-    assert first.endswith("in deep: deep(depth - 1)") and last.endswith('in deep: raise ValueError("deep")')
-
-
-def test_place_of_a_group_is_that_of_its_first_exception() -> None:
-    group = ExceptionGroup("several", [caught(lambda: deep(0))])  # type: ignore[list-item]
-    assert error_with_place(group).endswith('in deep: raise ValueError("deep")')
 
 
 def test_shortened_text_says_how_long_it_was() -> None:

@@ -247,18 +247,29 @@ def own_endpoints(cluster: Cluster) -> Iterator[set[int]]:
 def chart_test(cluster: Cluster, values: dict[str, Any]) -> str:
     """Run the program of the chart's test, as `helm test` does; returns what it prints.
 
-    Nothing resolves the names of services on the embedded cluster, so the endpoint of the service takes its place.
+    Nothing resolves the names of services on the embedded cluster, so a pod that the service selects takes its place.
     """
     with helm.Chart.load(str(CHART)) as loaded:
         rendered = loaded.render(values, name="longshore", namespace=RELEASE_NAMESPACE)
     [text] = [text for name, text in rendered.items() if name.endswith("tests/operator.yaml")]
     program = yaml.safe_load(text)["spec"]["containers"][0]["command"][-1]
 
-    def address() -> str:
-        found = cluster.core.read_namespaced_endpoints(METRICS_SERVICE, RELEASE_NAMESPACE).subsets or []
-        return next((f"{one.addresses[0].ip}:{one.ports[0].port}" for one in found if one.addresses), "")
+    service = cluster.core.read_namespaced_service(METRICS_SERVICE, RELEASE_NAMESPACE).spec
+    selector = ",".join(f"{name}={value}" for name, value in service.selector.items())
 
-    eventually("the service of the operator has an endpoint", lambda: bool(address()))
+    def address() -> str:
+        pods = cluster.core.list_namespaced_pod(RELEASE_NAMESPACE, label_selector=selector).items
+        ready = [pod for pod in pods if pod.status.container_statuses and pod.status.container_statuses[0].ready]
+        numbers = [
+            port.container_port
+            for pod in ready
+            for container in pod.spec.containers
+            for port in container.ports
+            if service.ports[0].target_port in (port.name, port.container_port)
+        ]
+        return f"{ready[0].status.pod_ip}:{numbers[0]}" if numbers else ""
+
+    eventually("the service of the operator has a pod", lambda: bool(address()))
     port = METRICS_PORT.search(program)
     assert port is not None, "it asks the service of the operator"
     program = program.replace(port.group(), address())

@@ -38,7 +38,13 @@ def test_every_manifest_passes_the_checks_that_need_no_files(manifest: Path) -> 
     assert [found for found in run.checked(manifest, run.CheckOptions()) if found.outcome is CheckOutcome.FAILED] == []
 
 
-@pytest.mark.parametrize("name", _PAPERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.soak] if name in ("rollpacker-14b", "rollpacker-32b") else [])
+        for name in _PAPERS
+    ],
+)
 def test_a_header_predicts_what_the_simulator_does(name: str) -> None:
     manifest = MANIFESTS / f"{name}.yaml"
     line = predicted(manifest).line(read_job(manifest, "simulated").spec.algorithm.steps)

@@ -65,6 +65,7 @@ def test_calibrated_constants_of_rolloutpipe_meet_its_baselines() -> None:
     assert fmean(cell.trainer_compute_s for cell in slime) == pytest.approx(trainer_s, rel=0.05)
 
 
+@pytest.mark.soak
 def test_the_same_figures_give_the_same_comparison() -> None:
     assert compare(Paper.REORDER, PUBLISHED) == compared(Paper.REORDER)
 

@@ -175,7 +175,9 @@ def cpu(per_request_s: float, train_tokens_per_s: float) -> Profile:
     ],
     ids=["H800", "slow training", "slow repurposing", "it hardly matters", "slow batches", "slower batches"],
 )
-@pytest.mark.parametrize("strategy", [Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(Strategy.SYNCHRONOUS, marks=pytest.mark.soak), Strategy.TAIL_BATCHING]
+)
 def test_the_benefit_gate_repurposes_where_that_pays_and_loses_little_elsewhere(
     strategy: Strategy, profile: Profile, pays: bool | None
 ) -> None:

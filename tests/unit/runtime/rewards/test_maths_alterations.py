@@ -64,7 +64,7 @@ def _altered(answer: str, rng: random.Random) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("shapes", "times"),
-    [(_NUMBERS, 40), (_TERMS, 15), (_FORMULAS, 5), (_LISTS, 20), (_EQUATIONS, 20), (_INEQUALITIES, 10)],
+    [(_NUMBERS, 16), (_TERMS, 6), (_FORMULAS, 2), (_LISTS, 8), (_EQUATIONS, 8), (_INEQUALITIES, 4)],
     ids=["numbers", "terms", "formulas", "lists", "equations", "inequalities"],
 )
 def test_an_answer_with_one_altered_number_is_wrong(shapes: list[str], times: int) -> None:

@@ -363,6 +363,6 @@ class AnyTelemetry(RuleBasedStateMachine):
 def test_no_assignment_asks_for_what_it_must_not() -> None:
     AnyTelemetry.num_changes.clear()
     run_state_machine_as_test(
-        AnyTelemetry, settings=settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
+        AnyTelemetry, settings=settings(max_examples=examples(80), stateful_step_count=30, deadline=None)
     )
     assert min(AnyTelemetry.num_changes[what] for what in ("pods", "sizes")) >= 10, "hardly anything was assigned"

@@ -85,6 +85,7 @@ def distance(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> flo
     return float(np.sqrt(sum(one for one, _ in squares) / sum(one for _, one in squares)))
 
 
+@pytest.mark.soak
 def test_a_job_grows_into_idle_gpus_and_gives_them_back_without_a_restart(two_gpus: Cluster, tmp_path: Path) -> None:
     urgent = job("pressing", tmp_path)
     urgent["metadata"]["labels"] = {"longshore.dev/priority-class": "urgent"}

@@ -178,7 +178,7 @@ def test_losing_any_pod_costs_time_and_no_draw(cluster: Cluster, root: Path) -> 
     job.wait_step(4)
     commands = job.commands()
     assert any("raylet" in command for command in commands)
-    unwanted = ("dashboard", "runtime_env/agent", "ray.util.client.server")
+    unwanted = ("ray/dashboard/", "runtime_env/agent/", "ray.util.client.server")
     assert [one for one in commands if any(part in one for part in unwanted)] == [], "no agent of Ray listens in a pod"
     cluster.kubectl("delete", "pod", "lossy-worker-1", "--wait=false")
     step = job.wait("a step after the loss", lambda s: s["runtime"]["step"] >= 1 and s["workers"]["ready"] < 2)

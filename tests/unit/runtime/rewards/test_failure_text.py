@@ -48,7 +48,7 @@ def test_long_exception_keeps_its_beginning_and_its_end() -> None:
 def test_place_is_that_of_the_users_code_not_of_a_library() -> None:
     described = error_with_place(caught(lambda: json.loads("{")))
     assert "JSONDecodeError: Expecting property name" in described
-    assert "test_failure_text.py:61 in <lambda>: " in described.rpartition(" > ")[2]
+    assert "test_failure_text.py:49 in <lambda>: " in described.rpartition(" > ")[2]
     assert "decoder.py" not in described
 
 

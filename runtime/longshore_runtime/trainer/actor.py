@@ -87,18 +87,22 @@ class _TrainerActor:
         return self._running.compare(samples, denominator)
 
     def update(
-        self, denominator: float, signal: float, max_mismatch: float | None, *passes: tuple[GradientSums, float]
+        self, denominator: float, signal: float, max_mismatch: float | None, passes: Sequence[Any]
     ) -> tuple[UpdateReport, float]:
         """Return the report of an optimizer step, and the seconds that it took.
 
-        `passes`: what `accumulate` returned for everything that the update consists of, once per replica.
+        Args:
+            passes: references to what `accumulate` returned for everything that the update consists of, once per
+                replica. Ray resolves references that are arguments themselves before it sends a call, and sends no
+                later call meanwhile: `num_computed` would be answered only after the passes.
 
         Raises:
             LogProbMismatch, UserError: see `require_trainable`; on every rank, and in later calls until `discard`.
         """
         self._require_accepted()
+        results: list[tuple[GradientSums, float]] = ray.get(list(passes))
         try:
-            require_trainable((sums for sums, _ in passes), max_mismatch)
+            require_trainable((sums for sums, _ in results), max_mismatch)
         except LogProbMismatch as refusal:
             self._refusal = refusal
             raise

@@ -227,7 +227,7 @@ class TrainerGroup:
         signal = step_signal(update.samples, self._spec.options)
         with self._in_order:
             update.steps = [
-                actor.update.remote(update.denominator, signal, max_mismatch, *sums) for actor in self._world.actors
+                actor.update.remote(update.denominator, signal, max_mismatch, sums) for actor in self._world.actors
             ]
 
     def finish(self, update: PendingUpdate, timeout_s: float = _UPDATE_LIMIT_S) -> TrainResult:

@@ -88,9 +88,8 @@ def test_a_step_is_repeated_by_a_new_world_after_a_rank_was_killed(
         trainers.end(update)
         ray.get([answer for rank, answer in update.passes if sizes.replica(rank) == 0], timeout=LIMIT_S)
     ray.get(first_of_second, timeout=LIMIT_S)  # It computes.
-    if moment == "accumulate":
-        num_given = len(BATCHES[0]) + (MANY + 1) * len(BATCHES[1])
-        assert len(BATCHES[0]) < trainers.num_computed() < trainers.num_given == num_given, "it is read meanwhile"
+    num_given = len(BATCHES[0]) + (MANY + 1) * len(BATCHES[1])
+    assert len(BATCHES[0]) < trainers.num_computed() < trainers.num_given == num_given, "it is read meanwhile"
     ray.kill(trainers._world.actors[last])
     if moment == "accumulate":
         trainers.end(update)

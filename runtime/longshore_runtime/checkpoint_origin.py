@@ -38,13 +38,12 @@ class Origin:
         """Raise UserError unless the checkpoint of a step, which was saved with the origin `saved`, belongs to this."""
         if saved["fingerprint"] == self.fingerprint:
             return
-        before, fix = f"{saved['field']} {saved['name']!r}", "set it back"
+        checkpoint = f"the checkpoint of step {step} in storage.output"
         if (saved["field"], saved["name"]) == (self.field, self.name):
-            before, fix = "what it was when that checkpoint was written", "restore it"
-        raise UserError(
-            f"{self.field}: {self.name!r} differs from {before}, to which the checkpoint of step {step} in "
-            f"storage.output belongs; {fix}, or start a new job with another storage.output"
-        )
+            what = f"{self.name!r} has changed since {checkpoint} was written; restore it"
+        else:
+            what = f"{checkpoint} belongs to {saved['field']} {saved['name']!r}, not to {self.name!r}; set it back"
+        raise UserError(f"{self.field}: {what}, or start a new job with another storage.output")
 
 
 def model_origin(model: Model, repository: str | None, directory: Path) -> Origin:

@@ -31,8 +31,8 @@ _ANSWER_LIMIT_S: Final = 30.0
 _NOTE_LIMIT_S: Final = 10.0
 """The driver may learn of a death before the fork server does."""
 _POLL_S: Final = 0.05
-_FROM_OUTSIDE: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGABRT)
-"""Exit codes that do not tell whose fault a death was: NCCL aborts a rank that has lost its peers."""
+_FROM_OUTSIDE: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
+"""Exit codes that do not tell whose fault a death was."""
 _PID: Final = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
 _ADDRESS: Final = re.compile(r"^\s*ip: (\S+)$", re.MULTILINE)
 _NODE_IS_GONE: Final = "its node has died"
@@ -64,8 +64,13 @@ class Death:
         """Return whether the kernel probably killed it to free memory, in a pod that may use `memory_bytes`."""
         return self.exit_code == -signal.SIGKILL and 2 * self.peak_bytes >= memory_bytes
 
-    def is_own_fault(self, memory_bytes: int) -> bool:
-        """Return whether the same work would probably end the same way: nobody else has stopped the process."""
+    def is_own_fault(self, memory_bytes: int, *, has_peers: bool) -> bool:
+        """Return whether the same work would probably end the same way: nobody else has stopped the process.
+
+        NCCL aborts a process that has lost one of its peers. Without peers, Ray has aborted it after a crash.
+        """
+        if self.exit_code == -signal.SIGABRT:
+            return not has_peers
         return self.exit_code not in _FROM_OUTSIDE or self.is_lack_of_memory(memory_bytes)
 
 

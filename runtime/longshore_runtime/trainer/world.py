@@ -40,11 +40,13 @@ class RankDeath:
     """Memory that the pod of the rank may use."""
     component: Component
     micro_batch_tokens: int
+    has_peers: bool
+    """Whether the trainers have other ranks."""
 
     @property
     def is_own_fault(self) -> bool:
         """Whether the same work would probably end the same way."""
-        return self.death.is_own_fault(self.memory_bytes)
+        return self.death.is_own_fault(self.memory_bytes, has_peers=self.has_peers)
 
     def __str__(self) -> str:
         what = f"trainer replica {self.replica} {self.death}"
@@ -108,6 +110,7 @@ class TrainerWorld:
                     memory_bytes=self._spec.pod_memory_bytes,
                     component=place.component,
                     micro_batch_tokens=self._spec.options.max_tokens_per_micro_batch,
+                    has_peers=len(self._places) > 1,
                 )
         return None
 

@@ -120,8 +120,8 @@ def test_a_loss_that_was_reported_is_repaired_before_the_next_work() -> None:
     assert world.generation == 1
 
 
-def dead(exit_code: int, peak_bytes: int = 0) -> RankDeath:
-    return RankDeath(0, Death(7, exit_code, peak_bytes), 9 << 30, Component.WORKER, 16_384)
+def dead(exit_code: int, peak_bytes: int = 0, *, has_peers: bool = False) -> RankDeath:
+    return RankDeath(0, Death(7, exit_code, peak_bytes), 9 << 30, Component.WORKER, 16_384, has_peers)
 
 
 def lose(restored: Recovery, world: World) -> None:
@@ -141,7 +141,9 @@ def test_cause_of_a_loss_is_reported_with_the_field_to_change() -> None:
     assert notices == [(NoticeReason.TRAINER_LOST, sentence)]
 
 
-@pytest.mark.parametrize(("exit_code", "peak_bytes"), [(-signal.SIGKILL, 9 << 30), (-signal.SIGSEGV, 0), (1, 0)])
+@pytest.mark.parametrize(
+    ("exit_code", "peak_bytes"), [(-signal.SIGKILL, 9 << 30), (-signal.SIGSEGV, 0), (-signal.SIGABRT, 0), (1, 0)]
+)
 def test_same_death_twice_in_one_step_ends_the_job(exit_code: int, peak_bytes: int) -> None:
     world = World(death=dead(exit_code, peak_bytes))
     restored = recovery_of(world)
@@ -157,7 +159,7 @@ def test_deaths_in_different_steps_or_from_outside_do_not_end_the_job() -> None:
     restored.trained(StepTraining((), (tuple(make_samples(4)),), 0.0))
     lose(restored, world)
     for exit_code in (-signal.SIGKILL, -signal.SIGABRT):
-        world.death = dead(exit_code, 1 << 20)
+        world.death = dead(exit_code, 1 << 20, has_peers=True)
         for _ in range(5):
             lose(restored, world)
     assert world.generation == 12

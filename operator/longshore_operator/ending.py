@@ -93,7 +93,9 @@ def describe_end(pod: PodView) -> str:
         what = "was deleted"
     else:
         what = f"failed ({pod.reason or 'no reason given'})"
-    return f"{pod.name} {what}" + (f": {pod.termination_message}" if pod.termination_message else "")
+    # A process that is killed leaves no message, so the kubelet takes the last lines of its log.
+    message = "" if pod.is_out_of_memory else pod.termination_message
+    return f"{pod.name} {what}" + (f": {message}" if message else "")
 
 
 def memory_field(component: Component) -> str:

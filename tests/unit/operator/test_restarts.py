@@ -339,7 +339,14 @@ class TestPeersEnd:
         cluster = running_cluster(backoffLimit=6)
         for step, phase in ((3, Phase.RUNNING), (4, Phase.RUNNING), (4, Phase.FAILED)):
             cluster.report(RuntimeStatus(attempt=1, step=step))
-            cluster.change("demo-worker-0", phase="Failed", ready=False, exit_code=137, is_out_of_memory=True)
+            cluster.change(
+                "demo-worker-0",
+                phase="Failed",
+                ready=False,
+                exit_code=137,
+                is_out_of_memory=True,
+                termination_message="the last line of its log",
+            )
             cluster.step()
             cluster.pass_time(3600)
             cluster.reconcile_until_stable()

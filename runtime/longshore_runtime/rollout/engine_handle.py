@@ -10,10 +10,12 @@ from typing import Any, Final, Generic, TypeVar
 
 import ray
 
+from longshore.api.names import Component
 from longshore.api.rollout import EngineBackend
 from longshore.rounds.messages import EngineLost
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import Check, checked_get, wait_ended, within
+from longshore_runtime.cluster.deaths import Death, find_death
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
@@ -32,10 +34,14 @@ While it reads weights, they count from the last that it has read: a large model
 _LOADED_EVERY_S: Final = 30.0
 _LOADED_LIMIT_S: Final = 60.0
 """Time limit for the answer of a process that reads weights."""
+PROCESS_GONE: Final = "the engine's process or pod is gone"
+"""Begins the reason of a loss that nobody has asked for."""
 _PLACE_LIMIT_S: Final = 24 * 3600.0
 """Time limit for a pod, which may wait for GPUs that others hold. The operator reports the wait."""
 _SILENCE_LIMIT_S: Final = 300.0
 """Many times HEARTBEAT_S, because compiling may keep the process from sending heartbeats."""
+_DEATH_LIMIT_S: Final = 10.0
+"""Time limit for what Ray knows about an engine that is gone."""
 _READER_LIMIT_S: Final = 10.0
 """Time limit for the reader thread of an engine that is gone."""
 
@@ -197,6 +203,16 @@ class EngineHandle:
         ray.kill(self._actor)
         return was_alive
 
+    def find_death(self) -> Death | None:
+        """Return how the process of an engine that is gone ended; None: its pod does not know, or is gone, too."""
+        try:
+            ray.get(self._actor.__ray_ready__.remote(), timeout=_DEATH_LIMIT_S)
+        except ray.exceptions.RayActorError as error:
+            return find_death(error, self.place.worker, Component.WORKER)
+        except ray.exceptions.GetTimeoutError:
+            return None
+        return None
+
     def wait_ended(self) -> None:
         """Wait until a stopped engine is gone, its GPUs are free, and no thread reads its events."""
         wait_ended([self._actor])
@@ -261,6 +277,6 @@ def _engine_error(error: Exception) -> Exception:
     if isinstance(error, ray.exceptions.GetTimeoutError):
         return EngineLate("the engine does not answer in time")
     if isinstance(error, ray.exceptions.RayActorError):
-        return EngineDied(f"the engine's process or pod is gone ({type(error).__name__})")
+        return EngineDied(f"{PROCESS_GONE} ({type(error).__name__})")
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return EngineDied(f"the engine cannot be reached: {lines[-1]}")

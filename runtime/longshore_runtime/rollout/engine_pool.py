@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from longshore.api.pods import Workers
+from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, Workers
 from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
@@ -67,7 +67,8 @@ class EnginePool:
         """
         self._check = check
         self._workers, self._spec = workers, spec
-        self._events, self._notices = events, EngineNotices(notify)
+        self._events = events
+        self._notices = EngineNotices(notify, workers.memory_bytes(DEFAULT_GPU_POD_MEMORY))
         self._lock = threading.RLock()
         self._current: PublishedWeights | None = None
         self._stopped = False

@@ -38,8 +38,9 @@ class Fleets:
 
         def start(place: Place, engine: int | None) -> EngineHandle:
             number = next(self._numbers) if engine is None else engine
-            self._notices.starts(number, place.worker)
-            return EngineHandle(number, place, spec, self._model, self._output, self._on_event)
+            handle = EngineHandle(number, place, spec, self._model, self._output, self._on_event)
+            self._notices.starts(number, place.worker, handle.find_death)
+            return handle
 
         return Fleet(tp_size, engine_places(self._workers, tp_size), start)
 

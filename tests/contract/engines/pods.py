@@ -33,6 +33,19 @@ class Job:
             with pytest.raises(queue.Empty):
                 self.events.get(timeout=0.05)
 
+    def wait_noticed(self, count: int = 1) -> None:
+        """Until so many notices were given: that of a death follows when the pod has told its cause."""
+        while len(self.notices) < count:
+            with pytest.raises(queue.Empty):
+                self.events.get(timeout=0.05)
+
+    def assert_noticed_death(self, engine: int, worker: int) -> None:
+        """The only notice is that the process of an engine ended, and how."""
+        self.wait_noticed()
+        ((reason, message),) = self.notices
+        assert reason == "EngineLost"
+        assert message.startswith(f"engine {engine} (worker {worker}) exited with code 1 after using ")
+
     def wait_started(self, engine: int) -> None:
         """Until an engine is there again, with or without weights."""
         while not self.pool._fleet[engine].alive:

@@ -57,12 +57,20 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
 
 
 def _watches(kube: Kube, job: Json, view: JobView) -> Mapping[str, Iterator[Change]]:
-    events_path, claim = EVENTS.path(kube.namespace), claims.claim_name(job)
+    claim = claims.claim_name(job)
     return {
         "job": kube.watch(kube.jobs_path(), f"metadata.name={view.name}", known=[job]),
-        "event": _if_allowed(kube.watch(events_path, f"involvedObject.uid={view.uid}")),
+        "event": _if_allowed(_events(kube, view.uid)),
         "claim": _if_allowed(("ADDED", trouble.as_event()) for trouble in claims.troubles(kube, claim)),
     }
+
+
+def _events(kube: Kube, uid: str) -> Iterator[Change]:
+    """Yield the events about a job in the order of time. An API server lists them by name, which is random."""
+    path, fields = EVENTS.path(kube.namespace), f"involvedObject.uid={uid}"
+    existing = sorted(kube.items(path, fields=fields), key=lambda event: event_view(event).time)
+    yield from (("ADDED", event) for event in existing)
+    yield from kube.watch(path, fields, known=existing)
 
 
 def _if_allowed(changes: Iterator[Change]) -> Iterator[Change]:

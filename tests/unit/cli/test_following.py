@@ -1,4 +1,4 @@
-"""What `longshore watch` shows besides the job: why its storage is not there."""
+"""What `longshore watch` shows besides the job: its events, and why its storage is not there."""
 
 import asyncio
 import contextlib
@@ -36,14 +36,28 @@ CLAIM = {
 }
 
 
+def job_event(name: str, second: int) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "team", "uid": name, "resourceVersion": "1"}
+    return {
+        "metadata": metadata,
+        "reason": name,
+        "message": "it happened",
+        "lastTimestamp": f"2026-01-01T00:00:{second:02}Z",
+    }
+
+
 class Cluster:
     """A job whose claim stays unbound; it ends after the claim was looked at several times.
 
-    Or, with `hangs`, while the server does not answer what storage classes there are.
+    Or, with `hangs`, while the server does not answer what storage classes there are; or, with `events`, when they are
+    watched.
     """
 
-    def __init__(self, *, may_read_claims: bool = True, hangs: bool = False) -> None:
+    def __init__(
+        self, *, may_read_claims: bool = True, hangs: bool = False, events: tuple[dict[str, Any], ...] = ()
+    ) -> None:
         self._may_read_claims, self._hangs = may_read_claims, hangs
+        self._events = events
         self._num_looks = 0
         self._was_looked_at = asyncio.Event()
 
@@ -58,12 +72,14 @@ class Cluster:
             self._was_looked_at.set()
             await asyncio.Event().wait()
         if "watch" not in request.query:
-            items = {"rljobs": [job("Pending")], "claims": [CLAIM]}.get(kind, [])
+            items = {"rljobs": [job("Pending")], "claims": [CLAIM], "events": list(self._events)}.get(kind, [])
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
         if kind == "rljobs":
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._was_looked_at.wait(), PATIENCE_S)
             return await stream(event("MODIFIED", job("Succeeded")), stays_open=True)(request)
+        if kind == "events" and self._events:
+            self._was_looked_at.set()
         if kind == "claims":
             self._num_looks += 1
             if self._num_looks > NUM_LOOKS:
@@ -84,6 +100,12 @@ async def watched(cluster: Cluster) -> str:
             if thread.name.startswith("watch-"):
                 await asyncio.to_thread(thread.join)
     return shown.getvalue()
+
+
+async def test_earlier_events_are_printed_once_and_in_the_order_of_time() -> None:
+    shown = await watched(Cluster(events=(job_event("Resumed", 3), job_event("Started", 1), job_event("Suspended", 2))))
+    events = [line.partition(":")[0] for line in shown.splitlines() if line.startswith("event ")]
+    assert events == ["event Normal Started", "event Normal Suspended", "event Normal Resumed"]
 
 
 async def test_a_claim_that_stays_unbound_is_explained_once(monkeypatch: pytest.MonkeyPatch) -> None:

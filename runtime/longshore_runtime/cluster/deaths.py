@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,8 @@ _ANSWER_LIMIT_S: Final = 30.0
 _NOTE_LIMIT_S: Final = 10.0
 """The driver may learn of a death before the fork server does."""
 _POLL_S: Final = 0.05
+_OOM_COUNTS: Final = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""Files of the container's control group with `oom_kill`, in versions 2 and 1."""
 _FROM_OUTSIDE: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 """Exit codes that do not tell whose fault a death was."""
 _PID: Final = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
@@ -48,6 +50,8 @@ class Death:
     """Exit code as of `subprocess`: the negative number of the signal that killed it, or its exit status."""
     peak_bytes: int
     """Largest resident memory that it had."""
+    is_out_of_memory: bool = False
+    """Whether the kernel has just killed a process of its container, which had reached its memory limit."""
 
     def __str__(self) -> str:
         used = f"after using {self.peak_bytes / (1 << 30):.1f} GiB"
@@ -62,7 +66,8 @@ class Death:
 
     def is_lack_of_memory(self, memory_bytes: int) -> bool:
         """Return whether the kernel probably killed it to free memory, in a pod that may use `memory_bytes`."""
-        return self.exit_code == -signal.SIGKILL and 2 * self.peak_bytes >= memory_bytes
+        used_most = 2 * self.peak_bytes >= memory_bytes
+        return self.exit_code == -signal.SIGKILL and (self.is_out_of_memory or used_most)
 
     def is_own_fault(self, memory_bytes: int, *, has_peers: bool) -> bool:
         """Return whether the same work would probably end the same way: nobody else has stopped the process.
@@ -74,19 +79,46 @@ class Death:
         return self.exit_code not in _FROM_OUTSIDE or self.is_lack_of_memory(memory_bytes)
 
 
-def note_deaths(file: str | None) -> None:
-    """Reap the children of this process that have ended, and append how they did to `file`."""
-    while True:
-        try:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        if file is not None:
-            death = Death(pid, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
-            with contextlib.suppress(OSError), open(file, "a", encoding="utf-8") as lines:  # noqa: PTH123 - in a handler
+class DeathNotes:
+    """Reaps the children of this process, and notes how they ended.
+
+    The peak of a process does not tell whether it was killed for memory, because engines and trainers share the limit
+    of their pod. But the kernel counts such kills.
+    """
+
+    def __init__(self, file: str | None, oom_counts: Sequence[str] = _OOM_COUNTS) -> None:
+        """`file`: where the notes are appended; None: nowhere."""
+        self._file = file
+        self._oom_counts = oom_counts
+        self._num_oom_kills = num_oom_kills(oom_counts)
+
+    def reap(self, *_: object) -> None:
+        """Reap and note the children that have ended; a handler of SIGCHLD."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            exit_code = os.waitstatus_to_exitcode(status)
+            before, self._num_oom_kills = self._num_oom_kills, num_oom_kills(self._oom_counts)
+            is_out_of_memory = exit_code == -signal.SIGKILL and self._num_oom_kills > before
+            self._note(Death(pid, exit_code, usage.ru_maxrss * 1024, is_out_of_memory))
+
+    def _note(self, death: Death) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError), open(self._file, "a", encoding="utf-8") as lines:  # noqa: PTH123 - in a handler
                 lines.write(json.dumps(asdict(death)) + "\n")
+
+
+def num_oom_kills(files: Sequence[str]) -> int:
+    """Return how many processes of this container the kernel has killed for its memory limit; 0 if it does not say."""
+    for name in files:
+        with contextlib.suppress(OSError), open(name, encoding="ascii") as file:  # noqa: PTH123 - in a handler
+            counts = dict(line.split(maxsplit=1) for line in file)
+            return int(counts.get("oom_kill", 0))
+    return 0
 
 
 def noted_death(file: Path, pid: int) -> Death | None:

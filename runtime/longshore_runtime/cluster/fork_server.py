@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from longshore_runtime.cluster import worker_launcher
-from longshore_runtime.cluster.deaths import ENV_FILE, note_deaths
+from longshore_runtime.cluster.deaths import ENV_FILE, DeathNotes
 from longshore_runtime.large_imports import without_collections
 
 FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
@@ -88,7 +88,7 @@ def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, mod
     with socket_path.with_suffix(".log").open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    signal.signal(signal.SIGCHLD, _reap)
+    signal.signal(signal.SIGCHLD, DeathNotes(os.environ.get(ENV_FILE)).reap)
     with os.fdopen(raylet_is_there) as pipe:
         text = pipe.read()
     if not text:
@@ -151,10 +151,6 @@ def _next_worker(listener: socket.socket) -> _Worker | None:
         worker.connection.close()
         for file in worker.files.values():
             os.close(file)
-
-
-def _reap(*_: object) -> None:
-    note_deaths(os.environ.get(ENV_FILE))
 
 
 def _receive(connection: socket.socket) -> _Worker:

@@ -86,7 +86,8 @@ def describe_end(pod: PodView) -> str:
     elif pod.reason in _INTERRUPTED_REASONS:
         what = f"was ended by the cluster ({pod.reason})"
     elif pod.is_out_of_memory:
-        what = f"was killed: it used more memory than its limit (OOMKilled); raise {memory_field(pod.component)}"
+        limit = f"its limit of {pod.memory_limit}" if pod.memory_limit else "its limit"
+        what = f"was killed: it used more memory than {limit} (OOMKilled); raise {memory_field(pod.component)}"
     elif pod.exit_code is not None:
         what = f"exited with code {pod.exit_code}"
     elif pod.deleting:

@@ -56,6 +56,8 @@ class PodView:
     exit_code: int | None = None
     is_out_of_memory: bool = False
     """Whether the kubelet says that the main container was killed for using more memory than its limit."""
+    memory_limit: str = ""
+    """Memory that the main container may use, as a quantity; empty: it has no limit."""
     termination_message: str = ""
     unschedulable: str | None = None
     """The scheduler's message while no node fits."""
@@ -205,6 +207,12 @@ def _end_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> st
     return next(filter(None, messages), None)
 
 
+def _memory_limit(spec: Mapping[str, Any]) -> str:
+    containers = spec.get("containers") or ()
+    main: Mapping[str, Any] = next((one for one in containers if one["name"] == contract.CONTAINER), {})
+    return str(((main.get("resources") or {}).get("limits") or {}).get("memory", ""))
+
+
 def pod_view(pod: Mapping[str, Any]) -> PodView:
     """Return the slim view of a pod of an RLJob.
 
@@ -242,6 +250,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         node=spec.get("nodeName"),
         exit_code=terminated.get("exitCode"),
         is_out_of_memory=terminated.get("reason") == "OOMKilled",
+        memory_limit=_memory_limit(spec),
         termination_message=_shortened(_end_message(status, terminated)),
         unschedulable=_unschedulable(scheduled, spec),
         disruption=disruption.get("reason") if disruption.get("status") == "True" else None,

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from longshore.api import contract
 from longshore.api.names import Component
 from longshore_operator.identity import Identity
 from longshore_operator.observed import pod_view
@@ -106,6 +107,20 @@ def test_of_an_evicted_pod_the_node_says_why_and_not_its_last_words() -> None:
     status = {"phase": "Failed", "message": "The node was low on resource: memory.", "containerStatuses": [ended]}
     assert pod_view(pod(status | {"reason": "Evicted"})).termination_message == "The node was low on resource: memory."
     assert pod_view(pod(status)).termination_message == "the pod was asked to stop"
+
+
+def test_pod_that_was_killed_for_its_memory_has_the_limit_of_our_container() -> None:
+    killed = pod({"containerStatuses": [container({"terminated": {"exitCode": 137, "reason": "OOMKilled"}})]})
+    killed["spec"] = {
+        "containers": [
+            {"name": "sidecar", "resources": {"limits": {"memory": "1Gi"}}},
+            {"name": contract.CONTAINER, "resources": {"limits": {"memory": "9Gi"}}},
+        ]
+    }
+    view = pod_view(killed)
+    assert (view.is_out_of_memory, view.memory_limit) == (True, "9Gi")
+    killed["spec"]["containers"].pop()
+    assert pod_view(killed).memory_limit == ""
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (64, "Failed")])

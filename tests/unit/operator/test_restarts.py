@@ -345,6 +345,7 @@ class TestPeersEnd:
                 ready=False,
                 exit_code=137,
                 is_out_of_memory=True,
+                memory_limit="4Gi",
                 termination_message="the last line of its log",
             )
             cluster.step()
@@ -353,8 +354,8 @@ class TestPeersEnd:
             assert cluster.status.phase is phase
         assert cluster.condition("Failed")[1:] == (
             "OutOfMemory",
-            "demo-worker-0 was killed: it used more memory than its limit (OOMKilled); raise workers.resources.memory; "
-            "it has happened twice at step 4",
+            "demo-worker-0 was killed: it used more memory than its limit of 4Gi (OOMKilled); raise "
+            "workers.resources.memory; it has happened twice at step 4",
         )
 
     def test_a_worker_that_left_of_itself_is_replaced_slowly_and_not_counted(self, running: Cluster) -> None:

@@ -27,7 +27,9 @@ import psutil
 
 from benchmarks.report import report
 from longshore.api.algorithm import Algorithm
+from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import Rollout, Strategy
+from longshore.policy.advantages import batch_advantages
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
@@ -36,6 +38,7 @@ from longshore.policy.round_policy import BatchShape
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
+from longshore_runtime.large_imports import collect_rarely
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event, GroupScored, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import RoundRunner
@@ -165,15 +168,19 @@ class Rewards:
         raise AssertionError("there are no workers")
 
 
-def tuple_samples(groups: Sequence[ScoredGroup]) -> list[dict[str, Any]]:
-    """Build samples of tuples, each rebuilt as it was: tokens and log-probabilities from runs, and old ones."""
+def tuple_samples(groups: Sequence[ScoredGroup], algorithm: Algorithm) -> list[dict[str, Any]]:
+    """Build samples of tuples, which are rebuilt from runs as they were until 0.1.0."""
+    rewards = [[one.reward for one in group.responses] for group in groups]
+    advantages = batch_advantages(OBJECTIVES[algorithm.name].advantage, rewards, algorithm.advantage_epsilon)
     return [
         {
+            "response": one.response,
+            "advantage": advantage,
             "tokens": tuple(token for run in (one.completion,) for token in run.tokens),  # type: ignore[attr-defined]
             "log_probs": tuple(value for run in (one.completion,) for value in run.log_probs),  # type: ignore[attr-defined]
         }
-        for group in groups
-        for one in group.responses
+        for group, of_group in zip(groups, advantages, strict=True)
+        for one, advantage in zip(group.responses, of_group, strict=True)
     ]
 
 
@@ -202,7 +209,7 @@ def measure_case(arm: str, num_responses: int, num_tokens: int) -> dict[str, flo
         driver,
     )
     gc.collect()
-    gc.freeze()
+    collect_rarely()
     before_bytes, started_s = process.memory_info().rss, time.process_time()
     result = runner.run(draining=False)
     rolled_out_s = time.process_time()
@@ -211,7 +218,7 @@ def measure_case(arm: str, num_responses: int, num_tokens: int) -> dict[str, flo
     for first in range(0, len(driver.groups), 16):
         groups = driver.groups[first : first + 16]
         samples: Sequence[Any] = (
-            batch_samples(groups, records, algorithm, 0) if arm == "arrays" else tuple_samples(groups)
+            batch_samples(groups, records, algorithm, 0) if arm == "arrays" else tuple_samples(groups, algorithm)
         )
         content, buffers = pickled(samples)
         num_sent += len(content) + sum(map(len, buffers))

@@ -1,6 +1,5 @@
 """One session of a job: start its parts, run the loop, and end them all."""
 
-import gc
 import queue
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.ending import Ending
 from longshore_runtime.errors import CannotContinue, UserError
 from longshore_runtime.job_rewards import judge_processes
+from longshore_runtime.large_imports import collect_rarely
 from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.loop_parts import Parts
 from longshore_runtime.output_owner import OutputOwner
@@ -120,7 +120,7 @@ class Session:
             prior = gate_prior(stored_profile(self._storage.output_dir), spec.trainer.ranks_per_replica)
         options = LoopOptions.of(spec, self._attempt)
         self._loop = TrainingLoop(options, parts, prior)
-        gc.freeze()  # What is there now stays until the end: collections during the steps leave it out.
+        collect_rarely()
         self._loop.run()
         self._succeeded = True
         return True

@@ -103,8 +103,14 @@ async def _serve(data_dir: Path, config: ClusterConfig, lock: DataDirLock, optio
     serving = asyncio.create_task(run_cluster(data_dir, config, on_ready))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, serving.cancel)
+
+    def stop_once() -> None:
+        # A closed stdin stays readable: cancelling again and again would interrupt what the cluster does to end.
+        loop.remove_reader(0)
+        serving.cancel()
+
     if options.until_stdin_closes:
-        loop.add_reader(0, serving.cancel)
+        loop.add_reader(0, stop_once)
     try:
         await serving
     except asyncio.CancelledError:

@@ -92,8 +92,8 @@ class _TrainerActor:
         """Return the report of an optimizer step, and the seconds that it took.
 
         Args:
-            passes: references to what `accumulate` returned for everything that the update consists of, once per
-                replica. Ray resolves references that are arguments themselves before it sends a call, and sends no
+            passes: references to what `accumulate` returned for everything that the update consists of, each
+                sample once. Ray resolves references that are arguments themselves before it sends a call, and sends no
                 later call meanwhile: `num_computed` would be answered only after the passes.
 
         Raises:

@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def note(self) -> str:
-        """What to know of the figure."""
+        """Caveat of the comparison on CPUs; empty where engines have a GPU."""
         if self.has_accelerator:
             return ""
         return "on CPUs every further response makes a decode step longer; GPUs hide that, so tails cost more there"

@@ -302,7 +302,7 @@ def _transfer_progress() -> "Progress":
 
 
 def _explained(error: Exception) -> ClientError | None:
-    """As one sentence, if it is an error that is expected."""
+    """Return an error that is expected as a ClientError with one sentence, or None for any other."""
     if isinstance(error, ClientError):
         return error
     from longshore_client.explained import explain

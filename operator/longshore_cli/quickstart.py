@@ -49,7 +49,7 @@ class Quickstart:
 
 
 def run(plan: Quickstart, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-    """All steps; the cluster stays up.
+    """Run all steps of the quickstart; the cluster stays up.
 
     Raises:
         CliError: a step failed; with its sentence.

@@ -47,7 +47,7 @@ class Rounds:
         return cls(first, last)
 
     def choice(self, directory: str = "") -> FileSelection:
-        """Their files below `directory`."""
+        """Return a selection of the files of these rounds below `directory`."""
         choice = FileSelection(match=f"{directory}{_MATCH}")
         if self.first is not None:
             choice["first"] = f"{directory}{model.file_name(self.first)}"

@@ -15,7 +15,7 @@ NEWEST = 10
 
 
 def check_target(path: Path, *, force: bool) -> None:
-    """Before anything is fetched.
+    """Check that the file can be written, before anything is fetched.
 
     Raises:
         CliError: the file cannot be written.

@@ -102,7 +102,7 @@ def _is_unwanted(pod: PodView, count: dict[Component, int], *, may_replace: bool
 
 
 def _stopping(pods: Sequence[PodView]) -> Sequence[PodView]:
-    """All pods, but no trainers while the coordinator runs: it needs them to save a checkpoint before it ends.
+    """Return the pods to stop, without workers and trainers while the coordinator needs them to save a checkpoint.
 
     Trainers end when the coordinator is gone, so a coordinator that is lost with its node does not keep their GPUs.
     """

@@ -97,7 +97,7 @@ class FairQueue:
         self._forget_if_idle()
 
     def _forget_if_idle(self) -> None:
-        """When nothing is left to do, nobody is behind: all begin at the same time then (section 2 of the paper)."""
+        """Forget all tenants if nothing is left to do, so that all begin at the same time (section 2 of the paper)."""
         if self._num_waiting or self._num_running:
             return
         self._present_s = max(tenant.virtual_s for tenant in self._tenants.values())

@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _configure_logging() -> None:
-    """One JSON object a line on the standard output, ours and that of libraries."""
+    """Log one JSON object per line to the standard output, from our code and from libraries."""
     common: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

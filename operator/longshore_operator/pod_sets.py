@@ -33,7 +33,7 @@ def pod_set(job: RLJob, component: Component, index: int) -> str:
 
 
 def pod_sets(job: RLJob, config: OperatorConfig) -> Iterator[PodSet]:
-    """Every kind of pod that the job has; roles change within pods, so they stay the same."""
+    """Yield every kind of pod that the job has; roles change within pods, so the kinds stay the same."""
     spec, workers, rewards = job.spec, job.spec.workers, job.spec.reward
     yield PodSet(Component.COORDINATOR.value, Component.COORDINATOR, 1, 1, build.coordinator_pod(job, config, 1))
     worker = build.worker_pod(job, config, 1, 0, "", 1)

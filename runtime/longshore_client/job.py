@@ -60,12 +60,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """Name of the job."""
         return str(self._stored["metadata"]["name"])
 
     @property
     def namespace(self) -> str:
-        """In which it is."""
+        """Namespace of the job."""
         return self._kube.namespace
 
     @property
@@ -75,12 +75,12 @@ class Job:
 
     @property
     def status(self) -> RLJobStatus:
-        """What is; fields of newer versions are left out."""
+        """Status of the job; fields of newer versions are left out."""
         return self._view.status
 
     @property
     def phase(self) -> Phase:
-        """In one word."""
+        """Phase of the job, in one word."""
         return self._view.phase
 
     @property

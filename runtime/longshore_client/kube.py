@@ -38,7 +38,7 @@ class Kube:
 
     def request(self, method: str, path: str, body: Json | None = None, *, content_type: str = JSON_TYPE,
                 query: Mapping[str, str] | None = None) -> Json:  # fmt: skip
-        """One request with a JSON object as its answer.
+        """Send one request with a JSON object as its answer.
 
         Raises:
             KubeError: the server refused it or gave no answer that can be taken.

@@ -34,7 +34,7 @@ class JobView:
 
     @property
     def runtime(self) -> RuntimeStatus:
-        """What the coordinator reports; zeros before its first report."""
+        """Report of the coordinator; zeros before its first report."""
         return self.status.runtime or RuntimeStatus()
 
     @property

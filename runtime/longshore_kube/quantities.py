@@ -27,7 +27,7 @@ def parse_quantity(value: str | int | float) -> Fraction:
 
 
 def canonical(text: str) -> str:
-    """As the API stores it, a whole number with the largest suffix: `4096Mi` is `4Gi`, `0.5` is `500m`.
+    """Return a quantity as the API stores it, whole with the largest suffix: `4096Mi` is `4Gi`, `0.5` is `500m`.
 
     What no whole number of nano expresses is rounded up.
 

@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 
 
 def rfc3339(moment: datetime | float) -> str:
-    """As `metav1.Time` has it, rounded down to the second. A number is Unix time in seconds."""
+    """Format a time as `metav1.Time` has it, rounded down to the second. A number is Unix time in seconds."""
     return _utc(moment).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(moment: datetime | float) -> str:
-    """As `metav1.MicroTime` has it."""
+    """Format a time as `metav1.MicroTime` has it."""
     return _utc(moment).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

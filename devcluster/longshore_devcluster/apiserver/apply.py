@@ -81,7 +81,7 @@ def _merge_list(live: list[Json], config: list[Json], schema: Schema) -> list[Js
 
 
 def _prune(obj: Object, schema: Schema, dropped: Paths, others: Owners) -> Object:
-    """Without the ``dropped`` fields that nobody else owns."""
+    """Return `obj` without the ``dropped`` fields that nobody else owns."""
     held = _with_parents(frozenset().union(*(holding.paths for holding in others.values())))
     gone = ownership.owned(dropped - held)
     return _remove(copied(obj), schema, (), gone) if gone else obj

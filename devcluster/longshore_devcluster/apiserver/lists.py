@@ -53,7 +53,7 @@ def parse_version(text: str) -> int:
 
 
 def list_page(store: Store, resource: Resource, namespace: str, options: ListOptions) -> Page:
-    """One page. Raises 400, 410 or 504."""
+    """Return one page of a list. Raises 400, 410 or 504."""
     matches = matcher(resource, options)
     version, start = store.version, ""
     records: list[Record]

@@ -44,7 +44,7 @@ Owners = dict[Owner, Holding]
 
 
 def owned(paths: set[Path] | Paths) -> Paths:
-    """Without the fields that nobody owns."""
+    """Return the paths without the fields that nobody owns."""
     return frozenset(paths) - _UNOWNED
 
 

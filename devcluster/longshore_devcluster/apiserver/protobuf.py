@@ -107,7 +107,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def decode_message(data: bytes, schema: Schema) -> Object:
-    """One message as a JSON object; unset fields are left out."""
+    """Decode one message into a JSON object; unset fields are left out."""
     found: Object = {}
     for number, value in _fields(data):
         if number in schema.inlined:

@@ -45,7 +45,7 @@ def respond(
 def shown_object(
     resource: Resource, obj: Object, wanted: Representation, query: Mapping[str, str], now: datetime
 ) -> Object:
-    """One object as the client wants it."""
+    """Return one object in the form that the client wants."""
     if wanted.transform == "Table":
         metadata = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
         return _table(resource.printer, resource, [obj], metadata, wanted, query, now)

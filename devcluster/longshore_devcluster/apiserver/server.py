@@ -67,7 +67,7 @@ class ApiServer:
         return self._tokens.of(component)
 
     def set_pod_streams(self, streams: PodStreams | None) -> None:
-        """Where logs and exec of pods come from (the kubelet)."""
+        """Set where logs and exec of pods come from (the kubelet)."""
         self._streams = streams
 
     async def start(self) -> None:

@@ -16,7 +16,7 @@ class Requirement:
 
     @classmethod
     def of(cls, expression: Json) -> "Requirement":
-        """From an entry of `matchExpressions` or `matchFields`."""
+        """Build a requirement from an entry of `matchExpressions` or `matchFields`."""
         return cls(expression["key"], expression["operator"], frozenset(expression.get("values") or ()))
 
     def matches(self, labels: Mapping[str, str]) -> bool:

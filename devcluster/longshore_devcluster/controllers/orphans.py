@@ -17,7 +17,7 @@ class OrphanController:
         self._nodes = nodes
 
     async def reconcile(self) -> None:
-        """One pass over all pods. Errors: ApiError."""
+        """Do one pass over all pods. Errors: ApiError."""
         nodes = {node["metadata"]["name"] for node in self._nodes}
         await each([pod for pod in self._pods if pod["spec"].get("nodeName", "") not in {"", *nodes}], self._remove)
 

@@ -47,7 +47,7 @@ class StorageController:
         self._has_class = False
 
     async def reconcile(self) -> None:
-        """One pass over all claims and volumes. Errors: ApiError."""
+        """Do one pass over all claims and volumes. Errors: ApiError."""
         if not self._has_class:
             await self._ensure_class()
         await each(self._claims, self._reconcile_claim)

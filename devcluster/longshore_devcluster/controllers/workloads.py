@@ -34,7 +34,7 @@ class ReplicaSetController:
         self._deleted: set[str] = set()
 
     async def reconcile(self) -> None:
-        """One pass over all ReplicaSets. Errors: ApiError."""
+        """Do one pass over all ReplicaSets. Errors: ApiError."""
         # Our own deletions count at once, even while the watch has yet to report them.
         self._deleted &= {uid_of(pod) for pod in self._pods}
         alive = [pod for pod in self._pods if uid_of(pod) not in self._deleted]
@@ -79,7 +79,7 @@ class DeploymentController:
         self._events = EventRecorder(client, "deployment-controller", now)
 
     async def reconcile(self) -> None:
-        """One pass over all Deployments. Errors: ApiError."""
+        """Do one pass over all Deployments. Errors: ApiError."""
         owned = group_by_controller(self._replica_sets)
         alive = [deployment for deployment in self._deployments if not is_deleting(deployment)]
         await each(alive, lambda entry: self._reconcile_one(entry, owned[uid_of(entry)]))

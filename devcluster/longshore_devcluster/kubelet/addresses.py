@@ -19,7 +19,7 @@ class Addresses:
 
     @property
     def network(self) -> str:
-        """What all addresses of the cluster begin with: 127.N."""
+        """Prefix of all addresses of the cluster: 127.N."""
         return f"127.{self._octet}"
 
     def node(self, index: int) -> str:

@@ -95,7 +95,7 @@ def secret_data(secret: Json) -> dict[str, bytes]:
 
 
 def source_data(kind: str, namespace: str, reference: Json, lookup: Lookup) -> dict[str, bytes]:
-    """All entries of the ConfigMap or Secret (`kind`) that a reference names; none when it is absent and optional.
+    """Return all entries of the ConfigMap or Secret (`kind`) of a reference; none when it is absent and optional.
 
     Raises:
         ConfigError: it is absent and not optional.

@@ -29,7 +29,7 @@ class LogWatch:
         self.ended = False
 
     def finish(self) -> None:
-        """No more lines will come."""
+        """Tell readers that no more lines will come."""
         self.ended = True
         self.changed.notify()
 
@@ -91,7 +91,7 @@ def tail_offset(path: Path, num_lines: int | None) -> int:
 
 
 def render(line: bytes, options: LogOptions) -> bytes:
-    """One stored line as the reader wants it; empty when it is older than asked for."""
+    """Return one stored line as the reader wants it; empty when it is older than asked for."""
     stamp, _, tag, text = line.split(b" ", 3)
     if options.since_s is not None and parse_time(stamp.decode()[:26] + "Z").timestamp() < options.since_s:
         return b""

@@ -90,7 +90,7 @@ def port_number(port: int | str, container: Json) -> int:
 
 
 async def http_get(action: Json, container: Json, pod_ip: str, timeout_s: float) -> Outcome:
-    """One GET of a probe or a lifecycle handler; success is a status of 200 to 399."""
+    """Send one GET of a probe or a lifecycle handler; success is a status of 200 to 399."""
     host = action.get("host") or pod_ip
     scheme = (action.get("scheme") or "HTTP").lower()
     path = "/" + (action.get("path") or "/").lstrip("/")

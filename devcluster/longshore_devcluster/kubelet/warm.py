@@ -42,7 +42,7 @@ class _ForkedKeeper:
         self.stdin = writer
 
     async def wait(self) -> int:
-        """Its last event came when it ended."""
+        """Return 0 at once, because the last event came when the process ended."""
         return 0
 
 

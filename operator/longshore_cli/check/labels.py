@@ -27,7 +27,7 @@ def label_mistakes(job: RLJob) -> Iterator[str]:
 
 
 def _not_texts(field: str, entries: object) -> Iterator[str]:
-    """What has another shape in a template is refused by the operator."""
+    """Yield mistakes of labels or annotations that are no texts; in a template, the operator refuses them."""
     if entries is not None and not isinstance(entries, Mapping):
         yield f"{field}: it must be an object of texts"
     for key, value in _entries(entries):

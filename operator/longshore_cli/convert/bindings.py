@@ -71,7 +71,7 @@ class Bindings:
         return isinstance(function, ast.Name) and function.id == name and not self._bindings[name]
 
     def _that_count(self, name: str) -> list[_Binding]:
-        """Of those that always happen, the last one; and all others."""
+        """Return the bindings that count: the last one that always happens, and all that may not happen."""
         certain = [one for one in self._bindings[name] if one.is_certain]
         return certain[-1:] + [one for one in self._bindings[name] if not one.is_certain]
 

@@ -228,7 +228,7 @@ class System:
     """Sections that hold more than their `enable` switches off."""
 
     def defaults(self) -> dict[str, Any]:
-        """Of the keys that decide fields."""
+        """Return the defaults of the keys that decide fields, by key."""
         return {key: value for one in self.entries for key, value in one.defaults.items()}
 
     def knows(self, key: str) -> bool:

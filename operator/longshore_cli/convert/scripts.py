@@ -150,7 +150,7 @@ def _constant(key: str, value: ast.expr, bindings: Bindings, found: Script) -> N
 
 
 def _reward_functions(value: ast.expr, bindings: Bindings, found: Script) -> None:
-    """Where reward functions are, which are objects in Python; those that a call makes only the program knows."""
+    """Note the sources of reward functions, which are Python objects; only the program knows those of a call."""
     names = []
     for item in _elements(value, bindings):
         if isinstance(item, ast.Constant) and isinstance(item.value, str):

@@ -43,13 +43,13 @@ class WaitingJob:
 
 
 def job_rows(jobs: Iterable[Json]) -> list[Row]:
-    """One row for each job, those that run first."""
+    """Return one row for each job, running ones first."""
     views = sorted(map(job_view, jobs), key=lambda one: (_ORDER.index(one.phase), one.namespace, one.name))
     return [_job_row(view) for view in views]
 
 
 def namespace_rows(jobs: Iterable[Json]) -> list[Row]:
-    """One row for each namespace, and one for all of them."""
+    """Return one row for each namespace, and one for all of them."""
     by_namespace: dict[str, list[JobView]] = {}
     for view in map(job_view, jobs):
         if not view.is_finished:
@@ -62,7 +62,7 @@ def namespace_rows(jobs: Iterable[Json]) -> list[Row]:
 
 
 def queue_rows(jobs: Iterable[Json], now: datetime) -> list[Row]:
-    """One row for each job that waits, in the order of the operator's queue; then Kueue's queues, the oldest first."""
+    """Return one row for each waiting job: the operator's queue in its order, then Kueue's queues, the oldest first."""
     waiting = [_waiting(job) for job in jobs if (job.get("status") or {}).get("phase") == Phase.QUEUED]
     waiting.sort(key=lambda one: (one.queue, not one.position, one.position, one.since, one.namespace, one.name))
     return [

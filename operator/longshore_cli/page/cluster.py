@@ -13,7 +13,7 @@ _MAX_EVENTS: Final = 200
 
 
 def read_cluster(kube: Kube, name: str) -> ClusterView:
-    """With the rights of the user who asks.
+    """Return a job with its events, read with the rights of the user who asks.
 
     Raises:
         CliError: there is no such job.

@@ -35,7 +35,7 @@ class JobFleet:
         self._view: FleetView | None = None
 
     def view(self) -> FleetView:
-        """As of now, or of a few seconds ago."""
+        """Return the jobs as of now, or as of a few seconds ago."""
         with self._lock:
             now_s = self._clock()
             # A clock that is set back must not make the view fresh for ever.

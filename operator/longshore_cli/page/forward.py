@@ -81,7 +81,7 @@ def forward_command(target: Target, namespace: str, pod: str, port: int) -> list
 
 
 def forward(target: Target, namespace: str, pod: str, port: int) -> Forward:
-    """Of a port of a pod."""
+    """Return a port-forward of kubectl to a port of a pod, which starts on first use."""
     return Forward(forward_command(target, namespace, pod, port), kubeconfig_path(target))
 
 

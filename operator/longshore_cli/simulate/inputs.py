@@ -57,7 +57,7 @@ class SimulateOptions:
 
     @property
     def shown_profile(self) -> str:
-        """What the profile is called in messages."""
+        """Name of the profile in messages."""
         return f"The profile of {self.source.job}" if self.profile is None and self.source else str(self.profile)
 
 

@@ -14,7 +14,7 @@ from longshore_cli.simulate.variants import StrategyVariant, num_training_gpus, 
 
 
 def notes(inputs: Inputs, variants: list[StrategyVariant]) -> Iterator[str]:
-    """Of the inputs and of the strategies."""
+    """Yield notes on the inputs and on the strategies."""
     spec = inputs.spec
     yield lengths_note(inputs)
     if inputs.trace is not None:

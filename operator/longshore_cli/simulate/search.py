@@ -95,7 +95,7 @@ def bounds_of(spec: RLJobSpec, job: SimJob) -> SearchBounds:
 
 
 def _handovers(spec: RLJobSpec) -> list[Handover]:
-    """Those that the simulator tells apart: shared GPUs train after the round where the handover is pipelined."""
+    """Return the handovers that the simulator tells apart: on shared GPUs, a pipelined one trains after the round."""
     parted = spec.placement is Placement.DISAGGREGATED
     possible = [Handover.AFTER_ROUND]
     if parted or _frees_pods(spec):

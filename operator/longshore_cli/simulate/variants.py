@@ -27,7 +27,7 @@ class StrategyVariant:
 
     @property
     def strategy(self) -> Strategy:
-        """Its strategy."""
+        """Rollout strategy of this variant."""
         return self.spec.rollout.strategy
 
     @property

@@ -42,7 +42,7 @@ def claim_name(job: Json) -> str:
 
 
 def why_unbound(claim: Json, classes: Iterable[Json] | None, events: Iterable[Json]) -> str:
-    """One sentence: what the claim waits for, and who can change that. Without `classes`: they may not be read."""
+    """Return one sentence: what the claim waits for and who can change it; `classes`: None if they may not be read."""
     name = claim["metadata"]["name"]
     wanted = claim["spec"].get("storageClassName")
     begin = f"The claim {name} is not bound: "
@@ -105,7 +105,7 @@ def _newest_failure(events: Iterable[Json]) -> str:
 
 
 def _storage_classes(kube: Kube) -> list[Json] | None:
-    """None for those who may not list them: they belong to the cluster, not to a namespace."""
+    """Return the storage classes, which belong to the cluster, or None for users who may not list them."""
     try:
         return kube.items(STORAGE_CLASSES.path())
     except ApiError as error:

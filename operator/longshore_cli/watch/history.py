@@ -92,7 +92,7 @@ class WatchHistory:
 
     @property
     def activity_s(self) -> Mapping[str, float]:
-        """How long each activity took: what coordinators report of it, and otherwise what was seen of it."""
+        """Seconds that each activity took, as coordinators report it, or otherwise as it was seen."""
         reported: defaultdict[str, float] = defaultdict(float)
         for of_attempt in self.reported_activity_s.values():
             for activity, seconds in of_attempt.items():
@@ -166,7 +166,7 @@ def _progress(history: WatchHistory, view: JobView, now_s: float) -> tuple[Line,
 
 
 def _with_figures_of(before: JobView, after: JobView) -> JobView:
-    """While a new attempt prepares itself, the figures of the one before stay."""
+    """Return `after` with the figures of `before` while a new attempt prepares itself."""
     if words.activity(after) not in words.PREPARATIONS or after.runtime.step >= before.runtime.step:
         return after
     kept = before.runtime.model_copy(

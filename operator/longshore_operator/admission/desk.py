@@ -39,7 +39,7 @@ class AdmissionDesk:
         return self._ledger is not None
 
     async def expect(self, pages: AsyncIterator[Sequence[Key]]) -> None:
-        """These jobs exist: each is looked at before anything is decided."""
+        """Note the jobs that exist: each is looked at before anything is decided."""
         unseen: set[Key] = set()
         async for page in pages:
             unseen.update(page)
@@ -67,14 +67,14 @@ class AdmissionDesk:
         self._seen(key)
 
     def stop(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
-        """This job must not have pods, and asks for nothing until it may: it holds GPUs as long as it has pods."""
+        """Withdraw a job that must not have pods for now; it holds GPUs as long as it has pods."""
         has_pods = any(pod.holds_resources for pod in pods)
         if self._ledger is not None and has_pods and self._ledger.note(key, application(job, pods, self._config, now)):
             self._is_due = True
         self.withdraw(key, has_pods=has_pods)
 
     def withdraw(self, key: Key, *, has_pods: bool) -> None:
-        """This job asks for nothing: it is deleted, unreadable or in a queue of Kueue. Its pods may hold GPUs."""
+        """Withdraw a job that is deleted, unreadable or in a queue of Kueue; its pods may still hold GPUs."""
         if self._ledger is None:
             return
         if self._ledger.leave(key) if has_pods else self._ledger.forget(key):

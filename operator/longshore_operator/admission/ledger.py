@@ -36,7 +36,7 @@ class Application:
 
 
 def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig, now: datetime) -> Application:
-    """How a stored job stands to GPUs, by its status and its pods. Nothing limits a job that makes no request."""
+    """Return the GPU request or mistake of a stored job, by its status and pods. No request means no limit."""
     status, spec, limits = job.status, job.spec, config.limits
     key = (str(job.metadata["namespace"]), str(job.metadata["name"]))
     if status.admission is not None and status.admission.queue:

@@ -112,7 +112,7 @@ def decide(requests: Iterable[GpuRequest], limits: Limits) -> QueueDecision:
 
 
 def _undisputed(requests: tuple[GpuRequest, ...], limits: Limits) -> _Look:
-    """One round of decisions that admits nobody who would have to stop in the next."""
+    """Make one round of decisions that admits no job that would have to stop in the next round."""
     kept_back: set[Key] = set()
     while True:
         look = _decide(requests, limits, kept_back)
@@ -156,7 +156,7 @@ def carried_out(request: GpuRequest, decision: QueueDecision) -> GpuRequest:
 
 
 def _may_grow(request: GpuRequest) -> bool:
-    """One change at a time: what a job was granted or asked for before is done."""
+    """Return whether an admitted elastic job may grow: only once its earlier changes of size are complete."""
     extra = request.extra
     return request.stage is Stage.ADMITTED and extra is not None and extra.is_settled and not extra.is_overdue
 
@@ -173,7 +173,7 @@ def _grown(request: GpuRequest, look: _Look) -> GpuRequest | None:
 
 
 def _decide(requests: Iterable[GpuRequest], limits: Limits, kept_back: Collection[Key]) -> _Look:
-    """One round of decisions; jobs that are `kept_back` do not go ahead of a head."""
+    """Make one round of decisions; jobs that are `kept_back` do not go ahead of a head."""
     requests = tuple(requests)
     book = Book(limits, (request for request in requests if request.stage is not Stage.WAITING))
     heads: list[_Head] = []

@@ -58,7 +58,7 @@ def workload_name(job: RLJob) -> str:
 
 
 def requested_pod_sets(job: RLJob, config: OperatorConfig) -> list[dict[str, Any]]:
-    """Every pod that the job may have at once. Of the workers, Kueue may admit fewer (partial admission)."""
+    """Return every pod that the job may have at once. Kueue may admit fewer of the workers (partial admission)."""
     return [
         {"name": one.name, "count": one.num_most, "template": {"spec": _for_kueue(one.pod["spec"])}}
         | ({"minCount": job.spec.workers.least_replicas} if _is_elastic(job, one) else {})

@@ -93,7 +93,7 @@ def _text(line: bytes, source: str) -> str:
 
 
 def _reason(error: json.JSONDecodeError, text: str) -> str:
-    """Without the parser's own line number, which counts from the line that it was given."""
+    """Return why a line is not valid JSON, without the parser's line number, which counts from that line."""
     if error.msg == "Extra data" and "\r" in text.rstrip():
         return "several rows in one line: end lines with a line feed, not with a carriage return alone"
     if text.strip() in ("[", "{") or error.msg == "Extra data":

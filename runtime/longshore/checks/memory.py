@@ -130,7 +130,7 @@ def memory_mistakes(spec: RLJobSpec, model: ModelSize, gpu_bytes: float) -> list
 
 
 def engine_need(spec: RLJobSpec, model: ModelSize) -> Need:
-    """Of an engine that can run one request of the longest context."""
+    """Return the memory need of an engine that can run one request of the longest context."""
     engine = spec.rollout.engine
     value_bytes = 4 if engine.dtype is EngineDtype.FLOAT32 else 2
     tp_size = engine.tensor_parallel_size
@@ -152,7 +152,7 @@ def engine_need(spec: RLJobSpec, model: ModelSize) -> Need:
 
 
 def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
-    """Of the larger of its two phases: a forward and backward pass, or the optimizer's step."""
+    """Return the memory need of the larger of the trainer's phases: forward and backward pass, or optimizer step."""
     trainer = spec.trainer
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
     own = model.num_parameters / shards
@@ -177,7 +177,7 @@ def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
 
 
 def gib(num_bytes: float) -> str:
-    """In GiB, with one decimal."""
+    """Return a number of bytes in GiB, with one decimal."""
     return f"{num_bytes / (1 << 30):.1f}"
 
 

@@ -57,7 +57,7 @@ def weights_of(directory: Path) -> dict[str, StoredTensor]:
 
 
 def num_parameters(directory: Path) -> int:
-    """Of a checkpoint whose files have no mistake."""
+    """Return the number of parameters of a checkpoint whose files have no mistake."""
     return sum(tensor.num_values for tensor in weights_of(directory).values())
 
 

@@ -135,7 +135,7 @@ def _split_mistakes(config: Mapping[str, Any], engine: EngineSettings) -> Iterat
 
 
 def _scaling(text: Mapping[str, Any]) -> float:
-    """By how much RoPE stretches `max_position_embeddings`, as vLLM counts it."""
+    """Return the factor by which RoPE stretches `max_position_embeddings`, as vLLM counts it."""
     rope = _rope(text)
     if "gemma3" in str(text.get("model_type")):
         return 1.0

@@ -42,7 +42,7 @@ def _file_mistakes(name: str, content: bytes) -> Iterator[str]:
 
 
 def _function_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFunction]) -> Iterator[str]:
-    """Of functions whose module is among the files; others may be in the image."""
+    """Yield mistakes of functions whose module is among the files; others may be in the image."""
     modules = {name.removesuffix(".py"): content for name, content in files.items()}
     used = set()
     for function in functions:

@@ -46,7 +46,7 @@ class CheckResult:
 
     @property
     def outcome(self) -> CheckOutcome:
-        """Any mistake fails the check."""
+        """Outcome of the check; any mistake fails it."""
         if self.mistakes:
             return CheckOutcome.FAILED
         return CheckOutcome.PASSED if self.is_checked else CheckOutcome.NOT_CHECKED

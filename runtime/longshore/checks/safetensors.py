@@ -36,12 +36,12 @@ class StoredTensor:
 
     @property
     def num_values(self) -> int:
-        """Of the whole tensor."""
+        """Number of values of the whole tensor."""
         return math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """In the file."""
+        """Bytes of the tensor in the file."""
         return self.end - self.begin
 
 

@@ -6,7 +6,7 @@ from longshore.api.tracking import Tracking
 
 
 def missing_packages(tracking: Tracking) -> list[str]:
-    """One sentence for each tracker whose package is not installed where this runs."""
+    """Return one sentence for each tracker whose package is not installed where this runs."""
     return [
         f"tracking.{package}: the Python package {package} is not installed; use an image with longshore[trackers], or "
         f"remove tracking.{package}"

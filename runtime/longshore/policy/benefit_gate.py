@@ -231,7 +231,7 @@ class BenefitGate:
     def _pays_in_new_kind(
         self, load: MilestoneLoad, picked: Collection[int], num_awake: int, num_replicas: int
     ) -> bool | None:
-        """By rounds of other kinds, or else by the profile, or else by trial; None: no step is over."""
+        """Decide whether a new kind of round pays: by other kinds, else profile, else trial; None: no step is over."""
         others = [one.pays for one in self._kinds.values() if one.all_s.count]
         if others:
             return any(others)

@@ -106,7 +106,7 @@ class ConcurrencyLimit:
         return max(1, min(limit, int(SHRINK_FACTOR * too_many)))
 
     def _grown(self, limit: int, load: EngineLoad) -> int:
-        """One step, and no further than the cache holds if each request takes what one takes on average."""
+        """Return the limit one step up, at most what the cache holds if requests take the present average."""
         step = min(limit + self._step, self._max)
         if load.kv_usage == 0:
             return step

@@ -27,7 +27,7 @@ class ScheduleOptions:
 
 
 def learning_rate(options: ScheduleOptions, step: int) -> float:
-    """Of optimizer step `step`, which begins with 1.
+    """Return the learning rate of optimizer step `step`; the first step is 1.
 
     It rises linearly, has its peak at step `warmup_steps` (or the first), and falls from there towards `min_ratio`,
     which the step after the last has. Later steps, in which a job drains, keep that.
@@ -40,7 +40,7 @@ def learning_rate(options: ScheduleOptions, step: int) -> float:
 
 
 def scaled_learning_rate(options: ScheduleOptions, step: int, signals: Sequence[float]) -> float:
-    """Of optimizer step `step`, whose signal and those of the steps before it are `signals` (see `signal_scaling`)."""
+    """Return the learning rate of `step`; `signals`: its signal and those of earlier steps (see `signal_scaling`)."""
     rate = learning_rate(options, step)
     match options.scaling:
         case LearningRateScaling.NEVER:

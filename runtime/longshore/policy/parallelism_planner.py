@@ -304,7 +304,7 @@ class _Kind:
         return [size for size, (retry_at, _) in sizes.items() if self._num_rounds < retry_at]
 
     def change(self, size: int) -> None:
-        """After doubling, the next round makes the reference; after halving, what the larger size showed stays it."""
+        """Change the size: after halving, the larger size's reference stays; after doubling, a round makes it."""
         self._expected = self.reference if size < self.tp_size else None
         self._recent.clear()
         self.tp_size = size

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def num_due(postponements: Sequence[int], num_groups: int, max_postponements: int) -> int:
-    """How many draws this round must accept, the most postponed first; `postponements` holds one count per draw."""
+    """Return how many draws this round must accept, the most postponed first; `postponements`: a count per draw."""
     assert can_keep(postponements, num_groups, max_postponements), "more draws are due than the rounds accept"
     return _num_due(postponements, num_groups, max_postponements)
 

@@ -109,7 +109,7 @@ class RewardQueue:
         max_retries: Mapping[str, int],
         max_per_call: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """All by function; `budgets`: responses scored at once; `max_per_call`: responses of one call, unset: 1."""
+        """Set limits by function; `budgets`: responses scored at once; `max_per_call`: responses of a call, or 1."""
         self._num_workers = num_workers
         self._budgets = budgets
         self._max_retries = max_retries

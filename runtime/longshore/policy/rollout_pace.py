@@ -126,7 +126,7 @@ class RolloutPace:
             self._begin_rest(now_s)
 
     def engine_lost(self) -> None:
-        """Its requests are sampled again: how long the rest of the round took says nothing."""
+        """Note that an engine is gone: its requests are sampled again, so the time of the rest says nothing."""
         self._is_disturbed = True
 
     def engines_left(self, engines: Iterable[int], now_s: float) -> None:
@@ -188,7 +188,7 @@ class RolloutPace:
         return max(0, round(end_step - step_at(stint.engine, stint.begin_s)))
 
     def _step_at(self, rate: DecodeRate, begun: Mapping[int, Sequence[_Begun]], engine: int, at_s: float) -> float:
-        """From the last moment before, at the rate of what ran then; not beyond the moment that follows."""
+        """Return the step of an engine at `at_s`: the last known one, advanced at its rate, at most the next one."""
         moments = self._moments.get(engine)
         if not moments:
             return 0.0
@@ -228,7 +228,7 @@ class RolloutPace:
         return self._capacity_tokens * sum(load.kv_usage for load in loads) / num_running if num_running else 0.0
 
     def _engine_s(self, rate: DecodeRate, requests: Sequence[_Replayed], tokens_per_request: float) -> float:
-        """Until the last of these requests on an engine finishes; nobody waits for those that were aborted."""
+        """Return the seconds until the last of these requests on an engine finishes; nobody waits for aborted ones."""
         now_s = finished_s = 0.0
         done, num_running = 0, len(requests)
         for num_steps, ending in groupby(sorted(requests), key=lambda one: one.num_steps):

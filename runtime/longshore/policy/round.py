@@ -180,7 +180,7 @@ class Round:
 
     @property
     def progress(self) -> RoundProgress:
-        """How far the round is."""
+        """Progress of the round."""
         return RoundProgress(
             self._kind,
             num_launched=self._num_launched,

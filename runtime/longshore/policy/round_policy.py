@@ -157,7 +157,7 @@ class RoundPolicy(ABC):
 
     @property
     def progress(self) -> RoundProgress:
-        """How far the running round is."""
+        """Progress of the running round."""
         return self._running.progress
 
     def end_round(self) -> RoundEnd:

@@ -85,12 +85,12 @@ class StreamLedger:
 
     @property
     def replica_of(self) -> Mapping[ResponseId, int]:
-        """Which replica's sums hold a sample, or will."""
+        """Replica whose sums hold, or will hold, each sample."""
         return self._replica_of
 
     @property
     def computed_tokens(self) -> int:
-        """What replicas have computed; the part that each of them is at counts by half."""
+        """Tokens that replicas have computed; the part that each of them is at counts by half."""
         given = sum(self._samples[response].num_tokens for response in self._replica_of)
         under_way = sum(parts[0] for parts in self._pending.values() if parts)
         return given - sum(map(self.pending_tokens, self._pending)) + under_way // 2

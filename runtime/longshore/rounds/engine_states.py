@@ -98,7 +98,7 @@ class EngineStates:
     """States of the engines of one size, by number."""
 
     def __init__(self, engines: Iterable[int]) -> None:
-        """All of them have begun to start."""
+        """Begin with engines that have all begun to start."""
         self._states = dict.fromkeys(engines, EngineState.STARTING)
 
     def __getitem__(self, engine: int) -> EngineState:

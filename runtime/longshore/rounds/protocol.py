@@ -128,7 +128,7 @@ class RoundProtocol:
 
     @property
     def result(self) -> RoundTotals:
-        """What the round has led to."""
+        """Totals of the finished round."""
         assert self._totals is not None, "the round is not over"
         return self._totals
 

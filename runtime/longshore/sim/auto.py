@@ -80,7 +80,7 @@ class Question:
 
     @property
     def num_rounds(self) -> int:
-        """That the search may simulate: as many as have `_NUM_RESPONSES`, within bounds."""
+        """Rounds that the search may simulate: as many as have `_NUM_RESPONSES`, within bounds."""
         num_responses = self.job.shape.num_prompts * self.job.shape.num_responses
         return min(_MOST_ROUNDS, max(_LEAST_ROUNDS, _NUM_RESPONSES // num_responses))
 
@@ -143,7 +143,7 @@ class AutoTuner:
         self._num_deferred = facts.num_deferred
 
     def question(self, present: RoundChoice) -> Question | None:
-        """What to search for in the spare time before the next rounds. None: nothing.
+        """Return what to search for in the spare time before the next rounds, or None for no search.
 
         Raises:
             ValueError: the job cannot be simulated.
@@ -160,7 +160,7 @@ class AutoTuner:
         return Question(self._job(present), bounds, self._spec.rollout.auto.margin)
 
     def decide(self, found: SearchResult, present: RoundChoice) -> RoundChange | None:
-        """What to change; None: nothing beats the present choice by the margin."""
+        """Return what to change, or None if nothing beats the present choice by the margin."""
         best = found.best.choice
         chosen = RoundChoice(
             # Without factors it is Synchronous, which is tail batching with factors of 1.
@@ -172,7 +172,7 @@ class AutoTuner:
         return RoundChange(present, chosen, found.best.cost(found.present)) if chosen != present else None
 
     def export_state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {
             "open": self._open,
             "periods": list(self._periods),
@@ -230,7 +230,7 @@ class AutoTuner:
         ).applied_to(job)
 
     def _lengths(self, groups: Sequence[tuple[int, ...]]) -> TraceLengths:
-        """Every prompt has the mean length: it fills KV caches and is trained on with each response."""
+        """Return lengths with mean prompts, which fill KV caches and are trained on with each response."""
         return TraceLengths(groups, prompts=(round(fmean(self._prompt_tokens)),) if self._prompt_tokens else ())
 
     @property

@@ -54,7 +54,7 @@ class Choice:
 
     @classmethod
     def of(cls, job: SimJob) -> "Choice":
-        """What a job does now, or begins with."""
+        """Return the choice that a job makes now, or begins with."""
         rollout = job.rollout
         handover, tp_size = _HANDOVERS[job.trainer.training], rollout.engine.tensor_parallel_size
         choice = cls(
@@ -183,7 +183,7 @@ class SearchBounds:
 
 
 def references(present: Choice, bounds: SearchBounds) -> tuple[Choice, ...]:
-    """What every search compares with, besides the present: the baseline, and tail batching's defaults."""
+    """Return what every search compares with besides the present: the baseline, and tail batching's defaults."""
     found = (present.under(Strategy.SYNCHRONOUS), _tail_batching(present, TailBatchingSettings().prompt_factor))
     return tuple(filter(bounds.allow, found))
 

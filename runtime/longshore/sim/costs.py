@@ -46,7 +46,7 @@ _REGROUP_S: Final = 10.0
 
 
 def num_forwards(num_extra_forwards: int) -> int:
-    """What a training pass costs, in forward passes: a backward pass costs two."""
+    """Return the cost of a training pass in forward passes: a backward pass costs two."""
     return 3 + num_extra_forwards
 
 
@@ -127,7 +127,7 @@ class Costs:
         return reduce_s + shard * _OPTIMIZER_BYTES / num_replicas / self.gpu.bandwidth_bytes_per_s
 
     def publish_s(self, tp_size: int) -> float:
-        """Every GPU of an engine receives its share of the weights."""
+        """Return the seconds of a publication, in which every GPU of an engine receives its share of the weights."""
         if self.profile.publish_s is not None:
             return self.profile.publish_s
         return _PUBLISH_S + self.model.weight_bytes / tp_size / _NETWORK_BYTES_PER_S

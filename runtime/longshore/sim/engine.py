@@ -96,7 +96,7 @@ class SimEngine:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs or waits."""
+        """Whether nothing runs or waits."""
         return not self._running and not self._waiting
 
     @property
@@ -117,7 +117,7 @@ class SimEngine:
         return self._shape.kv_capacity_tokens
 
     def wake_s(self) -> float | None:
-        """When `advance` must be called; None while nothing is to do."""
+        """Return the time at which `advance` must be called, or None while nothing is to do."""
         return None if self._wake_steps is None else self._time_after_s(self._wake_steps)
 
     def add(self, requests: Iterable[SimRequest], now_s: float) -> None:
@@ -156,7 +156,7 @@ class SimEngine:
         self._cached.clear()
 
     def tokens_at(self, now_s: float) -> Iterator[tuple[SimRequest, int]]:
-        """Every request with its response tokens so far; waiting ones too."""
+        """Yield every request with its response tokens so far; waiting ones too."""
         step = self._step + self._whole_steps(now_s)
         for running in self._running.values():
             yield running.request, running.num_tokens(step)
@@ -170,7 +170,7 @@ class SimEngine:
     # Time -----------------------------------------------------------------------------------------------------------
 
     def _time_after_s(self, num_steps: int) -> float:
-        """When so many more steps of the present batch are done: step j reads context + j * running tokens."""
+        """Return when `num_steps` more steps of the batch are done: step j reads context + j * running tokens."""
         if num_steps == 0:
             return self._at_s
         read = num_steps * self._context_tokens + len(self._running) * num_steps * (num_steps - 1) / 2

@@ -44,7 +44,7 @@ class SimFleet:
         return {number: member.engine for number, member in enumerate(self._members)}
 
     def engine(self, number: int) -> SimEngine:
-        """One of them."""
+        """Return the engine with this number."""
         return self._members[number].engine
 
     @property
@@ -54,12 +54,12 @@ class SimFleet:
 
     @property
     def num_preemptions(self) -> int:
-        """Of all engines since they were built."""
+        """Preemptions of all engines since they were built."""
         return sum(member.engine.num_preemptions for member in self._members)
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Of all engines since they were built."""
+        """Tokens that all engines sampled since they were built."""
         return sum(member.engine.num_sampled_tokens for member in self._members)
 
     def add(self, number: int, requests: Iterable[SimRequest]) -> None:

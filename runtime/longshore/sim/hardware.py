@@ -39,7 +39,7 @@ class ModelShape:
 
     @property
     def heads(self) -> dict[str, int]:
-        """As in the `config.json` of the model; empty where they are unknown."""
+        """Counts of attention and KV heads by key of the model's `config.json`; empty where they are unknown."""
         known = {"num_attention_heads": self.num_heads, "num_key_value_heads": self.num_kv_heads}
         return {name: count for name, count in known.items() if count is not None}
 

@@ -180,7 +180,7 @@ class SimJob:
 
     @property
     def trainer_pool(self) -> GpuPool:
-        """Where the trainer runs."""
+        """GPUs that the trainer runs on."""
         return self.trainer.pool or self.gpus
 
     @property
@@ -211,7 +211,7 @@ class SimJob:
 
     @property
     def kv_fields(self) -> str:
-        """What to raise in `rollout.engine` for a larger KV cache."""
+        """Fields of `rollout.engine` to raise for a larger KV cache."""
         has_bytes = self.rollout.engine.kv_cache is not None
         return "kvCache" if has_bytes else "gpuMemoryUtilization or tensorParallelSize"
 
@@ -271,7 +271,7 @@ def job_of(
 
 
 def _rewards(reward: Reward) -> Rewards:
-    """Where there are no reward pods, the coordinator's counts as one."""
+    """Return reward workers and requests; without reward pods, the coordinator's count as those of one pod."""
     num_pods = max(1, reward.pods)
     return Rewards(num_workers=num_pods * reward.workers_per_pod, num_requests=num_pods * reward.requests_per_pod)
 
@@ -282,7 +282,7 @@ def _pool(gpu: GpuModel, pods: Workers) -> GpuPool:
 
 
 def training_of(spec: RLJobSpec) -> Training:
-    """When the trainer of a manifest computes: on shared GPUs after the round also where the handover is pipelined."""
+    """Return when the trainer of a manifest computes; on shared GPUs, a pipelined handover trains after the round."""
     is_colocated = spec.placement is Placement.COLOCATED
     if spec.rollout.is_pipelined and not is_colocated:
         return Training.PIPELINED
@@ -290,7 +290,7 @@ def training_of(spec: RLJobSpec) -> Training:
 
 
 def _divided_in(spec: RLJobSpec) -> frozenset[Training]:
-    """As the handovers of these names; the present training is that of the manifest's own handover."""
+    """Return the trainings whose handovers divide long rounds; the present one has the manifest's own handover."""
     own, algorithm = training_of(spec), spec.algorithm
     others = {one for one in Training if one is not own and divides_long_rounds(algorithm, Handover(str(one)))}
     return frozenset(others | {own} if divides_long_rounds(algorithm, spec.rollout.effective_handover) else others)
@@ -310,7 +310,7 @@ def default_lengths(spec: RLJobSpec) -> LognormalLengths:
 
 
 def mean_prompt_tokens(spec: RLJobSpec) -> int:
-    """As long as usual, or what `maxContextTokens` and `maxPromptTokens` leave."""
+    """Return the usual mean prompt length, or what `maxContextTokens` and `maxPromptTokens` leave if less."""
     room = spec.model.max_context_tokens - spec.algorithm.max_response_tokens
     return max(1, min(_MEAN_PROMPT_TOKENS, spec.data.max_prompt_tokens, room))
 

@@ -54,7 +54,7 @@ class LengthModel(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """No response is longer."""
+        """Most tokens that a response has."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Accuracy:
     seed: int = 0
 
     def probability(self, draw: Draw, hardness: float) -> float:
-        """That a response of this prompt is right."""
+        """Return the probability that a response of this prompt is right."""
         own = _deviate(self.seed, "difficulty", draw.index)
         return _STANDARD.cdf(self._centre + self.spread * (self._rest * own - self.length_correlation * hardness))
 

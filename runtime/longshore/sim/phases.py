@@ -56,11 +56,11 @@ class TrainingPhase(ABC):
 
     @property
     def first_start_s(self) -> float | None:
-        """When it first did."""
+        """Time at which the trainer first computed in this round; None before that."""
         return self._trainer.first_start_s
 
     def _to_training(self, replicas: Sequence[tuple[int, ...]], after_s: float = 0.0) -> float:
-        """These GPUs change from rollout to training, after a while; returns when they can compute."""
+        """Switch the GPUs of these replicas to training after `after_s`; returns when they can compute."""
         end_s = self._queue.now_s + after_s + self.shape.costs.to_training_s(len(self.shape.gpus))
         gpus = [gpu for replica in replicas for gpu in replica]
         self._recorder.busy(gpus, Work.SWITCH, self._queue.now_s, end_s, "to training")
@@ -132,11 +132,11 @@ class StreamedTraining(TrainingPhase):
 
     @property
     def work(self) -> StreamedWork:
-        """Of the step that has ended."""
+        """Work of the replicas in the step that has ended."""
         return self._trainer.work
 
     def repurpose(self, gpus: Sequence[int], decided_s: float) -> None:
-        """These GPUs are free: the replicas that lie on them wake up."""
+        """Wake the replicas that lie on these GPUs, which are free."""
         free = set(gpus)
         replicas = [index for index, replica in enumerate(self.shape.replicas) if free.issuperset(replica)]
         freed = [self.shape.replicas[index] for index in replicas]
@@ -153,7 +153,7 @@ class StreamedTraining(TrainingPhase):
 
 
 def training_phase(job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> TrainingPhase:
-    """As the job asks."""
+    """Return the training phase that the job asks for."""
     if job.trainer.training is Training.STREAMED:
         return StreamedTraining(job, queue, recorder)
     return BatchedTraining(job, queue, recorder)

@@ -49,7 +49,7 @@ class Subject(ApiModel):
 
     @property
     def model_shape(self) -> ModelShape:
-        """As the simulator wants it."""
+        """Shape of the model as the simulator wants it."""
         return ModelShape(name=self.model, **self.shape.model_dump(by_alias=False))
 
     def require(self, other: "Subject") -> None:

@@ -47,7 +47,7 @@ class SimRepurposing:
         """Of what was decided in this round."""
 
     def begin_round(self, tp_size: int) -> Milestones:
-        """When to look in the round that starts."""
+        """Begin a round; returns the moments at which to look whether to repurpose pods."""
         self.reasons = []
         self.pace = self._gate.begin_round(tp_size) if self._gate is not None else None
         return Milestones(self._job.trainer.scale_down_at)

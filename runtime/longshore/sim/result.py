@@ -91,7 +91,7 @@ class StepRecord:
 
     @property
     def rollout_to_train_end_s(self) -> float:
-        """From the start of the round to the end of training (RolloutPipe, section 5.1)."""
+        """Seconds from the start of the round to the end of training (RolloutPipe, section 5.1)."""
         return self.rollout_s + self.reward_wait_s + self.train_s
 
 
@@ -176,7 +176,7 @@ class SpanRecorder:
     busy_s: float = 0.0
 
     def busy(self, gpus: Sequence[int], work: Work, start_s: float, end_s: float, label: str) -> None:
-        """These GPUs worked."""
+        """Record that these GPUs worked."""
         if end_s <= start_s:
             return
         self.busy_s += len(gpus) * (end_s - start_s)

@@ -168,7 +168,7 @@ class RewardStage:
         return self._timeout.limit(prompt, _ONLY_CASE).idle_s
 
     def _learn(self, now_s: float) -> None:
-        """Every sample that is scored by now tells the timeout policy what it took."""
+        """Tell the timeout policy how long every sample took that is scored by now."""
         while self._tested and self._tested[0][0] <= now_s:
             _, response, duration_s, correct = heapq.heappop(self._tested)
             self._observe(response.draw.index, duration_s, correct=correct)

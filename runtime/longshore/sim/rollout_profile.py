@@ -84,7 +84,7 @@ def _mean_s(records: Sequence[StepRecord], kind: RoundKind) -> float:
 
 
 def _bounded(job: SimJob, num_rounds: int) -> Sequence[StepRecord]:
-    """With the KV cache that was measured; nothing where the longest response does not fit: the job says so itself."""
+    """Simulate rounds with the measured KV cache; none if the longest response does not fit: the job says so itself."""
     try:
         return _rounds(job, num_rounds)
     except ValueError:
@@ -97,7 +97,7 @@ def _mean_preemptions(bounded: Mapping[int, Sequence[StepRecord]], kind: RoundKi
 
 
 def _preemption_s(job: SimJob, unbounded: Sequence[StepRecord], bounded: Sequence[StepRecord]) -> float:
-    """What the bounded KV cache adds to the rounds for each preemption, or, if there is none, recomputing a response.
+    """Return the seconds a bounded KV cache adds per preemption or, without any, those of recomputing a response.
 
     While an engine recomputes, its other requests wait; other engines do not.
     """

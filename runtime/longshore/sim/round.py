@@ -76,7 +76,7 @@ class SimRound:
         fleet.on_ended = self._ended
 
     def run(self, *, draining: bool) -> RoundTotals:
-        """From the start to the end."""
+        """Run the round from its start to its end."""
         now_s, fleet = self._queue.now_s, self._fleet
         if self._pace is not None:
             steps = {number: engine.step for number, engine in fleet.engines.items()}
@@ -107,7 +107,7 @@ class SimRound:
         return tuple(self._tokens[ResponseId(group.draw, index)] for index in group.responses)
 
     def corrects(self, group: AcceptedGroup) -> list[bool]:
-        """Which responses of a group get the reward."""
+        """Return which responses of a group get the reward."""
         return [self._is_correct(ResponseId(group.draw, index)) for index in group.responses]
 
     def num_stale_tokens(self, group: AcceptedGroup) -> int:

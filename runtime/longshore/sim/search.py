@@ -80,7 +80,7 @@ class SearchResult:
 
     @property
     def best(self) -> Prediction:
-        """What is advised where it beats the present by the margin, or else the present."""
+        """Prediction that is advised if it beats the present by the margin, or else the present."""
         return self.advised if self.advised.cost(self.present) <= 1 - self.margin else self.present
 
     @property
@@ -141,7 +141,7 @@ def search(
 
 
 def _stages(job: SimJob, bounds: SearchBounds, bench: "_Bench") -> Iterator[Callable[[Choice], Iterator[Choice]]]:
-    """One thing changes at a time; the last stages are finer."""
+    """Yield search stages, which change one thing at a time; the last ones are finer."""
     yield lambda choice: choices.strategies(choice, bounds)
     yield lambda choice: choices.engine_sizes(choice, bounds)
     yield lambda choice: choices.handovers(choice, job, bounds)
@@ -151,7 +151,7 @@ def _stages(job: SimJob, bounds: SearchBounds, bench: "_Bench") -> Iterator[Call
 
 
 def _final(finalists: tuple[Choice, ...], bench: "_Bench", fresh: "_Bench", margin: float) -> SearchResult:
-    """All of them again, on the same fresh draws, as far as the rounds reach; ValueError without the first ones."""
+    """Measure finalists again on the same fresh draws while rounds last; ValueError without present and baseline."""
     present, baseline = finalists[0], finalists[0].under(Strategy.SYNCHRONOUS)
     found = {choice: prediction for choice in finalists if (prediction := fresh.measured(choice)) is not None}
     found |= {choice: fresh.required(choice) for choice in (present, baseline)}
@@ -180,16 +180,16 @@ class _Bench:
 
     @property
     def num_choices(self) -> int:
-        """That were simulated."""
+        """Number of choices that were simulated."""
         return sum(found is not None for found in self._found.values())
 
     @property
     def prompt_factors(self) -> tuple[float, ...]:
-        """Of all choices so far."""
+        """Prompt factors of all choices so far."""
         return tuple({choice.prompt_factor for choice in self._found if choice.prompt_factor is not None})
 
     def measured(self, choice: Choice) -> Prediction | None:
-        """None where the job cannot have it, or no rounds are left."""
+        """Return the prediction of a choice, or None if the job cannot have it or no rounds are left."""
         num_rounds = choice.num_rounds(self._jobs[0].shape)
         if choice not in self._found:
             total = num_rounds * len(self._jobs)

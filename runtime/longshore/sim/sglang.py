@@ -29,14 +29,14 @@ class Reserve:
         self.emptied()
 
     def emptied(self) -> None:
-        """Nothing runs or waits."""
+        """Reset the reserve because nothing runs or waits."""
         self._share = _FIRST_SHARE
         self._skips_step = False
         self.is_open = True
         """Whether requests may start: once one did not fit, none is tried until another has left."""
 
     def growth(self, num_tokens: int) -> int:
-        """What a request with so many response tokens may still add."""
+        """Return the tokens that a request with `num_tokens` response tokens may still add."""
         return min(self._max_new_tokens - num_tokens, _MAX_GROWTH_TOKENS)
 
     def kept_for(self, num_running: int, total_tokens: int, num_tokens: Iterable[int]) -> float:

@@ -83,13 +83,13 @@ class _Simulation:
         self.trained_draws: list[Draw] = []
 
     def mean_tokens(self, draws: Collection[Draw]) -> float:
-        """Of R0 responses of every draw."""
+        """Return the mean tokens of R0 responses of every draw."""
         lengths, count = self._job.lengths, self._job.shape.num_responses
         return fmean(lengths.response_tokens(ResponseId(draw, index)) for draw in draws for index in range(count))
 
     @property
     def num_groups_in_cache(self) -> int | None:
-        """As the group pipeline found it."""
+        """Groups that fill the KV cache of an engine, as the group pipeline found them; None for other policies."""
         return self._policy.num_groups_in_cache if isinstance(self._policy, GroupPipeline) else None
 
     def fills(self, num_steps: int) -> bool:
@@ -171,7 +171,7 @@ class _Simulation:
         self._fleet = self._build_fleet(self._tp_size)
 
     def _milestones(self) -> Milestones | None:
-        """When to look in the round that starts, and where."""
+        """Return the moments at which to look in the round that starts; None unless training is streamed."""
         return self._repurposing.begin_round(self._tp_size) if self._repurposing is not None else None
 
     def _milestone(self, this_round: SimRound, progress: RoundProgress) -> None:

@@ -16,7 +16,7 @@ Samples = Sequence[int]
 
 
 def makespan_s(durations_s: Sequence[float], free_s: Sequence[float]) -> list[float]:
-    """When each worker ends that is free from `free_s` on: longest piece first, to the worker that is free first."""
+    """Return when workers that are free from `free_s` on end: longest piece first, to the worker that is free first."""
     return list(balance(durations_s, float, dict(enumerate(free_s))).load.values())
 
 
@@ -36,7 +36,7 @@ class TrainerShape:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """All GPUs."""
+        """GPUs of all replicas."""
         return tuple(gpu for replica in self.replicas for gpu in replica)
 
     @property
@@ -99,7 +99,7 @@ class SimTrainer:
         return self.free_s
 
     def update(self, start_s: float) -> float:
-        """One optimizer step on all GPUs; returns its end."""
+        """Do one optimizer step on all GPUs; returns its end."""
         end_s = start_s + self._shape.optimizer_s()
         self._recorder.busy(self._shape.gpus, Work.TRAINING, start_s, end_s, "update")
         return end_s
@@ -122,7 +122,7 @@ class StreamingTrainer:
         self.begin_round()
 
     def begin_round(self) -> None:
-        """No replica is awake and nothing is to do."""
+        """Begin a round with no replica awake and nothing to do."""
         self._groups: deque[Samples] = deque()
         self._free_s: dict[int, float] = {}
         self._idle: list[int] = []

@@ -347,7 +347,7 @@ def _refuse_existing(destination: Path, force: bool) -> None:
 
 
 def _refuse_surroundings(destination: Path) -> None:
-    """Nothing replaces a directory that somebody is in: all else that it holds would go."""
+    """Refuse to replace a directory that holds the working or home directory: its other files would be lost."""
     place, home = destination.resolve(), Path(os.environ.get("HOME", "/")).resolve()
     if any(one.is_relative_to(place) for one in (Path.cwd(), home, destination.parent.resolve())):
         raise ArchiveError(f"{destination} holds more than such a copy: name a directory of its own in it")

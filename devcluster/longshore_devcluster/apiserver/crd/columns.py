@@ -17,7 +17,7 @@ _AGE = {
 
 
 def _cell(values: list[Json], kind: str, now: datetime) -> Json:
-    """One cell; None where there is nothing (or not what the type promises)."""
+    """Return the value of one cell, or None if there is none or it is not what the type promises."""
     if not values or values[0] is None:
         return None
     value = values[0]

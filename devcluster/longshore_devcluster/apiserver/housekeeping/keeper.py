@@ -51,7 +51,7 @@ class Housekeeper:
             self._work(changes)
 
     def _work(self, changes: list[Change]) -> None:
-        """One round. What a round changes comes back as work of the next."""
+        """Do one round of housekeeping. What it changes comes back as work of the next round."""
         for part in (self._namespaces.work, self._collector.work, self._roles):
             try:
                 part(changes)

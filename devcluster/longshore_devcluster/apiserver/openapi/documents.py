@@ -165,6 +165,6 @@ def _minimal_v2(request: web.Request) -> web.Response:
 
 
 def _length_delimited(field: int, data: bytes) -> bytes:
-    """One protobuf field (lengths below 128 only)."""
+    """Encode one protobuf field (lengths below 128 only)."""
     assert len(data) < 128
     return bytes([field << 3 | 2, len(data)]) + data

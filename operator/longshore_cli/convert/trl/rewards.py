@@ -127,7 +127,7 @@ def _import_path(found: _Function) -> str:
 
 
 def _to_do(found: _Function) -> list[str]:
-    """What is left to do before the job has a function."""
+    """Return what is left to do before the job has a reward function."""
     if found.is_of_trl:
         return _guessed(found) + _to_do_for_trls(found.name)
     if found.file:

@@ -67,7 +67,7 @@ def correction(settings: ForeignSettings) -> EntryOutcome:
 
 
 def _bypassed(settings: ForeignSettings, weights: _Weights | None, *, is_gspo: bool) -> EntryOutcome:
-    """Without the trainer's own log-probabilities: the clip takes the place of weights, or weights that of the clip."""
+    """Convert bypass mode, without the trainer's log-probabilities: a clip replaces weights, or weights replace it."""
     why = "nothing is rejected without rolloutCorrection, which bypass_mode leaves out"
     rejecting = [key for key in settings.given if key.startswith(_RS)] if settings[_RS] else []
     lost = dict.fromkeys(rejecting, why)

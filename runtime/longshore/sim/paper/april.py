@@ -55,7 +55,7 @@ class AprilConstants:
     """Costs of the engines, where they are not the simulator's."""
 
     def listed(self) -> tuple[Constant, ...]:
-        """With what they were found from."""
+        """Return the constants with what they were found from."""
         return (
             *self.lengths.listed(),
             Constant("variance of log length that belongs to the prompt, DAPO", self.lengths.prompt_share_dapo, "share",
@@ -69,7 +69,7 @@ class AprilConstants:
 
 
 def calibrate(baselines: Baselines) -> AprilConstants:
-    """From the two deviations."""
+    """Return the constants that fit the two published deviations."""
     return AprilConstants(qwen3_lengths(baselines))
 
 
@@ -100,7 +100,7 @@ def job(constants: AprilConstants, model: str, objective: str, seed: int) -> Sim
 
 
 def predict(constants: AprilConstants, *, num_steps: int = _NUM_STEPS, num_seeds: int = _NUM_SEEDS) -> dict[str, float]:
-    """By figure; the same for all datasets. Fewer steps and seeds are for those who only want to see it run."""
+    """Return predictions by figure; the same for all datasets. Pass fewer steps and seeds only to see it run."""
     predicted: dict[str, float] = {}
     of_april: list[StepRecord] = []
     for model in MODEL_NAMES:
@@ -129,7 +129,7 @@ class Sensitivity:
 
 
 def sensitivity(baselines: Baselines) -> list[Sensitivity]:
-    """One thing changed at a time."""
+    """Return the predictions with one thing changed at a time."""
     usual = calibrate(baselines)
     changes: Mapping[str, AprilConstants] = {
         "nothing": usual,
@@ -170,7 +170,7 @@ def _steps(
     num_steps: int = _NUM_STEPS,
     num_seeds: int = _NUM_SEEDS,
 ) -> list[StepRecord]:
-    """Of all seeds, once as many partial responses come as go."""
+    """Return the steps of all seeds, once as many partial responses come as go."""
     steps: list[StepRecord] = []
     for seed in range(num_seeds):
         sim_job = job(constants, model, objective, seed)

@@ -24,7 +24,7 @@ _TOLERANCE: Final = 0.005
 
 
 def solve(function: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """Where a rising function meets a target, within _TOLERANCE; the nearer end where it does not in [low, high].
+    """Return where a rising function meets a target, within _TOLERANCE; the nearer end if not in [low, high].
 
     False position, which meets nearly straight lines at once, in turn with bisection, which always ends.
     """

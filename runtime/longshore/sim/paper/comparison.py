@@ -82,17 +82,17 @@ class PaperComparison:
 
     @property
     def held_out(self) -> tuple[FigureRow, ...]:
-        """What was predicted without having been seen; other readings of the same figures left out."""
+        """Figures predicted without having been seen; other readings of the same figures are left out."""
         return tuple(row for row in self.rows if row.role is FigureRole.HELD_OUT and not row.variant)
 
     @property
     def scored(self) -> tuple[FigureRow, ...]:
-        """Those of the held-out figures that do not follow from others by construction."""
+        """Held-out figures that do not follow from others by construction."""
         return tuple(row for row in self.held_out if row.follows_from is None)
 
     @property
     def median_error(self) -> float:
-        """Of the scored figures, without sign."""
+        """Median of the errors of the scored figures, without sign."""
         return median(abs(row.error) for row in self.scored if row.error is not None)
 
     def num_within(self, error: float) -> int:

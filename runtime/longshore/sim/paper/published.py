@@ -46,7 +46,7 @@ class Unit(StrEnum):
     PERCENT_LESS = "percent_less"
 
     def factor(self, value: float) -> float:
-        """What errors are relative to: 44 % more is a factor of 1.44, 40 % less one of 0.6."""
+        """Return the factor that errors are relative to: 44 % more is a factor of 1.44, 40 % less one of 0.6."""
         match self:
             case Unit.PERCENT_MORE:
                 return 1 + value / 100
@@ -57,7 +57,7 @@ class Unit(StrEnum):
 
     @property
     def no_change(self) -> float | None:
-        """Its value for two systems that are alike; None where it is no comparison."""
+        """Value for two systems that are alike; None where the unit is no comparison."""
         return {Unit.RATIO: 1.0, Unit.PERCENT_MORE: 0.0, Unit.PERCENT_LESS: 0.0}.get(self)
 
 
@@ -119,7 +119,7 @@ class PublishedFigure(ApiModel):
 
     @property
     def null(self) -> tuple[float, float] | None:
-        """What a model predicts in which nothing has any effect, as a range; None: nothing."""
+        """Range that a model predicts in which nothing has any effect; None where there is no such prediction."""
         if self.role is not FigureRole.HELD_OUT:
             return None
         value = self.unit.no_change if self.no_effect is None else self.no_effect
@@ -149,7 +149,7 @@ class Published:
 
     @classmethod
     def of_rows(cls, rows: object) -> "Published":
-        """From the parsed `published.yaml`; ValueError for what is malformed or there twice."""
+        """Build figures from the parsed `published.yaml`; ValueError for what is malformed or there twice."""
         figures = _FIGURES.validate_python(rows)
         if len({figure.id for figure in figures}) < len(figures):
             raise ValueError("published.yaml: an id is there twice")
@@ -160,7 +160,7 @@ class Published:
         return tuple(figure for figure in self.figures if figure.paper is paper and (not roles or figure.role in roles))
 
     def baselines(self) -> Baselines:
-        """What a calibration gets: baselines of all papers, since some facts only one of them states."""
+        """Return what a calibration gets: baselines of all papers, since some facts only one of them states."""
         return Baselines({figure.id: figure for figure in self.figures if figure.role is FigureRole.BASELINE})
 
 

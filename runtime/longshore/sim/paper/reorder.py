@@ -35,7 +35,7 @@ class ReorderConstants:
     num_batches: int
 
     def listed(self) -> tuple[Constant, ...]:
-        """None is free."""
+        """Return no constants, because none is free."""
         return ()
 
 
@@ -85,7 +85,7 @@ def _total_s(constants: ReorderConstants, strategy: Strategy) -> float:
 
 
 def _lengths(constants: ReorderConstants) -> Sequence[Sequence[int]]:
-    """By row of the data: the cursor's order decides which batch a row falls into, and its first one is long."""
+    """Return lengths by row: the cursor's order decides the batch of a row, and the first row of each is long."""
     count = constants.num_batches
     short, long = (round(time_s / _STEP_S) for time_s in (constants.t_mean_s, constants.t_max_s))
     tokens = [short] * count**2

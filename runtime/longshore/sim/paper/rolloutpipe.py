@@ -55,7 +55,7 @@ class RolloutPipeConstants:
     train_tokens_per_s: float = 1000.0
 
     def listed(self) -> tuple[Constant, ...]:
-        """With what they were found from."""
+        """Return the constants with what they were found from."""
         return (
             Constant("length limit", self.max_tokens, "tokens", CONVENTION),
             Constant("deviation of log length", self.sigma, "", CONVENTION),
@@ -86,7 +86,7 @@ class Cell:
 
     @classmethod
     def of(cls, rounds: Sequence[StepRecord]) -> "Cell":
-        """Of rounds that were simulated."""
+        """Return the means of rounds that were simulated."""
         return cls(
             fmean(each.first_dispatch_s for each in rounds),
             fmean(each.rollout_to_train_end_s for each in rounds),
@@ -184,7 +184,7 @@ def cell(
 
 
 def predict(constants: RolloutPipeConstants, num_rounds: int = _NUM_ROUNDS) -> dict[str, float | tuple[float, float]]:
-    """By figure; ranges over workloads or settings. Fewer rounds are for those who only want to see it run."""
+    """Return predictions by figure; ranges over workloads or settings. Pass fewer rounds only to see it run."""
     prefix = "rolloutpipe/"
     cells = {
         (workload, num_groups, system): cell(constants, system, num_groups, seed, num_rounds=num_rounds)

@@ -109,7 +109,7 @@ class RollPackerConstants:
     """Section 4.2."""
 
     def listed(self) -> tuple[Constant, ...]:
-        """With what they were found from."""
+        """Return the constants with what they were found from."""
         table1 = "Table 1, mean of tasks"
         return (
             Constant("median length", self.median_share, "of the limit", "longest over median, section 1"),
@@ -187,7 +187,7 @@ def job(
     shape: BatchShape = SHAPE,
     lengths: LengthModel | None = None,
 ) -> SimJob:
-    """One experiment."""
+    """Return the job of one experiment."""
     model = MODELS[setting.model]
     return SimJob(
         rollout=Rollout(
@@ -254,7 +254,7 @@ class _Calibration:
 
     @cached_property
     def constants(self) -> RollPackerConstants:
-        """All of them."""
+        """All constants of the calibration."""
         timed = self._timed(self._lengths())
         rollout_s = _stages_s(timed)[0]
         timed = replace(
@@ -326,7 +326,7 @@ def _long_round_s(constants: RollPackerConstants) -> float:
 
 
 def _hanging_share(constants: RollPackerConstants, timed_out_prompts: float) -> float:
-    """So many prompts have a response that hangs, which only wrong ones do."""
+    """Return the share of wrong responses that hang, for this share of prompts with a response that hangs."""
     lengths, accuracy = constants.lengths(SETTINGS["14B"].max_tokens, seed=0), Accuracy()
     right = [accuracy.probability(Draw(0, prompt), lengths.hardness(Draw(0, prompt))) for prompt in range(_SAMPLE)]
 

@@ -59,7 +59,7 @@ def predict(
     num_steps: int = _NUM_STEPS,
     num_seeds: int = _NUM_SEEDS,
 ) -> dict[str, Prediction]:
-    """By figure; ranges over models. Less than the defaults is for those who only want to see it run."""
+    """Return predictions by figure; ranges over models. Pass less than the defaults only to see it run."""
     runs = _Runs(constants, shape, num_steps, num_seeds)
     sections = (
         _table1, _tail_batching, _memory_pressure, _end_to_end, _sensitivity, _planner, _rewards, _stream_trainer,
@@ -77,14 +77,14 @@ class _Runs:
 
     @cache  # noqa: B019 (lives as long as one prediction)
     def steps(self, setting: Setting, variant: ExperimentVariant, task: Task = Task.MIXED) -> tuple[StepRecord, ...]:
-        """Of all seeds."""
+        """Return the steps of all seeds."""
         return tuple(step for seed in range(self.num_seeds) for step in self._run(setting, variant, task, seed))
 
     @cache  # noqa: B019
     def few_steps(
         self, setting: Setting, variant: ExperimentVariant, task: Task = Task.MIXED, batches: int = 1
     ) -> tuple[StepRecord, ...]:
-        """Of one seed, over fewer steps where the batch is so many times as large."""
+        """Return the steps of one seed, fewer of them where the batch is `batches` times as large."""
         return self._run(setting, variant, task, 0, batches)
 
     def step_s(self, setting: Setting, variant: ExperimentVariant) -> float:
@@ -121,7 +121,7 @@ def _num_preemptions(step: StepRecord) -> float:
 
 
 def _table1(runs: _Runs) -> dict[str, Prediction]:
-    """How well the baseline is met."""
+    """Predict the shares of rollout, reward and training in a baseline step, to show how well it is met."""
     predicted: dict[str, Prediction] = {}
     for task in (Task.MATHS, Task.CODE, Task.JUDGE):
         steps = runs.few_steps(SETTINGS["14B"], VERL, task)

@@ -65,7 +65,7 @@ class Qwen3Lengths:
     prompt_share_dapo: float = 0.8
 
     def listed(self) -> tuple[Constant, ...]:
-        """With what they were found from."""
+        """Return the constants with what they were found from."""
         found = "deviations within prompts and over batches, APRIL, section 3.2.3"
         return (
             Constant("median length of Qwen3", self.median_tokens, "tokens",
@@ -85,7 +85,7 @@ _APRIL_MAX_TOKENS: Final = 16_384
 
 
 def qwen3_lengths(baselines: Baselines, median_tokens: float = Qwen3Lengths.median_tokens) -> Qwen3Lengths:
-    """From the deviations that APRIL gives, and a median."""
+    """Return lengths with the deviations that APRIL gives, and a median."""
 
     def deviation(sigma: float) -> float:
         return deviation_tokens(Qwen3Lengths(median_tokens, sigma).under(_APRIL_MAX_TOKENS, 0))

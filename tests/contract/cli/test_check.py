@@ -85,8 +85,8 @@ def test_a_mistake_is_a_cross_for_people_and_an_entry_for_programs(tmp_path: Pat
     assert reference.startswith("data/train.jsonl, line 3: the reference answer '#### ' holds no answer")
     code, reported = command(job, "--data", data)
     assert code == 1
-    assert f"✗ data-rows       1 mistake\n  {rows}\n✗ references      1 mistake\n  {reference}\n" in reported
-    assert "– model-files     not checked: name a copy of 'models/tiny' with --model\n" in reported
+    assert f"✗ data-rows           1 mistake\n  {rows}\n✗ references          1 mistake\n  {reference}\n" in reported
+    assert "– model-files         not checked: name a copy of 'models/tiny' with --model\n" in reported
 
 
 def test_every_mistake_in_the_fields_has_a_line_of_its_own_and_misspelt_ones_come_first(tmp_path: Path) -> None:

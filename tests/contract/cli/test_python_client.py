@@ -68,7 +68,7 @@ def test_reward_modules_travel_with_the_job(target: Target, kube: Kube, tmp_path
 
 
 def test_mistakes_are_one_sentence(target: Target, tmp_path: Path) -> None:
-    with pytest.raises(ClientError, match="set onPolicy to Relaxed") as refused:
+    with pytest.raises(ClientError, match="onPolicy must be Relaxed with strategy PartialRollout") as refused:
         submit(_written(tmp_path, job("demo", rollout={"strategy": "PartialRollout"})), target=target)
     assert isinstance(refused.value.__cause__, ApiError)
     with pytest.raises(ClientError, match="holds 2 RLJobs; submit one at a time"):

@@ -102,7 +102,8 @@ class Operator:
         """What scheduler and kubelet do, as the informer hears it."""
         pod = await self.kube.get("Pod", KEY[0], name)
         assert pod is not None
-        self.controller.informer.take("MODIFIED", pod_view(pod | {"status": status, "spec": pod["spec"] | {"nodeName": node}}))
+        seen = pod | {"status": status, "spec": pod["spec"] | {"nodeName": node}}
+        self.controller.informer.take("MODIFIED", pod_view(seen))
 
     async def until_no_pass_is_due(self) -> None:
         async with asyncio.timeout(60):

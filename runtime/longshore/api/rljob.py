@@ -13,12 +13,12 @@ from longshore.api.status import RLJobStatus
 _RULES: Final = (
     Rule(
         "",
-        f"size(self.metadata.name) <= {names.MAX_JOB_NAME_LENGTH}",
+        f"!has(self.metadata.name) || size(self.metadata.name) <= {names.MAX_JOB_NAME_LENGTH}",
         f"metadata.{names.JOB_NAME_LENGTH_RULE}",
     ),
     Rule(
         "",
-        f"self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
+        f"!has(self.metadata.name) || self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
         f"metadata.{names.JOB_NAME_FORM_RULE}",
     ),
 )
@@ -43,5 +43,5 @@ class RLJob(ApiModel, rules=_RULES):
 
     @property
     def name(self) -> str | None:
-        """Of the metadata; None where they have none."""
+        """Name of the job; None where its metadata has none."""
         return str(self.metadata["name"]) if "name" in self.metadata else None

@@ -42,7 +42,7 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 class Searched:
-    """A search that is made at once: between two steps, where nothing is measured."""
+    """Search that is made at once, between two steps, where nothing is measured."""
 
     def __init__(self, question: Question) -> None:
         begun_s = time.monotonic()
@@ -50,39 +50,39 @@ class Searched:
         self.took_s = time.monotonic() - begun_s
 
     def done(self) -> bool:
-        """It has ended."""
+        """Return True: the search has ended."""
         return True
 
     def result(self) -> SearchResult:
-        """What it found."""
+        """Return what the search found."""
         return self._found
 
     def stop(self) -> None:
-        """It has ended."""
+        """Do nothing: the search has ended."""
 
 
 class KeepChoices(Keep):
-    """Keeps what Auto says as well."""
+    """Keeps the notices of Auto besides the figures of every step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.changes: list[str] = []
 
     def factors(self, chosen: ChosenFactors) -> None:
-        """Every change is a notice."""
+        """Do nothing: every change is also a notice."""
 
     def alarms(self, raised: Any) -> None:
-        """Lengths and rewards are given: nothing is learned."""
+        """Do nothing: lengths and rewards are given, so nothing is learned."""
 
     def notice(self, reason: str, message: str) -> None:
         self.changes.append(message)
 
 
 class Turn(GivenLengths):
-    """Steps of one side."""
+    """Training loop for the steps of one side."""
 
     def go_on(self, policy: Mapping[str, Any]) -> None:
-        """From the weights of the begin, and from this state of the round policy."""
+        """Go on from the initial weights, and from this state of the round policy."""
         self.restore()
         if self._parts.checkpoints.newest() is None:
             self.checkpoint()
@@ -92,7 +92,7 @@ class Turn(GivenLengths):
 
 @dataclass
 class Side:
-    """A job, and what it takes from turn to turn."""
+    """A job, with the state that it takes from turn to turn."""
 
     spec: RLJobSpec
     policy: RoundPolicy
@@ -101,7 +101,7 @@ class Side:
 
     @classmethod
     def of(cls, spec: RLJobSpec, num_prompts: int) -> "Side":
-        """At its begin."""
+        """Return a side before its first turn."""
         algorithm = spec.algorithm
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
         policy = round_policy(spec.rollout, shape, DrawCursor(num_prompts, algorithm.seed))
@@ -111,7 +111,10 @@ class Side:
         return side
 
     def turn(self, workload: Workload, parts: Parts, num_steps: int) -> Run:
-        """These steps; the first one after a change of sides is like the others, since weights are published before."""
+        """Make these steps.
+
+        The first one after a change of sides is like the others, since weights are published before.
+        """
         recorder, policy = KeepChoices(), self.policy.export_state()
         own = dataclasses.replace(parts, policy=self.policy, recorder=recorder, auto=self.auto)
         loop = Turn(loop_options(self.spec), own, workload.lengths)
@@ -131,7 +134,7 @@ class Side:
 
 
 def measure(workload: Workload, num_taught: int, num_turns: int, num_steps: int) -> None:
-    """In the coordinator pod: take turns and report."""
+    """Take turns and report, in the coordinator pod."""
     with running(workload) as parts:
         sides = {name: Side.of(spec, len(parts.prompts.train)) for name, spec in workload.jobs.items()}
         runs = take_turns(workload, sides, parts, num_taught, num_turns, num_steps)
@@ -151,7 +154,10 @@ def measure(workload: Workload, num_taught: int, num_turns: int, num_steps: int)
 def take_turns(
     workload: Workload, sides: Mapping[str, Side], parts: Parts, num_taught: int, num_turns: int, num_steps: int
 ) -> dict[str, list[Run]]:
-    """By side; every turn begins with another side. `num_taught` turns come before those that count."""
+    """Return the turns of each side; every turn begins with another side.
+
+    `num_taught` turns come before those that count.
+    """
     names = list(sides)
     runs: dict[str, list[Run]] = {name: [] for name in names}
     for number in range(-num_taught, num_turns):
@@ -165,7 +171,7 @@ def take_turns(
 
 
 def ratios(runs: Runs) -> dict[str, list[float]]:
-    """Of the step times of fixed sides over those of Auto, turn by turn; and of Auto's over the best of them."""
+    """Return the step times of fixed sides over those of Auto, turn by turn, and of Auto's over the best of them."""
     fixed = {name: of for name, of in runs.items() if name != AUTO}
     best_s = min(fmean(run["step_s"] for run in of) for of in fixed.values())
     return {

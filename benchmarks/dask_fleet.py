@@ -1,4 +1,4 @@
-"""Another operator that is built on kopf, as a measure for Longshore's: dask-kubernetes, with as many pods.
+"""Measure another operator that is built on kopf to compare with Longshore's: dask-kubernetes, with as many pods.
 
 A DaskCluster has a scheduler and nine workers, each a Deployment of one pod. Nothing turns Deployments into pods on the
 embedded API server, so `PretendDeployments` makes the pod of each, and the pretend kubelet says that it runs.
@@ -38,7 +38,7 @@ class DaskOperator(MeasuredProcess):
         super().__init__([*command, "-m", "dask_kubernetes.operator.controller"], kubeconfig, log)
 
     async def until_healthy(self) -> None:
-        """Wait until it answers."""
+        """Wait until the operator answers."""
         async with asyncio.timeout(_START_LIMIT_S), aiohttp.ClientSession() as session:
             while True:
                 try:
@@ -58,7 +58,7 @@ class PretendDeployments:
         self._queue: asyncio.Queue[Json] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Never return."""
+        """Make the pods of Deployments for ever."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._num_workers):
                 group.create_task(self._work())
@@ -76,7 +76,7 @@ class PretendDeployments:
 
 
 def definition(kind: str) -> Json:
-    """A definition that takes any object: those of the package are assembled when it is released."""
+    """Return a definition that takes any object: those of the package are assembled when it is released."""
     plural = f"{kind.lower()}s"
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
@@ -88,7 +88,7 @@ def definition(kind: str) -> Json:
 
 
 def cluster(key: tuple[str, str], num_workers: int) -> Json:
-    """A DaskCluster as its documentation shows it."""
+    """Return a DaskCluster as its documentation shows it."""
     ports = [("tcp-comm", 8786), ("http-dashboard", 8787)]
     container = {"name": "scheduler", "image": "unused", "args": ["dask-scheduler"]}
     service = {

@@ -1,4 +1,6 @@
-"""What the coordinator pays for the tokens of a step: processor time, memory and bytes, by tokens and live responses.
+"""Measure what the coordinator spends on the tokens of a step: processor time, memory and bytes.
+
+The figures are by tokens and by live responses.
 
 A real round runner with a synchronous policy gets responses as an engine sends them, and its groups become samples, as
 they do in a job: they are pickled once for the trainers, get old log-probabilities, and stay live until the end. Two
@@ -47,11 +49,11 @@ from longshore_runtime.trainer.samples import batch_samples
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 
 NUM_RESPONSES: Final = 8
-"""In each group."""
+"""Number of responses in each group."""
 CASES: Final = ((1_000, 2_000), (1_000, 20_000), (10_000, 200), (10_000, 2_000), (100_000, 20), (100_000, 200))
-"""(live responses, tokens of each): 2M and 20M tokens."""
+"""Cases of (live responses, tokens of each): 2M and 20M tokens."""
 PROJECTED: Final = (512 * 16, 32_000)
-"""Responses of a large step, and tokens of each."""
+"""Number of responses of a large step, and tokens of each."""
 MAX_LIVE_BYTES, MAX_PICKLED_BYTES, MAX_TOKEN_US, MAX_GROWTH = 12.0, 10.0, 0.05, 1.3
 VOCABULARY: Final = 150_000
 
@@ -139,10 +141,10 @@ class Driver:
         self.groups.append(group)
 
     def progressed(self, progress: RoundProgress) -> None:
-        """Nobody watches."""
+        """Do nothing: nobody watches."""
 
     def milestone(self, progress: RoundProgress) -> None:
-        """Nothing retires."""
+        """Do nothing: no engine retires."""
 
     def on_event(self, event: Event) -> None:
         raise AssertionError("nothing else happens")
@@ -156,13 +158,13 @@ class Rewards:
         self.stats = RewardStats()
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
-        """Wait for the group."""
+        """Do nothing before the group is there."""
 
     def score(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> None:
         self._events.append(GroupScored(draw, [Score(float(place % 2), False) for place in range(len(responses))]))
 
     def forget(self, draws: Sequence[Draw]) -> None:
-        """Nothing is kept."""
+        """Do nothing: no response is kept."""
 
     def handle(self, event: RewardEvent) -> GroupScored | None:
         raise AssertionError("there are no workers")
@@ -185,7 +187,7 @@ def tuple_samples(groups: Sequence[ScoredGroup], algorithm: Algorithm) -> list[d
 
 
 def measure_case(arm: str, num_responses: int, num_tokens: int) -> dict[str, float]:
-    """Run one step; returns seconds of CPU time, and bytes."""
+    """Run one step; return seconds of CPU time, and bytes."""
     wire, process = Wire(arm, num_tokens), psutil.Process()
     algorithm = Algorithm(
         steps=1,

@@ -61,13 +61,13 @@ Runs = Mapping[str, Sequence[Run]]
 
 @dataclass(frozen=True)
 class Rewards:
-    """How a side scores."""
+    """Way in which a side scores."""
 
     during_rollout: bool = True
     adaptive_limits: bool = True
 
     def functions(self, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
-        """Those of the workload, with or without adaptive limits."""
+        """Return the functions of the workload, with or without adaptive limits."""
         return [
             one.model_copy(update={"code": one.code.model_copy(update={"adaptive_timeout": self.adaptive_limits})})
             for one in functions
@@ -75,17 +75,17 @@ class Rewards:
 
     @property
     def pool(self) -> type[RewardPool]:
-        """What scores."""
+        """Class of the pool that scores."""
         return RewardPool if self.during_rollout else HeldBack
 
 
 @dataclass
 class Learned:
-    """What a side knows of earlier periods, as a job does that goes on."""
+    """Knowledge of a side from earlier periods, as of a job that goes on."""
 
     of_rounds: Known = field(default_factory=Known)
     limits: Mapping[str, Any] = field(default_factory=dict)
-    """Of programs, by reward function."""
+    """Time limits of programs, by reward function."""
 
 
 REWARDS: Final[Mapping[str, Rewards]] = {
@@ -99,7 +99,7 @@ REWARDS: Final[Mapping[str, Rewards]] = {
 
 
 def measure(workload: Workload, num_alternations: int, sides: Sequence[str], decode_step_s: float | None) -> None:
-    """In the coordinator pod: run the alternations and report."""
+    """Run the alternations and report, in the coordinator pod."""
     runs = alternations(workload, sides, num_alternations)
     settings = {
         "alternations": num_alternations,
@@ -115,7 +115,10 @@ def measure(workload: Workload, num_alternations: int, sides: Sequence[str], dec
 
 
 def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up: bool = True) -> Runs:
-    """By side: its periods. One alternation before them warms up, and teaches lengths and limits."""
+    """Return the periods of each side.
+
+    One alternation before them warms up, and teaches lengths and limits.
+    """
     write_rows(Settings.from_env().storage / "mixed.jsonl")
     runs: dict[str, list[Run]] = {name: [] for name in sides}
     with running(workload) as parts:
@@ -133,7 +136,7 @@ def alternations(workload: Workload, sides: Sequence[str], num: int, *, warms_up
 
 @contextmanager
 def judged(workload: Workload, decode_step_s: float | None = None) -> Iterator[Workload]:
-    """The workload with a judge that answers: before its pods start, since they read where it is.
+    """Yield the workload with a judge that answers: before its pods start, since they read where it is.
 
     `decode_step_s`: of engines without a model; None: vLLM.
     """
@@ -145,7 +148,7 @@ def judged(workload: Workload, decode_step_s: float | None = None) -> Iterator[W
 
 
 def with_fixed_steps(text: str, decode_step_s: float) -> str:
-    """A workload with engines whose responses end at the lengths that are given, after as many steps of that time."""
+    """Return a workload whose engines end responses at given lengths, after as many steps of `decode_step_s`."""
     document = yaml.safe_load(text)
     engine = document["spec"]["rollout"]["engine"]
     endless = {"median_tokens": 1e9, "sigma": 0.0, "step_s": decode_step_s}
@@ -158,7 +161,7 @@ def with_fixed_steps(text: str, decode_step_s: float) -> str:
 
 
 def write_rows(path: Path) -> None:
-    """A third of every domain."""
+    """Write the rows of the workload, a third of them in each domain."""
     rows = [
         {"prompt": f"square {number}", "answer": str(number * number), "domain": domain, "tests": CASES}
         for number, domain in enumerate(DOMAINS * (NUM_PROMPTS // len(DOMAINS)))
@@ -167,7 +170,7 @@ def write_rows(path: Path) -> None:
 
 
 def run(side: str, workload: Workload, parts: Parts, learned: Learned) -> Run:
-    """One period."""
+    """Run one period."""
     spec, rewards = workload.jobs[side], REWARDS[side]
     functions = rewards.functions(spec.reward.functions)
     with pool_of(rewards.pool, spec, functions, parts) as pool:
@@ -181,12 +184,12 @@ def run(side: str, workload: Workload, parts: Parts, learned: Learned) -> Run:
 
 
 def totals(steps: Sequence[Step]) -> dict[str, float]:
-    """Means over the steps of a period."""
+    """Return means over the steps of a period."""
     return {name: fmean(step[name] for step in steps) for name in FIGURES if name in steps[0]}
 
 
 def require_equal_work(runs: Runs) -> None:
-    """All sides have trained the same draws in every period."""
+    """Assert that all sides have trained the same draws in every period."""
     trained = {
         tuple(sorted(draw for step in one["steps"] for draw in step["draws"])) for of in runs.values() for one in of
     }

@@ -1,4 +1,6 @@
-"""Faults of the operator and of the API server under many jobs: does every job end well, and how soon after the fault?
+"""Measure faults of the operator and of the API server under many jobs.
+
+Does every job end well, and how soon after the fault?
 
 The embedded API server and the operator are processes of their own, and a pretend kubelet says that pods run. For each
 fault, jobs are created while it lasts; `running_s` is the time from its end until all of them are Running. Then it
@@ -48,7 +50,7 @@ FAULTS: Final = ("none", "operator killed", "leader killed", "server killed", "s
 
 
 def error_answer(rng: random.Random, method: str) -> web.Response:
-    """What an API server says when it is overloaded, or when another was faster."""
+    """Return the answer of an API server that is overloaded, or where another client was faster."""
     code, reason = rng.choice(
         [(429, "TooManyRequests"), (500, "InternalError"), (409, "Conflict")][: 2 + _writes(method)]
     )
@@ -122,7 +124,7 @@ class SupervisedOperator:
                 await self.process.wait()
 
     def kill(self) -> None:
-        """End without a farewell."""
+        """Kill the operator, so that it cannot clean up."""
         if self.process is not None and self.process.returncode is None:
             self.process.kill()
 
@@ -130,7 +132,7 @@ class SupervisedOperator:
 async def _disturb(
     kind: str, server: FaultyServer, operators: Sequence[SupervisedOperator], kube: KubeClient
 ) -> list[float]:
-    """One fault, for its time; returns after how many seconds another operator led, each time that one was killed."""
+    """Keep one fault up for its time; return the seconds until another operator led, for each that was killed."""
     end_s, failovers_s = time.monotonic() + FAULT_S, []
     server.fault.value = FAULTS.index(kind)
     while (left_s := end_s - time.monotonic()) > 0:
@@ -147,7 +149,7 @@ async def _disturb(
 
 
 async def _fail_over(operators: Sequence[SupervisedOperator], kube: KubeClient) -> float:
-    """Kill the operator that leads; returns after how many seconds another one does."""
+    """Kill the operator that leads; return the seconds until another one does."""
     while not (leader := await _leader(kube)):  # noqa: ASYNC110 - it is another process
         await asyncio.sleep(0.1)
     began_s = time.monotonic()
@@ -165,7 +167,7 @@ async def _leader(kube: KubeClient) -> str:
 
 
 def measure(kind: str, num_jobs: int) -> dict[str, Any]:
-    """All jobs, from their creation to their end, with one fault."""
+    """Measure all jobs, from their creation to their end, with one fault."""
     with tempfile.TemporaryDirectory() as folder, FaultyServer(Path(folder)) as server:
         prepare(server.kubeconfig, [f"team-{index}" for index in range(NAMESPACES)])
         log = Path(folder) / "log"

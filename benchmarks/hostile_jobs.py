@@ -1,4 +1,4 @@
-"""Hostile tenants: jobs of every kind that is known to do harm, and what their owners and coordinators do to them."""
+"""Create jobs of hostile tenants, of every kind that is known to do harm, and disturb them as their owners would."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,9 @@ from longshore_operator.kube import KubeClient
 
 NOISY: Final = "noisy"
 NUM_RESTLESS: Final = 200
-"""Jobs of all kinds but the huge ones, whose owners or coordinators never rest."""
+"""Number of jobs of all kinds but the huge ones, whose owners or coordinators never rest."""
 NUM_HUGE: Final = 180
-"""Suspended jobs that nobody touches: what they cost is memory, and time when the operator starts."""
+"""Number of suspended jobs that nobody touches: they cost memory, and time when the operator starts."""
 TEMPLATE_BYTES: Final = 1_000_000
 
 SPEC: Final[dict[str, Any]] = {
@@ -29,7 +29,7 @@ SPEC: Final[dict[str, Any]] = {
 
 
 def nested(depth: int) -> dict[str, Any]:
-    """An object so many levels deep."""
+    """Return an object that is `depth` levels deep."""
     value: dict[str, Any] = {}
     for _ in range(depth):
         value = {"a": value}
@@ -37,7 +37,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def pools(count: int, replicas: int) -> dict[str, Any]:
-    """So many judges with so many pods each."""
+    """Return a reward section with `count` judges of `replicas` pods each."""
     judge = {"placement": "Pool", "modelPath": "m", "pool": {"replicas": replicas, "gpusPerPod": 0}}
     return {"functions": [{"name": f"judge-{index}", "kind": "Judge", "judge": judge} for index in range(count)]}
 
@@ -54,7 +54,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "toggled": {},
     "large": {"workers": {"template": {"metadata": {"annotations": {"a": "x" * 30_000}}}}},
 }
-"""Kinds of restless jobs: what their spec has. The names say what is done to them besides (`Neighbours`)."""
+"""Specs of restless jobs by kind. The names say what is done to them besides (`Neighbours`)."""
 
 
 @dataclass
@@ -64,27 +64,27 @@ class Neighbours:
     kube: KubeClient
     coordinator: KubeClient
     is_spread: bool
-    """Each job is in a namespace of its own."""
+    """Whether each job is in a namespace of its own."""
     writes_per_s: float
-    """Of all together, at most: the server and its other clients share the machine with the operator."""
+    """Most writes per second of all tenants: the server and its other clients share the machine with the operator."""
     num_writes: int = 0
 
     @property
     def names(self) -> list[str]:
-        """Of the restless jobs."""
+        """Names of the restless jobs."""
         return [f"{list(KINDS)[index % len(KINDS)]}-{index}" for index in range(NUM_RESTLESS)]
 
     @property
     def namespaces(self) -> list[str]:
-        """Of all hostile jobs."""
+        """Namespaces of all hostile jobs."""
         return [NOISY, *(self.key(name)[0] for name in self.names)] if self.is_spread else [NOISY]
 
     def key(self, name: str) -> tuple[str, str]:
-        """Namespace and name."""
+        """Return namespace and name of a job."""
         return (f"{NOISY}-{name}" if self.is_spread else NOISY), name
 
     async def create(self) -> None:
-        """Huge jobs between the others."""
+        """Create all jobs, the huge ones between the others."""
         for index, name in enumerate(self.names):
             with contextlib.suppress(TimeoutError):
                 await self.kube.create(rljob(self.key(name), KINDS[name.split("-")[0]]))
@@ -125,13 +125,13 @@ class Neighbours:
 
 
 def rljob(key: tuple[str, str], spec: dict[str, Any]) -> dict[str, Any]:
-    """A job with changes of its spec."""
+    """Return a job with changes of its spec."""
     metadata = {"namespace": key[0], "name": key[1]}
     return {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": metadata, "spec": SPEC | spec}
 
 
 async def give_address(kube: KubeClient, key: tuple[str, str]) -> None:
-    """What a kubelet does: the coordinator runs."""
+    """Set the status of a coordinator's pod that runs, as a kubelet does."""
     metadata = {"namespace": key[0], "name": f"{key[1]}-coordinator"}
     status = {"phase": "Running", "podIP": "10.0.0.1"}
     await kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}, "status")

@@ -40,25 +40,25 @@ from longshore_operator.kube import RLJOBS, KubeClient
 
 LIMIT_S: Final = 2.0
 RESTART_LIMIT_S: Final = 30.0
-"""An operator that was started again lists all jobs and looks at each of them first."""
+"""Limit of the lag after a restart: the operator first lists all jobs and looks at each of them."""
 LIMITS_S: Final = {"alone": LIMIT_S, "beside": LIMIT_S, "after_restart": RESTART_LIMIT_S}
 QUIET: Final = "quiet"
 TENANT: Final = "tenant"
-"""User agent of who is not the operator."""
+"""User agent of clients other than the operator."""
 ROOT: Final = Path(__file__).parents[1]
 CRD: Final = ROOT / "crds" / "longshore.dev_rljobs.yaml"
 CHART_VALUES: Final = ROOT / "charts" / "longshore" / "values.yaml"
 
 
 class Quiet:
-    """The tenant that only wants an answer."""
+    """Tenant that only wants an answer."""
 
     def __init__(self, kube: KubeClient) -> None:
         self._kube = kube
         self._suspended = False
 
     async def lag_s(self) -> float:
-        """Seconds from a change of the spec until the status says that it was observed."""
+        """Return the seconds from a change of the spec until the status says that it was observed."""
         self._suspended = not self._suspended
         written = await self._kube.apply(rljob((QUIET, "job"), {"suspend": self._suspended}))
         generation, version = written["metadata"]["generation"], written["metadata"]["resourceVersion"]
@@ -71,7 +71,7 @@ class Quiet:
 
 
 class Operator(MeasuredProcess):
-    """The operator, its health and its memory."""
+    """The operator, with its health and its memory."""
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
         self._port = free_port()
@@ -80,7 +80,7 @@ class Operator(MeasuredProcess):
         super().__init__(command, kubeconfig, log)
 
     async def health(self) -> str:
-        """`ok`, or what `/healthz` says."""
+        """Return `ok`, or what `/healthz` says."""
         try:
             url, timeout = f"http://127.0.0.1:{self._port}/healthz", aiohttp.ClientTimeout(total=5)
             async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
@@ -96,14 +96,14 @@ class Operator(MeasuredProcess):
 
 @contextlib.asynccontextmanager
 async def clients(kubeconfig: Path) -> AsyncIterator[tuple[KubeClient, KubeClient]]:
-    """Of tenants, and of their coordinators."""
+    """Yield the client of the tenants, and that of their coordinators."""
     access = from_kubeconfig(kubeconfig)
     async with KubeClient(access, TENANT) as tenant, KubeClient(access, "longshore-coordinator") as coordinator:
         yield tenant, coordinator
 
 
 def prepare(kubeconfig: Path, namespaces: Sequence[str]) -> None:
-    """The CRD, and the namespaces."""
+    """Create the CRD and the namespaces."""
     api = config.new_client_from_config(str(kubeconfig))
     client.ApiextensionsV1Api(api).create_custom_resource_definition(yaml.safe_load(CRD.read_text()))
     for name in namespaces:
@@ -111,7 +111,7 @@ def prepare(kubeconfig: Path, namespaces: Sequence[str]) -> None:
 
 
 async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dict[str, Any]:
-    """Alone, among the hostile jobs, and after the operator was started again in front of them."""
+    """Measure lags alone, among the hostile jobs, and after the operator was started again in front of them."""
     with tempfile.TemporaryDirectory() as folder, LocalApiServer(Path(folder)) as server:
         log = Path(folder) / "log"
         async with clients(server.kubeconfig) as (tenant, coordinator):
@@ -160,12 +160,12 @@ async def measure(is_spread: bool, num_samples: int, writes_per_s: float) -> dic
 
 
 def _report(when: str, lags: list[float]) -> None:
-    """A run takes minutes."""
+    """Print lags on the way, because a run takes minutes."""
     print(f"{when}: {json.dumps(spread_ms(lags))} ms", file=sys.stderr)
 
 
 async def _refused(kube: KubeClient) -> str:
-    """What the API server says to the small spec that asks for 131,072 pods."""
+    """Return what the API server says to the small spec that asks for 131,072 pods."""
     try:
         await kube.create(rljob((QUIET, "too-many"), {"reward": pools(32, 4_096)}))
     except ApiError as error:
@@ -194,7 +194,7 @@ def main() -> int:
 
 
 def failures(run: dict[str, Any], limit_mib: float) -> list[str]:
-    """What one tenant could do to another in a run."""
+    """Return sentences about what one tenant could do to another in a run."""
     worst_s = {when: max(run[f"{when}_s"]) for when in LIMITS_S}
     found = [f"a lag of {worst_s[when]:.2f} s {when}" for when, limit_s in LIMITS_S.items() if worst_s[when] >= limit_s]
     if run["peak_memory_mib"] > limit_mib:
@@ -207,7 +207,7 @@ def failures(run: dict[str, Any], limit_mib: float) -> list[str]:
 
 
 def memory_limit_mib() -> float:
-    """Of the operator, as the chart sets it."""
+    """Return the memory limit of the operator, as the chart sets it."""
     limit = yaml.safe_load(CHART_VALUES.read_text())["resources"]["limits"]["memory"]
     return float(parse_quantity(limit)) / 2**20
 
@@ -217,7 +217,7 @@ def _name(run: dict[str, Any]) -> str:
 
 
 def spread_ms(seconds: list[float]) -> dict[str, float]:
-    """Minimum, median and maximum."""
+    """Return minimum, median and maximum, in milliseconds."""
     return {name: round(1000 * value, 1) for name, value in spread(seconds).items()}
 
 

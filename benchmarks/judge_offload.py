@@ -1,4 +1,4 @@
-"""A judge whose layers stream from host memory: copies alongside the computation against copies in between.
+"""Compare a judge whose layers stream from host memory alongside the computation with copies in between.
 
 RollPacker, section 6.5 (figure 13b): so much GPU memory is reserved for a 7B judge that, at the longest sequence, at
 least half of its weights must lie in host memory; shorter sequences leave room for more resident layers. Measured is
@@ -35,7 +35,7 @@ SHAPE_7B: Final[dict[str, Any]] = {
     "rope_theta": 1_000_000.0,
     "tie_word_embeddings": False,
 }
-"""Qwen2.5-7B, the judge of the paper."""
+"""Shape of Qwen2.5-7B, the judge of the paper."""
 SHAPE_SMOKE: Final[dict[str, Any]] = SHAPE_7B | {
     "vocab_size": 97,
     "hidden_size": 64,
@@ -48,10 +48,10 @@ SHAPE_SMOKE: Final[dict[str, Any]] = SHAPE_7B | {
 
 @dataclass(frozen=True)
 class Workload:
-    """What is measured."""
+    """Settings of what is measured."""
 
     model: Path | None
-    """Checkpoint; None: random weights in the shape of Qwen2.5-7B, or tiny ones on the CPU."""
+    """Path of the checkpoint; None: random weights in the shape of Qwen2.5-7B, or tiny ones on the CPU."""
     seq_tokens: tuple[int, ...]
     """Lengths of questions, the longest last."""
     batch: int
@@ -60,14 +60,14 @@ class Workload:
 
 
 def smoke(workload: Workload) -> dict[str, Any]:
-    """On the CPU: both ways run and answer alike. No figure of it means anything."""
+    """Check on the CPU that both ways run and answer alike. No figure of it means anything."""
     plain, piped = (list(measure(workload, torch.device("cpu"), pipelined, 0)) for pipelined in (False, True))
     assert [run["replies"] for run in plain] == [run["replies"] for run in piped], "both must answer alike"
     return {"name": "judge_offload", "smoke": True, "resident_layers": [run["resident_layers"] for run in piped]}
 
 
 def compare(workload: Workload) -> None:
-    """On a GPU: alternate both ways and report."""
+    """Alternate both ways on a GPU, and report."""
     device = torch.device("cuda")
     runs: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for number in range(workload.alternations):
@@ -94,7 +94,7 @@ def compare(workload: Workload) -> None:
 
 
 def measure(workload: Workload, device: torch.device, pipelined: bool, number: int) -> Iterator[dict[str, Any]]:
-    """Seconds and peak memory of one batch of each length."""
+    """Yield seconds and peak memory of one batch of each length."""
     on_gpu = device.type == "cuda"
     model = build(workload, device, StreamOptions(max_batch=workload.batch, pipelined=pipelined))
     reserved_bytes = half_resident(model, workload)
@@ -120,14 +120,14 @@ def measure(workload: Workload, device: torch.device, pipelined: bool, number: i
 
 
 def half_resident(model: StreamedLM, workload: Workload) -> int:
-    """Memory in which half of the layers stay while the longest questions are answered, both buffers included."""
+    """Return the memory in which half of the layers stay during the longest questions, both buffers included."""
     shape = model.shape
     working = working_bytes(workload.seq_tokens[-1] + workload.reply_tokens, workload.batch, shape)
     return shape.base_bytes + working + MARGIN_BYTES + (shape.num_layers // 2 + RING_BUFFERS) * shape.layer_bytes
 
 
 def build(workload: Workload, device: torch.device, options: StreamOptions) -> StreamedLM:
-    """The checkpoint, or random weights: one decoder layer, copied, for drawing billions takes minutes."""
+    """Return the checkpoint, or random weights: one decoder layer, copied, as drawing billions takes minutes."""
     if workload.model is not None:
         return StreamedLM.load(workload.model, device, options)
     on_gpu = device.type == "cuda"

@@ -1,4 +1,4 @@
-"""What is learned, and how fast: rollout strategies side by side on the quickstart's task, paired by seed.
+"""Compare what rollout strategies learn, and how fast, on the quickstart's task, paired by seed.
 
 Every run starts from the same warm-started model of its seed, on real engines and trainers and without a cluster. The
 held-out reward, of all prompts and of the quartile with the longest answers, is compared with that of `Synchronous` by
@@ -37,7 +37,7 @@ from longshore_runtime.settings import Settings
 
 MANIFEST: Final = Path(__file__).parents[1] / "manifests/quickstart.yaml"
 BATCH: Final = {"promptsPerStep": 48, "responsesPerPrompt": 4}
-"""Of a step: larger than in the quickstart, whose steps are to be quick."""
+"""Batch of a step, larger than in the quickstart, whose steps are to be quick."""
 VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     BASELINE: {"strategy": "Synchronous"},
     "TailBatching": {"strategy": "TailBatching"},
@@ -58,17 +58,17 @@ ALGORITHMS: Final[Mapping[str, dict[str, Any]]] = {
     "TailBatching, one update": {"longRoundUpdates": "One"},
     "TailBatching, one update, scaled by signal": {"longRoundUpdates": "One", "learningRateScaling": "BySignal"},
 }
-"""Of variants that change more than the rollout."""
+"""Algorithm settings of variants that change more than the rollout."""
 ON_REQUEST: Final = frozenset({"TailBatching, one update, scaled by signal"})
 STRICT_DEFAULTS: Final = ("TailBatching", "ReorderRollout", "GroupPipeline", "TailBatching, streamed", "Auto")
-"""None of these may learn less per step than the baseline, beyond the interval."""
+"""Variants of which none may learn less per step than the baseline, beyond the interval."""
 
 Run = dict[str, Any]
 
 
 @dataclass
 class Evaluations:
-    """A status sink that keeps what every evaluation found, with the seconds of training before it."""
+    """Status sink that keeps what every evaluation found, with the seconds of training before it."""
 
     points: list[dict[str, float]] = field(default_factory=list)
     _now_s: Callable[[], float] = time.monotonic
@@ -77,7 +77,7 @@ class Evaluations:
     _trained_s: float = 0.0
 
     def report(self, status: RuntimeStatus) -> None:
-        """An evaluation is over when the activity changes: its reward may equal that of the one before."""
+        """Note an evaluation when the activity changes after it: its reward may equal that of the one before."""
         if status.activity is RuntimeActivity.EVALUATE:
             if self._evaluating_since_s is None:
                 self._evaluating_since_s = self._now_s()
@@ -94,11 +94,11 @@ class Evaluations:
         self.points.append({"step": status.step, "seconds": self._trained_s, "reward": reward, "long": long})
 
     def close(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no report waits."""
 
 
 def train(settings: Settings, variant: str, seed: int, steps: int) -> Run:
-    """One whole run."""
+    """Make one whole run."""
     evaluations = Evaluations()
     spec = _spec(variant, seed, steps)
     with Session(
@@ -151,7 +151,7 @@ def main() -> int:
 
 
 def stored_runs(result: Path, steps: int) -> list[Run]:
-    """Runs of an earlier result, if any; raises SystemExit for runs of another length."""
+    """Return the runs of an earlier result, if any; raises SystemExit for runs of another length."""
     if not result.exists():
         return []
     stored = json.loads(result.read_text(encoding="utf-8"))
@@ -162,7 +162,7 @@ def stored_runs(result: Path, steps: int) -> list[Run]:
 
 
 def merged(kept: Sequence[Run], runs: Sequence[Run]) -> list[Run]:
-    """Those that are kept and not made again, and the new ones, in the order of the variants, then seeds.
+    """Return the kept runs that are not made again, and the new ones, in the order of variants, then seeds.
 
     The baseline is kept call by call, because what ran beside it is compared with it.
     """
@@ -182,7 +182,7 @@ def _report(runs: Sequence[Run], steps: int) -> None:
 
 
 def _is_as_expected(table: Mapping[str, Any]) -> bool:
-    """All that the intervals allow to say; without any, nothing speaks against it."""
+    """Return whether the result is as expected, as far as intervals tell; without any, nothing speaks against it."""
     kinds = ("reward_less_baseline", "long_less_baseline")
     differences: list[Interval] = [
         table[variant][kind] for variant in STRICT_DEFAULTS for kind in kinds if kind in table.get(variant, {})

@@ -22,10 +22,10 @@ def _as_it_is(serve: Serve) -> Serve:
 
 
 class LocalApiServer:
-    """Serves from its folder between `start` and `kill`, or within a `with` block."""
+    """API server that serves from its folder between `start` and `kill`, or within a `with` block."""
 
     def __init__(self, folder: Path, wrap: Callable[[Serve], Serve] = _as_it_is) -> None:
-        """`wrap` makes what answers a request, in the process of the server."""
+        """Prepare the server; `wrap` makes what answers a request, in the process of the server."""
         self._folder = folder
         self._wrap = wrap
         self._port = 0
@@ -33,7 +33,7 @@ class LocalApiServer:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """Path of the administrator's kubeconfig."""
         return self._folder / "data" / "kubeconfig"
 
     def __enter__(self) -> Self:
@@ -48,7 +48,7 @@ class LocalApiServer:
         self.kill()
 
     def start(self) -> None:
-        """Start, and wait until it serves."""
+        """Start the server, and wait until it serves."""
         ready = self._folder / f"port-{time.monotonic_ns()}"
         self.pid = os.fork()
         if self.pid == 0:
@@ -59,7 +59,7 @@ class LocalApiServer:
         self._port = int(ready.read_text())
 
     def kill(self) -> None:
-        """End without a farewell."""
+        """Kill the server, so that it cannot clean up."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 

@@ -19,7 +19,7 @@ from longshore_operator.plan import OperatorConfig
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 
 ATTEMPT: Final = 1
-"""The coordinator of a benchmark does not start twice."""
+"""Number of the only attempt: the coordinator of a benchmark does not start twice."""
 
 
 class LocalOperator:
@@ -50,11 +50,11 @@ class LocalOperator:
         return self._job.status.assignment
 
     def reward_address(self, index: int) -> str | None:
-        """No reward pod is here."""
+        """Return None: there is no reward pod."""
         return None
 
     def close(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no report waits."""
 
     def _write(self, runtime: RuntimeStatus) -> None:
         job = self._job.model_copy(update={"status": self._job.status.model_copy(update={"runtime": runtime})})

@@ -27,7 +27,7 @@ from longshore_runtime.settings import Settings
 
 _SPEC_FILE: Final = "spec.json"
 _NETWORKS: Final = {Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRAINER: 2, Component.REWARD: 3}
-"""Third number of a pod's address."""
+"""Third number of a pod's address, by component."""
 _OF_THE_DRIVER: Final = ("LD_LIBRARY_PATH",)
 """Variables by which programs find the libraries of GPUs on some machines."""
 
@@ -43,7 +43,7 @@ class Program(Protocol):
 
 
 class RunModule(Protocol):
-    """Starts a module as a program. With a file for its output it is in a session of its own."""
+    """Function that starts a module as a program. With a file for its output it is in a session of its own."""
 
     def __call__(
         self, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path | None = None
@@ -53,7 +53,7 @@ class RunModule(Protocol):
 def new_process(
     module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path | None = None
 ) -> Program:
-    """Implements `RunModule`."""
+    """Start a module as a process of its own; implements `RunModule`."""
     command = [sys.executable, "-m", module, *arguments]
     if output is None:
         return subprocess.Popen(command, env=environment)
@@ -62,14 +62,14 @@ def new_process(
 
 
 def in_coordinator() -> bool:
-    """Whether this process is the coordinator pod."""
+    """Return whether this process is the coordinator pod."""
     return os.environ.get(contract.ENV_COMPONENT) == Component.COORDINATOR
 
 
 def run_pods(
     name: str, parser: ArgumentParser, measure: Callable[[Namespace], None], spec: RLJobSpec, *, pinned: bool = False
 ) -> int:
-    """Start the pods of a benchmark, or, in its coordinator pod, call `measure`; returns the exit status."""
+    """Start the pods of a benchmark, or, in its coordinator pod, call `measure`; return the exit status."""
     given = parser.parse_args()
     if in_coordinator():
         measure(given)
@@ -81,7 +81,7 @@ def run_pods(
 
 
 def lacks_for_pinning(spec: RLJobSpec) -> str:
-    """What this machine lacks to give every GPU pod a core of its own, in one sentence; empty if nothing."""
+    """Return what this machine lacks to give every GPU pod its own core, in one sentence; empty if nothing."""
     num_pods, num_cores = len(_gpu_pods(spec)), len(os.sched_getaffinity(0))
     if find_spec("vllm") is None:
         return "vLLM is not installed: run `make setup`"
@@ -129,7 +129,7 @@ def run_in_coordinator(
 
 @contextlib.contextmanager
 def ray_head() -> Iterator[Settings]:
-    """In the coordinator: the Ray head, and this process as its driver."""
+    """Run the Ray head in the coordinator within the block, with this process as its driver."""
     from longshore_runtime.cluster.ray_driver import ray_driver
     from longshore_runtime.cluster.ray_node import head_starter, start_head
 
@@ -151,14 +151,14 @@ class LocalRewardPods(NoOperator):
 
 
 def _gpu_pods(spec: RLJobSpec) -> list[tuple[Component, int]]:
-    """Worker pods, and those that only train."""
+    """Return worker pods, and those that only train."""
     num_trainers = spec.trainer_workers.replicas if spec.trainer_workers else 0
     workers = [(Component.WORKER, index) for index in range(spec.workers.replicas)]
     return [*workers, *((Component.TRAINER, index) for index in range(num_trainers))]
 
 
 def _address(network: str, component: Component, index: int) -> str:
-    """Its network is the run's own, so that two runs do not meet."""
+    """Return the address of a pod, in the network of this run, so that two runs do not meet."""
     return f"{network}.{_NETWORKS[component]}.{index + 1}"
 
 

@@ -1,4 +1,4 @@
-"""What decoding, prefill, training and publishing cost on this machine: the profile that a simulation takes.
+"""Measure what decoding, prefill, training and publishing cost on this machine, as the profile of a simulation.
 
 Measured as `spec.profiling` measures it, on the engines and trainers of the workload and with responses as long as
 theirs, all at work at the same time.
@@ -15,7 +15,7 @@ from longshore_runtime.profiling.subject import read_config
 
 
 def profiler(parts: Parts, workload: Workload) -> Profiler:
-    """Of the pods of a workload; measuring leaves trainers and engines with other weights than before."""
+    """Return the profiler of a workload's pods; measuring leaves trainers and engines with other weights."""
     spec = workload.spec
     assert spec.model.path is not None, "a workload has a model of its own"
     scope = scope_of(spec, read_config(parts.storage.resolve(spec.model.path)), tp_sizes=())

@@ -13,11 +13,11 @@ from typing import Final
 import psutil
 
 _PORTS: Final = range(10_000, 30_000)
-"""Below those that Linux gives to connections and to listeners on port 0, unless it is configured otherwise."""
+"""Ports below those that Linux gives to connections and to listeners on port 0, unless configured otherwise."""
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, for a process that is still to start.
+    """Return a port of this machine that nobody listens on, for a process that is still to start.
 
     Not one that the kernel would choose: until the process listens, a connection of any program could get the same.
     """
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 class MeasuredProcess:
-    """Started with an API server to talk to, and a file for its output."""
+    """Process that is started with an API server to talk to, and a file for its output."""
 
     def __init__(self, command: Sequence[str], kubeconfig: Path, log: Path) -> None:
         with log.open("a") as output:
@@ -38,26 +38,26 @@ class MeasuredProcess:
             )
 
     def peak_memory_mib(self) -> float:
-        """The largest resident memory so far."""
+        """Return the largest resident memory so far, in MiB."""
         return peak_memory_mib(self._process.pid)
 
     def cpu_s(self) -> float:
-        """Of all its threads so far."""
+        """Return the CPU seconds of all threads so far."""
         return cpu_s(self._process.pid)
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Ask the process to end, and wait until it has."""
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(30)
 
 
 def peak_memory_mib(pid: int) -> float:
-    """The largest resident memory of a process so far."""
+    """Return the largest resident memory of a process so far, in MiB."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process so far, of all its threads."""
+    """Return the CPU seconds of a process so far, of all its threads."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)

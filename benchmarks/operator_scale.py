@@ -1,4 +1,4 @@
-"""Many jobs at once: how long the operator takes until all run and have ended, and what it asks of the API server.
+"""Measure how long the operator takes until many jobs run and have ended, and what it asks of the API server.
 
 The embedded API server and the operator are processes of their own. Nothing runs in pods: a pretend kubelet binds each
 pod and says that it runs, and in the end that its coordinator has succeeded. `starting` is from the first creation
@@ -42,9 +42,9 @@ from longshore_operator.kube import RLJOBS, KubeClient
 
 NAMESPACES: Final = 10
 WORKERS: Final = 9
-"""With the coordinator, ten pods of a job."""
+"""Number of workers of a job, which has ten pods with the coordinator."""
 PARALLEL: Final = 16
-"""Requests of the pretend kubelet and of users at once."""
+"""Number of requests that the pretend kubelet and the users make at once."""
 FOREIGN_PODS_PER_JOB: Final = 10
 ELSEWHERE: Final = "elsewhere"
 """Namespace of pods that belong to no job."""
@@ -52,13 +52,13 @@ CHURN_S: Final = 10.0
 REPORTS_PER_S: Final = 20.0
 DEADLINE_S: Final = 1_800.0
 DASK_LIMIT_S: Final = 900.0
-"""After this, its figures are those of the pods that run."""
+"""Seconds after which the figures of dask-kubernetes are those of the pods that run."""
 _LAG: Final = "longshore_operator_reconcile_lag_seconds"
 
 
 @dataclass
 class Fleet:
-    """All jobs, and who plays their users and coordinators."""
+    """All jobs, with their pretended users and coordinators."""
 
     kube: KubeClient
     kubelet: PretendKubelet
@@ -78,7 +78,7 @@ class Fleet:
         await in_parallel(self.kubelet.succeed(*key) for key in self.keys)
 
     async def report(self) -> None:
-        """Coordinators report, spread over all jobs."""
+        """Report as coordinators do, spread over all jobs."""
         end_s, number = time.monotonic() + CHURN_S, 0
         while time.monotonic() < end_s:
             number += 1
@@ -88,7 +88,7 @@ class Fleet:
             await asyncio.sleep(1 / REPORTS_PER_S)
 
     async def create_foreign_pods(self) -> None:
-        """As many pods of others as there are pods of jobs; nothing happens to them."""
+        """Create as many pods of others as there are pods of jobs; nothing happens to them."""
         pod = {"spec": {"containers": [{"name": "main", "image": "unused"}]}}
         await in_parallel(
             self.kube.client.create(PODS, pod | {"metadata": {"name": f"foreign-{index}"}}, ELSEWHERE)
@@ -96,7 +96,7 @@ class Fleet:
         )
 
     async def until(self, phase: str) -> float:
-        """Wait until every job has a phase; returns when, in monotonic time."""
+        """Wait until every job has a phase; return the monotonic time of that."""
         async with asyncio.timeout(DEADLINE_S):
             while sum(found == phase for found in self.phases.values()) < self.num_jobs:
                 self.changed.clear()
@@ -104,7 +104,7 @@ class Fleet:
         return time.monotonic()
 
     async def follow_jobs(self) -> None:
-        """Never return."""
+        """Follow the phases of all jobs for ever."""
         async for news in Reflector(self.kube.client, RLJOBS.path(None), lambda found: found).changes():
             for job in news.items if isinstance(news, Listed) else [news.item]:
                 key = job["metadata"]["namespace"], job["metadata"]["name"]
@@ -113,7 +113,7 @@ class Fleet:
 
 
 async def in_parallel(calls: Iterable[Awaitable[Any]]) -> None:
-    """Some at a time."""
+    """Await all calls, PARALLEL of them at a time."""
     slots = asyncio.Semaphore(PARALLEL)
 
     async def one(call: Awaitable[Any]) -> None:
@@ -133,12 +133,12 @@ class ScrapedOperator(Operator):
             return [sample for family in families for sample in family.samples]
 
     async def lags(self) -> dict[float, float]:
-        """Reconciliations by the bucket of their lag, in seconds."""
+        """Return the number of reconciliations by the bucket of their lag, in seconds."""
         name = f"{_LAG}_bucket"
         return {float(one.labels["le"]): one.value for one in await self.metrics() if one.name == name}
 
     async def until_idle(self, num_jobs: int) -> None:
-        """Every job had a pass, and none is due."""
+        """Wait until every job had a pass, and none is due."""
         await self.until_healthy()
         async with asyncio.timeout(DEADLINE_S):
             while True:
@@ -168,7 +168,7 @@ class CountingApiServer(LocalApiServer):
 
 
 async def measure(num_jobs: int) -> dict[str, Any]:
-    """All of it once."""
+    """Measure everything once."""
     with tempfile.TemporaryDirectory() as folder, CountingApiServer(Path(folder)) as server:
         log = Path(folder) / "log"
         async with clients(server.kubeconfig) as (kube, _):
@@ -212,7 +212,7 @@ async def measure(num_jobs: int) -> dict[str, Any]:
 
 
 async def _started(fleet: Fleet, operator: ScrapedOperator, server: CountingApiServer) -> dict[str, Any]:
-    """From the first creation until every job is Running."""
+    """Measure from the first creation until every job is Running."""
     before, began_s = server.num_requests.value, time.monotonic()
     pods = asyncio.create_task(_timed(fleet.kubelet.until_running(fleet.num_jobs * (WORKERS + 1))))
     await fleet.create()
@@ -229,13 +229,13 @@ async def _started(fleet: Fleet, operator: ScrapedOperator, server: CountingApiS
 
 
 async def _timed(work: Awaitable[None]) -> float:
-    """When it was done, in monotonic time."""
+    """Return the monotonic time at which the work was done."""
     await work
     return time.monotonic()
 
 
 async def measure_dask(num_jobs: int) -> dict[str, Any]:
-    """The start of as many clusters of as many pods by the operator of dask-kubernetes."""
+    """Measure the start of as many clusters of as many pods by the operator of dask-kubernetes."""
     keys = [(f"team-{index % NAMESPACES}", f"job-{index}") for index in range(num_jobs)]
     with tempfile.TemporaryDirectory() as folder, CountingApiServer(Path(folder)) as server:
         async with clients(server.kubeconfig) as (kube, _):
@@ -248,7 +248,7 @@ async def measure_dask(num_jobs: int) -> dict[str, Any]:
 
 
 def quantiles(before: dict[float, float], after: dict[float, float]) -> dict[str, float | None]:
-    """Upper bounds of the median and of the 99th percentile, from the buckets of a histogram; None: above the last."""
+    """Return upper bounds of the median and the 99th percentile from a histogram; None: above its last bucket."""
     counts = {limit: after[limit] - before.get(limit, 0.0) for limit in sorted(after)}
     total = max(counts.values())
     return {
@@ -258,7 +258,7 @@ def quantiles(before: dict[float, float], after: dict[float, float]) -> dict[str
 
 
 def ratios_of(runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Costs of a job in a large fleet over those in the smallest, and of Longshore over those of dask-kubernetes."""
+    """Return costs of a job in a large fleet over the smallest, and of Longshore over dask-kubernetes."""
     first = runs[0]
     ratios = {
         f"{what}_per_job/{run['jobs']}_over_{first['jobs']}": [
@@ -285,7 +285,7 @@ def _report(runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) ->
 
 
 def main() -> int:
-    """Measure, report after every fleet; returns the exit status."""
+    """Measure, and report after every fleet; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="+", default=[100, 1_000])
     parser.add_argument("--without-dask", action="store_true", help="do not compare with dask-kubernetes")

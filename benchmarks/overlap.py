@@ -1,4 +1,4 @@
-"""Periods of training that say when the trainers computed what: how much of it was done while the round still ran."""
+"""Run periods of training that say when the trainers computed what, and how much of it while the round still ran."""
 
 import math
 import queue
@@ -39,7 +39,7 @@ from longshore_runtime.trainer_protocol import Sample
 
 @dataclass
 class Known:
-    """What a job learns of its rounds, from one period to the next."""
+    """Knowledge that a job has of its rounds, from one period to the next."""
 
     lengths: defaultdict[RoundKind, LengthDistribution] = field(default_factory=lambda: defaultdict(LengthDistribution))
     gate: Mapping[str, Any] | None = None
@@ -61,13 +61,13 @@ class Pass:
     done_s: float
 
     def share_before(self, moment_s: float) -> float:
-        """How much of it was done by then."""
+        """Return the share of the pass that was done at a moment of the step."""
         took_s = max(self.done_s - self.begun_s, 1e-9)
         return min(1.0, max(0.0, (moment_s - self.begun_s) / took_s))
 
 
 class StepLog:
-    """What happened in the step that runs, and when."""
+    """Log of what happened in the step that runs, and when."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -75,26 +75,26 @@ class StepLog:
         self.begin()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin the log of a step."""
         self._begun_s = self._clock.now_s()
         self._num_passes = 0
         self._events: list[tuple[float, str]] = []
         self.rollout_begun_s = 0.0
 
     def now_s(self) -> float:
-        """Since the step began."""
+        """Return the seconds since the step began."""
         return self._clock.now_s() - self._begun_s
 
     def note(self, event: str) -> None:
-        """This happens now."""
+        """Note an event that happens now."""
         self.note_at(self.now_s(), event)
 
     def note_at(self, moment_s: float, event: str) -> None:
-        """This happened then."""
+        """Note an event that happened at a moment of the step."""
         self._events.append((moment_s, event))
 
     def passed(self, replica: int, samples: Sequence[Sample], answer: "Future[tuple[GradientSums, float]]") -> None:
-        """A replica is given samples; `answer` comes when it has their gradients."""
+        """Note that a replica is given samples; `answer` comes when it has their gradients."""
         self._num_passes += 1
         given_s = self.now_s()
         num_tokens = sum(sample.num_tokens for sample in samples)
@@ -107,18 +107,18 @@ class StepLog:
         answer.add_done_callback(done)
 
     def passes(self) -> list[Pass]:
-        """All of a step that is over, in the order in which they ended."""
+        """Return all passes of a step that is over, in the order in which they ended."""
         found = [self._news.get(timeout=_LATE_S) for _ in range(self._num_passes)]
         self._num_passes = 0
         return sorted(found, key=lambda one: one.done_s)
 
     def events(self) -> list[tuple[float, str]]:
-        """In their order."""
+        """Return the events, in their order."""
         return sorted((round(moment_s, 4), event) for moment_s, event in self._events)
 
 
 class WatchedTrainers:
-    """The trainers of a job; whatever they are given is logged."""
+    """The trainers of a job, with a log of whatever they are given."""
 
     def __init__(self, trainers: TrainerGroup, log: StepLog) -> None:
         self._trainers = trainers
@@ -128,20 +128,20 @@ class WatchedTrainers:
         return getattr(self._trainers, name)
 
     def add(self, update: PendingUpdate, samples: Sequence[Sample]) -> None:
-        """As the group does."""
+        """Add samples as the group does."""
         for replica, part in enumerate(shares(samples, self._trainers.num_replicas)):
             if part:
                 self.give(update, replica, part)
 
     def give(self, update: PendingUpdate, replica: int, samples: Sequence[Sample]) -> Any:
-        """As the group does."""
+        """Give samples to a replica as the group does."""
         answer = self._trainers.give(update, replica, samples)
         self._log.passed(replica, samples, answer.future())
         return answer
 
 
 class LoggingRecorder(Recorder):
-    """Tells the operator what a coordinator tells, and keeps the figures of every step."""
+    """Recorder that tells the operator what a coordinator tells, and keeps the figures of every step."""
 
     def __init__(self, output: Path, operator: LocalOperator, log: StepLog) -> None:
         self._own = MetricsWriter(output, CollectorRegistry())
@@ -191,7 +191,7 @@ class LoggingLoop(GivenLengths):
     """The training loop, with responses of given lengths and a log of every step."""
 
     def __init__(self, spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, log: StepLog, known: Known) -> None:
-        """`known` from earlier periods; this one adds to it."""
+        """Begin a loop with what is `known` from earlier periods; this one adds to it."""
         super().__init__(loop_options(spec), parts, lengths)
         self._log = log
         self._known = known
@@ -215,13 +215,13 @@ class LoggingLoop(GivenLengths):
 
 
 def overlap_share(passes: Sequence[Pass], rollout_ended_s: float) -> float:
-    """Share of the gradient work, by tokens, that was done when the rollout ended."""
+    """Return the share of the gradient work, by tokens, that was done when the rollout ended."""
     done = sum(one.num_tokens * one.share_before(rollout_ended_s) for one in passes)
     return done / sum(one.num_tokens for one in passes)
 
 
 def logged_period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, known: Known) -> list[Step]:
-    """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
+    """Make rounds from the same weights and place in the data; the last ones train whatever waits."""
     log = StepLog(parts.clock)
 
     def assigned(assignment: Assignment) -> None:
@@ -238,7 +238,7 @@ def logged_period(spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_ro
 
 
 def raw(runs: Mapping[str, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """What is kept of the runs: everything but which draws a step trained."""
+    """Return what is kept of the runs: everything but which draws a step trained."""
     return [
         {**run, "steps": [{key: value for key, value in step.items() if key != "draws"} for step in run["steps"]]}
         for of in runs.values()
@@ -250,7 +250,7 @@ Totals = Callable[[Sequence[Step]], Mapping[str, float]]
 
 
 class Alternations:
-    """Periods of all jobs of a workload, in turn; each time another one begins."""
+    """Periods of all jobs of a workload in turn; each alternation begins with another job."""
 
     def __init__(self, jobs: Mapping[str, RLJobSpec], parts: Parts, lengths: ResponseTokens, num_rounds: int) -> None:
         self._jobs = jobs

@@ -1,4 +1,4 @@
-"""Runs that are paired by seed: what a variant has more than the baseline of its seed, with intervals of the mean."""
+"""Compare runs that are paired by seed: differences from the baseline of a seed, with intervals of the mean."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,21 +7,21 @@ from typing import Any, Final
 
 BASELINE: Final = "Synchronous"
 KINDS: Final = ("reward", "long")
-"""Held-out rewards: of all prompts, and of the quarter with the longest answers."""
+"""Kinds of held-out rewards: of all prompts, and of the quarter with the longest answers."""
 _T_975: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 """Quantiles of Student's t for a 95 % interval, from one degree of freedom on; more than these use the last one."""
 _NUM_MOMENTS: Final = 7
-"""Of a curve by seconds."""
+"""Number of moments of a curve by seconds."""
 
 Run = Mapping[str, Any]
 Interval = dict[str, float]
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and its 95 % interval; of a single value there is none."""
+    """Return the mean and its 95 % interval; of a single value there is none."""
     mean = statistics.mean(values)
     if len(values) == 1:
         return {"mean": round(mean, 3)}
@@ -31,7 +31,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def compared(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Each variant's figures, and its differences from the baseline of the same seed."""
+    """Return each variant's figures, and its differences from the baseline of the same seed."""
     table: dict[str, dict[str, Any]] = {}
     for variant in dict.fromkeys(run["variant"] for run in runs):
         pairs = list(_pairs(runs, variant))
@@ -52,14 +52,14 @@ def compared(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def step_ratios(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """The time of a step over that of the baseline, by variant and seed."""
+    """Return the time of a step over that of the baseline, by variant and seed."""
     variants = dict.fromkeys(run["variant"] for run in runs if run["variant"] != BASELINE)
     found = {one: [run["step_s"] / base["step_s"] for run, base in _timed_pairs(runs, one)] for one in variants}
     return {f"{variant}/step_s": ratios for variant, ratios in found.items() if ratios}
 
 
 def by_step(runs: Sequence[Run], variant: str, kind: str) -> dict[float, Interval]:
-    """Difference from the baseline after so many steps."""
+    """Return the difference from the baseline by number of steps."""
     points = [
         (one["step"], one[kind] - base[kind])
         for run, of_base in _pairs(runs, variant)
@@ -70,7 +70,7 @@ def by_step(runs: Sequence[Run], variant: str, kind: str) -> dict[float, Interva
 
 
 def by_second(runs: Sequence[Run], variant: str, kind: str) -> dict[float, Interval]:
-    """Difference from the baseline after so many seconds, up to the moment at which the quickest run has ended."""
+    """Return the difference from the baseline by second, up to the moment at which the quickest run has ended."""
     pairs = list(_timed_pairs(runs, variant))
     if not pairs:
         return {}
@@ -80,7 +80,7 @@ def by_second(runs: Sequence[Run], variant: str, kind: str) -> dict[float, Inter
 
 
 def at_seconds(points: Sequence[Mapping[str, float]], seconds: float, kind: str) -> float:
-    """A figure of the evaluations at a moment between two of them."""
+    """Return a figure of the evaluations at a moment between two of them."""
     for before, after in pairwise(points):
         if seconds <= after["seconds"]:
             share = (seconds - before["seconds"]) / (after["seconds"] - before["seconds"])
@@ -89,7 +89,7 @@ def at_seconds(points: Sequence[Mapping[str, float]], seconds: float, kind: str)
 
 
 def _pairs(runs: Sequence[Run], variant: str) -> Iterator[tuple[Run, Run]]:
-    """The variant and the baseline, seed by seed: that of the same call if there is one, or the newest."""
+    """Yield the variant and the baseline, seed by seed: that of the same call if there is one, or the newest."""
     newest = {run["seed"]: run for run in runs if run["variant"] == BASELINE}
     beside = {(run["seed"], run["call"]): run for run in runs if run["variant"] == BASELINE}
     of_variant = {run["seed"]: run for run in runs if run["variant"] == variant}
@@ -98,12 +98,12 @@ def _pairs(runs: Sequence[Run], variant: str) -> Iterator[tuple[Run, Run]]:
 
 
 def _timed_pairs(runs: Sequence[Run], variant: str) -> Iterator[tuple[Run, Run]]:
-    """Those of one call of the benchmark: at another time, the machine may be quicker or slower."""
+    """Return the pairs of one call of the benchmark: at another time, the machine may be quicker or slower."""
     return ((run, base) for run, base in _pairs(runs, variant) if run["call"] == base["call"])
 
 
 def _common_s(run: Run, base: Run) -> float:
-    """When the quicker of the two has ended."""
+    """Return the seconds after which the quicker of the two has ended."""
     end_s: float = min(one["points"][-1]["seconds"] for one in (run, base))
     return end_s
 

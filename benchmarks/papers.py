@@ -1,4 +1,4 @@
-"""What the simulator says of a paper's own cluster, alongside what the paper printed."""
+"""Compare what the simulator says of a paper's own cluster with what the paper printed."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published
 
 
 def simulated(paper: Paper, *sections: str) -> dict[str, Any]:
-    """Figures of these sections, by name; takes a minute or two."""
+    """Return the figures of these sections, by name; takes a minute or two."""
     published = Published.of_rows(yaml.safe_load(PUBLISHED_FILE.read_text(encoding="utf-8")))
     return {
         row.figure + (f" ({row.variant})" if row.variant else ""): {

@@ -39,7 +39,7 @@ Run = dict[str, Any]
 
 
 def figures_of(done: StepDone) -> Step:
-    """What benchmarks say of a step."""
+    """Return what benchmarks say of a step."""
     result, trained, times = done.result, done.trained, done.times
     return {
         "kind": result.end.kind.value,
@@ -64,7 +64,7 @@ def figures_of(done: StepDone) -> Step:
 
 
 class Keep(Recorder):
-    """Keeps the figures of every step, and writes nothing but a line of each to the log."""
+    """Recorder that keeps the figures of every step, and writes nothing but a line of each to the log."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -78,35 +78,35 @@ class Keep(Recorder):
         )
 
     def activity(self, activity: RuntimeActivity) -> None:
-        """Not kept."""
+        """Do nothing: only steps are kept."""
 
     def progress(self, unit: ProgressUnit, done: int, total: int, detail: str = "") -> None:
-        """Not kept."""
+        """Do nothing: only steps are kept."""
 
     def resume(self, state: RunState, exported: Any) -> None:
-        """Not kept."""
+        """Do nothing: only steps are kept."""
 
     def begin(self) -> None:
-        """Not kept."""
+        """Do nothing: only steps are kept."""
 
     def export(self) -> dict[str, int]:
         return {}
 
     def checkpoint(self, checkpoint: Any) -> None:
-        """Not kept."""
+        """Do nothing: only steps are kept."""
 
     def round_progress(self, state: RunState, progress: Any) -> None:
-        """Not kept."""
+        """Do nothing: only steps are kept."""
 
     def notice(self, reason: str, message: str) -> None:
-        """Not kept."""
+        """Do nothing: only steps are kept."""
 
     def alarms(self, raised: Any) -> None:
-        """Not kept."""
+        """Do nothing: only steps are kept."""
 
 
 def policy_of(spec: RLJobSpec, parts: Parts) -> RoundPolicy:
-    """The round policy of a job, at the beginning of the data."""
+    """Return the round policy of a job, at the beginning of the data."""
     algorithm = spec.algorithm
     return round_policy(
         spec.rollout,
@@ -130,7 +130,7 @@ def take_steps(loop: TrainingLoop, spec: RLJobSpec, parts: Parts, num_rounds: in
 def period(
     spec: RLJobSpec, parts: Parts, lengths: ResponseTokens, num_rounds: int, recorder: Keep | None = None
 ) -> list[Step]:
-    """Rounds from the same weights and the same place in the data; the last ones train whatever waits."""
+    """Make rounds from the same weights and place in the data; the last ones train whatever waits."""
     recorder = recorder or Keep()
     own = dataclasses.replace(parts, policy=policy_of(spec, parts), recorder=recorder)
     take_steps(GivenLengths(loop_options(spec), own, lengths), spec, own, num_rounds)
@@ -138,7 +138,7 @@ def period(
 
 
 def totals(steps: Sequence[Step]) -> dict[str, float]:
-    """Figures of one period: sums over sums, or means over the steps."""
+    """Return the figures of one period: sums over sums, or means over the steps."""
     num_samples, num_tokens = sum(step["samples"] for step in steps), sum(step["tokens"] for step in steps)
     rollout_s, step_s = sum(step["rollout_s"] for step in steps), sum(step["step_s"] for step in steps)
     compute_s = sum(step["trainer_compute_s"] for step in steps)
@@ -156,7 +156,7 @@ def totals(steps: Sequence[Step]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def running(workload: Workload) -> Iterator[Parts]:
-    """In the coordinator pod: engines, trainers and rewards of a workload."""
+    """Run engines, trainers and rewards of a workload within the block, in the coordinator pod."""
     configure_logging()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     with (
@@ -170,7 +170,7 @@ def running(workload: Workload) -> Iterator[Parts]:
 
 
 def alternate(workload: Workload, parts: Parts, num_rounds: int) -> dict[str, Run]:
-    """One period of every job in turn."""
+    """Run one period of every job in turn."""
     runs: dict[str, Run] = {}
     for name, spec in workload.jobs.items():
         steps = period(spec, parts, workload.lengths, num_rounds)

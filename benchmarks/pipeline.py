@@ -1,4 +1,4 @@
-"""RolloutPipe's systems: one pod that samples and one that trains, with a core each, as with GPUs of their own.
+"""Compare RolloutPipe's systems: one pod samples and one trains, with a core each, as with GPUs of their own.
 
 `Serial` makes the updates of a step after the round. `CGP` (complete-group pipelining) hands every U complete groups
 to the trainer while the round runs, all groups being in service at once. `CGP+FGD` (frontier-group dispatch) keeps only
@@ -43,7 +43,7 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def measure(num_alternations: int, num_rounds: int, limit_s: float, *, with_papers: bool) -> None:
-    """In the coordinator pod: run the alternations and report."""
+    """Run the alternations and report, in the coordinator pod."""
     with running(WORKLOAD) as parts:
         alternations = Alternations(WORKLOAD.jobs, parts, WORKLOAD.lengths, num_rounds)
         runs = alternations.run(num_alternations, totals, limit_s)
@@ -61,7 +61,7 @@ def measure(num_alternations: int, num_rounds: int, limit_s: float, *, with_pape
 
 
 def totals(steps: Sequence[Step]) -> dict[str, float]:
-    """Means over the steps of a period; the waiting ratio is that of RolloutPipe, section 5.1."""
+    """Return means over the steps of a period; the waiting ratio is that of RolloutPipe, section 5.1."""
     measured: dict[str, float] = {name: fmean(step[name] for step in steps) for name in FIGURES if name in steps[0]}
     end_s, compute_s = measured["step_s"] - fmean(step["publish_s"] for step in steps), measured["trainer_compute_s"]
     return {**measured, "rollout_to_train_end_s": end_s, "trainer_waiting_ratio": 1.0 - compute_s / end_s}

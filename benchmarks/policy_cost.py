@@ -1,4 +1,4 @@
-"""What deciding costs: microseconds of round policy, router and reward queue per event, by the number of requests.
+"""Measure what deciding costs: microseconds of policy, router and reward queue per event, by number of requests.
 
 A round is driven as by a rollout: responses end one by one, and a group has its rewards as soon as it is to be scored;
 with adaptive admission an engine also tells its load whenever a response of its own ends. Engines grow with requests,
@@ -44,10 +44,10 @@ from longshore.policy.routing import Router
 
 NUM_REQUESTS: Final = (100, 1_000, 10_000)
 NUM_ROUNDS: Final = 5
-"""A period of tail batching; by then every strategy has leftovers to deal with."""
+"""Number of rounds, a period of tail batching; by then every strategy has leftovers to deal with."""
 NUM_RESPONSES: Final = 8
 REWARDS: Final = "RewardQueue"
-"""Besides the strategies."""
+"""Name of the reward queue, which is measured besides the strategies."""
 REQUESTS_PER_ENGINE: Final = 64
 
 Call = Callable[["Driven"], Decision | None]
@@ -55,7 +55,7 @@ Call = Callable[["Driven"], Decision | None]
 
 @dataclass(frozen=True)
 class Case:
-    """A strategy, and how many requests it starts for each that is trained on."""
+    """A strategy, with how many requests it starts for each that is trained on."""
 
     rollout: Rollout
     requests_per_sample: float = 1.0
@@ -63,7 +63,7 @@ class Case:
     dynamic_sampling: bool = False
 
     def shape(self, num_requests: int) -> BatchShape:
-        """P0 and R0 with which a round has about so many requests."""
+        """Return P0 and R0 with which a round has about so many requests."""
         return BatchShape(max(1, round(num_requests / NUM_RESPONSES / self.requests_per_sample)), NUM_RESPONSES)
 
 
@@ -152,7 +152,7 @@ class Recording:
             self._round()
 
     def replay(self) -> None:
-        """The same calls on a policy and a router that begin again."""
+        """Make the same calls on a policy and a router that begin again."""
         driven = Driven(self.case, self.num_requests)
         for call in self.calls:
             call(driven)
@@ -190,7 +190,7 @@ class Recording:
 
 
 class RewardBacklog:
-    """All responses of a round wait to be scored, group by group, while a few workers answer one after the other."""
+    """Responses of a round that all wait to be scored, by group, while a few workers score one after the other."""
 
     num_workers: Final = 4
     num_calls_per_response: Final = 5
@@ -203,7 +203,7 @@ class RewardBacklog:
         self.num_events = self.num_calls_per_response * sum(map(len, self._groups))
 
     def replay(self) -> None:
-        """As `RewardPool` does it: every event looks at what is free and at how long the first has waited."""
+        """Replay as `RewardPool` does it: each event looks at what is free and how long the first has waited."""
         queue = RewardQueue(self.num_workers, {}, {})
         left = {group[0].response.draw: len(group) for group in self._groups}
         for number, group in enumerate(self._groups):
@@ -222,11 +222,11 @@ class Replayed(Protocol):
     """Events that can be gone through again."""
 
     def replay(self) -> None:
-        """From the beginning."""
+        """Replay all events from the beginning."""
 
 
 def replay_s(recording: Replayed) -> float:
-    """Time of one replay; what was recorded is no business of the garbage collector."""
+    """Return the seconds of one replay; what was recorded is kept from the garbage collector."""
     gc.collect()
     gc.freeze()
     started_s = time.process_time()
@@ -237,30 +237,30 @@ def replay_s(recording: Replayed) -> float:
 
 
 def growth(num_events: Sequence[int], times_s: Sequence[float]) -> float:
-    """Growth of time from the first size to the last, over that of n log n."""
+    """Return the growth of time from the first size to the last, over that of n log n."""
     first, last = (n * math.log(n) for n in (num_events[0], num_events[-1]))
     return times_s[-1] / times_s[0] / (last / first)
 
 
 def exponent(num_events: Sequence[int], times_s: Sequence[float]) -> float:
-    """Slope of log(time) over log(events)."""
+    """Return the slope of log(time) over log(events)."""
     return statistics.linear_regression(list(map(math.log, num_events)), list(map(math.log, times_s))).slope
 
 
 def measure(case: Case, num_repetitions: int) -> list[dict[str, Any]]:
-    """Every size in turn, again and again."""
+    """Measure every size in turn, again and again."""
     recordings = [Recording(case, num_requests) for num_requests in NUM_REQUESTS]
     return timed(recordings, [len(recording.calls) for recording in recordings], num_repetitions)
 
 
 def measure_rewards(num_repetitions: int) -> list[dict[str, Any]]:
-    """The same for the reward queue."""
+    """Measure every size in turn, again and again, for the reward queue."""
     backlogs = [RewardBacklog(num_requests) for num_requests in NUM_REQUESTS]
     return timed(backlogs, [backlog.num_events for backlog in backlogs], num_repetitions)
 
 
 def timed(recordings: Sequence[Replayed], num_events: Sequence[int], num_repetitions: int) -> list[dict[str, Any]]:
-    """Replays of recordings of growing size."""
+    """Return the times of replays of recordings of growing size."""
     runs = []
     for repetition in range(num_repetitions):
         times_s = [replay_s(recording) for recording in recordings]
@@ -279,7 +279,7 @@ def timed(recordings: Sequence[Replayed], num_events: Sequence[int], num_repetit
 
 
 def main() -> int:
-    """Record, replay, report; returns the exit status."""
+    """Record, replay and report; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=7)
     num_repetitions = parser.parse_args().repetitions

@@ -1,4 +1,4 @@
-"""What the simulator predicts for the periods of `benchmarks.period`, in the figures of their steps."""
+"""Predict the periods of `benchmarks.period` with the simulator, in the figures of their steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,18 +18,18 @@ from longshore.sim.rewards import MathsRewards
 from longshore.sim.simulate import simulate
 
 KV_BYTES_PER_TOKEN: Final = 1024
-"""Of the tiny model: 2 layers, 2 KV heads of 32 values, keys and values of 4 bytes."""
+"""Bytes of the tiny model's KV cache per token: 2 layers, 2 KV heads of 32 values, keys and values of 4 bytes."""
 
 _CORE: Final = GpuModel("CPU core", 8e9, 1e10, 5e10, 1e10)
 _TINY: Final = ModelShape("tiny", 3.6e5, 2, 128, KV_BYTES_PER_TOKEN, bytes_per_parameter=4)
-"""Plausible figures; the profile replaces everything that is computed from them."""
+"""Model and, above, processor with plausible figures; the profile replaces all that is computed from them."""
 
 _UNIT_STEPS: Final = Profile(
     decode=[DecodePoint(tp_size=1, num_running=1, context_tokens=tokens, step_s=1.0) for tokens in (0, 1_000_000)],
     prefill_tokens_per_s=1e15,
     kv_capacity_tokens={1: 1_000_000},
 )
-"""Every decode step takes a second, and nothing else does: the rollout takes as many seconds as steps."""
+"""Profile in which only decode steps take time, a second each: a rollout takes as many seconds as steps."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class WorkloadLengths:
 
     lengths: ResponseTokens
     num_prompt_tokens: Sequence[int]
-    """By row of the data."""
+    """Number of prompt tokens, by row of the data."""
 
     def response_tokens(self, response: ResponseId) -> int:
         return self.lengths.of(response)
@@ -55,7 +55,7 @@ class WorkloadLengths:
 
 
 def predict(spec: RLJobSpec, lengths: WorkloadLengths, profile: Profile, num_rounds: int) -> dict[str, float]:
-    """Figures of one period."""
+    """Return the figures of one period."""
     job = _job(spec, lengths, profile)
     result = simulate(job, num_rounds, drains=True)
     counted = simulate(replace(job, profile=_UNIT_STEPS), num_rounds, drains=True)

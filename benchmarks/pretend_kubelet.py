@@ -1,4 +1,7 @@
-"""Pods without nodes: each is bound and runs at once, and ends when it is deleted, whatever the API server does."""
+"""Pretend pods without nodes: each is bound and runs at once, and ends when it is deleted.
+
+This goes on whatever the API server does.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -25,7 +28,7 @@ _SUCCEEDED: Final = {
 
 @asynccontextmanager
 async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run all of it until the end of the block."""
+    """Run all coroutines until the end of the block."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         yield
@@ -39,19 +42,19 @@ class PretendKubelet:
     """Flips statuses of pods. `pods` has every pod that there ever was, `running` the uids of those that run."""
 
     def __init__(self, client: Client, num_workers: int = 8, labels: str = names.LABEL_JOB) -> None:
-        """`labels`: selector of the pods that it looks after."""
+        """Prepare to look after the pods with these `labels`."""
         self._client = client
         self._num_workers = num_workers
         self._labels = labels
         self._queue: asyncio.Queue[Json] = asyncio.Queue()
         self._changed = asyncio.Event()
         self.pods: dict[str, tuple[str, str]] = {}
-        """Namespace and name by uid."""
+        """Namespace and name of pods, by uid."""
         self.running: set[str] = set()
         self._started: set[str] = set()
 
     async def run(self) -> None:
-        """Never return."""
+        """Follow the pods and write their statuses for ever."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._num_workers):
                 group.create_task(self._work())
@@ -92,7 +95,7 @@ class PretendKubelet:
                 await self._until_done(self._status, *place, _READY)
 
     async def _until_done(self, act: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Try again until the API server has answered; an answer that refuses is an answer too."""
+        """Act again until the API server has answered; an answer that refuses is an answer too."""
         while True:
             try:
                 await act(*arguments)

@@ -1,4 +1,4 @@
-"""CPU seconds of a process and of everything that it has started: what a side of a comparison costs the machine.
+"""Count CPU seconds of a process and of all that it has started: the cost of one side of a comparison.
 
 A process whose parent ends, as that of Ray's actors does, is still found if the root adopts orphans.
 """
@@ -7,7 +7,7 @@ import psutil
 
 
 def cpu_s(root: int) -> float:
-    """So far, of the process and its descendants, with those that have ended and were waited for."""
+    """Return the CPU seconds so far of a process and its descendants, also ended ones that were waited for."""
     process = psutil.Process(root)
     return sum(map(_cpu_s, [process, *process.children(recursive=True)]))
 

@@ -1,4 +1,4 @@
-"""How every benchmark reports: raw figures in a file, medians with their spread, one JSON object as the last line."""
+"""Report every benchmark alike: raw figures in a file, medians with their spread, a JSON object as the last line."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ RESULTS: Final = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """What a result was measured on, and how busy that was."""
+    """Return what a result was measured on, and how busy that was."""
     return {
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Of the checkout, marked where files differ from it; empty where there is none."""
+    """Return the commit of the checkout, marked where files differ from it; empty where there is none."""
     command = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12"]
     with contextlib.suppress(OSError):
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -33,7 +33,7 @@ def _commit() -> str:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Minimum, median and maximum."""
+    """Return minimum, median and maximum."""
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
@@ -66,14 +66,14 @@ def _document(summary: Mapping[str, Any], raw: Sequence[Mapping[str, Any]]) -> s
 
 
 def spreads(columns: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
-    """Minimum, median and maximum of each, rounded."""
+    """Return minimum, median and maximum of each column, rounded."""
     return {name: {key: round(value, 3) for key, value in spread(values).items()} for name, values in columns.items()}
 
 
 def ratios_to(
     baselines: Mapping[str, str], runs: Mapping[str, Sequence[Mapping[str, Any]]], figures: Sequence[str]
 ) -> dict[str, list[float]]:
-    """Figures of the runs of each name over those of its baseline, without those that are zero there."""
+    """Return figures of the runs of each name over those of its baseline, without those that are zero there."""
     return {
         f"{name}/{key}": [run[key] / base[key] for run, base in zip(runs[name], runs[baseline], strict=True)]
         for name, baseline in baselines.items()
@@ -83,5 +83,5 @@ def ratios_to(
 
 
 def others(runs: Mapping[str, Any], baseline: str) -> dict[str, str]:
-    """The baseline of every other name."""
+    """Return the baseline of every other name."""
     return {name: baseline for name in runs if name != baseline}

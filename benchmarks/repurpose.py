@@ -34,7 +34,7 @@ from longshore.api.rljob import RLJob
 
 WORKLOAD: Final = Path(__file__).with_suffix(".yaml")
 GOAL_S: Final = 1.0
-"""99th percentile of the control path."""
+"""Goal for the 99th percentile of the control path, in seconds."""
 METRICS: Final = {
     "control_path_s": "repurpose/control_path_s",
     "apply_s": "repurpose/apply_s",
@@ -43,13 +43,13 @@ METRICS: Final = {
     "rollout_s": "timing_s/gen",
 }
 LIMIT_S: Final = 1800.0
-"""For one command; a job of the workload takes minutes."""
+"""Seconds for one command; a job of the workload takes minutes."""
 
 Round = dict[str, float]
 
 
 class CommandFailed(Exception):
-    """What it said last."""
+    """Raised when a command fails, with what it said last."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class CommandLine:
 
 @contextmanager
 def cluster() -> Iterator[CommandLine]:
-    """An embedded cluster with the operator; nothing of it is left afterwards."""
+    """Yield the command line of an embedded cluster with the operator; nothing of it is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="ls-") as home:
         longshore = CommandLine(Path(home))
         try:
@@ -83,7 +83,7 @@ def cluster() -> Iterator[CommandLine]:
 
 
 def measure(longshore: CommandLine, name: str, manifest: Mapping[str, Any]) -> list[Round]:
-    """Run a job to its end; what its metrics say of every round."""
+    """Run a job to its end; return what its metrics say of every round."""
     file, fetched = longshore.home / f"{name}.yaml", longshore.home / name
     file.write_text(yaml.safe_dump(dict(manifest)), encoding="utf-8")
     longshore("submit", str(file), "--wait")
@@ -93,7 +93,7 @@ def measure(longshore: CommandLine, name: str, manifest: Mapping[str, Any]) -> l
 
 
 def rounds_of(lines: Sequence[str]) -> list[Round]:
-    """From the lines of `metrics.jsonl`: every step's round, with what was measured in it."""
+    """Return every step's round, with what was measured in it, from the lines of `metrics.jsonl`."""
     rows = [json.loads(line) for line in lines]
     rounds = [
         {ours: row[theirs] for ours, theirs in METRICS.items() if theirs in row}
@@ -107,7 +107,7 @@ def rounds_of(lines: Sequence[str]) -> list[Round]:
 
 
 def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
-    """Percentiles over the rounds in which pods were repurposed."""
+    """Return percentiles over the rounds in which pods were repurposed."""
     columns = {key: [one[key] for one in rounds if key in one] for key in ("decision_s", *METRICS)}
     return {
         "rounds": len(rounds),
@@ -121,12 +121,12 @@ def figures_of(rounds: Sequence[Round]) -> dict[str, Any]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share of them does not exceed."""
+    """Return the smallest value that so large a share of them does not exceed."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def manifests() -> dict[str, dict[str, Any]]:
-    """RLJobs of the workload, by name."""
+    """Return the RLJobs of the workload, by name."""
     content = yaml.safe_load(WORKLOAD.read_text(encoding="utf-8"))
     found = {}
     for name, changes in content["jobs"].items():

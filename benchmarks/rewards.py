@@ -55,7 +55,7 @@ _HANGS: Final = f"import time\nnumber = int(input())\ntime.sleep(600 * (number =
 
 
 class Programs(RewardPool):
-    """Reads any response as a program, equal ones alike."""
+    """Pool that reads any response as a program, equal ones alike."""
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
         """Offer the program for scoring."""
@@ -75,12 +75,12 @@ def _as_program(completion: Completion) -> Completion:
 
 
 class HeldBack(Programs):
-    """Scores nothing before the rollout has ended."""
+    """Pool that scores nothing before the rollout has ended."""
 
     _held: dict[Draw, Mapping[ResponseId, Completion]] | None = None
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
-        """Nothing is scored early."""
+        """Begin to hold groups back: nothing is scored early."""
         if self._held is None:
             self._held = {}
 
@@ -92,7 +92,7 @@ class HeldBack(Programs):
             self._held[draw] = responses
 
     def forget(self, draws: Sequence[Draw]) -> None:
-        """The runner calls this once, when the rollout has ended."""
+        """Score what was held back; the runner calls this once, when the rollout has ended."""
         super().forget(draws)
         held, self._held = self._held, None
         for draw, responses in (held or {}).items():
@@ -107,7 +107,7 @@ ARMS: Final[Mapping[str, tuple[type[Programs], bool]]] = {
 
 
 class KeepRewards(Keep):
-    """Keeps what scoring did as well."""
+    """Keeps figures of scoring besides those of every step."""
 
     def step(self, state: RunState, done: StepDone) -> None:
         super().step(state, done)
@@ -126,7 +126,7 @@ class KeepRewards(Keep):
 def pool_of(
     kind: type[RewardPool], spec: RLJobSpec, functions: Sequence[RewardFunction], parts: Parts
 ) -> Iterator[RewardPool]:
-    """A pool with the lanes of a job and these functions, whose workers are all ready and have learned nothing yet."""
+    """Yield a pool with these functions in a job's lanes, whose workers are ready and have learned nothing yet."""
     reward = spec.reward.model_copy(update={"functions": list(functions)})
     lanes = reward_lanes(reward, spec.workers, LocalRewardPods().reward_address)
     pool = kind(lanes, ScorerFactory((), output=""), parts.events, parts.clock)
@@ -149,13 +149,13 @@ def await_workers(pool: RewardPool, parts: Parts) -> None:
 
 
 def totals(steps: Sequence[Step]) -> dict[str, float]:
-    """Means over the steps of a period."""
+    """Return means over the steps of a period."""
     names = ("step_s", "rollout_s", "reward_wait_s", "scoring_s", "timed_out", "mean_reward")
     return {name: fmean(step[name] for step in steps) for name in names}
 
 
 def measure(num_alternations: int) -> None:
-    """In the coordinator pod: run the alternations and report."""
+    """Run the alternations and report, in the coordinator pod."""
     rows = [json.dumps({"prompt": f"square {n}", "answer": "", "tests": CASES}) for n in range(NUM_PROMPTS)]
     (Settings.from_env().storage / "programs.jsonl").write_text("\n".join(rows) + "\n")
     (function,) = WORKLOAD.spec.reward.functions

@@ -1,4 +1,4 @@
-"""What the sandbox costs: the same test cases, warm, cold, and by a bare interpreter without any protection.
+"""Measure what the sandbox costs: the same test cases warm, cold, and by a bare interpreter without protection.
 
 One alternation runs as many cases of an ordinary program in each way: `bare` starts a Python process per case, as
 verifiers without a sandbox do; `warm` is a sandbox with every layer that the machine offers; `unprotected` is the same
@@ -27,29 +27,29 @@ print(sum(heapq.heappop(numbers) for _ in range(len(numbers))), math.gcd(*range(
 CASES = [StdioCase(" ".join(str(n * k) for n in range(50)), f"{1225 * k} 6\n") for k in range(8)]
 LIMITS = SandboxLimits(wall_s=10.0, memory_bytes=256 << 20)
 COLD_SHARE = 4
-"""Cold cases take long: one in so many."""
+"""Divisor of the number of cold cases, because they take long."""
 
 
 def bare(case: StdioCase) -> bool:
-    """By a process of its own."""
+    """Return whether a case passes in a process of its own."""
     command = [default_python(), "-I", "-c", PROGRAM]
     printed = subprocess.run(command, input=case.stdin, capture_output=True, text=True, check=True).stdout
     return printed == case.stdout
 
 
 def sandboxed(sandbox: Sandbox, case: StdioCase) -> bool:
-    """In a sandbox that is warm if it has run before."""
+    """Return whether a case passes in a sandbox, which is warm if it has run before."""
     return sandbox.run(PROGRAM, [case])[0].outcome is CaseOutcome.PASSED
 
 
 def cold(case: StdioCase) -> bool:
-    """In a sandbox of its own."""
+    """Return whether a case passes in a new sandbox."""
     with Sandbox(limits=LIMITS) as sandbox:
         return sandboxed(sandbox, case)
 
 
 def seconds_per_case(run: Callable[[StdioCase], bool], num_cases: int) -> float:
-    """Mean time of one case; every case must pass."""
+    """Return the mean time of one case; every case must pass."""
     started_s = time.perf_counter()
     for number in range(num_cases):
         assert run(CASES[number % len(CASES)]), "every way must judge alike"

@@ -1,4 +1,4 @@
-"""What the search finds on the settings of the papers, alongside their baseline and tail batching's defaults.
+"""Compare what the search finds on the settings of the papers with their baseline and tail batching's defaults.
 
     make bench NAME=search
 
@@ -30,7 +30,10 @@ _ROLLPACKER: Final = replace(
     scores_decide_races=False,
     weighs_benefit=True,
 )
-"""All that the paper adds, with Longshore's own factors and gate, and its races, which end when responses do."""
+"""RollPacker with all that the paper adds, but Longshore's own factors and gate, and its races.
+
+These races end when responses do.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,14 @@ class Setting:
 
     name: str
     paper_baseline: SimJob
-    """veRL or Slime."""
+    """Baseline of the paper: veRL or Slime."""
     job: SimJob
-    """What is searched from."""
+    """Job from which the search begins."""
     bounds: SearchBounds
 
 
 def settings(baselines: Baselines) -> Iterator[Setting]:
-    """All of them; of RollPacker's with the stated tensor-parallel size, and with any."""
+    """Yield all settings; RollPacker's with the stated tensor-parallel size, and with any."""
     of_rollpacker = rollpacker.calibrate(baselines)
     for model, setting in rollpacker.SETTINGS.items():
         verl, full = (
@@ -68,12 +71,12 @@ def settings(baselines: Baselines) -> Iterator[Setting]:
 
 
 def _with_vllm(job: SimJob) -> SimJob:
-    """As Longshore samples."""
+    """Return the job with the sampling of Longshore."""
     return replace(job, samples_with_sglang=False)
 
 
 def compared(setting: Setting) -> dict[str, Any]:
-    """One search, and what it is worth on unseen draws."""
+    """Search once, and return what the result is worth on unseen draws."""
     found = search(setting.job, setting.bounds)
     present = found.present.choice
     defaults = present.under(Strategy.TAIL_BATCHING, prompt_factor=1.25, response_factor=1.0)

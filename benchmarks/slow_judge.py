@@ -1,4 +1,4 @@
-"""A judge that is a remote endpoint: it takes a fixed time for each answer, of which its grade is a function."""
+"""Serve a judge as a remote endpoint: each answer takes a fixed time, and its grade is a function of the question."""
 
 import contextlib
 import http.server
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def slow_judge(seconds: float) -> Iterator[str]:
-    """Serves chat completions; gives the address."""
+    """Serve chat completions within the block; yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -28,7 +28,7 @@ def slow_judge(seconds: float) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing is logged."""
+            """Do nothing: requests are not logged."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True

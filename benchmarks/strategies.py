@@ -1,4 +1,4 @@
-"""All strategies on the same real engines: same model, same draws, alternating in one run; next to them, the simulator.
+"""Compare all strategies on the same real engines: same model, same draws, alternating, next to the simulator.
 
 One alternation is a period of every job of `strategies.yaml`: as many rounds each, from the same weights and the same
 position in the data. The last rounds of a period train whatever waits, so that every job trains the same draws, and
@@ -45,7 +45,7 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def measure(num_alternations: int, num_rounds: int) -> None:
-    """In the coordinator pod: run the alternations and report."""
+    """Run the alternations and report, in the coordinator pod."""
     with running(WORKLOAD) as parts:
         alternate(WORKLOAD, parts, num_rounds)  # Warms up.
         machine = profiler(parts, WORKLOAD)
@@ -69,7 +69,7 @@ def measure(num_alternations: int, num_rounds: int) -> None:
 
 
 def compared(runs: Runs, predictions: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Measured median, prediction and relative error (none where the measured value is 0)."""
+    """Return measured median, prediction and relative error (none where the measured value is 0)."""
     table = {}
     for name, predicted in predictions.items():
         for key in FIGURES:

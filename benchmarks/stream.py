@@ -1,4 +1,4 @@
-"""Gradients while the round runs against gradients after it: two worker pods with a core each, as with a GPU each.
+"""Compare gradients during the round with gradients after it: two worker pods with a core each, as with a GPU each.
 
 Every worker pod is a local process pinned to a core of its own, which its engine and its trainer replica share; the
 coordinator uses both. The jobs of `stream.yaml` are all tail batching: `AfterRound`, and `Streamed` with every trigger
@@ -36,7 +36,7 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def measure(num_alternations: int, limit_s: float, *, with_papers: bool) -> None:
-    """In the coordinator pod: run the alternations and report."""
+    """Run the alternations and report, in the coordinator pod."""
     with running(WORKLOAD) as parts:
         alternations = Alternations(WORKLOAD.jobs, parts, WORKLOAD.lengths, ROUNDS_PER_PERIOD)
         runs = alternations.run(num_alternations, totals, limit_s)
@@ -52,7 +52,7 @@ def measure(num_alternations: int, limit_s: float, *, with_papers: bool) -> None
 
 
 def totals(steps: Sequence[Step]) -> dict[str, float]:
-    """Means over the steps of a period, over its long round, and over the repurposed rounds."""
+    """Return means over the steps of a period, over its long round, and over the repurposed rounds."""
     long = [step for step in steps if step["kind"] == RoundKind.LONG.value]
     moved = [step for step in steps if "control_path_s" in step]
     return {
@@ -72,7 +72,7 @@ def _means(steps: Sequence[Step], prefix: str) -> dict[str, float]:
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """Of every job that has them."""
+    """Return the spread of every figure of every job that has it."""
     columns = {
         f"{name}/{key}": [run[key] for run in of if key in run]
         for name, of in runs.items()
@@ -83,7 +83,7 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
 
 
 def timeline(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What happened in the long round of the first alternation."""
+    """Return what happened in the long round of the first alternation."""
     long = next(step for step in runs[0]["steps"] if step["kind"] == RoundKind.LONG.value)
     return [{"s": round(moment_s, 3), "event": event} for moment_s, event in long["events"]]
 

@@ -1,4 +1,4 @@
-"""Synchronous rounds against tail batching: same model, same draws, same real engines, alternating in one run.
+"""Compare synchronous rounds with tail batching: same model, same draws, same real engines, alternating in one run.
 
 One alternation is a full period of each: as many rounds as tail batching needs to train every draw that it started
 (four short rounds and a long one at eta = 1.25), and as many synchronous ones. Both begin with the same weights and the
@@ -31,7 +31,7 @@ FIGURES = (
 
 
 def measure(num_alternations: int, workload: Workload) -> None:
-    """In the coordinator pod: run the alternations and report."""
+    """Run the alternations and report, in the coordinator pod."""
     with running(workload) as parts:
         _warm_up(workload, parts)
         runs = [alternate(workload, parts, ROUNDS_PER_PERIOD) for _ in range(num_alternations)]
@@ -42,7 +42,7 @@ def measure(num_alternations: int, workload: Workload) -> None:
 
 
 def _warm_up(workload: Workload, parts: Parts) -> None:
-    """A period of each job; with a large model a round suffices, which takes minutes less."""
+    """Run a period of each job; with a large model a round suffices, which takes minutes less."""
     if workload.model is None:
         alternate(workload, parts, ROUNDS_PER_PERIOD)
     else:

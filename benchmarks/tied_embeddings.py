@@ -1,4 +1,4 @@
-"""Does a model whose output layer is its embedding learn like one whose output layer is its own?
+"""Compare how a model whose output layer is its embedding learns with one whose output layer is its own.
 
 Two tiny models from the same seed and the same demonstrations are trained as in the quickstart, one after the other, on
 real engines and trainers, without a cluster. Of every step: the mean reward, and the mean and the largest difference
@@ -28,7 +28,7 @@ from longshore_runtime.settings import Settings
 
 KINDS: Final = ("untied", "tied")
 MISMATCH_LIMIT: Final = 1e-5
-"""Mean over the tokens of a step, in fp32."""
+"""Limit of the mean mismatch over the tokens of a step, in fp32."""
 COLUMNS: Final = {
     "reward": "critic/rewards/mean",
     "mismatch_mean": "rollout_corr/log_prob_mismatch_mean",
@@ -63,20 +63,20 @@ def train(settings: Settings, kind: str, seed: int, num_steps: int) -> Run:
 
 
 def read_steps(journal: Path) -> list[dict[str, float]]:
-    """Metrics of every step that was trained."""
+    """Return the metrics of every step that was trained."""
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     return [line for line in lines if line.keys() >= set(COLUMNS.values())]
 
 
 def quickstart() -> dict[str, Any]:
-    """Specification of the quickstart's job."""
+    """Return the specification of the quickstart's job."""
     documents = yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))
     spec: dict[str, Any] = next(document["spec"] for document in documents if document["kind"] == "RLJob")
     return spec
 
 
 def spec_of(kind: str, seed: int, num_steps: int) -> RLJobSpec:
-    """The quickstart's job on a model of this kind, with the batches of the learning benchmark."""
+    """Return the quickstart's job on a model of this kind, with the batches of the learning benchmark."""
     spec = quickstart()
     spec["model"] = {"path": f"models/{kind}-{seed}", "maxContextTokens": spec["model"]["maxContextTokens"]}
     spec["algorithm"] |= BATCH | {"seed": seed, "steps": num_steps}

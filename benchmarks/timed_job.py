@@ -1,4 +1,4 @@
-"""In the coordinator pod of a comparison: one job on a model from elsewhere, and what its steps took, to a file."""
+"""Run one job on a given model in the coordinator pod of a comparison, and write what its steps took to a file."""
 
 import json
 import queue
@@ -20,7 +20,7 @@ from longshore_runtime.session import Session
 
 
 def main(model: str, evaluate_every_steps: str, result_file: str) -> None:
-    """The job is that of the pod's specification; `model` becomes the one that it names."""
+    """Run the job of the pod's specification on `model`, which becomes the model that it names."""
     configure_logging()
     begun_s = time.monotonic()
     with ray_head() as settings:

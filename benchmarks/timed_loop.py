@@ -1,4 +1,7 @@
-"""The training loop, step by step: wall seconds, and CPU seconds of all pods. Evaluations lie between the steps."""
+"""Run the training loop step by step: wall seconds, and CPU seconds of all pods.
+
+Evaluations lie between the steps.
+"""
 
 import json
 import os
@@ -28,17 +31,17 @@ Step = dict[str, float]
 
 
 class TimedLoop(TrainingLoop):
-    """Steps one by one; the root of the pods is the parent of this process."""
+    """Training loop that runs steps one by one; the root of the pods is the parent of this process."""
 
     def timed_step(self, *, draining: bool) -> Step:
-        """Seconds from the begin of a step until it is recorded."""
+        """Make a step; return the seconds until it is recorded, and the CPU seconds of all pods."""
         pods = os.getppid()
         begun_cpu_s, begun_s = cpu_s(pods), time.monotonic()
         self.step(draining=draining)
         return {"step_s": time.monotonic() - begun_s, "cpu_s": cpu_s(pods) - begun_cpu_s}
 
     def evaluate(self) -> Step:
-        """Held-out reward of the present weights."""
+        """Return the held-out reward of the present weights."""
         self._state = self._evaluator.run(self._state)
         score = self._state.held_out_latest
         assert score is not None and score.overall is not None, "the job has held-out prompts"
@@ -46,7 +49,7 @@ class TimedLoop(TrainingLoop):
 
 
 def timed_steps(spec: RLJobSpec, parts: Parts, evaluate_every_steps: int) -> tuple[list[Step], list[Step]]:
-    """All steps of a job, of which the last ones train whatever waits, and the evaluations before and between them."""
+    """Make all steps of a job, the last of which train whatever waits, with evaluations before and between them."""
     policy, algorithm = parts.policy, spec.algorithm
     loop = TimedLoop(loop_options(spec), parts)
     loop.restore()
@@ -65,7 +68,7 @@ def timed_steps(spec: RLJobSpec, parts: Parts, evaluate_every_steps: int) -> tup
 
 
 def _recorded(spec: RLJobSpec, output: Path) -> list[Step]:
-    """What the job's own metrics say of every step."""
+    """Return what the job's own metrics say of every step."""
     num_responses = spec.algorithm.prompts_per_step * spec.algorithm.responses_per_prompt
     lines: list[dict[str, Any]] = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     return [

@@ -38,9 +38,9 @@ ROOT: Final = Path(__file__).parents[1]
 TRL_PYTHON: Final = ROOT / ".venv/trl/bin/python"
 WARM_START_STEPS: Final = 300
 STEPS_PER_PERIOD: Final = 5
-"""After so many steps tail batching has trained all that it has started: four short rounds and a long one."""
+"""Steps after which tail batching has trained all that it has started: four short rounds and a long one."""
 LIMIT_S: Final = 1800.0
-"""No run takes so long; one that does hangs."""
+"""Seconds that no run takes; one that does hangs."""
 
 Run = dict[str, Any]
 
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def warm_started(directory: Path, seed: int) -> Path:
-    """The model that all runs of a seed begin with."""
+    """Make the model that all runs of a seed begin with, and return its directory."""
     from longshore_runtime.backends.warm_start import warm_start
 
     directory.mkdir()
@@ -84,13 +84,13 @@ def warm_started(directory: Path, seed: int) -> Path:
 
 
 def spec_of(side: str, seed: int, num_steps: int) -> RLJobSpec:
-    """The job of a side; that of TRL's sides is what they are given the settings of."""
+    """Return the job of a side; the sides of TRL get the settings of theirs."""
     spec = WORKLOAD.jobs.get(side, WORKLOAD.spec).model_dump(by_alias=True, exclude_unset=True, mode="json")
     return RLJobSpec.model_validate(merged(spec, {"algorithm": {"seed": seed, "steps": num_steps}}))
 
 
 def run(side: str, spec: RLJobSpec, model: Path, evaluate_every: int) -> Run:
-    """One training; raises RuntimeError if it fails."""
+    """Make one training; raises RuntimeError if it fails."""
     with tempfile.TemporaryDirectory(dir=model.parent) as directory:
         result = Path(directory) / "result.json"
         if side in TRL_SIDES:
@@ -136,7 +136,7 @@ COMPARED: Final = tuple(name for name in FIGURES if name not in ("tokens_per_ste
 
 
 def totals(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means of all steps, and of those in which no response reached the limit, if there are any."""
+    """Return means of all steps, and of those in which no response reached the limit, if there are any."""
     limit = WORKLOAD.spec.algorithm.max_response_tokens
     below = [step for step in steps if step["max_tokens"] < limit]
     means = {f"without_limit/{name}": value for name, value in (_means(below) if below else {}).items()}
@@ -144,7 +144,7 @@ def totals(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Tokens are those of responses that are trained on."""
+    """Return means of these steps; tokens are those of responses that are trained on."""
     num_steps, num_tokens = len(steps), sum(step["tokens"] for step in steps)
     seconds, cpu_seconds = (sum(step[name] for step in steps) for name in ("step_s", "cpu_s"))
     return {
@@ -157,12 +157,12 @@ def _means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def of(runs: Sequence[Run], side: str) -> list[Run]:
-    """The runs of a side, in the order of their seeds."""
+    """Return the runs of a side, in the order of their seeds."""
     return sorted((one for one in runs if one["side"] == side), key=lambda one: one["seed"])
 
 
 def figures(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Of every side, by seed."""
+    """Return the figures of every side, by seed."""
     found: dict[str, list[float]] = defaultdict(list)
     for one in runs:
         for name in FIGURES:
@@ -172,7 +172,7 @@ def figures(runs: Sequence[Run]) -> dict[str, list[float]]:
 
 
 def ratios(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Of every side of TRL over every job, by seed."""
+    """Return the figures of every side of TRL over those of every job, by seed."""
     found: dict[str, list[float]] = defaultdict(list)
     for theirs, ours in itertools.product(TRL_SIDES, WORKLOAD.jobs):
         for a, b in zip(of(runs, theirs), of(runs, ours), strict=False):  # One of them may not have been run.
@@ -183,7 +183,7 @@ def ratios(runs: Sequence[Run]) -> dict[str, list[float]]:
 
 
 def held_out(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
-    """Learning curves: by side and step, mean held-out reward over the seeds and its standard deviation."""
+    """Return learning curves: by side and step, mean held-out reward over the seeds and its standard deviation."""
     curves: dict[str, dict[str, dict[str, float]]] = {}
     for side in dict.fromkeys(one["side"] for one in runs):
         points = zip(*(one["evaluations"] for one in of(runs, side)), strict=True)

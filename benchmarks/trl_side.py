@@ -1,4 +1,4 @@
-"""TRL's side of `make bench NAME=trl`, which runs in an environment of its own: GRPOTrainer on a given task.
+"""Run TRL's side of `make bench NAME=trl`: GRPOTrainer on a given task, in an environment of its own.
 
 Reads a task (`benchmarks.trl_task`) and writes what each step took, what it trained, and the held-out rewards. All that
 it imports of Longshore is the score of Counting.
@@ -29,7 +29,7 @@ def main(task_file: str, result_file: str) -> None:
         return [counting.score(*pair) for pair in zip(completions, answer, strict=True)]
 
     class Trainer(GRPOTrainer):  # type: ignore[misc]
-        """Learning rates are those of the task: TRL's warm-up begins at zero, and Longshore's one update later."""
+        """Trainer with the task's learning rates: TRL's warm-up begins at zero, and Longshore's one update later."""
 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             rates = task["learning_rates"]
@@ -57,7 +57,7 @@ def main(task_file: str, result_file: str) -> None:
 
 
 def _publish_by_layer(generation: Any) -> None:
-    """Replace how TRL gives vLLM new weights, which fails on a CPU.
+    """Replace the way in which TRL gives vLLM new weights, which fails on a CPU.
 
     vLLM packs weights there when they are loaded, and removes the parameters that TRL's way writes to. This is vLLM's
     own way to load a running model again.
@@ -77,7 +77,7 @@ def _publish_by_layer(generation: Any) -> None:
 
 
 def _watch(trainer: Any, root: int, every_steps: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    """What each step takes and trains; held-out rewards before the first step and after every so many."""
+    """Collect what each step takes and trains, and held-out rewards before the first step and every so many."""
     from transformers import TrainerCallback
 
     steps: list[dict[str, float]] = []

@@ -1,4 +1,4 @@
-"""A Longshore job as a task for TRL: the same prompts in the same order, the same settings by TRL's names."""
+"""Describe a Longshore job as a task for TRL: same prompts in the same order, same settings by TRL's names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,22 +15,22 @@ from longshore_runtime.tasks.rows import NUM_TRAIN_PROMPTS
 
 @dataclass(frozen=True)
 class TrlSide:
-    """How TRL generates, in how many processes, and with how many threads each."""
+    """Settings of how TRL generates, in how many processes, and with how many threads each."""
 
     settings: Mapping[str, Any]
     num_processes: int = 1
     num_threads: int | None = None
-    """None: as many as cores, in all processes together."""
+    """Number of threads of each process; None: as many as cores, in all processes together."""
 
     @property
     def launcher(self) -> tuple[str, ...]:
-        """Arguments before the module."""
+        """Arguments of the interpreter before the module."""
         if self.num_processes == 1:
             return ()
         return ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.num_processes}")
 
     def environment(self, root: Path, inherited: Mapping[str, str], num_cores: int) -> dict[str, str]:
-        """Of a process; for vLLM what engines of a job have that compile."""
+        """Return the environment of a process; vLLM gets that of engines that compile."""
         return {
             **inherited,
             **vllm_environment(accelerator=False, enforce_eager=False),
@@ -52,7 +52,7 @@ TRL_SIDES: Final[Mapping[str, TrlSide]] = {
 
 
 def task_of(spec: RLJobSpec, model: Path, side: TrlSide, evaluate_every_steps: int) -> dict[str, Any]:
-    """What `trl_side` reads."""
+    """Return the task that `trl_side` reads."""
     algorithm = spec.algorithm
     rows = counting.generate(NUM_TRAIN_PROMPTS, algorithm.seed)
     draws = DrawCursor(len(rows), algorithm.seed).take(algorithm.steps * algorithm.prompts_per_step)
@@ -75,7 +75,7 @@ def task_of(spec: RLJobSpec, model: Path, side: TrlSide, evaluate_every_steps: i
 
 
 def trl_settings(spec: RLJobSpec, num_processes: int = 1) -> dict[str, Any]:
-    """Arguments of `GRPOConfig`; nothing but training happens in a step, as in that of the job."""
+    """Return the arguments of `GRPOConfig`; nothing but training happens in a step, as in that of the job."""
     algorithm, evaluation = spec.algorithm, spec.evaluation
     num_held_out = spec.data.held_out_prompts * evaluation.responses_per_prompt
     return {

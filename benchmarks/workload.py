@@ -27,17 +27,17 @@ from longshore_runtime.round_requests import RequestOf
 from longshore_runtime.training import TrainingLoop
 
 _NEVER: Final = CheckpointSettings(every_steps=10**6, every_seconds=10**7)
-"""Steps between checkpoints."""
+"""Settings under which no checkpoint is due."""
 
 
 class NoSink:
-    """There is no API server to report to."""
+    """Status sink for runs without an API server."""
 
     def report(self, status: RuntimeStatus) -> None:
-        """Nobody listens."""
+        """Do nothing: nobody listens."""
 
     def close(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no report waits."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class ResponseTokens:
     seed: int
 
     def of(self, response: ResponseId) -> int:
-        """Length of one response: the same whenever and wherever it is sampled."""
+        """Return the length of one response: the same whenever and wherever it is sampled."""
         prompt = self._log_prompt(response.draw)
         own = random.Random(f"{self.seed}/{response}").gauss(0.0, self.responseSigma)
         return max(1, min(self.max, round(math.exp(prompt + own))))
 
     def deviate(self, draw: Draw) -> float:
-        """Place of a prompt among all prompts by length, as a standard normal deviate."""
+        """Return the place of a prompt among all prompts by length, as a standard normal deviate."""
         return (self._log_prompt(draw) - math.log(self.median)) / self.promptSigma
 
     def _log_prompt(self, draw: Draw) -> float:
@@ -72,12 +72,12 @@ class Workload:
 
     @cached_property
     def spec(self) -> RLJobSpec:
-        """What all its jobs share."""
+        """Spec that all jobs of the workload share."""
         return RLJobSpec.model_validate(self._file["spec"])
 
     @cached_property
     def lengths(self) -> ResponseTokens:
-        """How long responses are."""
+        """Lengths of the responses."""
         return ResponseTokens(**self._file["responseTokens"])
 
     @cached_property
@@ -88,7 +88,7 @@ class Workload:
 
     @cached_property
     def jobs(self) -> Mapping[str, RLJobSpec]:
-        """By name: the spec with some fields changed."""
+        """Jobs by name: the spec with some fields changed."""
         jobs = self._file["jobs"].items()
         return {name: RLJobSpec.model_validate(merged(self._file["spec"], changes)) for name, changes in jobs}
 
@@ -113,17 +113,17 @@ class GivenLengths(TrainingLoop):
 
 
 def loop_options(spec: RLJobSpec) -> LoopOptions:
-    """Of a loop that does not checkpoint by itself."""
+    """Return the options of a loop that does not checkpoint by itself."""
     return dataclasses.replace(LoopOptions.of(spec), checkpoint=_NEVER)
 
 
 def parity(prompt: str, response: str, answer: str) -> float:
-    """A reward that differs within groups, so that every group has gradients."""
+    """Return a reward that differs within groups, so that every group has gradients."""
     return float(sum(map(ord, response)) % 2)
 
 
 def endless_model(directory: Path, shape: Mapping[str, Any] | None = None) -> None:
-    """A model without an end token: what it samples ends at the length that it is given, and nowhere else.
+    """Write a model without an end token: its responses end at the length that they are given, and nowhere else.
 
     `shape` are fields of Qwen3's configuration; without them it is the tiny model. Weights are random.
     """
@@ -150,7 +150,7 @@ def _name_all_tokens(file: Path, vocab_size: int) -> None:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes`, section by section."""
+    """Return `base` with `changes`, section by section."""
     both = {**base, **changes}
     return {
         key: merged(base[key], value) if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) else value

@@ -1,4 +1,4 @@
-"""Pictures and tables of `explanation/benchmarks.md` and `tail-batching.md`, from the results of benchmarks.
+"""Draw pictures and tables of `explanation/benchmarks.md` and `tail-batching.md` from the results of benchmarks.
 
 A benchmark that has no result leaves its page as it is.
 """
@@ -24,19 +24,19 @@ _LABELS: Final = {"reward": "all prompts", "long": "quarter with the longest ans
 
 @dataclass(frozen=True)
 class Column:
-    """Of the table of a benchmark."""
+    """Column of the table of a benchmark."""
 
     title: str
     key: str
     number: str = "{:.2f}"
     is_ratio: bool = False
-    """Over the baseline, which has 1."""
+    """Whether values are ratios over the baseline, which has 1."""
     scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page has of a benchmark."""
+    """Baseline and columns that the page shows of a benchmark."""
 
     baseline: str
     columns: tuple[Column, ...]
@@ -80,7 +80,7 @@ Result = Mapping[str, Any]
 
 
 def bench_figures(results: Path = RESULTS, docs: Path = _DOCS) -> None:
-    """Everything that there are results for."""
+    """Draw and write everything that there are results for."""
     for name in _SHOWN:
         if (result := _result(results, name)) is not None:
             replace(docs / _BENCHMARKS, name, _drawn_ratios(name, result, docs))
@@ -97,7 +97,7 @@ def _result(results: Path, name: str) -> Result | None:
 
 
 def _save(docs: Path, name: str, legend_share: float = 0.0) -> None:
-    """`legend_share`: of the height, left for a legend below."""
+    """Save the picture; `legend_share` of the height is left for a legend below."""
     pyplot.tight_layout(rect=(0, legend_share, 1, 1))
     pyplot.savefig(docs / "assets" / f"bench-{name}.svg", metadata={"Date": None})
     pyplot.close()
@@ -107,7 +107,7 @@ def _save(docs: Path, name: str, legend_share: float = 0.0) -> None:
 
 
 def _drawn_ratios(name: str, result: Result, docs: Path) -> str:
-    """Medians, with lines from minimum to maximum; returns what the page says."""
+    """Draw medians, with lines from minimum to maximum; return what the page says."""
     shown, ratios = _SHOWN[name], result["ratios"]
     columns = [column for column in shown.columns if column.is_ratio]
     variants = list(dict.fromkeys(key.split("/")[0] for key in result["figures"] if "/" in key))
@@ -150,7 +150,7 @@ def _cell(column: Column, variant: str, result: Result, baseline: str) -> str:
 
 
 def _drawn_learning(result: Result, docs: Path) -> str:
-    """Differences from the baseline by step and by second, with their intervals; returns what the page says."""
+    """Draw differences from the baseline by step and by second, with intervals; return what the page says."""
     table, runs = result["variants"], result["runs"]
     variants = [name for name in table if name != paired.BASELINE]
     figure, rows = pyplot.subplots(2, len(variants), sharey=True, squeeze=False)

@@ -25,7 +25,7 @@ _UNITS: Final = {
     "cps": FuncFormatter(lambda value, _: f"{value:g} c/s"),
     "percentunit": PercentFormatter(1, symbol=" %"),
 }
-"""How Grafana writes values of a unit."""
+"""Formats in which Grafana writes values, by unit."""
 _NUM_COLUMNS: Final = 2
 _NUM_LEGENDS: Final = 9
 _STEP_S: Final = 5.0
@@ -53,7 +53,7 @@ def draw(axes: Axes, panel: Json, lines: list[tuple[str, Values]]) -> None:
 
 
 def picture(board: Json, shown: Prometheus, start_s: float, end_s: float) -> None:
-    """`dashboard-NAME.png` of a dashboard."""
+    """Save `dashboard-NAME.png` of a dashboard."""
     panels = board["panels"]
     num_rows = -(-len(panels) // _NUM_COLUMNS)
     figure, axes = pyplot.subplots(num_rows, _NUM_COLUMNS, figsize=(12.8, 1.75 * num_rows), sharex=True)
@@ -71,7 +71,7 @@ def picture(board: Json, shown: Prometheus, start_s: float, end_s: float) -> Non
 
 
 def main(address: str, minutes: str) -> None:
-    """Both dashboards, with the last minutes."""
+    """Draw both dashboards, with the last minutes."""
     matplotlib.use("agg")
     end_s = time.time()
     for path in sorted((_ROOT / "charts" / "longshore" / "files" / "dashboards").glob("*.json")):

@@ -24,17 +24,17 @@ _NUM_ROUNDS: Final = 10
 _COLOURS: Final = {RoundKind.FULL: "#8a8f98", RoundKind.SHORT: "#1b7f79", RoundKind.LONG: "#d1652c"}
 
 Curve = list[tuple[int, int]]
-"""(decode step, responses that run from then on)."""
+"""Points (decode step, responses that run from then on)."""
 
 
 def response_tokens(response: ResponseId) -> int:
-    """A long-tailed length that belongs mostly to the prompt, as lengths of reasoning do."""
+    """Return a long-tailed length that belongs mostly to the prompt, as lengths of reasoning do."""
     prompt = random.Random(f"prompt {response.draw}").lognormvariate(4.0, 1.0)
     return max(1, min(2000, round(prompt * random.Random(str(response)).lognormvariate(0.0, 0.3))))
 
 
 def rollouts(strategy: Strategy) -> list[tuple[RoundKind, Curve]]:
-    """Ten rounds on engines whose step takes the same time whatever the batch."""
+    """Run ten rounds on engines whose step takes the same time whatever the batch."""
     policy = round_policy(Rollout(strategy=strategy), _SHAPE, DrawCursor(4096, seed=1))
     rounds = []
     for _ in range(_NUM_ROUNDS):
@@ -82,7 +82,7 @@ def _thinned(curve: Curve, num_steps: int) -> Curve:
 
 
 def tail_batching() -> None:
-    """`tail-batching.svg`: the same ten batches, synchronously and with tail batching."""
+    """Draw `tail-batching.svg`: the same ten batches, synchronously and with tail batching."""
     figure, (above, below) = pyplot.subplots(2, 1, sharex=True, sharey=True, figsize=(9, 4.2))
     _draw(above, rollouts(Strategy.SYNCHRONOUS), "Synchronous")
     _draw(below, rollouts(Strategy.TAIL_BATCHING), "Tail batching")
@@ -94,7 +94,7 @@ def tail_batching() -> None:
 
 
 def main() -> None:
-    """All figures."""
+    """Draw all figures."""
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "longshore"
     _ASSETS.mkdir(exist_ok=True)

@@ -25,17 +25,17 @@ _LINE: Final = re.compile(r"^# Predicted:.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class HeaderPrediction:
-    """What a header says."""
+    """Prediction that a header states."""
 
     step_s: float
     num_gpus: int
     gpu_hours: float
-    """Of all steps of the job."""
+    """GPU hours of all steps of the job."""
     speedup: float
-    """Over the same job with strategy Synchronous."""
+    """Speedup over the same job with strategy Synchronous."""
 
     def line(self, num_steps: int) -> str:
-        """As a header has it."""
+        """Return the prediction as a line of a header."""
         return (
             f"# Predicted: {self.step_s:,.1f} s a step on {self.num_gpus} GPUs, {self.gpu_hours:,.1f} GPU hours for "
             f"{num_steps:,} steps; {self.speedup:.2f} times as fast as Synchronous."
@@ -43,12 +43,12 @@ class HeaderPrediction:
 
 
 def predicting() -> list[Path]:
-    """Manifests with a prediction."""
+    """Return the manifests with a prediction."""
     return [path for path in sorted(MANIFESTS.glob("*.yaml")) if _LINE.search(path.read_text(encoding="utf-8"))]
 
 
 def predicted(manifest: Path) -> HeaderPrediction:
-    """The prediction, by the command of the header."""
+    """Compute the prediction by the command of the header."""
     command = _COMMAND.search(manifest.read_text(encoding="utf-8"))
     assert command is not None, f"{manifest.name} has a command below its prediction"
     _, _, _, *words = shlex.split(command[1])

@@ -1,4 +1,4 @@
-"""Figures and tables of `explanation/simulator-against-papers.md`, from the comparison itself."""
+"""Draw figures and tables of `explanation/simulator-against-papers.md` from the comparison itself."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ def paper_figures() -> None:
 
 
 def _errors(comparisons: Sequence[PaperComparison]) -> None:
-    """`simulator-against-papers.svg`: predicted over published, of every scored figure."""
+    """Draw `simulator-against-papers.svg`: predicted over published, of every scored figure."""
     figure, axes = pyplot.subplots(figsize=(9, 3.6))
     first = 0
     axes.axhspan(1 - _GOAL, 1 + _GOAL, color="black", alpha=0.08, linewidth=0)
@@ -79,7 +79,7 @@ def _ends(value: Prediction) -> tuple[float, ...]:
 
 
 def _table_2(comparison: PaperComparison) -> None:
-    """`simulator-rollpacker.svg`: speedups over veRL, technique by technique."""
+    """Draw `simulator-rollpacker.svg`: speedups over veRL, technique by technique."""
     rows = {row.figure: row for row in comparison.rows}
     figure, all_axes = pyplot.subplots(1, 3, sharey=True, figsize=(9, 3.2))
     for axes, model in zip(all_axes, ("7B", "14B", "32B"), strict=True):

@@ -19,7 +19,10 @@ _DESK: Final = (1280, 860)
 _PHONE: Final = (390, 844)
 _SHOWS_EVERYTHING: Final = "document.querySelector('.response pre') && document.querySelectorAll('.uplot').length > 5"
 _OLDER_ROUND: Final = "document.querySelector('button[aria-label=\"Older round\"]').click()"
-"""The last round of tail batching is a long one; the one before it also aborts and defers."""
+"""Script that opens an older round.
+
+The last round of tail batching is a long one; the one before it also aborts and defers.
+"""
 _SCROLLS: Final = """(() => {
   document.documentElement.style.scrollBehavior = 'auto';
   const part = document.getElementById('PART');
@@ -28,7 +31,7 @@ _SCROLLS: Final = """(() => {
 
 
 async def take(page: Browser, report: str, part: str, size: tuple[int, int], *, is_dark: bool) -> bytes:
-    """A picture of the page, scrolled to a part of it."""
+    """Take a picture of the page, scrolled to a part of it."""
     await page.resize(*size, is_dark=is_dark, is_phone=size == _PHONE)
     await page.open(report)
     await page.until(_SHOWS_EVERYTHING)
@@ -39,7 +42,7 @@ async def take(page: Browser, report: str, part: str, size: tuple[int, int], *, 
 
 
 async def all_jobs(page: Browser) -> bytes:
-    """A picture of the page of all jobs; none of their pages is opened."""
+    """Take a picture of the page of all jobs; none of their pages is opened."""
 
     def source(namespace: str, job: str) -> JobSource:
         raise AssertionError(f"{namespace}/{job} is opened")

@@ -1,4 +1,4 @@
-"""The table of `explanation/selection-bias.md`: what rounds select if draws that were put off get new seeds."""
+"""Write the table of `explanation/selection-bias.md`: what rounds select if deferred draws get new seeds."""
 
 import heapq
 import math
@@ -22,9 +22,9 @@ NUM_ROUNDS: Final = 240
 _MEDIAN_TOKENS: Final = 2000
 _MAX_TOKENS: Final = 16_384
 _ENGINES: Final = range(4)
-"""They hold twice as many responses as a step has."""
+"""Numbers of the engines, which hold twice as many responses as a step has."""
 _LONG_SHARE: Final = 0.05
-"""Of the responses of synchronous rounds: those that count as long."""
+"""Share of the responses of synchronous rounds that count as long."""
 _SPREADS: Final = {
     "on chance alone": (0.0, 1.0),
     "on prompt and chance alike": (0.7, 0.7),
@@ -39,7 +39,7 @@ _HEAD: Final = (
 
 @dataclass
 class Lengths:
-    """Lognormal lengths; `renews`: a draw that is sampled again has others."""
+    """Lognormal lengths; with `renews`, a draw that is sampled again has others."""
 
     prompt_spread: float
     response_spread: float
@@ -47,7 +47,7 @@ class Lengths:
     attempts: Counter[Draw] = field(default_factory=Counter)
 
     def tokens(self, response: ResponseId) -> int:
-        """Length of a response in the present round."""
+        """Return the length of a response in the present round."""
         attempt = self.attempts[response.draw] if self.renews else 0
         prompt = random.Random(f"prompt {response.draw}").gauss(0.0, self.prompt_spread)
         own = random.Random(f"{response} {attempt}").gauss(0.0, self.response_spread)

@@ -1,4 +1,4 @@
-"""Pages of the site that lie outside docs/: the README as its home page, and what the pages link to.
+"""Add pages to the site that lie outside docs/: the README as its home page, and what the pages link to.
 
 mkdocs calls the functions by name (`hooks` in mkdocs.yml).
 """
@@ -18,7 +18,7 @@ _PAGES: Final = {
     "changelog.md": "CHANGELOG.md",
     "reporting.md": "SECURITY.md",
 }
-"""Page of the site -> file of the repository."""
+"""Files of the repository by page of the site."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

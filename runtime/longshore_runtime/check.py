@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from longshore_runtime.data.reading import Row
 
 _MOST_LINES: Final = 3
-"""Places that are named of many."""
+"""Largest number of places that a result names."""
 _UNREADABLE: Final = "the data cannot be read"
 
 
@@ -238,7 +238,10 @@ def _scored_record(index: int, row: "Row", spec: RLJobSpec) -> "PromptRecord":
 
 
 def _valid_rows(path: Path, source: Source) -> "list[Row] | None":
-    """Rows that are prompts with answers; None where the file cannot be read. `Check.DATA_ROWS` tells what is wrong."""
+    """Return the rows that are prompts with answers, or None if the file cannot be read.
+
+    `Check.DATA_ROWS` tells what is wrong with the others.
+    """
     try:
         return [row for row in _rows(path, source) if row_mistake(row.fields, source) is None]
     except UserError:
@@ -254,7 +257,7 @@ def _rows(path: Path, source: Source) -> "list[Row]":
 
 
 def main() -> None:
-    """One request, and its results."""
+    """Read one request from standard input, and write its results to standard output."""
     say = _taken_stdout()
     options: dict[str, Any] = json.load(sys.stdin)
     model, data = (None if options[name] is None else Path(options[name]) for name in ("model", "data"))

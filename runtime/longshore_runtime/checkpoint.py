@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 _PREFIX: Final = "step-"
 _NAME: Final = re.compile(rf"{_PREFIX}(\d{{6,}})", re.ASCII)
-"""Users may keep copies under other names beside them."""
+"""Pattern of the names of checkpoints; users may keep copies under other names beside them."""
 UNFINISHED: Final = ".unfinished-"
 _DAMAGED: Final = "damaged-"
 TRAINER_DIR: Final = "trainer"
@@ -60,12 +60,12 @@ class Checkpoint:
         return self.path / TRAINER_DIR
 
     def state(self) -> dict[str, Any]:
-        """Return what was given to `publish`."""
+        """Return the state that was given to `publish`."""
         state: dict[str, Any] = orjson.loads((self.path / _STATE_FILE).read_bytes())
         return state
 
     def kept(self) -> dict[ResponseId, Completion]:
-        """Partial responses."""
+        """Return the partial responses."""
         return read_kept(self.path / _KEPT_FILE)
 
     def require_whole(self) -> None:
@@ -122,13 +122,13 @@ class CheckpointStore:
     """The checkpoints of a job."""
 
     def __init__(self, directory: Path, keep: int, require_own: Callable[[], None] = lambda: None) -> None:
-        """`require_own` raises UserError or Interrupted where this job is not to write any more."""
+        """Use a directory; `require_own` raises UserError or Interrupted where this job is not to write any more."""
         self._directory = directory
         self._keep = keep
         self.require_own = require_own
 
     def progress(self, step: int) -> tuple[int, int]:
-        """Bytes of the checkpoint that is being written, and of the newest one, which is about as large (0: none).
+        """Return the bytes of the checkpoint being written, and of the newest one, which is about as large (0: none).
 
         One that was written before the first update is no measure: it lacks the moments of the optimizer. Called from
         any thread.

@@ -19,7 +19,7 @@ TOKENIZER: Final = "tokenizer"
 _OF_NO_EFFECT: Final = frozenset({"_name_or_path", "transformers_version"})
 """Fields of a configuration that say where it is from."""
 _MOST_SAMPLES: Final = 256
-"""Tensors of which some content is read: a model has gigabytes, on a slow disk."""
+"""Largest number of tensors of which content is read: a model has gigabytes, on a slow disk."""
 _SAMPLE_BYTES: Final = 4096
 
 
@@ -28,7 +28,7 @@ class Origin:
     """Something that a job is given, as far as its checkpoints depend on it."""
 
     field: str
-    """Field of the spec that names it."""
+    """Field of the spec that names the origin."""
     name: str
     """Value of that field."""
     fingerprint: str

@@ -49,9 +49,9 @@ log = structlog.get_logger()
 _CRASHED: Final = 1
 _MAX_FRUITLESS_SESSIONS: Final = 3
 _FIRST_SIZE_LIMIT_S: Final = 600.0
-"""An elastic job that has not learned how many worker pods it has cannot begin."""
+"""Seconds to wait for the first size, without which an elastic job cannot begin."""
 _NEWER_SIZE_LIMIT_S: Final = 30.0
-"""A job that knows a size does not wait longer for a newer one, which it takes at the end of a step instead."""
+"""Seconds that a job which knows a size waits for a newer one, which it otherwise takes at the end of a step."""
 
 
 def run_coordinator(starter: NodeStarter) -> int:
@@ -82,7 +82,7 @@ def run_coordinator(starter: NodeStarter) -> int:
 
 
 def _in_one_line(error: Exception) -> str:
-    """Ray's errors tell the trace of the remote process first, and what it raised last."""
+    """Return the error in one line: Ray's errors give the trace of the remote process first, and the exception last."""
     lines = str(error).strip().splitlines() or ["no message"]
     last = lines[-1].strip()
     return last if len(lines) > 1 else f"{type(error).__name__}: {last}"
@@ -192,7 +192,7 @@ class _StopSignal:
     """SIGTERM while the loop runs becomes an event, so that it ends between two decisions; before, it interrupts."""
 
     def __init__(self, stop: Stop) -> None:
-        """`stop` notes it as well: the event may wait in a queue that nobody reads now."""
+        """Take the signal; `stop` notes it as well, because the event may wait in a queue that nobody reads now."""
         self.stop = stop
         self._events: queue.SimpleQueue[Event] | None = None
         self._is_ignored = False
@@ -208,7 +208,7 @@ class _StopSignal:
 
     @contextlib.contextmanager
     def sent_to(self, events: "queue.SimpleQueue[Event]") -> Iterator[None]:
-        """Within this block a SIGTERM arrives in `events`."""
+        """Put an event into `events` for a SIGTERM within the block."""
         self._events = events
         try:
             yield

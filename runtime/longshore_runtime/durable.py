@@ -10,14 +10,14 @@ from typing import Final
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SIGNS: Final = ("No space left on device", "Disk quota exceeded", "(os error 28)", "(os error 122)")
-"""Texts of such an error in the messages of libraries and of Ray."""
+"""Texts of an error for a full disk in the messages of libraries and of Ray."""
 _WRITER_FAILED: Final = ("PytorchStreamWriter failed", "file write failed", "inline_container.cc")
-"""torch does not say why: the disk tells."""
+"""Texts of torch's errors for a failed write, which do not say why: the room on the disk tells."""
 _NEARLY_NOTHING_BYTES: Final = 64 << 20
 
 
 def sync(path: Path) -> None:
-    """Have a file's content, or a directory's entries, on the disk."""
+    """Flush a file's content, or a directory's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -26,7 +26,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(root: Path) -> None:
-    """Have a directory and everything in it on the disk."""
+    """Flush a directory and everything in it to the disk."""
     for path in [*root.rglob("*"), root]:
         sync(path)
 
@@ -63,7 +63,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def is_no_room(error: BaseException, directory: Path) -> bool:
-    """Whether a write failed because the disk is full, no matter who wraps the error; `directory` is where it went."""
+    """Return whether a write to `directory` failed because the disk is full, no matter who wraps the error."""
     return any(
         _says_no_room(one)
         or (any(sign in str(one) for sign in _WRITER_FAILED) and free_bytes(directory) < _NEARLY_NOTHING_BYTES)
@@ -72,7 +72,7 @@ def is_no_room(error: BaseException, directory: Path) -> bool:
 
 
 def is_volume_full(error: BaseException, volume: Path) -> bool:
-    """Whether an error of unknown origin says that this volume is full: another disk, or the kernel, may be meant."""
+    """Return whether an error of unknown origin says that this volume is full, and not another disk or the kernel."""
     causes = list(_causes(error))
     if not is_no_room(error, volume):
         return False
@@ -104,14 +104,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def free_bytes(directory: Path) -> int:
-    """Room on the disk of a directory that may not be there yet."""
+    """Return the free bytes on the disk of a directory that may not exist yet."""
     while not directory.exists():
         directory = directory.parent
     return shutil.disk_usage(directory).free
 
 
 def tree_bytes(root: Path) -> int:
-    """Return what a directory with everything in it takes; others may write there, and remove files."""
+    """Return the bytes of everything in a directory; others may write there, and remove files."""
     num_bytes = 0
     for directory, _, names in os.walk(root):
         for name in names:

@@ -12,9 +12,9 @@ class Ending:
 
     def __init__(self, stop: Stop) -> None:
         self.parts = contextlib.ExitStack()
-        """Ends actors and threads of the job."""
+        """Stack that ends actors and threads of the job."""
         self.reports = contextlib.ExitStack()
-        """Ends what reports to files and services, each within `left_s`, which is for all of them together."""
+        """Stack that ends what reports to files and services, each within `left_s`, which is for all together."""
         self._stop = stop
         self._deadline_s: float | None = None
 
@@ -25,7 +25,7 @@ class Ending:
         return max(0.0, self._deadline_s - time.monotonic())
 
     def close(self) -> None:
-        """Do it all."""
+        """Close the parts of the job first, then what reports to files and services."""
         with self.reports:
             try:
                 self.parts.close()

@@ -12,7 +12,7 @@ from longshore_runtime.weights.slices import Bucket
 
 
 class FinishReason(StrEnum):
-    """Why a response ended."""
+    """Reason why a response ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -47,7 +47,7 @@ class Completion:
     engine_step: int
     """Step of the engine at which it ended: breaks ties, so that a replay makes the same decisions."""
     packed_text: bytes = b""
-    """See `text`; compressed, because it would take as much memory as the tokens."""
+    """Compressed `text`, which would take as much memory as the tokens."""
 
     @property
     def num_tokens(self) -> int:

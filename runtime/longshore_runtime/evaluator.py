@@ -16,7 +16,7 @@ from longshore_runtime.trainer.recovery import Recovery
 
 
 class Evaluator:
-    """Scores them with the same seeds every time, so that the scores of different weights can be compared."""
+    """Scores held-out prompts with the same seeds every time, so that scores of different weights can be compared."""
 
     def __init__(self, options: LoopOptions, parts: Parts, recovery: Recovery, alarms: Alarms) -> None:
         self._options = options

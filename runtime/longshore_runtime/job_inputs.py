@@ -26,7 +26,7 @@ class JobInputs:
     storage: JobStorage
 
     def rows(self, functions: Sequence[RewardFunction]) -> list[Row]:
-        """All rows, data set by data set, with what is read of them; raises UserError for the first mistake in them."""
+        """Return all rows, with the fields that are read, by data set; raises UserError for the first mistake."""
         rows: list[Row] = []
         for source in self.data.each:
             fields = fields_read(source, functions)
@@ -40,7 +40,7 @@ class JobInputs:
 
 
 def job_inputs(model: Model, data: Data, hub: Hub, storage: JobStorage, on_progress: OnProgress) -> JobInputs:
-    """Download what is not in the storage yet; raises UserError with the field to blame."""
+    """Download the model and the data that are not in the storage yet; raises UserError with the field to blame."""
     downloads = Downloads(storage.root, storage.output_dir, hub, on_progress)
     downloaded = {one.at: downloads.fetch(one) for one in wanted(model, data)}
     if model.hub is None:

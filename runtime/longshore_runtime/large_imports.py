@@ -1,4 +1,4 @@
-"""Garbage collections that would look at much and find nothing: during large imports, and in the coordinator."""
+"""Avoid garbage collections that would look at much and find nothing: in large imports and in the coordinator."""
 
 import contextlib
 import gc
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _LARGE: Final = 500
-"""Modules; torch alone has twice as many."""
+"""Number of modules that make an import large; torch alone has twice as many."""
 
 
 def collect_rarely() -> None:

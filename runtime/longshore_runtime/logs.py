@@ -11,7 +11,7 @@ from longshore.api.addresses import redacted
 
 
 def configure_logging(copy_to: Path | None = None) -> None:
-    """Readable lines without colours: they are read through `kubectl logs`."""
+    """Log readable lines without colours, because they are read through `kubectl logs`."""
     files: list[TextIO] = [sys.stderr]
     if copy_to is not None:
         copy_to.parent.mkdir(parents=True, exist_ok=True)

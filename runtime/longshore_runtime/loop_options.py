@@ -30,20 +30,20 @@ class LoopOptions:
     attempt: int = 1
     """Attempt of the coordinator; this loop ignores overlays of other attempts."""
     num_workers: int = 1
-    """Worker pods of the session."""
+    """Number of worker pods of the session."""
     is_colocated: bool = True
-    """Engines and trainers share GPUs: one side sleeps while the other works."""
+    """Whether engines and trainers share GPUs: one side sleeps while the other works."""
     handover: Handover = Handover.AFTER_ROUND
     """Time at which the trainers get groups; with strategy Auto, the one that it begins with."""
     max_tokens_per_dispatch: int = Rollout().max_tokens_per_dispatch
     trains_during_rollout: bool = True
     """Whether all trainers have their accelerators (or processors) while engines run."""
     repurposing: RepurposingOptions | None = None
-    """Pods go from rollout to training within a round; None: never."""
+    """Settings for pods that go from rollout to training within a round; None: no pod does."""
     verify_every: int | None = None
     verify_tolerance: float = 0.0
     max_mismatch: float | None = None
-    """Past this mean mismatch of log-probabilities a step is not trained on; None: it is."""
+    """Largest mean mismatch of log-probabilities with which a step is trained on; None: any."""
     alarm_limits: AlarmLimits = _NO_LIMITS
 
     @classmethod

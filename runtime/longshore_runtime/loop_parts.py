@@ -1,4 +1,4 @@
-"""What the training loop works with: the session builds it, and the loop drives it."""
+"""Parts that the training loop works with: the session builds them, and the loop drives them."""
 
 import queue
 from collections.abc import Mapping
@@ -42,10 +42,10 @@ class Parts:
     clock: Clock
     records: StepSink = field(default_factory=NoRecords)
     auto: AutoFactors | None = None
-    """Strategy Auto; None: another one."""
+    """Factors of strategy Auto; None: the job has another strategy."""
     stop: Stop = field(default_factory=Stop)
     """Whether the pod was asked to stop; a round learns it by an event."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Model, tokenizer and data sets to which the checkpoints of the job belong, by kind."""
     export: ModelExport = field(default_factory=ModelExport)
-    """How the final model is written."""
+    """Writer of the final model."""

@@ -1,4 +1,4 @@
-"""What follows when engines and trainers disagree about a round: it is sampled once more, and then the job fails.
+"""Sample a round once more when engines and trainers disagree about it, and fail the job if they still do.
 
 The tokens of a refused round cannot be checked again: other weights may have sampled them, so no step of a strictly
 on-policy job may use them, whatever a reloaded engine says of them. The same draws are sampled again with the same
@@ -22,7 +22,7 @@ class MismatchGuard:
     """Repeats a round that was refused once, before the job fails."""
 
     def __init__(self, limit: float | None, notify: Callable[[str, str], None]) -> None:
-        """`limit` of the mean mismatch, for messages; `notify` is called with reason and message."""
+        """Keep the `limit` of the mean mismatch for messages; `notify` is called with reason and message."""
         self._limit = limit
         self._notify = notify
 

@@ -1,4 +1,4 @@
-"""Where the initial weights come from: a checkpoint of the user, or the built-in one, warm-started and cached."""
+"""Provide the initial weights: a checkpoint of the user, or the built-in one, warm-started and cached."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ _CACHE = "cache/tiny"
 _NOTE: Final = "warm_start.json"
 _TRIES: Final = 4
 _LIMIT_S: Final = 24 * 3600.0
-"""The pod that builds the model may wait for GPUs that others hold; building takes minutes."""
+"""Seconds to build the model: its pod may wait for GPUs that others hold, and building takes minutes."""
 
 OnSteps = Callable[[int, int], None]
 """Function that is called with the steps of a warm start that are done, and with their total."""
@@ -121,7 +121,7 @@ def initial_model(
 
 
 def untrained_model(model: Model, seed: int, storage: JobStorage, worker: ActorPlacement) -> InitialModel:
-    """Return the same model without its warm start, which a worker makes at once."""
+    """Return the initial model without its warm start, which a worker makes at once."""
     unchanged = model.model_copy(update={"warm_start_steps": 0})
     return initial_model(unchanged, seed, storage, worker, lambda done, total: None)
 

@@ -1,4 +1,4 @@
-"""Whose output a directory is. The coordinator that began last writes there; one that began earlier has to stop.
+"""Track who owns an output directory: the coordinator that began last writes, and one that began earlier stops.
 
 The operator never runs two coordinators of a job. But two jobs may name the same `storage.output`, and neither operator
 nor API server knows whether that is meant: a job may continue what an earlier one has left.

@@ -1,4 +1,4 @@
-"""Where engines and trainer ranks run. Pure: the shape of the worker pods decides."""
+"""Place engines and trainer ranks on GPUs. Pure: the shape of the worker pods decides."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,11 +17,14 @@ class Place:
     worker: int
     gpus: tuple[int, ...]
     component: Component = Component.WORKER
-    """WORKER, or TRAINER for a pod that only trains."""
+    """Component of the pod: WORKER, or TRAINER for a pod that only trains."""
 
 
 def engine_places(workers: Workers, tp_size: int) -> list[Place]:
-    """Engines fill the pods in order; none crosses a pod, since GPUs of other pods are out of its sight."""
+    """Return the places of engines, which fill the pods in order.
+
+    None crosses a pod, because an engine cannot see the GPUs of other pods.
+    """
     if workers.gpus_per_pod == 0:
         return [Place(worker, ()) for worker in range(workers.replicas)]
     return [
@@ -59,5 +62,5 @@ def trainer_places(
 
 
 def _seen(workers: Workers, gpus: Iterable[int]) -> tuple[int, ...]:
-    """Pretended GPUs are placed like others and never seen: what runs there computes on the CPU."""
+    """Return the GPUs that a process sees: no pretended ones, on which everything computes on the CPU."""
     return tuple(gpus) if workers.has_accelerator else ()

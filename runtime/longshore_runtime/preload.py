@@ -1,4 +1,4 @@
-"""What the pods of a job import, for a cluster that starts them as forks of one process that has imported it.
+"""Import what the pods of a job need, for a cluster that starts them as forks of one process that has imported it.
 
 The embedded cluster does. Ray stays out: it reads its configuration, the token mode included, when it is imported, and
 each pod has its own. Everything here is for the CPU: a process that has used a GPU cannot be forked.

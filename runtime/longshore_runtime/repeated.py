@@ -10,7 +10,7 @@ import structlog
 log = structlog.get_logger()
 
 PROGRESS_EVERY_S: Final = 2.0
-"""How often progress is reported: people see it move, and the API server hardly notices."""
+"""Seconds between two reports of progress: people see it move, and the API server hardly notices."""
 
 
 @contextmanager

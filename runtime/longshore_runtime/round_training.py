@@ -38,7 +38,7 @@ class TrainedRound:
     rolled_out_s: float
     trained_s: float
     pace: RolloutPace | None
-    """How fast the engines were, where somebody learns from it."""
+    """Pace of the engines, where somebody learns from it."""
     shorter_again: float | None
     """Share of responses that are shorter than they were when an earlier round cut them off."""
 
@@ -56,7 +56,7 @@ class RoundTraining:
         lengths: Mapping[RoundKind, LengthDistribution],
         gate: BenefitGate | None,
     ) -> None:
-        """`lengths` and `gate`: what the run has learned about its rounds."""
+        """Take the parts; `lengths` and `gate`: what the run has learned about its rounds."""
         self._options = options
         self._parts = parts
         self._turns = turns
@@ -66,7 +66,7 @@ class RoundTraining:
         self._gate = gate
         self._guard = MismatchGuard(options.max_mismatch, parts.recorder.notice)
         self._step: RunningStep | None = None
-        """The current step; None: between two."""
+        """Step that runs now; None: between two."""
 
     @property
     def may_have_updated(self) -> bool:

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class RunCheckpoints:
-    """Reads and writes them."""
+    """Reads and writes the checkpoints of a run."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class RunCheckpoints:
         gate: BenefitGate | None,
         max_response_tokens: int,
     ) -> None:
-        """`lengths` and `gate` are what the run learns about its rounds."""
+        """Take the parts; `lengths` and `gate` are what the run learns about its rounds."""
         self._parts = parts
         self._alarms = alarms
         self._lengths = lengths
@@ -88,7 +88,7 @@ class RunCheckpoints:
             self._parts.trainers.load(self._parts.storage.relative(checkpoint.model))
 
     def write(self, run: RunState, *, timeout_s: float | None = None) -> None:
-        """Write one; raises TrainerLost when the state of the trainers is gone."""
+        """Write a checkpoint; raises TrainerLost when the state of the trainers is gone."""
         parts = self._parts
         state = {
             "run": run.export(),

@@ -29,7 +29,10 @@ class HeldOutScore:
 
     @classmethod
     def of(cls, groups: Sequence[ScoredGroup], prompts: Sequence[PromptRecord]) -> "HeldOutScore":
-        """Score of an evaluation. Groups that replaced others are of a later epoch: draws of prompts that it has."""
+        """Return the score of an evaluation, without groups that replaced others.
+
+        Those are of a later epoch: draws of prompts that the evaluation has.
+        """
         by_length = sorted(range(len(prompts)), key=lambda place: (-len(prompts[place].answer), place))
         differ = len({len(prompt.answer) for prompt in prompts}) > 1
         longest = by_length[: max(1, len(prompts) // 4)] if differ else []
@@ -61,9 +64,9 @@ class RunState:
     """State of a run. Immutable; every step returns the next one."""
 
     step: int = 0
-    """Rounds that were trained."""
+    """Number of rounds that were trained."""
     policy_version: int = 0
-    """Optimizer steps done: as many as rounds, or more where a round makes several updates."""
+    """Number of optimizer steps done: as many as rounds, or more where a round makes several updates."""
     policy: Mapping[str, Any] = field(default_factory=dict)
     """Exported state of the round policy: data cursor and long-prompt queue."""
     kept: Mapping[ResponseId, Completion] = field(default_factory=dict)

@@ -58,7 +58,7 @@ class Session:
         assignments: Assignments,
         stop: Stop | None = None,
     ) -> None:
-        """`stop` says whether the pod was asked to stop.
+        """Prepare the session; `stop` says whether the pod was asked to stop.
 
         Raises:
             UserError: the job has checkpoints, and none can be read.

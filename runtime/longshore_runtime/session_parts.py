@@ -77,11 +77,11 @@ from longshore_runtime.trainer.group import Checks, TrainerGroup
 log = structlog.get_logger()
 
 _REWARD_PODS_LIMIT_S: Final = 24 * 3600.0
-"""Pods may wait for room, which the operator reports."""
+"""Seconds to wait for reward pods, which may wait for room; the operator reports that."""
 
 
 class PartsBuilder:
-    """Starts them in the order in which mistakes cost least: files first, engines last."""
+    """Starts the parts in the order in which mistakes cost least: files first, engines last."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PartsBuilder:
         stop: Stop,
         ending: Ending,
     ) -> None:
-        """`stop`: whether the pod was asked to stop; `ending` gets what ends the parts."""
+        """Prepare to build; `stop`: whether the pod was asked to stop; `ending` gets what ends the parts."""
         self._spec = spec
         self._attempt = settings.attempt
         self._names = {"longshore.job": settings.job, "longshore.namespace": settings.namespace}

@@ -12,13 +12,16 @@ from longshore.api.addresses import redacted
 from longshore.api.names import Component
 
 _SHARED_PORTS = range(20_000, 32_000)
-"""Above the ports that Ray gives its workers (10002 to 19999), below those that the kernel hands out."""
+"""Ports of heads that share a machine.
+
+They are above those that Ray gives its workers (10002 to 19999), and below those that the kernel hands out.
+"""
 _SHARED_NETWORKS = 16
-"""Development clusters on one machine whose heads never have the same port; each has 127.N.x.y, with N by order."""
+"""Number of clusters on one machine whose heads never share a port; each has 127.N.x.y, with N by order."""
 
 
 class SettingsError(Exception):
-    """The environment is not that of a pod of a job: one sentence that names the variable."""
+    """Raised when the environment is not that of a pod of a job; the message names the variable."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Settings:
     storage: Path
     termination_log: Path
     is_page_open: bool = False
-    """The page of the job is for others than those who forward its port (coordinator)."""
+    """Whether the page of the job is also for others than those who forward its port (coordinator)."""
     grace_s: float = contract.COORDINATOR_GRACE_S
     """Seconds from the request to stop until the pod is killed (coordinator)."""
 
@@ -93,7 +96,7 @@ class Settings:
 
 
 def host_port(ip: str, port: int) -> str:
-    """Return both as part of an address: one of IPv6 is in brackets."""
+    """Return host and port as part of an address; a host of IPv6 is in brackets."""
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 

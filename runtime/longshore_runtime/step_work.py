@@ -1,4 +1,4 @@
-"""What the trainers do in a step of a job: its kind of handover, and the check of its gradients."""
+"""Choose the work of the trainers in a step: its kind of handover, and the check of its gradients."""
 
 import queue
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ class Stop:
     """
 
     def __init__(self, grace_s: float = COORDINATOR_GRACE_S, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`grace_s`: seconds from the request until the pod is killed."""
+        """Begin unasked; `grace_s`: seconds from the request until the pod is killed."""
         self._grace_s = grace_s
         self._now_s = now_s
         self._asked_s: float | None = None

@@ -52,7 +52,10 @@ class JobStorage:
             raise UserError(self._refusal(error)) from error
 
     def _refusal(self, error: OSError) -> str:
-        """Which directory it is, whose, and what to do: a file cannot be made where the nearest directory refuses."""
+        """Return which directory refuses, whose it is, and what to do.
+
+        A file cannot be made where the nearest directory refuses.
+        """
         directory = next(path for path in (self.output_dir, *self.output_dir.parents) if _is_visible(path))
         shown = "its root" if directory == self.root.resolve() else f"directory {self.relative(directory)!r}"
         if error.errno == errno.EROFS:

@@ -29,12 +29,12 @@ class CorrectionSums:
     num_compared: int = 0
     """Number of tokens, or of responses, that have a ratio."""
     high: int = 0
-    """Number of these above the threshold."""
+    """Number of compared tokens or responses above the threshold."""
     low: int = 0
-    """Number of these below the reciprocal of the threshold."""
+    """Number of compared tokens or responses below the reciprocal of the threshold."""
     num_rejected_tokens: int = 0
     num_rejected_responses: int = 0
-    """Responses of which something was rejected."""
+    """Number of responses of which something was rejected."""
 
     def __add__(self, other: "CorrectionSums") -> "CorrectionSums":
         """Return the sums over two disjoint sets of samples."""
@@ -51,7 +51,7 @@ class GradientSums:
     """Sums over the loss-mask tokens of the samples of one `accumulate`, to be added over calls and replicas."""
 
     num_tokens: int = 0
-    """All response tokens, in the loss or not."""
+    """Number of all response tokens, in the loss or not."""
     num_loss_tokens: int = 0
     loss: float = 0.0
     """Sum of weighted token losses, which is the loss when the step's denominator divides it; so is `policy_loss`."""
@@ -62,11 +62,11 @@ class GradientSums:
     clipped: float = 0.0
     """Number of tokens whose ratio, or that of their response, was clipped or truncated."""
     num_compared_tokens: int = 0
-    """Loss-mask tokens that the round's own weights sampled: engine and trainer may be compared at them."""
+    """Number of loss-mask tokens that the round's own weights sampled, at which engine and trainer may be compared."""
     mismatch: float = 0.0
-    """Sum of |train - rollout| log-probability over these."""
+    """Sum of |train - rollout| log-probability over these compared tokens."""
     mismatch_max: float = 0.0
-    """Largest of them (a maximum, not a sum)."""
+    """Largest |train - rollout| log-probability of these compared tokens (a maximum, not a sum)."""
     correction: CorrectionSums = field(default_factory=CorrectionSums)
     """Sums of the correction, with `rolloutCorrection`."""
 

@@ -18,7 +18,7 @@ from longshore.checks.model_files import INDEX, weights_of
 from longshore.checks.safetensors import LENGTH_BYTES, StoredTensor, stored_tensors
 
 _TRAINED: Final = "F32"
-"""Types are in the words of safetensors."""
+"""Type that trainers save, in the words of safetensors as all types here."""
 _ROUNDED_BYTES: Final = 2
 _PART_BYTES: Final = 1 << 24
 _ALIGNMENT_BYTES: Final = 8

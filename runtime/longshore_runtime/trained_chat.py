@@ -1,4 +1,4 @@
-"""What a trained model must carry so that it is served with the conversations that it was trained on."""
+"""Add to a trained model what it needs to be served with the conversations that it was trained on."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class TrainedChat:
     """Tokens that ended responses besides those of the model."""
 
     def write(self, model: Path) -> None:
-        """Add them to a Hugging Face directory."""
+        """Add these settings to a Hugging Face directory."""
         if self.template:
             (model / _TEMPLATE).write_text(self.template, encoding="utf-8")
         if self.end_tokens:

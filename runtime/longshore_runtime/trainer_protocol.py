@@ -40,9 +40,9 @@ class Sample(ComparedByValue):
     advantage: float
     reward: float
     penalty: float = 0.0
-    """Added to the reward before the advantages: 0, or below for a response that is too long."""
+    """Penalty that is added to the reward before the advantages: 0, or below for a response that is too long."""
     loss_mask: Mask | None = None
-    """[num_response_tokens]: whether each response token is in the loss; None: all are."""
+    """Mask [num_response_tokens] of the response tokens that are in the loss; None: all are."""
     num_stale_tokens: int = 0
     """Response tokens that older weights than the round's sampled, in the loss or not: the first ones."""
     old_log_probs: LogProbs | None = None
@@ -58,7 +58,7 @@ class Sample(ComparedByValue):
 
     @property
     def response(self) -> ResponseId:
-        """Which response it is."""
+        """Identity of the response: its draw and its number."""
         return ResponseId(self.draw, self.index)
 
     @property
@@ -73,17 +73,17 @@ class Sample(ComparedByValue):
 
     @property
     def in_loss(self) -> Mask:
-        """[num_response_tokens]: whether each response token is in the loss."""
+        """Mask [num_response_tokens] of the response tokens that are in the loss."""
         return np.ones(len(self.trajectory), np.bool_) if self.loss_mask is None else self.loss_mask
 
     @property
     def num_loss_tokens(self) -> int:
-        """Response tokens that are in the loss."""
+        """Number of response tokens that are in the loss."""
         return len(self.trajectory) if self.loss_mask is None else int(np.count_nonzero(self.loss_mask))
 
     @property
     def num_compared_tokens(self) -> int:
-        """Loss-mask tokens that the round's own weights sampled."""
+        """Number of loss-mask tokens that the round's own weights sampled."""
         return int(np.count_nonzero(self.in_loss[self.num_stale_tokens :]))
 
 
@@ -94,12 +94,12 @@ class UpdateReport:
     grad_norm: float
     learning_rate: float
     policy_version: int
-    """Optimizer steps done."""
+    """Number of optimizer steps done."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """One optimizer step over all replicas."""
+    """Result of one optimizer step over all replicas."""
 
     sums: GradientSums
     update: UpdateReport
@@ -124,7 +124,7 @@ class TrainerOptions:
     warmup_steps: int
     min_learning_rate_ratio: float
     num_updates: int
-    """Optimizer updates of the job, over which the learning rate falls."""
+    """Number of optimizer updates of the job, over which the learning rate falls."""
     learning_rate_scaling: LearningRateScaling
     adam_beta1: float
     adam_beta2: float
@@ -205,13 +205,13 @@ class Trainer(Protocol):
         """Number of optimizer steps so far."""
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
-        """Current weights by Hugging Face name, one after the other, copied to the host.
+        """Yield current weights by Hugging Face name, one after the other, copied to the host.
 
         All ranks of a replica iterate to the end together; the first alone gets anything.
         """
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Any, int | None]]:
-        """Yield the same as torch tensors, on the accelerator or the host, for every rank of the replica.
+        """Yield current weights as torch tensors, on the accelerator or the host, for every rank of the replica.
 
         `in_pieces`, with tensor parallelism: a rank gets its equal part of most of them, and the dimension of the cut.
         """

@@ -54,12 +54,12 @@ class TrainingLoop:
     """One run from the newest checkpoint to the end."""
 
     def __init__(self, options: LoopOptions, parts: Parts, prior: GatePrior | None = None) -> None:
-        """`prior`: what the job's profile says of repurposing; None: it has no profile."""
+        """Take the parts; `prior`: what the job's profile says of repurposing; None: it has no profile."""
         self._options = options
         self._parts = parts
         self._state = RunState()
         self.num_steps = 0
-        """Steps that this loop has trained."""
+        """Number of steps that this loop has trained."""
         self._saved_s = parts.clock.now_s()
         """Time at which the last checkpoint was written, or the loop began, in seconds."""
         self._lengths: defaultdict[RoundKind, LengthDistribution] = defaultdict(LengthDistribution)
@@ -185,7 +185,7 @@ class TrainingLoop:
         self._recovery.checkpointed()
 
     def _choose_factors(self) -> None:
-        """Strategy Auto takes the factors that it has found in its spare time, if any."""
+        """Take the factors that strategy Auto has found in its spare time, if any."""
         auto, recorder = self._parts.auto, self._parts.recorder
         if auto is None:
             return

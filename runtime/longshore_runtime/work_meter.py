@@ -1,4 +1,4 @@
-"""How far a trainer is within a call that may take minutes, for anyone who watches."""
+"""Measure how far a trainer is within a call that may take minutes, for anyone who watches."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -10,7 +10,7 @@ from torch import Tensor
 from longshore_runtime.backends.pinned_memory import PinnedMemory
 
 _VALUES_PER_PART: Final = 1 << 24
-"""Copies to the host and norms are made in parts: whole ones would take as much memory as the gradients."""
+"""Number of values copied or summed at a time; all at once would take as much memory as the gradients."""
 
 
 class GradientBuffers(Protocol):
@@ -39,7 +39,7 @@ class Accumulation:
     """
 
     def __init__(self, buffers: GradientBuffers, device: torch.device, *, offloads: bool) -> None:
-        """`offloads`: gradients move to the host after every call."""
+        """Release `buffers` until gradients come; `offloads`: gradients move to the host after every call."""
         self._buffers = buffers
         self._offloads = offloads
         self._kept = _HostSums(device)

@@ -1,4 +1,4 @@
-"""Which of torch's attention kernels compute."""
+"""Select torch's attention kernels."""
 
 import torch
 

@@ -15,7 +15,7 @@ from longshore_runtime.weights.shared import BroadcastGroup
 
 _BLOCKING_WAIT: Final = "TORCH_NCCL_BLOCKING_WAIT"
 _GLOO_CONNECTS_FOR: Final = 5
-"""Gloo waits so many times its limit for a member that is gone once they have begun to connect."""
+"""Multiple of its limit for which gloo waits for a member that is lost after connecting has begun."""
 
 
 class Broadcast:

@@ -66,7 +66,10 @@ class CausalLM(torch.nn.Module):
         return FlatResponseTokens(log_probs, entropies)
 
     def forward(self, tokens: Tensor, predicts: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """Compute the same for tokens after positions where `predicts` is true; both are [samples, longest length]."""
+        """Compute log-probabilities and entropies of the tokens after positions where `predicts` is true.
+
+        Tokens and `predicts` are [samples, longest length].
+        """
         is_cuda = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_cuda, cache_enabled=self.caches_casts):
             # Right padding needs no mask: causal attention never looks at it from a real token.

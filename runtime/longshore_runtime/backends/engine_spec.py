@@ -7,7 +7,7 @@ from longshore.api.rollout import EngineSettings
 
 
 class EngineStartError(Exception):
-    """The engine could not start: one sentence that names the field."""
+    """Raised when the engine cannot start; the message is one sentence that names the field."""
 
 
 @dataclass(frozen=True)

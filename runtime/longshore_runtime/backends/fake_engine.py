@@ -44,7 +44,7 @@ class FakeEngineOptions:
     max_tp_size: int = 16
     """Largest tensor-parallel size that starts: for tests of sizes that the model does not split into."""
     ignores_weights: bool = False
-    """Tokens do not depend on the weights: for tests of trainers, whose weights differ by rounding."""
+    """Whether tokens are independent of the weights: for tests of trainers, whose weights differ by rounding."""
 
     @classmethod
     def for_model(cls, model: Path, **options: float) -> "FakeEngineOptions":

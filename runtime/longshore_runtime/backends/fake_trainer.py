@@ -36,7 +36,7 @@ _Vector = npt.NDArray[np.int64]
 
 
 class FakeTrainer:
-    """One rank (see `Trainer`). The checkpoint directory that it is given is not read.
+    """Rank of a trainer without a model (see `Trainer`). It does not read the checkpoint directory that it is given.
 
     Ranks of one replica that get the same samples count the digests at places of their own.
     """
@@ -99,7 +99,7 @@ class FakeTrainer:
 
     @property
     def policy_version(self) -> int:
-        """Optimizer steps so far."""
+        """Number of optimizer steps so far."""
         return self._policy_version
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:

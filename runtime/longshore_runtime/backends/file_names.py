@@ -32,14 +32,14 @@ class Files(Protocol):
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all of them."""
+        """Names of all tensors."""
 
     def read(self, name: str) -> Tensor:
         """Return a tensor in host memory."""
 
 
 class FileNames:
-    """Which tensors of its files make up each parameter of a model."""
+    """Map from each parameter of a model to the tensors of its files that make it up."""
 
     def __init__(self, model: Any, files: Files) -> None:
         """Compare a model that is in host memory with the files that it was loaded from.
@@ -50,7 +50,7 @@ class FileNames:
         """
         self._model = model
         self._parts: dict[str, tuple[str, ...]] = {}
-        """Parts by name in the model, where files have other names."""
+        """Parts of parameters by name in the model, where files have other names."""
         kinds: set[str] = set()
         for name, parameter in model.named_parameters():
             if name in files:

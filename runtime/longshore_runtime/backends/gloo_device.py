@@ -13,8 +13,10 @@ import torch.distributed as dist
 _Gloo: Any = dist.ProcessGroupGloo
 _torch_init = _Gloo.__init__
 _devices: dict[int, list[Any]] = {}
-"""By process: a fork has the threads of none of its parent's devices. It must end by `os._exit`, as those of
-multiprocessing do: it would wait for these threads."""
+"""Devices by process number, because a fork has none of the threads of its parent's devices.
+
+A fork must end by `os._exit`, as those of multiprocessing do: otherwise it would wait for these threads.
+"""
 
 
 def share_device() -> None:

@@ -1,4 +1,4 @@
-"""What torch, vLLM and CUDA say when a GPU or its driver fails, which a retry or another GPU mends.
+"""Recognise errors of torch, vLLM and CUDA that mean a failed GPU or driver, which a retry or another GPU mends.
 
 Other failures of CUDA, such as an illegal memory access, would come again with the same work.
 """
@@ -6,7 +6,7 @@ Other failures of CUDA, such as an illegal memory access, would come again with 
 from typing import Final
 
 _FIRST_CALL: Final = ("cudaGetDeviceCount", "CUDA call failed lazily")
-"""Torch asks for the devices first, and says so whatever the reason is."""
+"""Texts of torch's first call to CUDA, which asks for the devices; they appear whatever the reason is."""
 _NO_GPU: Final = (
     "No CUDA GPUs are available",
     "no CUDA-capable device",
@@ -20,7 +20,10 @@ _CUDA: Final = ("CUDA error", "CUDA driver error", "cuDNN error", "NCCL error", 
 _HARDWARE: Final = ("ECC error", "busy or unavailable", "not yet initialized", "initialization error", "NVLink")
 _OLD_DRIVER: Final = "driver on your system is too old"
 _MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "ALLOC_FAILED", "NVML_SUCCESS == r")
-"""The last is what torch says where it may not ask how much memory there is, as it does to explain that it ran out."""
+"""Texts of errors for a lack of GPU memory.
+
+Torch writes the last one where it may not ask how much memory there is, as it does to explain that it ran out.
+"""
 
 
 def is_broken_gpu(text: str) -> bool:

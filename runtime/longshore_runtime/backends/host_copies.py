@@ -11,7 +11,7 @@ from longshore_runtime.backends.pinned_memory import PinnedMemory
 
 Move = Callable[[Tensor], Tensor]
 Apply = Callable[[Move], object]
-"""Calls a function for each of some tensors, always in the same order, and replaces them by what it returns."""
+"""Function that calls another for each of some tensors, in the same order every time, and puts in what it returns."""
 
 
 class HostCopies:
@@ -23,13 +23,13 @@ class HostCopies:
     def __init__(
         self, device: torch.device, apply: Apply, *, is_frozen: Callable[[Tensor], bool] = lambda tensor: False
     ) -> None:
-        """`is_frozen` says which tensors never change: they are copied to the host once."""
+        """Prepare copies; tensors for which `is_frozen` is true never change, and are copied to the host once."""
         self._device = device
         self._apply = apply
         self._is_frozen = is_frozen
         self._memory = PinnedMemory(device)
         self._kept: dict[int, Tensor] = {}
-        """Tensors by place in the order of `apply`."""
+        """Tensors on the host, by place in the order of `apply`."""
 
     def leave(self) -> None:
         """Move the tensors to the host; those that are there already stay."""

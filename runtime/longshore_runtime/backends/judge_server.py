@@ -30,7 +30,7 @@ class ServerOptions:
     """Settings that determine a server."""
 
     model: str
-    """Hugging Face directory."""
+    """Path of a Hugging Face directory."""
     name: str
     """Name by which requests call the model."""
     host: str
@@ -39,7 +39,7 @@ class ServerOptions:
     accelerator: bool
     """Whether GPUs are assigned; otherwise it runs on the CPU."""
     reason_file: str
-    """Gets one sentence when the model cannot be served."""
+    """File that gets one sentence when the model cannot be served."""
 
 
 def server_command(options: ServerOptions) -> list[str]:

@@ -30,13 +30,13 @@ class TokenLosses:
     """Losses of response tokens; `total` carries the gradient, the others are for metrics."""
 
     total: Tensor
-    """Weighted; its sum over the whole step, divided by the step's denominator, is the loss."""
+    """Weighted loss per token; its sum over the whole step, divided by the step's denominator, is the loss."""
     policy: Tensor
-    """Weighted in the same way."""
+    """Policy-gradient loss per token, weighted in the same way."""
     kl: Tensor
     """KL estimate per token, not weighted."""
     clipped: Tensor
-    """1 where clipping removed the gradient, or truncation cut the weight."""
+    """Indicator per token: 1 where clipping removed the gradient, or truncation cut the weight."""
     correction: CorrectionSums = field(default_factory=CorrectionSums)
 
 

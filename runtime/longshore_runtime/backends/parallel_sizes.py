@@ -1,4 +1,4 @@
-"""How a trainer replica is split over ranks, and which models can be split that way. Pure."""
+"""Split a trainer replica over ranks, and refuse models that cannot be split that way. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class ParallelSizes:
     pipeline: int = 1
     context: int = 1
     fsdp: int = 1
-    """Torch: ranks that have a shard of every tensor each; the others are Megatron's."""
+    """Number of ranks that have a shard of every tensor each (torch); the other axes are Megatron's."""
 
     @classmethod
     def of(cls, trainer: TrainerSettings) -> "ParallelSizes":
@@ -29,7 +29,7 @@ class ParallelSizes:
 
     @property
     def ranks_per_replica(self) -> int:
-        """Processes, each with a GPU, that hold one copy of the model."""
+        """Number of processes, each with a GPU, that hold one copy of the model."""
         return self.tensor * self.pipeline * self.context * self.fsdp
 
     def replica(self, rank: int) -> int:

@@ -18,7 +18,7 @@ class PinnedMemory:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """`device`: where values come from and go to."""
+        """Prepare to pin tensors whose values come from and go to `device`."""
         self._device = device
         self._pins = device.type == "cuda"
         self._pinned: list[Tensor] = []

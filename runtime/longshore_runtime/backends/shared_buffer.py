@@ -31,7 +31,7 @@ class SharedBuffer:
         """Allocate the memory. `is_read`: another process opens it; torch keeps shared GPU memory until one does."""
         self._file = None
         self.handle: BufferHandle | None = None
-        """Handle by which the reader opens it."""
+        """Handle by which the reader opens the buffer."""
         if not is_read:
             self.values: Tensor = torch.empty(num_bytes, dtype=torch.uint8, device=device)
         elif device.type == "cuda":

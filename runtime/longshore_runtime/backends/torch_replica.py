@@ -17,7 +17,7 @@ class Replica:
     """A replica of one rank. A subclass for replicas of several ranks overrides what differs."""
 
     def __init__(self, world: World, device: torch.device) -> None:
-        """`device` is where the rank computes."""
+        """Describe the replica of a rank that computes on `device`."""
         self._world = world
         self._device = device
 

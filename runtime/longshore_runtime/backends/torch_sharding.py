@@ -35,7 +35,7 @@ def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Re
 
 
 class ShardedReplica(Replica):
-    """`size` consecutive ranks of the world; all of them call each method together, but `own`, `spread` and `part`."""
+    """Replica of `size` consecutive ranks, which call each method together, except `own`, `spread` and `part`."""
 
     def __init__(self, world: World, device: torch.device, size: int) -> None:
         """Form all groups of ranks now, because later some ranks may sleep."""
@@ -51,12 +51,12 @@ class ShardedReplica(Replica):
 
     @property
     def number(self) -> int:
-        """Among the replicas of the world."""
+        """Number of the replica among those of the world."""
         return self._world.rank // self._size
 
     @property
     def is_first_rank(self) -> bool:
-        """Whether this rank speaks for its replica."""
+        """Whether this rank is the first of its replica, which reports for all."""
         return self._rank == 0
 
     def load(self, directory: Path) -> CausalLM:

@@ -75,7 +75,7 @@ class _MicroBatch:
 
 
 class TorchTrainer:
-    """One rank (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
+    """Rank of a torch trainer (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
 
     A replica is one rank, or several that have a shard of all of it each. Checkpoints do not depend on that.
     """
@@ -181,7 +181,7 @@ class TorchTrainer:
 
     @property
     def policy_version(self) -> int:
-        """Optimizer steps so far."""
+        """Number of optimizer steps so far."""
         return self._policy_version
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
@@ -191,7 +191,7 @@ class TorchTrainer:
                 yield name, tensor.to("cpu", copy=True).numpy().astype(np.float32, copy=False)
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
-        """Yield the same on the device; sharded weights are gathered one by one, on every rank of the replica."""
+        """Yield current weights on the device; sharded ones are gathered one by one, on every rank of the replica."""
         assert not in_pieces, "nothing is cut by tensor parallelism"
         for name, whole in self._whole():
             for part, values in self._model.file_names.apart(name, whole):
@@ -353,6 +353,6 @@ class TorchTrainer:
 
 
 def _adam_settings(options: TrainerOptions) -> dict[str, Any]:
-    """Return what a step of AdamW depends on besides moments and learning rate."""
+    """Return the settings that a step of AdamW depends on besides moments and learning rate."""
     betas = options.adam_beta1, options.adam_beta2
     return {"betas": betas, "eps": options.adam_epsilon, "weight_decay": options.weight_decay}

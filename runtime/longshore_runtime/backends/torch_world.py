@@ -11,7 +11,7 @@ from longshore_runtime.backends.world import World
 from longshore_runtime.settings import host_port
 
 TIMEOUT: Final = timedelta(minutes=30)
-"""A replica may wait so long for one that still computes; a lost one breaks the connection at once."""
+"""Longest time that a replica waits for one that still computes; a lost one breaks the connection at once."""
 
 
 def join(world: World, device: torch.device) -> None:

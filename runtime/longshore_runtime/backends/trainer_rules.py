@@ -18,14 +18,14 @@ class Split:
     """Samples by the passes that they need."""
 
     left_out: Sequence[Sample]
-    """No token of them is in the loss: no pass."""
+    """Samples that need no pass, because no token of them is in the loss."""
     silent: Sequence[Sample]
     """Samples that need only a forward pass.
 
     Without a KL penalty a zero advantage has no gradient: the pass serves the metrics.
     """
     trained: Sequence[Sample]
-    """Forward and backward."""
+    """Samples that need a forward and a backward pass."""
 
     has_reference: bool
 
@@ -66,7 +66,7 @@ def require_finite(norm: float, step: int) -> None:
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:
-    """Return whether it is none of the buffers, which some models change in their passes."""
+    """Return whether a tensor is a weight and none of the buffers, which some models change in their passes."""
     return isinstance(tensor, torch.nn.Parameter)
 
 
@@ -74,7 +74,7 @@ class ReferencePlace:
     """Place of the reference model, if there is one: with the trainer, or on the host until it computes."""
 
     def __init__(self, reference: torch.nn.Module | None, device: torch.device, *, offloads: bool) -> None:
-        """`offloads`: the reference is on the host while it does not compute."""
+        """Place `reference` on `device`; with `offloads`, it is on the host while it does not compute."""
         self._copies = HostCopies(device, reference._apply, is_frozen=_is_weight) if reference is not None else None
         self._offloads = offloads
         self.wake()

@@ -10,7 +10,7 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.trainer_protocol import TrainerOptions
 
 _LOWEST_TEMPERATURE: Final = 0.01
-"""vLLM samples at this one where a lower one is asked for."""
+"""Lowest temperature at which vLLM samples; it takes this one where a lower one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TrainerSpec:
     options: TrainerOptions
     sizes: ParallelSizes = field(default_factory=ParallelSizes)
     pod_memory_bytes: int = 0
-    """Memory that a pod with trainers may use."""
+    """Bytes of memory that a pod with trainers may use."""
 
     @classmethod
     def of(

@@ -18,7 +18,10 @@ from longshore_runtime.backends.vllm_loading import RANK_EXTENSION
 _BLACKWELL: Final = 10
 """Major compute capability of B200 and GB200."""
 CPU_BLOCK_TOKENS: Final = 32
-"""vLLM's attention kernels for the CPU want a multiple of 32; smaller blocks waste less on short responses."""
+"""Tokens of a block of the KV cache on the CPU.
+
+vLLM's attention kernels for the CPU want a multiple of 32; smaller blocks waste less on short responses.
+"""
 
 
 def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:

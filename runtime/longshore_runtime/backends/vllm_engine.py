@@ -248,7 +248,7 @@ class _Counters(StatLoggerBase):
 
 
 _TIED = {"lm_head.weight"}
-"""Checkpoints of models with tied embeddings may carry the output layer or leave it out."""
+"""Names of the output layer, which checkpoints of models with tied embeddings may carry or leave out."""
 
 
 def _sampling(response: GrowingResponse, stop_tokens: Sequence[int]) -> SamplingParams:

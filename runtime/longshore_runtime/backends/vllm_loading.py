@@ -23,10 +23,10 @@ PIPE: Final = "LONGSHORE_LOADED_BYTES"
 RANK_EXTENSION: Final = "longshore_runtime.backends.vllm_rank.ReportingRank"
 """Class that vLLM imports in the process of each rank."""
 _REPORT: Final = struct.Struct("<qq")
-"""Number of a rank, and the bytes that it has read. A pipe takes so little as a whole."""
+"""Format of a report: the number of a rank, and the bytes that it has read. A pipe takes so little as a whole."""
 _NO_RANK: Final = 0
 _FAILURE: Final = "failure"
-"""File beside the pipe: what a rank raised that does not start."""
+"""Name of the file beside the pipe with the exception of a rank that does not start."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What vLLM's scheduler returns from a step, without the processing that servers of text need."""
+"""Read what vLLM's scheduler returns from a step, without the processing that servers of text need."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class OutputReader:
         self._names: dict[str, str] = {}
         """Names of requests by the names that vLLM gives them."""
         self._internal: dict[str, str] = {}
-        """The inverse."""
+        """Names that vLLM gives to requests, by the requests' own names."""
 
     def add_request(self, request: EngineCoreRequest, *_: Any) -> None:
         """Expect outputs of a request."""
@@ -77,7 +77,7 @@ class OutputReader:
         return bool(self._names)
 
     def get_num_unfinished_requests(self) -> int:
-        """Return of how many requests."""
+        """Return the number of requests of which outputs are still to come."""
         return len(self._names)
 
     def _forget(self, name: str) -> None:

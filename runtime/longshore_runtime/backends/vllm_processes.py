@@ -26,7 +26,7 @@ from longshore_runtime.backends.gloo_device import share_device
 
 _PRELOAD: Final = "longshore_runtime.backends.vllm_cpu"
 _PAUSE_S: Final = 0.0002
-"""Between two looks at shared memory: short against a step, and many times what a look takes."""
+"""Seconds between two looks at shared memory: short against a step, and many times what a look takes."""
 
 
 def adapt_processes(model_modules: list[str]) -> None:

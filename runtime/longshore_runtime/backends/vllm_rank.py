@@ -1,4 +1,7 @@
-"""What a rank reads, and why it does not start. vLLM imports this module in each rank of an engine of several GPUs."""
+"""Report what a rank reads, and why it does not start.
+
+vLLM imports this module in each rank of an engine of several GPUs.
+"""
 
 import os
 from pathlib import Path

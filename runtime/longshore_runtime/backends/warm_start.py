@@ -60,7 +60,7 @@ def warm_start(
 def warm_start_steps(
     directory: Path, num_steps: int, seed: int, *, tied: bool = False
 ) -> Generator[tuple[int, float], None, None]:
-    """Do the same step by step, yielding the arguments of `Progress`; the last step completes the checkpoint."""
+    """Warm-start a tiny model step by step, yielding the arguments of `Progress`; the last step completes the files."""
     build_tiny_model(directory, seed, tied=tied)
     if num_steps > 0:
         with _one_thread():

@@ -18,7 +18,7 @@ Named = tuple[str, Tensor, int | None]
 
 _ALIGNMENT_BYTES: Final = 16
 _WORDS_PER_CHUNK: Final = 1 << 22
-"""A checksum takes a few times the memory of so many words."""
+"""Number of words that are summed at a time: a checksum takes a few times their memory."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class WeightSender:
     def __init__(
         self, tensors: Iterator[Named], device: torch.device, max_bucket_bytes: int, *, is_read: bool = True
     ) -> None:
-        """`max_bucket_bytes`: of both buffers together; a parameter that exceeds its half is cut into slices.
+        """Prepare two buffers of `max_bucket_bytes` together; a parameter that exceeds one of them is cut into slices.
 
         `is_read`: an engine reads them; otherwise they are only broadcast.
         """

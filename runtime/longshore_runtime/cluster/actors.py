@@ -28,7 +28,7 @@ def wait_ended(actors: Sequence[Any]) -> None:
 
 
 def checked_get(references: Any, timeout_s: float | None, check: Check | None = None) -> Any:
-    """`ray.get` that calls `check` all the time, so that a wait for pods that never come can end."""
+    """Get references as `ray.get` does, and call `check` meanwhile, so that a wait for missing pods can end."""
     if check is None:
         return ray.get(references, timeout=timeout_s)
     deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s

@@ -29,7 +29,7 @@ ENV_FILE: Final = "LONGSHORE_DEATHS"
 """Environment variable of a node's processes: the file with the deaths."""
 _ANSWER_LIMIT_S: Final = 30.0
 _NOTE_LIMIT_S: Final = 10.0
-"""The driver may learn of a death before the fork server does."""
+"""Seconds to wait for a note, because the driver may learn of a death before the fork server does."""
 _POLL_S: Final = 0.05
 _OOM_COUNTS: Final = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Files of the container's control group with `oom_kill`, in versions 2 and 1."""
@@ -38,12 +38,12 @@ _FROM_OUTSIDE: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 _PID: Final = re.compile(r"^\s*pid: (\d+)$", re.MULTILINE)
 _ADDRESS: Final = re.compile(r"^\s*ip: (\S+)$", re.MULTILINE)
 _NODE_IS_GONE: Final = "its node has died"
-"""These are in the message of Ray's ActorDiedError."""
+"""Text in the message of Ray's ActorDiedError when the node is gone."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a process ended."""
+    """End of a process."""
 
     pid: int
     exit_code: int
@@ -87,7 +87,7 @@ class DeathNotes:
     """
 
     def __init__(self, file: str | None, oom_counts: Sequence[str] = _OOM_COUNTS) -> None:
-        """`file`: where the notes are appended; None: nowhere."""
+        """Append the notes to `file`; None: nowhere."""
         self._file = file
         self._oom_counts = oom_counts
         self._num_oom_kills = num_oom_kills(oom_counts)

@@ -1,5 +1,10 @@
 """Start a node's Ray workers by forking a process that has their imports done.
 
+    process that starts the node ── fork ──► server ── fork ──► worker
+                                 ── pipe: the raylet is there, `FIXED` ──► server
+    raylet ── runs ──► `worker_launcher` ── socket: command, environment, open files ──► server
+                                         ◄── the connection ends with the worker ────── worker
+
 A worker that Ray starts imports Ray twice, then whatever its actor needs: seconds of CPU time for each actor of a pod,
 most of it for vLLM and torch. Here one process per node imports all of it while images and weights still load, and
 each worker is a fork of that process. It runs no thread and uses no GPU, so forks inherit neither.
@@ -83,7 +88,7 @@ def _launcher(socket_path: Path) -> list[str]:
 
 
 def _serve(listener: socket.socket, raylet_is_there: int, socket_path: Path, modules: Sequence[str]) -> None:
-    """Body of the server, and of every worker; does not return."""
+    """Run the server and, in its forks, the workers; does not return."""
     # Anyone who waits for the output of the parent must not wait for this process.
     with socket_path.with_suffix(".log").open("ab") as file:
         os.dup2(file.fileno(), 1)
@@ -129,7 +134,7 @@ def _can_be_forked() -> bool:
 
 
 def has_one_thread() -> bool:
-    """Whether no other thread runs, of Python or of a library: a fork lacks them, and what they hold stays locked."""
+    """Return whether no other thread runs, of Python or a library: a fork lacks them, and their locks stay locked."""
     return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
 
 

@@ -1,4 +1,4 @@
-"""Judge and engine on one GPU: worker pods of jobs with a colocated judge share theirs, by MPS where the driver can."""
+"""Share a GPU between judge and engine in worker pods of jobs with a colocated judge, by MPS where the driver can."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 @contextlib.contextmanager
 def shared_gpus(spec: RLJobSpec, component: Component) -> Iterator[MpsDaemon | None]:
-    """While it lasts, every process started from here finds the MPS daemon, if there is one.
+    """Let every process that is started within the block find the MPS daemon, if there is one.
 
     Yields the daemon where this pod runs one: somebody has to watch it.
     """

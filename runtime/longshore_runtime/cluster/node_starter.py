@@ -96,7 +96,7 @@ class NodeStarter:
 
 
 def become_starter(lifeline: int, output: int) -> NoReturn:
-    """Be the process, in a fork of one that has the imports of the node's workers; the arguments are its files."""
+    """Run as the starting process, in a fork with the imports of the node's workers; the arguments are its files."""
     from longshore_runtime.cluster.node_start import main
 
     status = 1

@@ -1,4 +1,4 @@
-"""Where actors run: in which pod, and on which of its GPUs."""
+"""Place actors: in which pod they run, and on which of its GPUs."""
 
 import os
 from collections.abc import Mapping, Sequence

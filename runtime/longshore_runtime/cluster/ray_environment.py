@@ -1,4 +1,4 @@
-"""How Ray behaves in a job. Ray reads these when it is imported: set them before, in the driver as for every node."""
+"""Environment variables of Ray in a job. Ray reads them when it is imported: set them before, in driver and nodes."""
 
 from collections.abc import Mapping
 

@@ -37,19 +37,19 @@ NUM_LOG_LINES: Final = 15
 
 _CORE_PROCESSES = ("raylet", "gcs_server")
 _MAX_TEMP_PATH = 40
-"""Ray puts sockets about 65 characters deep below its directory, and a socket's path has at most 107."""
+"""Longest path of Ray's directory: sockets lie about 65 characters below it, and their paths have at most 107."""
 _EXCEPTION: Final = re.compile(r"[\w.]+(Error|Exception): ")
 
 
 class RayNodeError(Exception):
-    """The node could not start: one sentence."""
+    """Raised when the node cannot start; the message is one sentence."""
 
 
 class RayNode:
     """The Ray processes of this pod. As a context manager it stops them at the end of the block."""
 
     def __init__(self, temp_dir: Path, session: int, core: Sequence[psutil.Process], lifeline: int) -> None:
-        """`lifeline`: the end of a pipe that this process holds."""
+        """Take over a started node; `lifeline` is the end of a pipe that this process holds."""
         self._temp_dir = temp_dir
         self._session = session
         self._core = core
@@ -175,7 +175,7 @@ def _start(settings: Settings, starter: NodeStarter, port: int | None = None, ad
 
 
 def _reason(output: str) -> str:
-    """The message of the exception in one line, or the last line; Ray's exceptions quote what its processes logged."""
+    """Return the exception's message in one line, or the last line; Ray's exceptions quote its processes' logs."""
     lines = output.split("\n")
     begins = [number for number, line in enumerate(lines) if _EXCEPTION.match(line)]
     return (
@@ -186,7 +186,7 @@ def _reason(output: str) -> str:
 
 
 def _temp_dir() -> Path:
-    """A fresh directory per start, short enough for sockets: Ray refuses one that an earlier node still uses."""
+    """Make a directory for one start, short enough for sockets: Ray refuses one that an earlier node still uses."""
     configured = tempfile.gettempdir()
     parent = configured if len(configured) + len("/ray-12345678") <= _MAX_TEMP_PATH else "/tmp"
     return Path(tempfile.mkdtemp(prefix="ray-", dir=parent))

@@ -1,4 +1,4 @@
-"""What the actors of a pod import, so that it is imported once for all of them; see `fork_server`."""
+"""Modules that the actors of a pod import, imported once for all of them; see `fork_server`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class WorkerImports:
 
 
 def worker_imports(spec: RLJobSpec, component: Component) -> WorkerImports:
-    """Return what the actors in a pod of this component want."""
+    """Return the modules that the actors in a pod of this component import."""
     trains = component is Component.TRAINER or spec.placement is Placement.COLOCATED
     trainer = _TRAINERS[spec.trainer.backend] if trains else ()
     samples = component is Component.WORKER

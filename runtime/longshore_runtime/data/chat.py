@@ -14,14 +14,14 @@ _SYSTEM_ROLES: Final = frozenset({"system", "developer"})
 
 
 class NoChatTemplate(UserError):
-    """Neither the job nor the model's tokenizer has a chat template."""
+    """Raised when neither the job nor the model's tokenizer has a chat template."""
 
 
 class ChatTokenizer(Protocol):
     """Methods of a Hugging Face tokenizer that chats use."""
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], /, **options: Any) -> str:
-        """One text for a conversation."""
+        """Return one text for a conversation."""
 
 
 def conversation(prompt: str | Sequence[Message], chat: Chat | None) -> tuple[Message, ...]:

@@ -41,7 +41,7 @@ class PromptSets:
 
     @property
     def counts(self) -> PromptCounts:
-        """How the rows are used, for the status of the job."""
+        """Numbers of rows by use, for the status of the job."""
         return PromptCounts(
             train=len(self.train),
             held_out=len(self.held_out),
@@ -72,7 +72,7 @@ def prompt_sets(rows: Sequence[Row], data: Data, tokenizer: Tokenizer, context_t
 
 
 def most_prompt_tokens(data: Data, context_tokens: int) -> int:
-    """Longer prompts are left out."""
+    """Return the largest number of tokens of a prompt; longer prompts are left out."""
     return min(data.max_prompt_tokens, context_tokens)
 
 

@@ -13,12 +13,12 @@ class Encoder(Protocol):
     """Methods of a Hugging Face tokenizer that encoding uses."""
 
     def encode(self, text: str, /, **options: Any) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text."""
 
 
 @dataclass(frozen=True)
 class PromptEncoding:
-    """How a tokenizer makes prompts of texts."""
+    """Way in which a tokenizer makes prompts of texts."""
 
     tokenizer: Encoder
     leading: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""One row of the data."""
+"""Record of one row of the data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ class PromptRecord(ComparedByValue):
     prompt_tokens: TokenIds
     answer: str
     fields: Mapping[str, object] = field(default_factory=dict)
-    """The whole row."""
+    """All fields of the row."""
     source: str = ""
     """Origin of the row, for messages."""
     domain: str = ""
     rewards: tuple[str, ...] = ()
-    """Reward functions that score its responses."""
+    """Reward functions that score responses to the prompt."""
     reference: object = None
     """The unconverted answer of the row, which may be other than a text."""
     messages: tuple[Mapping[str, object], ...] = ()
@@ -33,5 +33,5 @@ class PromptRecord(ComparedByValue):
 
     @property
     def key(self) -> bytes:
-        """The tokens as a key: equal for equal prompts."""
+        """Prompt tokens as a key: equal for equal prompts."""
         return self.prompt_tokens.tobytes()

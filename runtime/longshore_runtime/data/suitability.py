@@ -1,4 +1,4 @@
-"""Whether prompts suit the model of their job."""
+"""Check that prompts suit the model of their job."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from longshore_runtime.errors import UserError
 
 _ANSWER: Final = "Seventeen."
 _MOST_SHOWN: Final = 100
-"""Characters of a template that a sentence quotes."""
+"""Largest number of characters of a template that a sentence quotes."""
 
 
 def require_known_tokens(prompts: PromptSets, vocab_size: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Whether a chat template reads the arguments that a job gives it."""
+"""Check that a chat template reads the arguments that a job gives it."""
 
 import difflib
 from collections.abc import Set

@@ -28,7 +28,7 @@ class Search(Protocol):
     """A search that has begun; nobody waits for it."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the search has ended."""
 
     def result(self) -> SearchResult:
         """Return the result of a search that has ended; raises SearchFailed."""
@@ -38,7 +38,7 @@ class Search(Protocol):
 
 
 class AutoFactors:
-    """Called by the driver's thread between rounds."""
+    """Factors of strategy Auto while a job runs; the driver's thread calls it between rounds."""
 
     def __init__(self, policy: Auto, tuner: AutoTuner, begin: Callable[[Question], Search]) -> None:
         self._policy = policy
@@ -131,7 +131,7 @@ def step_facts(
     num_replicas: int,
     num_deferred: int,
 ) -> StepFacts:
-    """What the tuner learns of a step, after which so many draws wait."""
+    """Return what the tuner learns of a step, after which `num_deferred` draws wait."""
     rate = trained.tokens_per_s
     gradients_s = trained.num_epochs * trained.batch_tokens / (num_replicas * rate) if rate > 0 else 0.0
     trained_s = marks.trained_s - marks.scored_s

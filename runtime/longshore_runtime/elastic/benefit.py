@@ -1,4 +1,4 @@
-"""What the benefit gate learns of a step."""
+"""Describe a step for the benefit gate, which learns from it."""
 
 from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import StepOutcome
@@ -9,7 +9,7 @@ from longshore_runtime.trainer.updates import StepTraining
 def step_outcome(
     kind: RoundKind, trained: StepTraining, step_s: float, num_replicas: int, repurposed: RepurposingTimes | None
 ) -> StepOutcome:
-    """`repurposed`: how the repurposing went, if there was one."""
+    """Return the outcome of a step; `repurposed`: how the repurposing went, if there was one."""
     return StepOutcome(
         kind=kind,
         step_s=step_s,

@@ -1,4 +1,4 @@
-"""The coordinator watches its own RLJob: for assignments, and for the addresses of its reward pods."""
+"""Watch the coordinator's own RLJob: for assignments, and for the addresses of its reward pods."""
 
 import queue
 import threading
@@ -24,16 +24,16 @@ _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
 
 class Assignments(Protocol):
-    """What the operator asks of the GPU pods, and where it has put reward pods."""
+    """Source of what the operator asks of the GPU pods, and of the addresses of reward pods."""
 
     def newest(self) -> Assignment:
-        """As far as it is known; epoch 0 while nothing is."""
+        """Return the newest assignment that is known; its epoch is 0 while none is."""
 
     def reward_address(self, index: int) -> str | None:
-        """IP address of a reward pod of this attempt, as far as it is known."""
+        """Return the IP address of a reward pod of this attempt, or None while it is unknown."""
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stop looking for assignments and addresses."""
 
 
 class NoOperator:
@@ -46,7 +46,7 @@ class NoOperator:
         return None
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class JobWatch:
@@ -62,7 +62,7 @@ class JobWatch:
         self._lock = threading.Lock()
         self._newest = Assignment()
         self._is_known = threading.Event()
-        """There is an assignment."""
+        """Event that is set once there is an assignment."""
         self._rewards: Sequence[str] = ()
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
 

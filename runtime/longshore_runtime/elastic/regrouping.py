@@ -1,4 +1,4 @@
-"""Engines regroup between rounds to the tensor-parallel size of the newest assignment."""
+"""Regroup the engines between rounds to the tensor-parallel size of the newest assignment."""
 
 from typing import Protocol
 
@@ -35,7 +35,7 @@ class Regrouping:
         self._report = report
         self._attempt = attempt
         self._impossible: set[tuple[int, int]] = set()
-        """(epoch, size) that could not be carried out."""
+        """Pair (epoch, size) that could not be carried out."""
         self.epoch = 0
         """Newest assignment that was answered."""
         self._overlay: Overlay | None = None
@@ -46,7 +46,7 @@ class Regrouping:
         self.epoch, self._overlay = max(epoch, self.epoch), overlay or self._overlay
 
     def apply(self, kind: RoundKind, number: int) -> None:
-        """A round of this kind and number is about to start. Without an operator everything stays as it is."""
+        """Regroup before a round of this kind and number starts. Without an operator everything stays as it is."""
         assignment = self._assignments.newest()
         if assignment.epoch == 0:
             return

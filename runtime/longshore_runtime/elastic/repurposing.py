@@ -69,7 +69,7 @@ class RepurposingOptions:
     attempt: int
     max_response_tokens: int
     fixed_fraction: float | None
-    """The only milestone, as a share of the batch's groups; None: every 5 % of finished requests from 20 % to 50 %."""
+    """Share of the batch's groups at the only milestone; None: every 5 % of finished requests from 20 % to 50 %."""
 
     @property
     def is_gated(self) -> bool:
@@ -84,17 +84,17 @@ class RepurposingTimes:
     control_path_s: float
     """Seconds from the newest telemetry before the assignment to its acknowledgement."""
     apply_s: float
-    """Part of it: seconds from the assignment's arrival until the trainer replicas were awake."""
+    """Seconds, within the control path, from the assignment's arrival until the trainer replicas were awake."""
     num_moved: int
-    """Requests that continued on other engines."""
+    """Number of requests that continued on other engines."""
     num_awake: int = 0
-    """Trainer replicas that woke."""
+    """Number of trainer replicas that woke."""
     saved_s: float | None = None
     """Seconds saved in the step, against the same round with all engines; None: not measured, or not known."""
 
 
 class Repurposing:
-    """One object per round."""
+    """Repurposing of pods in one round."""
 
     def __init__(
         self,
@@ -137,14 +137,14 @@ class Repurposing:
         self._gate = gate
         self._runner: RoundRunner | None = None
         self._milestone: RoundProgress | None = None
-        """The newest one."""
+        """Newest milestone of the round."""
         self._reported_s = self._arrived_s = 0.0
         self._epoch = answered_epoch
         self._overlay: Overlay | None = None
         self.answered_overlay: Overlay | None = None
-        """The newest overlay that was carried out or refused."""
+        """Newest overlay that was carried out or refused."""
         self._leaving: tuple[int, ...] = ()
-        """Engines of its pods."""
+        """Engines of the pods that leave the rollout."""
         self._measuring: list[Future[None]] = []
         self._repurposed: Future[PodsRepurposed] | None = None
         self.times: RepurposingTimes | None = None
@@ -170,7 +170,7 @@ class Repurposing:
         self._measuring.append(self._work.submit(self._measure, progress))
 
     def on_event(self, event: Event) -> None:
-        """Whatever this module has put into the driver's events, and assignments."""
+        """Handle assignments, and what this module has put into the driver's events."""
         match event:
             case LoadMeasured(sender=sender, load=load) if sender is self:
                 self._measured(load)
@@ -224,7 +224,7 @@ class Repurposing:
         self._repurposed = self._work.submit(self._carry_out, self.trainer_pods)
 
     def _carry_out(self, pods: tuple[int, ...]) -> PodsRepurposed:
-        """Runs in a separate thread, because emptying and filling a GPU takes seconds."""
+        """Free the GPUs of pods and wake their trainers; runs in a separate thread, because that takes seconds."""
         replicas = self._trainers.replicas_on(pods)
         error = None
         try:
@@ -265,7 +265,7 @@ class Repurposing:
         self._report.milestone(progress, _reported(load), _reported_benefit(benefit) if benefit is not None else None)
 
     def _measure(self, progress: RoundProgress) -> None:
-        """Runs in a separate thread, because engines answer between two steps."""
+        """Measure the load; runs in a separate thread, because engines answer between two steps."""
         load = self._load(progress)
         self._events.put(LoadMeasured(self, load))
 

@@ -1,4 +1,4 @@
-"""Between two steps, and while pods are awaited, a job takes the number of worker pods that it is asked to take."""
+"""Change the number of worker pods of a job between two steps, or while pods are awaited."""
 
 from typing import Protocol
 
@@ -27,7 +27,7 @@ class AppliedSize:
         self._num_workers = num_workers
 
     def change(self) -> int | None:
-        """Worker pods that are asked for, if the session has another number. The same number is acknowledged."""
+        """Return the wanted number of worker pods if the session has another one; acknowledge an equal number."""
         asked = self._assignments.newest().size
         if asked is None or asked == self._report.size:
             return None

@@ -18,11 +18,11 @@ _NICENESS: Final = 19
 
 
 class SearchFailed(Exception):
-    """A search has ended without a result: one sentence why."""
+    """Raised when a search has ended without a result; the message is one sentence."""
 
 
 class SpareTimeSearch:
-    """It ends with the coordinator. Nobody waits for it, also not until it has read its question."""
+    """Search in a process that ends with the coordinator. Nobody waits for it, not even to read its question."""
 
     def __init__(self, question: "Question") -> None:
         context = multiprocessing.get_context("spawn")
@@ -37,7 +37,7 @@ class SpareTimeSearch:
         self._asking.start()
 
     def done(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the search has ended."""
         return self._answers.poll()
 
     def result(self) -> "SearchResult":

@@ -49,7 +49,7 @@ class Wanted:
     """A repository that a field of the spec names."""
 
     at: str
-    """`model`, `data` or `data.sources[name]`."""
+    """Field of the spec: `model`, `data` or `data.sources[name]`."""
     repository: str
     kind: RepositoryType
     revision: str = _MAIN
@@ -91,7 +91,7 @@ class Downloads:
         self._retry_after_s = tuple(retry_after_s) or _RETRY_AFTER_S
 
     def fetch(self, one: Wanted) -> Downloaded:
-        """Download it unless it is there; raises UserError with the field to blame."""
+        """Download a repository unless it is there; raises UserError with the field to blame."""
         pins = self._read_pins()
         reference = f"{one.repository}@{one.revision}"
         revision = pins.get(one.at, {}).get(reference, one.revision)
@@ -154,10 +154,10 @@ class _DownloadAttempt:
         self._on_progress = on_progress
         self._reported_s = float("-inf")
         self.num_bytes = 0
-        """Bytes that are there, by its newest report."""
+        """Downloaded bytes, by the newest report of the process."""
 
     def run(self) -> Snapshot | Failure:
-        """Run it to its end; leaving earlier, as on SIGTERM, ends it."""
+        """Run the downloading process to its end; leaving earlier, as on SIGTERM, ends it."""
         with self._process() as process:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(self._request.model_dump_json().encode() + b"\n")

@@ -35,19 +35,19 @@ from longshore_runtime.repeated import repeated
 _PROGRESS_EVERY_S: Final = 1.0
 _NUM_THREADS: Final = 4
 _NUM_ATTEMPTS: Final = 2
-"""A file whose checksum is wrong is downloaded once more."""
+"""Number of attempts to download a file: one whose checksum is wrong is downloaded once more."""
 _CARD: Final = "README.md"
 _MAX_CARD_BYTES: Final = 16 << 20
 _QUERY: Final = re.compile(r"(?<=\w)\?[^\s'\"]+")
 _XET: Final = re.compile(r"CAS Client Error|File reconstruction error")
-"""What hf_xet, which downloads large files, writes into its RuntimeError for every fault of the network."""
+"""Pattern in the RuntimeError of hf_xet, which downloads large files, for every fault of the network."""
 _XET_REFUSED: Final = re.compile(r"401 Unauthorized|403 Forbidden")
 _ABANDONED_S: Final = 600.0
-"""A download that is under way writes more often."""
+"""Seconds without a write after which a download is abandoned: one that is under way writes more often."""
 
 
 class DownloadFailed(Exception):
-    """Why, for the process that asked."""
+    """Raised when a download fails, with the reason for the process that asked."""
 
     def __init__(self, trouble: DownloadFailure, detail: str = "") -> None:
         super().__init__(detail)
@@ -190,7 +190,7 @@ class _Downloader:
         return repeated(report, _PROGRESS_EVERY_S)
 
     def _num_bytes(self, files: Mapping[str, int], commit: str) -> int:
-        """Return what is there of these files, parts included."""
+        """Return the bytes of these files that are there, parts included."""
         parts = sum(map(_size, self._folder.glob("blobs/*.incomplete")))
         return self._num_complete_bytes(files, commit) + parts
 

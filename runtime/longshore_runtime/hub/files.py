@@ -1,4 +1,4 @@
-"""Which files of a repository a job needs. Pure: their names and the data set's card decide."""
+"""Choose the files of a repository that a job needs. Pure: their names and the data set's card decide."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,19 +7,19 @@ from typing import Any, Final
 
 _OF_MODELS: Final = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py", ".tiktoken")
 _SECOND_COPY: Final = "consolidated"
-"""Mistral's checkpoints hold the weights once more in files of this name."""
+"""Prefix of files in which Mistral's checkpoints hold the weights once more."""
 _OF_DATA: Final = (".parquet", ".jsonl")
 _SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-"""How file names call the usual splits, as `datasets` reads them."""
+"""Names of the usual splits in file names, as `datasets` reads them."""
 _CONVERTED: Final = "refs/convert/parquet"
 
 
 class NoSuchFiles(ValueError):
-    """The repository lacks what the job needs; the message has the field, a colon, and what to do."""
+    """Raised when the repository lacks what the job needs; the message has the field, a colon, and what to do."""
 
 
 def unreadable_card(why: str) -> NoSuchFiles:
@@ -28,7 +28,7 @@ def unreadable_card(why: str) -> NoSuchFiles:
 
 
 def model_files(names: Iterable[str]) -> list[str]:
-    """Configuration, tokenizer and weights: what lies at the top, without copies in other formats."""
+    """Return configuration, tokenizer and weights: the files at the top, without copies in other formats."""
     return sorted(
         name
         for name in names
@@ -86,7 +86,7 @@ def _default(configs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _patterns(data_files: Any) -> Iterator[tuple[str | None, str]]:
-    """(split, pattern) of each entry; a card may write them as a text, a list or a mapping."""
+    """Yield (split, pattern) of each entry; a card may write them as a text, a list or a mapping."""
     if isinstance(data_files, str):
         yield None, data_files
     elif isinstance(data_files, Mapping):

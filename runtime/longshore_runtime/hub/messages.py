@@ -1,4 +1,4 @@
-"""What the downloading process is asked and what it answers, as JSON lines."""
+"""Requests to the downloading process and its answers, as JSON lines."""
 
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ class RepositoryType(StrEnum):
 
 
 class DownloadFailure(StrEnum):
-    """Why a download failed."""
+    """Reason why a download failed."""
 
     REPOSITORY = "repository"
     REVISION = "revision"
@@ -33,12 +33,12 @@ class _Message(BaseModel):
 
 
 class DownloadRequest(_Message):
-    """One repository, and what of it."""
+    """Request for files of one repository."""
 
     repository: str
     kind: RepositoryType
     revision: str
-    """Branch, tag or commit."""
+    """Branch, tag or commit of the repository."""
     config: str | None = None
     split: str = ""
     cache: str
@@ -57,7 +57,7 @@ class Snapshot(_Message):
 
 
 class DownloadProgress(_Message):
-    """Bytes that are there, and all that are wanted."""
+    """Bytes that are there, and bytes of all that is wanted."""
 
     num_bytes: int
     total_bytes: int

@@ -19,7 +19,7 @@ class Address:
     """Address of one server of a pool."""
 
     url: str
-    """What `RemoteJudgeOptions.url` may be: up to /v1 for chats, or to /completions for a model without a template."""
+    """URL as in `RemoteJudgeOptions.url`: up to /v1 for chats, or to /completions for a model without a template."""
     attempt: int
     """Attempt of the job that the server belongs to."""
 
@@ -40,7 +40,7 @@ def was_published(directory: Path, replica: int) -> bool:
 
 
 def known(directory: Path, num_replicas: int, attempt: int) -> dict[int, str]:
-    """URLs by replica, of those that serve in this attempt, or did before they were lost."""
+    """Return the URLs, by replica, of servers that serve in this attempt, or did before they were lost."""
     urls = {}
     for replica in range(num_replicas):
         try:

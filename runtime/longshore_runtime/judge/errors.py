@@ -1,26 +1,26 @@
-"""What can go wrong with a judge; never a silent zero."""
+"""Errors of judges: a failure never becomes a silent zero."""
 
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, WorkerBroken
 
 
 class JudgeError(RewardError):
-    """The judge gives no score for this sample: one sentence that names the reward and the sample."""
+    """Raised when the judge gives no score for this sample; the message names the reward and the sample."""
 
 
 class JudgeFault(RewardFault):
-    """The judge could not be asked: one sentence that names the reward and the sample."""
+    """Raised when the judge could not be asked; the message is one sentence that names the reward and the sample."""
 
 
 class JudgeBroken(WorkerBroken):
-    """Nor can it be asked in this process again: one sentence that names the reward and the sample."""
+    """Raised when the judge cannot be asked again in this process; the message names the reward and the sample."""
 
 
 class JudgeSetupError(RewardSetupError):
-    """The judge can score no sample: one sentence that begins with the field."""
+    """Raised when the judge can score no sample; the message is one sentence that begins with the field."""
 
 
 class NoReply(Exception):
-    """The model has no reply to these prompts: one sentence; who asks adds reward and sample."""
+    """Raised when the model has no reply to these prompts; the message is one sentence without reward and sample."""
 
 
 class NoReplyYet(NoReply):
@@ -35,4 +35,4 @@ class DeviceBroken(NoReplyYet):
 
 
 class NotThere(NoReplyYet):
-    """The judge was not asked, because nothing listens at the address."""
+    """Raised when the judge was not asked, because nothing listens at the address."""

@@ -9,7 +9,7 @@ from typing import Final
 _FIELDS: Final = ("index", "compute_cap", "compute_mode", "mig.mode.current")
 _TIMEOUT_S: Final = 30.0
 _LEAST_CAPABILITY: Final = (7, 0)
-"""Volta: since then, clients have separate address spaces and limits."""
+"""Compute capability of Volta: since then, clients have separate address spaces and limits."""
 
 
 @dataclass(frozen=True)

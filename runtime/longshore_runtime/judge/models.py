@@ -11,7 +11,7 @@ class JudgeModel(Protocol):
     """Answers questions; equal questions get equal answers as far as the model behind allows."""
 
     def complete(self, prompts: Sequence[str], max_tokens: int) -> Sequence[str | NoReply]:
-        """One reply per prompt, in order, of up to `max_tokens` tokens, or why this prompt has none.
+        """Return one reply per prompt, in order, of up to `max_tokens` tokens, or why this prompt has none.
 
         Raises:
             NoReply, NoReplyYet: none has a reply.

@@ -29,7 +29,7 @@ PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 _LOG_VARIABLE: Final = "CUDA_MPS_LOG_DIRECTORY"
 PINNED_MEMORY_VARIABLE: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MAX_FAILURES: Final = 5
-"""Consecutive failures of the daemon to report the state of its servers that count as a fault."""
+"""Number of failures in a row of the daemon to report the state of its servers that count as a fault."""
 _START_TIMEOUT_S: Final = 30.0
 _COMMAND_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 20.0
@@ -39,11 +39,11 @@ _MAX_SOCKET_PATH: Final = 107
 
 
 class MpsError(Exception):
-    """The daemon does not start or does not answer: one sentence."""
+    """Raised when the daemon does not start or does not answer; the message is one sentence."""
 
 
 class SharingMode(StrEnum):
-    """How processes share a GPU."""
+    """Way in which processes share a GPU."""
 
     MPS = "MPS"
     TIME_SLICING = "TimeSlicing"
@@ -51,7 +51,7 @@ class SharingMode(StrEnum):
 
 @dataclass(frozen=True)
 class GpuSharing:
-    """How the GPUs of this container are shared, and why."""
+    """Way in which the GPUs of this container are shared, and the reason."""
 
     mode: SharingMode
     reason: str
@@ -88,10 +88,10 @@ class MpsDaemon:
     """A control daemon of this process, in the foreground of a separate session."""
 
     def __init__(self, program: str, directory: Path, environment: Mapping[str, str]) -> None:
-        """Start it and wait until it answers; raises MpsError."""
+        """Start the daemon and wait until it answers; raises MpsError."""
         self._program = program
         self._num_failures = 0
-        """Consecutive failures to report the state of its servers."""
+        """Number of failures in a row to report the state of the servers."""
         self._log_directory = directory / "log"
         self.pipe_directory = directory / "pipe"
         """Directory in which clients reach it."""
@@ -134,7 +134,9 @@ class MpsDaemon:
         return done.stdout
 
     def fault(self) -> str | None:
-        """What is wrong, if anything: one sentence. After a fault every client must end before any can start again.
+        """Return what is wrong, if anything, in one sentence.
+
+        After a fault every client must end before any can start again.
 
         The daemon's end and a server in state FAULT are faults at once. Where it does not tell, because the machine is
         busy or a server ends just now, it is asked again the next time, until it has failed too often in a row.
@@ -152,7 +154,7 @@ class MpsDaemon:
         return fault
 
     def stop(self) -> None:
-        """Ask it to end, then end it."""
+        """Ask the daemon to end, then end it."""
         if self._process.poll() is None:
             with contextlib.suppress(MpsError):
                 self.ask("quit")

@@ -14,11 +14,11 @@ class StreamedJudgeOptions:
     """A judge in this process, most of whose layers may lie in host memory."""
 
     model: Path
-    """Hugging Face directory."""
+    """Path of a Hugging Face directory."""
     accelerator: bool
     """Whether a GPU is assigned; otherwise it runs on the CPU."""
     reserved_bytes: int | None = None
-    """GPU memory that it may take; None: what is free when a batch starts."""
+    """Bytes of GPU memory that the judge may take; None: what is free when a batch starts."""
     max_batch: int = 32
     """Largest number of samples that run together."""
     timeout_s: float | None = None
@@ -32,7 +32,7 @@ class RemoteJudgeOptions:
     url: str
     """Address up to and including /v1 (chat completions), or a full one that ends in /completions."""
     model: str
-    """Name of the model there."""
+    """Name of the model at the endpoint."""
     token_file: Path | None = None
     """File with a bearer token; read again for every call, so that the token may rotate."""
     timeout_s: float = 60.0
@@ -40,7 +40,7 @@ class RemoteJudgeOptions:
     connect_timeout_s: float | None = None
     """Limit of connecting alone, if it has one."""
     num_tries: int = 3
-    """Tries when the server does not answer in time, fails (5xx) or cannot be reached."""
+    """Number of tries when the server does not answer in time, fails (5xx) or cannot be reached."""
     retry_wait_s: float = 0.5
     """Seconds before the second try; they double each time, up to 10 s."""
     max_parallel: int = 16
@@ -55,9 +55,9 @@ class PoolJudgeOptions:
     """Directory in which the pods publish their addresses."""
     num_replicas: int
     attempt: int
-    """Addresses of other attempts are void."""
+    """Attempt of the job; addresses of other attempts are void."""
     model: str
-    """Name of the model there."""
+    """Name of the model at the servers."""
     token_file: Path | None
     """File that holds the bearer token."""
     timeout_s: float = 60.0

@@ -13,9 +13,9 @@ from longshore_runtime.judge.options import PoolJudgeOptions, RemoteJudgeOptions
 from longshore_runtime.judge.remote import RemoteJudge
 
 _CONNECT_TIMEOUT_S: Final = 5.0
-"""Packets to the address of a pod that is gone may vanish without an answer."""
+"""Seconds to connect: packets to the address of a pod that is gone may vanish without an answer."""
 _MAX_ATTEMPTS: Final = 2
-"""Servers that are asked in one call, unreachable ones not counted: a slow one costs its time limit."""
+"""Number of servers asked in one call, not counting unreachable ones: a slow one costs its time limit."""
 _TICK_S: Final = 0.5
 
 
@@ -23,7 +23,7 @@ class PoolJudge:
     """Implements `models.JudgeModel`. Which server is asked first follows from the question, so load spreads evenly."""
 
     def __init__(self, options: PoolJudgeOptions) -> None:
-        """Connects to nothing yet."""
+        """Keep the options; connects to nothing yet."""
         self._options = options
         self._is_given_up = threading.Event()
 
@@ -51,7 +51,7 @@ class PoolJudge:
         self._is_given_up.set()
 
     def close(self) -> None:
-        """No connection outlives a call."""
+        """Do nothing: no connection outlives a call."""
 
     def _ask(self, first: int, prompts: Sequence[str], max_tokens: int) -> list[str]:
         deadline_s = time.monotonic() + self._options.wait_s

@@ -26,7 +26,7 @@ class RemoteJudge:
     """Sends each prompt as a separate request, several at a time. The bearer token reaches no message and no log."""
 
     def __init__(self, options: RemoteJudgeOptions) -> None:
-        """Connects to nothing yet."""
+        """Keep the options; connects to nothing yet."""
         base = options.url.rstrip("/")
         self._url = base if base.endswith(_PLAIN_PATH) else base + _CHAT_PATH
         self._shown_url = without_credentials(self._url)
@@ -37,7 +37,7 @@ class RemoteJudge:
         return asyncio.run(self._complete(prompts, max_tokens))
 
     def close(self) -> None:
-        """No connection outlives a call."""
+        """Do nothing: no connection outlives a call."""
 
     async def _complete(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
         timeout = aiohttp.ClientTimeout(total=self._options.timeout_s, sock_connect=self._options.connect_timeout_s)

@@ -38,7 +38,10 @@ class JudgeReward:
             raise self._setup_error(error) from error
 
     def score(self, item: ScoreItem) -> ScoreResult:
-        """Reward of one response. A streamed judge reads its weights for every call: several at once cost less."""
+        """Return the reward of one response.
+
+        A streamed judge reads its weights for every call: several responses at once cost less.
+        """
         (outcome,) = self.score_many([item])
         if isinstance(outcome, ScoreResult):
             return outcome

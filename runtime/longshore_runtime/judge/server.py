@@ -40,7 +40,7 @@ _STOP_TIMEOUT_S: Final = 10.0
 
 
 class ServerEnded(Exception):
-    """The server ended without a request to stop; the message is one sentence."""
+    """Raised when the server ended without a request to stop; the message is one sentence."""
 
 
 def run_judge(settings: Settings) -> int:
@@ -81,7 +81,7 @@ def _serve(settings: Settings, stop: "_Interrupter") -> Never:
 
 
 class _NotServed(Exception):
-    """The server ended before it was ready: one sentence."""
+    """Raised when the server ended before it was ready; the message is one sentence."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -117,14 +117,14 @@ def _options(settings: Settings, function: RewardFunction, model: Path, reason_f
 
 
 def _address(options: ServerOptions, model: Path, attempt: int) -> Address:
-    """Asked as a chat if the model knows chats, as a colocated judge is."""
+    """Return the server's address: for chats if the model knows chats, as with a colocated judge."""
     path = "/v1" if has_chat_template(model) else "/v1/completions"
     return Address(f"http://{host_port(options.host, options.port)}{path}", attempt)
 
 
 @contextlib.contextmanager
 def _started(options: ServerOptions) -> "Iterator[subprocess.Popen[bytes]]":
-    """The server's process; leaving the block ends it with all that it started."""
+    """Yield the server's process; leaving the block ends it with all that it started."""
     token = Path(os.environ[contract.ENV_JUDGE_TOKEN]).read_text(encoding="utf-8").strip()
     environment = os.environ | server_environment(token, accelerator=options.accelerator)
     server = subprocess.Popen(server_command(options), env=environment, start_new_session=True)

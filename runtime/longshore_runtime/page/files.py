@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class SampleKind(StrEnum):
-    """What responses were sampled for: the directory that has them.
+    """Purpose that responses were sampled for: the directory that has them.
 
     Defined here again because `telemetry.samples` imports Ray, which a report does without.
     """
@@ -54,12 +54,12 @@ class JobFiles:
         self._samples = {kind: output / kind for kind in SampleKind}
         self._digests: dict[int, _Known] = {}
         self._curves: tuple[tuple[int, int], Curves] | None = None
-        """With the size and time of the file that they were read from."""
+        """Curves, with the size and time of the file that they were read from."""
         self._by_step: MetricsByStep = {}
         """Metrics of the lines before `_position`."""
         self._position = 0
         self._last_line = b""
-        """The line that ends there."""
+        """Line that ends at `_position`."""
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
         """Return a version of the directory, which changes with every write."""

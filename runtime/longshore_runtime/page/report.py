@@ -22,13 +22,13 @@ from longshore_runtime.page.files import JobFiles, SampleKind
 
 _NUM_ROUNDS: Final = 20
 _MAX_STAYS: Final = 1000
-"""Most stays per timeline: twenty timelines then need at most a few megabytes."""
+"""Largest number of stays per timeline: twenty timelines then need at most a few megabytes."""
 _NUM_SAMPLE_STEPS: Final = 8
 _MAX_STEP_CHARACTERS: Final = 1_000_000
 
 
 class ReportRequest(PageModel):
-    """What the API server knows about a job."""
+    """Facts about a job from the API server."""
 
     name: str
     namespace: str

@@ -22,7 +22,7 @@ from longshore_runtime.page.files import JobFiles, SampleKind
 from longshore_runtime.telemetry.status_reporter import StatusSink
 
 _NEW_ROUNDS: Final = 10
-"""Records that are read for one view: the loop that trains shares the interpreter with this server."""
+"""Number of records read for one view: the loop that trains shares the interpreter with this server."""
 _COMPRESSED_BYTES: Final = 10_000
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class _RenderedView:
     """A view of the job as it was sent, with its version."""
 
     state: str
-    """Of files and status when everything was read; empty: there is more to read."""
+    """State of files and status when everything was read; empty: there is more to read."""
     tag: str
     body: bytes
 
@@ -58,7 +58,7 @@ class JobPage:
 
     def __init__(self, job: JobHead, files: JobFiles, status: Callable[[], RuntimeStatus | None], *,
                  any_host: bool = False) -> None:  # fmt: skip
-        """`any_host`: requests may name any host, because something in front of the page decides who comes in."""
+        """Prepare the page; `any_host`: requests may name any host, because something in front decides who comes in."""
         self._job = job
         self._files = files
         self._status = status

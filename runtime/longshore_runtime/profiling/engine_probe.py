@@ -21,17 +21,17 @@ from longshore_runtime.rollout.round_runner import Engines
 log = structlog.get_logger()
 
 BATCH_LIMIT_S: Final = 30.0
-"""A batch that takes longer is cut off; what it has shown by then counts."""
+"""Seconds after which a batch is cut off; what it has shown by then counts."""
 _STOP_LIMIT_S: Final = 120.0
-"""An engine may be in the middle of a step when it is asked to stop."""
+"""Seconds for an engine to stop requests: it may be in the middle of a step when it is asked."""
 _REJOIN_LIMIT_S: Final = 900.0
 _SHORT_PROMPT_TOKENS: Final = 16
 _LONG_PROMPT_TOKENS: Final = 2048
 _PREFILL_PROMPT_TOKENS: Final = (256, 2048)
 _PREFILL_TOKENS: Final = 1 << 14
-"""Of all prompts of a batch."""
+"""Tokens of all prompts of a batch."""
 _LEAST_GROWTH: Final = 2
-"""Shorter prompts than twice the short ones say nothing about the effect of length."""
+"""Smallest ratio of long prompts to short ones that says something about the effect of length."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ class Figures:
 
     def __init__(self) -> None:
         self._decode: dict[tuple[int, int, int], _Decode] = defaultdict(_Decode)
-        """By tensor-parallel size, requests and prompt tokens."""
+        """Decode steps by tensor-parallel size, requests and prompt tokens."""
         self._prefill: dict[tuple[int, int], list[float]] = defaultdict(list)
         self._kv_capacity: dict[int, list[int]] = defaultdict(list)
         self._judge: dict[tuple[str, int], list[tuple[float, int | None]]] = defaultdict(list)

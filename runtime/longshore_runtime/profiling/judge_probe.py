@@ -15,10 +15,10 @@ from longshore_runtime.rewards.judge import streamed_options
 log = structlog.get_logger()
 
 _QUESTION_TOKENS: Final = (64, 256, 1024, 4096, 16_384)
-"""Shortest first: the longest may not fit."""
+"""Lengths of questions, shortest first, because the longest may not fit."""
 _REPEATS: Final = 3
 _LIMIT_S: Final = 300.0
-"""For one length, or to load the model."""
+"""Seconds to measure one length, or to load the model."""
 
 
 class _Probe:

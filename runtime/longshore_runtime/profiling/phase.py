@@ -30,7 +30,7 @@ from longshore_runtime.telemetry.recorder import Recorder
 log = structlog.get_logger()
 
 FILE: Final = "profile.json"
-"""In the output directory of the job."""
+"""Name of the profile's file in the output directory of the job."""
 
 
 def profiled(spec: RLJobSpec, parts: Parts, model: Path, judge_placement: ActorPlacement) -> bool:

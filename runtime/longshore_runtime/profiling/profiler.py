@@ -1,4 +1,4 @@
-"""What is measured, in which order, and for how long. The order makes an early end useful."""
+"""Decide what is measured, in which order and for how long. The order makes an early end useful."""
 
 import queue
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from longshore_runtime.trainer.group import TrainerGroup
 log = structlog.get_logger()
 
 BUDGET_S: Final = 120.0
-"""Of measuring. Starting engines of another size comes on top."""
+"""Seconds of measuring. Starting engines of another size comes on top."""
 _REPEATS: Final = 3
 
 

@@ -15,17 +15,17 @@ from longshore_runtime.engine_protocol import EngineStats
 _LEVEL_STEPS: Final = 24
 """Steps of each batch size: more than the prompts of a batch take, since what started first ends first."""
 _LEAST_STEPS: Final = 4
-"""Fewest steps between two ends that give a measurement."""
+"""Smallest number of steps between two ends that gives a measurement."""
 _LEAST_LEVEL_STEPS: Final = 2 + _LEAST_STEPS
 _KV_SHARE: Final = 0.8
 """Share of the KV cache, in tokens, that is used; the rest covers blocks that are not full."""
 _MOST_PROMPT_TOKENS: Final = 1 << 17
-"""Of all prompts of a batch: more only take time to compute."""
+"""Largest number of tokens of all prompts of a batch: more only take time to compute."""
 
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What an engine can hold, in requests and tokens."""
+    """Limits of an engine, in requests and tokens."""
 
     max_num_seqs: int
     max_context_tokens: int
@@ -37,10 +37,10 @@ class Staircase:
     """One batch of requests, described by how it shrinks."""
 
     sizes: tuple[int, ...]
-    """Requests that run on each level, falling to 1."""
+    """Number of requests that run on each level, falling to 1."""
     level_steps: int
     prompt_tokens: int
-    """Of each request."""
+    """Prompt tokens of each request."""
 
     @property
     def lengths(self) -> list[int]:
@@ -58,7 +58,7 @@ class Ended:
 
     num_requests: int
     num_tokens: int
-    """Length of the longest of them."""
+    """Length of the longest of these requests, in tokens."""
     stats: EngineStats
 
 
@@ -68,7 +68,7 @@ class Window:
 
     num_running: int
     context_tokens: int
-    """Of all of them, in the middle of the window."""
+    """Context tokens of all requests together, in the middle of the window."""
     step_s: float
 
 

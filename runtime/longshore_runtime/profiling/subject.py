@@ -19,12 +19,12 @@ from longshore.sim.profile import CPU, Shape, Subject
 from longshore_runtime.cluster.placement import placement, set_environment
 
 _PROGRAMS: Final = ("longshore", "vllm", "torch", "megatron", "ray")
-"""By the names under which they are imported."""
+"""Programs whose versions identify a profile, by the names under which they are imported."""
 _VOLATILE: Final = ("_name_or_path", "transformers_version")
 """Fields of a configuration that say nothing of the model."""
 _VALUE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 _PROBE_LIMIT_S: Final = 900.0
-"""A worker pod may still be starting."""
+"""Seconds to wait for the answer of a worker pod, which may still be starting."""
 _SMI_LIMIT_S: Final = 30.0
 
 

@@ -15,7 +15,7 @@ from longshore_runtime.trainer_protocol import Sample
 from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory, token_ids
 
 _EPOCH = 1_000_000
-"""Draws of an epoch that no job reaches."""
+"""Epoch of the draws, which no job reaches."""
 
 
 class Synthetic:
@@ -23,7 +23,7 @@ class Synthetic:
 
     def __init__(self, vocab_size: int, seed: int) -> None:
         self._tokens = range(min(4, vocab_size - 1), vocab_size)
-        """Low numbers are mostly special tokens."""
+        """Token ids to choose from, without low ones, which are mostly special tokens."""
         self._log_prob = -math.log(vocab_size)
         self._rng = random.Random(seed)
         self._numbers = itertools.count()

@@ -16,10 +16,10 @@ from longshore_runtime.trainer_protocol import Sample
 Result = TypeVar("Result")
 
 _FIRST_TOKENS: Final = 512
-"""Per replica, in the update that warms up and says how much fits into the time."""
+"""Tokens per replica in the update that warms up and says how much fits into the time."""
 _MANY_TO_FEW: Final = 3
 _SHARE_OF_TIME: Final = 0.1
-"""Of the time, for the larger of the updates that are compared."""
+"""Share of the time for the larger of the updates that are compared."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class TrainerProbe:
         self._synthetic = synthetic
         self._clock = clock
         self._few_tokens = 0
-        """Per replica, in the smaller update; 0: not known yet."""
+        """Tokens per replica in the smaller update; 0: not known yet."""
 
     def warm_up(self, time_s: float) -> None:
         """Measure updates: the first compiles and allocates; the second shows how large updates may be in the time."""

@@ -7,7 +7,10 @@ from typing import Final
 _FULL_WIDTH: Final = {0xFF00 + code: chr(0x20 + code) for code in range(1, 0x5E)}
 """Digits, letters and signs as wide as a Chinese character. The wide tilde stays: it is no space, as it is in LaTeX."""
 _TO_ASCII: Final = str.maketrans(_FULL_WIDTH | {"，": ", ", "、": ", ", "。": ".", "｛": "\\{", "｝": "\\}"})
-"""Wide commas divide lists, not thousands, and wide braces are those of sets, not those of LaTeX."""
+"""Table that writes wide characters in ASCII.
+
+Wide commas divide lists, not thousands, and wide braces are those of sets, not those of LaTeX.
+"""
 _SPACES: Final = re.compile(r"(?<!\\)\\[,;: ]|\\quad\b|\\qquad\b|~|\\hspace\{[^{}]*\}|\s")
 _NOTHING: Final = re.compile(r"\\!|\\displaystyle\b|\\(?:left|right)(?![A-Za-z])\.?|\\(?:limits|nolimits)\b")
 _LINES: Final = re.compile(
@@ -131,7 +134,7 @@ def quantity(tidy: str) -> Quantity:
 
 
 def as_words(tidy: str) -> str | None:
-    """An answer that is text and no mathematics, in lower case without spaces and full stops; None: it is none."""
+    """Return an answer that is text, in lower case without spaces and full stops, or None if it is mathematics."""
     inner = _TEXT.sub(r"\1", tidy)
     has_text = inner != tidy
     rest = _TEXT.sub("", tidy)
@@ -161,7 +164,7 @@ def _without_full_stop(text: str) -> str:
 
 
 def _without_thousands(text: str) -> str:
-    """Commas between groups of three digits go, but in brackets, where they divide coordinates and elements."""
+    """Remove commas between groups of three digits, but not in brackets, where they divide coordinates and elements."""
     depth, parts = 0, []
     for part in re.split(r"([()\[\]]|\\[{}])", text):
         if part in ("(", "[", "\\{"):

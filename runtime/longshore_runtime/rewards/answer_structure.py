@@ -62,7 +62,7 @@ class Statement:
 
     sides: tuple[str, ...]
     signs: tuple[str, ...]
-    """One fewer than sides: `=`, `≈`, `<` and so on, however they were written."""
+    """Signs between the sides, one fewer than these: `=`, `≈`, `<` and so on, however they were written."""
 
     @property
     def is_equation(self) -> bool:
@@ -71,7 +71,7 @@ class Statement:
 
     @property
     def mirrored(self) -> "Statement":
-        """The same statement read from right to left."""
+        """Statement that says the same, read from right to left."""
         signs = tuple(_MIRRORED.get(sign, sign) for sign in reversed(self.signs))
         return Statement(tuple(reversed(self.sides)), signs)
 

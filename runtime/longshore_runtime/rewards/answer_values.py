@@ -19,7 +19,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)  # It warns of every ca
 
 _CONFIG: Final = LatexExtractionConfig(boxed_match_priority=0)
 _WHOLE: Final = (replace(_CONFIG, normalization_config=replace(_CONFIG.normalization_config, units=False)),)
-"""The content of a box, all of it or nothing; units have been separated before."""
+"""Settings to parse the content of a box, all of it or nothing; units have been separated before."""
 _DROPPED: Final = re.compile(
     r"'|\\prime|\^\{?\s*(?:T\b|\\top|\\perp|\\dagger|\*)|(?<=\d)_|\\[pb]?mod\b|\.\.\.|\\[lc]?dots\b|\\text|"
     r"\\(?:bar|hat|vec|tilde|dot|overline|underline|mathbb|mathfrak|mathcal|aleph|partial|nabla|operatorname)\b|"
@@ -30,7 +30,7 @@ numbers without a sign between them, common divisors of formulas."""
 _NUMERAL: Final = re.compile(r"[-+]?\s*(?:\d+(?:\.\d*)?|\.\d+)")
 _IMAGINARY: Final = re.compile(r"(?<=\d)i(?![A-Za-z])")
 _FACTOR: Final = re.compile(r"((?<![\w.])\d+(?:\.\d+)?|\d\)) ?(?=\()")
-"""A number before brackets, which the parser adds to what they hold."""
+"""Pattern of a number before brackets, which the parser adds to what they hold."""
 _TIMES: Final = r"\1\\cdot"
 _LOG: Final = re.compile(r"\\log(?![A-Za-z]|\s*_)")
 _EXACT_FUNCTIONS: Final = (
@@ -44,7 +44,7 @@ _MAX_EXACT_BITS: Final = 100_000
 It takes milliseconds to compute; a tower of powers has any size.
 """
 _DIGITS: Final = 30
-"""Digits to which irrational numbers are computed."""
+"""Number of digits to which irrational numbers are computed."""
 _SAME_NUMBER: Final = 1e-20
 """Largest relative difference of two irrational numbers that are equal."""
 _NOTHING: Final = 1e-100

@@ -24,7 +24,7 @@ class CapturedLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """The thread that reads the pipe adds, and that of the server takes."""
+        """Lock for the bytes, which the thread that reads the pipe adds and the thread of the server takes."""
         self._kept = bytearray()
         self._num_dropped = 0
 

@@ -8,7 +8,7 @@ from longshore.checks.rows import value_at
 
 
 def case_list(row: Mapping[str, Any], field: str, source: str) -> list[Any]:
-    """Test cases that `sandbox.cases` can parse; raises ValueError that names row and field.
+    """Return test cases that `sandbox.cases` can parse; raises ValueError that names row and field.
 
     They are such a list, or an object `{inputs, outputs}` as in APPS, TACO and Eurus, with `fn_name` for calls of a
     function; or either of them as JSON in a text.

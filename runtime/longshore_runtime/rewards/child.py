@@ -30,14 +30,14 @@ from longshore_runtime.rewards.numbers import finite_reward, is_boolean
 from longshore_runtime.rewards.signatures import EventLoop, Sample, WrongReward, caller
 
 _WORK_BYTES: Final = 1 << 30
-"""Memory in which built-in functions compute: mathematics that a model wrote may need any amount."""
+"""Bytes of memory in which built-in functions compute: mathematics that a model wrote may need any amount."""
 
 Say = Callable[[int, Mapping[str, Any]], None]
-"""Answers the request of a number."""
+"""Function that answers the request of a number."""
 
 
 class _CannotScore(Exception):
-    """The function cannot be called: a field of it and what is wrong."""
+    """Raised when the function cannot be called; holds a field of it and what is wrong."""
 
 
 def main(requests: int, replies: int) -> None:
@@ -105,7 +105,7 @@ def _end_with_worker(requests: int) -> None:
 
 
 def _limit_memory() -> None:
-    """Beyond the limit, Python raises MemoryError, which counts as an answer that cannot be read."""
+    """Limit the memory: beyond it, Python raises MemoryError, which counts as an answer that cannot be read."""
     num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = num_pages * resource.getpagesize() + _WORK_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -33,17 +33,17 @@ class ChildProcess(ABC):
 
     @property
     def requests(self) -> int:
-        """The pipe to it; raises ValueError once it was ended, as the number may be another file's."""
+        """Pipe to the process; raises ValueError once it was ended, as the number may be another file's."""
         return self._requests.fileno()
 
     @property
     def replies(self) -> int:
-        """The pipe from it; raises ValueError like `requests`."""
+        """Pipe from the process; raises ValueError like `requests`."""
         return self._replies.fileno()
 
     @abstractmethod
     def kill(self) -> None:
-        """End it at once, with everything that reward code has started from it, and close the pipes.
+        """End the process at once, with everything that reward code has started from it, and close the pipes.
 
         May be called again, and from several threads.
         """
@@ -95,10 +95,10 @@ class _Spawned(ChildProcess):
 
 
 class _Forked(ChildProcess):
-    """Runs no code of users, so nothing is started from it."""
+    """Process that is forked from the template. It runs no code of users, so nothing is started from it."""
 
     def __init__(self, requests: int, replies: int, handle: int) -> None:
-        """`handle`: a pidfd."""
+        """Take its two pipes and its pidfd, `handle`."""
         super().__init__(requests, replies)
         self._handle = handle
         self._lock = threading.Lock()
@@ -121,7 +121,7 @@ class _Template:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """Workers are threads of one process."""
+        """Lock for the template, because workers are threads of one process."""
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -53,7 +53,7 @@ def _reap(number: int, frame: FrameType | None) -> None:
 
 
 def _run(requests: int, replies: int) -> None:
-    """Be a scoring process."""
+    """Run as a scoring process, in a fork."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -21,10 +21,10 @@ _OPENING: Final = re.compile(
     r"(?:[^`]++(?=`{3,}\w*\s*$))?+"  # Prose, if no more than one word follows the fence.
     r"(?P<fence>`{3,}+)(?P<info>[^`]*+)"
 )
-"""A line that opens a block."""
+"""Pattern of a line that opens a block."""
 _LANGUAGES: Final = frozenset({"py", "py3", "python", "python3"})
 _INLINE: Final = re.compile(r"(`{1,3})[^`]+\1")
-"""Code within a line."""
+"""Pattern of code within a line."""
 _BETWEEN_FENCES: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
 
@@ -45,7 +45,7 @@ class CodeScorer:
     """Implements `ResponseScorer`."""
 
     def __init__(self, function: RewardFunction) -> None:
-        """Raises RewardSetupError where a layer that the job asks for does not work.
+        """Make the sandbox; raises RewardSetupError where a layer that the job asks for does not work.
 
         Raises:
             RewardFault: the sandbox fails before that is known.
@@ -67,7 +67,7 @@ class CodeScorer:
             raise RewardFault(f"reward {function.name}: {error}") from error
 
     def score(self, item: ScoreItem) -> ScoreResult:
-        """Passed all: 1; otherwise 0, or, with partial credit and if none was cut off, the share of passed cases.
+        """Return 1 if all cases pass; otherwise 0 or, with partial credit and no case cut off, the share that passes.
 
         A program on which the sandbox breaks again and again, while it runs another, scores 0 and counts as broken.
 
@@ -107,7 +107,7 @@ class CodeScorer:
 
     @property
     def report(self) -> LayerReport:
-        """These, and why the others lack."""
+        """Protections of this machine, and the reasons why others are missing."""
         return self._sandbox.report
 
     def close(self) -> None:

@@ -10,14 +10,14 @@ from traceback import walk_tb
 from typing import Final
 
 _MAX_TEXT: Final = 240
-"""Characters of an exception's text or of a value."""
+"""Largest number of characters of an exception's text or of a value."""
 _MAX_LINE: Final = 60
-"""Characters of a line of source code."""
+"""Largest number of characters of a line of source code."""
 _NUM_FRAMES: Final = 3
 _RUNTIME: Final = str(Path(__file__).parents[1])
 _STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen ")
 _PACKAGES: Final = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-"""May be below the standard library."""
+"""Directories of installed packages, which may be below the standard library."""
 
 
 def shortened(text: str, limit: int) -> str:

@@ -19,32 +19,32 @@ _HEADING: Final = re.compile(
     rf"|\(?\d{{1,2}}[.)](?:\s+\**(?!(?:and|or)\b)[{_LETTER}]{{2}}|\s*\**[{_CJK}])",
     re.IGNORECASE,
 )
-"""How a line begins that can only be a heading of Markdown: `Final Answer:`, `Step 2 - add`, `3. Check the sum`."""
+"""Pattern of a line that can only begin a heading: `Final Answer:`, `Step 2 - add`, `3. Check the sum`."""
 _WORDS: Final = re.compile(
     rf"(?!(?:yes|no|true|false)\W*$)(?![{_LETTER}]+[(\[{{^/=_\\])"
     rf"(?:[{_LETTER}]{{3}}|[{_LETTER}]{{1,2}} +[{_LETTER}]{{2}}|[{_CJK}]{{2}})",
     re.IGNORECASE,
 )
-"""How an answer in words begins, and many a heading; not `sqrt(2)`."""
+"""Pattern of the begin of an answer in words, and of many a heading; not of `sqrt(2)`."""
 _BEFORE_WORDS: Final = re.compile(r"[^\w\\$(]*")
-"""Bold type, pictures and the like."""
+"""Pattern of ornaments before words, such as bold type and pictures."""
 _SENTENCE: Final = re.compile(r"answer(?:\s+is|\s*:)[:*\s]*([^\n]+)", re.IGNORECASE)
 _SENTENCE_END: Final = re.compile(r"\.(?:\s|\**$)|\.?\s+I hope")
 _FORMULA: Final = re.compile(
     r"\$\$(?P<display>.+?)\$\$|\\\[(?P<bracket>.+?)\\\]|\\\((?P<parenthesis>.+?)\\\)|(?<!\\)\$(?!\d[\d,.]*\s+[a-z]{2})(?P<inline>[^$\n]+?)(?<!\\)\$(?!\d)",
     re.DOTALL,
 )
-"""Between dollar signs stands a formula, unless one of them begins an amount: `$18 per day ... $2`."""
+"""Pattern of a formula between dollar signs, unless one of them begins an amount: `$18 per day ... $2`."""
 _NUMBER: Final = re.compile(
     r"(?<![\w.,])[-+]?(?:\$|€|£)?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+|/\d+)?(?:\s*\\?%)?"
 )
 _STATED_NUMBER: Final = re.compile(
     rf"(?:\b(?:is|are|was|were|be|equals?|gets?|gives?)\b|[=:])[:*\s]*({_NUMBER.pattern})", re.IGNORECASE
 )
-"""A number that is more than a part of a sentence."""
+"""Pattern of a number that is more than a part of a sentence."""
 _VARIABLE: Final = re.compile(r"\\?[A-Za-z]+(?:_\w)?")
 _END_CHARACTERS: Final = 4_000
-"""Characters at the end of a response in which an unmarked answer is looked for."""
+"""Number of characters at the end of a response in which an unmarked answer is looked for."""
 
 
 def final_answer(text: str, *, in_words: bool = False) -> str | None:
@@ -63,7 +63,7 @@ def final_answer(text: str, *, in_words: bool = False) -> str | None:
 
 
 def answer_of_cut(prompt: str, text: str, *, in_words: bool = False) -> str | None:
-    """The final answer of a response that was cut at its largest length; None: it has none that is certain.
+    """Return the final answer of a response that was cut at its largest length, or None if no answer is certain.
 
     It must be marked, the mark complete and outside the thinking: anything else might not have been the last word.
     """
@@ -73,7 +73,7 @@ def answer_of_cut(prompt: str, text: str, *, in_words: bool = False) -> str | No
 
 
 def marked_answer(reference: str) -> str | None:
-    """The content of the last mark of a reference; None: there is no mark."""
+    """Return the content of the last mark of a reference, or None if there is no mark."""
     return _content(_last(_BOX.finditer(reference)), _last(_MARK.finditer(reference)))
 
 
@@ -102,7 +102,7 @@ class _Surroundings:
     """Context that tells an answer in words from a heading."""
 
     in_words: bool
-    """The reference is words."""
+    """Whether the reference is words."""
     has_box: bool
     end: float
     """End of the response without blanks; infinite where it was cut, as more would have followed."""
@@ -170,7 +170,10 @@ def _without_ornaments(text: str) -> str:
 
 
 def _argument(text: str, start: int) -> str:
-    """What a LaTeX command takes that ends at `start`: a group in braces, or one token. Empty if it does not end."""
+    """Return the argument of a LaTeX command that ends at `start`: a group in braces, or one token.
+
+    The result is empty if the argument does not end.
+    """
     if start >= len(text) or text[start] != "{":
         token = re.compile(r"\\[A-Za-z]+|[^\s\\]").match(text, start)
         return token.group() if token else ""

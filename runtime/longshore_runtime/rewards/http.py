@@ -19,16 +19,16 @@ _NO_ACCESS: Final = frozenset({401, 403})
 _NO_SERVICE: Final = frozenset({404, 405})
 _TOO_MANY: Final = 429
 _MAX_ANSWER_BYTES: Final = 1 << 20
-"""Size of an answer, which holds one number; parsed, it can take 20 times as much memory."""
+"""Largest size of an answer, which holds one number; parsed, it can take 20 times as much memory."""
 _CERTIFICATES: Final = httpx.create_ssl_context()
-"""Of the authorities that every service of this process is checked against: a worker would take 25 ms to read them."""
+"""TLS context for all services of this process: a worker would take 25 ms to read the authorities."""
 
 
 class HttpScorer:
     """Implements `ResponseScorer`. No answer in time, 5xx and no connection are faults: worth another attempt."""
 
     def __init__(self, function: RewardFunction, token: Path | None) -> None:
-        """`token`: file with a bearer token; read again for every call, so that the token may rotate."""
+        """Prepare requests; `token`: file with a bearer token, read again for every call so that it may rotate."""
         assert function.http is not None, "validation asks for it"
         self._name, self._url, self._timeout_s = function.name, function.http.url, function.limit_s
         self._shown_url = without_credentials(self._url)

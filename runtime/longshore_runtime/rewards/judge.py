@@ -51,7 +51,7 @@ def check_judge(function: RewardFunction) -> None:
 
 
 def memory_limit(functions: Sequence[RewardFunction]) -> dict[str, str]:
-    """Environment in which MPS holds a process with all colocated judges of a job to what they reserve together."""
+    """Return the environment in which MPS holds a process with all colocated judges to what they reserve together."""
     judges = [function.judge for function in functions if function.judge is not None and function.is_colocated]
     megabytes = sum(parse_bytes(judge.gpu_memory) for judge in judges) >> 20
     return {PINNED_MEMORY_VARIABLE: f"0={megabytes + _CUDA_CONTEXT_MEGABYTES}M"}

@@ -7,7 +7,7 @@ from typing import Final
 from longshore_runtime.rewards.failure_text import error_text, shown
 
 MAX_REWARD: Final = 1e9
-"""Rewards beyond it, or below its negative, are refused."""
+"""Largest reward; those beyond it, or below its negative, are refused."""
 
 
 def finite_reward(value: object) -> float:

@@ -34,14 +34,14 @@ from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.sandbox.layers import Layer, LayerReport
 
 PATH: Final = "/v1/worker"
-"""A WebSocket here is a worker: it is there as long as its connection."""
+"""Path of a worker's WebSocket. The worker is there as long as this connection."""
 LOG_PATH: Final = "/v1/log"
-"""A GET here returns what the pod has written to its log since the last one."""
+"""Path whose GET returns what the pod has written to its log since the last one."""
 HEARTBEAT_S: Final = 30.0
 """Seconds between two checks whether the other side is still there; an answer may take half as long. A process that
 ends closes its connections at once: this is for nodes that are lost, and pods may stand still for a while."""
 MAX_REQUEST_BYTES: Final = 64 << 20
-"""The responses of one call, with the test cases of their rows."""
+"""Largest size of a request: the responses of one call, with the test cases of their rows."""
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_RESPONSES: Final = 256
 """Largest number of responses of one call."""
@@ -51,26 +51,26 @@ _ERRORS: Final[Mapping[ErrorKind, type[RewardError | RewardFault]]] = {
 
 
 class BadMessage(Exception):
-    """An invalid message from the other side; described in one sentence."""
+    """Raised for an invalid message from the other side; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class _RewardMessage:
-    """Pydantic reads what it carries, too, as strictly as this says."""
+    """Base of messages, with settings so strict that pydantic also reads what they carry as strictly."""
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class Hello(_RewardMessage):
-    """First of all, a pod says which one it is: its successor at the same address is another."""
+    """First message of a pod, which says which one it is: its successor at the same address is another."""
 
     pod: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f-]+$")]
 
 
 @dataclass(frozen=True)
 class Failed(_RewardMessage):
-    """Why there is no reward."""
+    """Reason why there is no reward."""
 
     kind: ErrorKind
     error: Sentence
@@ -78,14 +78,14 @@ class Failed(_RewardMessage):
 
 @dataclass(frozen=True)
 class Ready(_RewardMessage):
-    """The worker can score; the layers of its sandbox by name, with the reason where one is not there."""
+    """Layers of the sandbox of a worker that can score, by name, with the reason where one is missing."""
 
     sandbox: Annotated[dict[str, Sentence | None], Field(max_length=len(Layer))] | None = None
 
 
 @dataclass(frozen=True)
 class Started(_RewardMessage):
-    """Whether it can."""
+    """Answer that says whether the worker can score."""
 
     outcome: Ready | Failed
 

@@ -1,4 +1,4 @@
-"""Which reward functions score which rows. Every mistake is reported with its row."""
+"""Choose the reward functions that score each row. Every mistake is reported with its row."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from longshore_runtime.rewards.row_checks import scoring_mistake
 from longshore_runtime.rewards.scoring import ScoreItem
 
 _NUM_REHEARSED: Final = 3
-"""One row may be odd; several are not."""
+"""Number of rows that each function has to be able to score: one may be odd; several are not."""
 
 
 def routed(prompts: PromptSets, functions: Sequence[RewardFunction]) -> PromptSets:

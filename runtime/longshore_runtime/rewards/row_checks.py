@@ -1,4 +1,4 @@
-"""Whether a row has what a reward function compares responses with."""
+"""Check that a row has what a reward function compares responses with."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Number

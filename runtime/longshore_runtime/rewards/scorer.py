@@ -35,7 +35,10 @@ _WARM_UP_TIMEOUT_S: Final = 30.0
 _COMPANY_TOLERANCE: Final = 0.01
 """Difference of rewards, absolute or relative, that a model leaves which computes several responses at once."""
 _STALL_S: Final = 1.0
-"""A pod that notices a limit so much later was suspended, or had no processor: the program is not to blame."""
+"""Seconds of delay in noticing a limit that mean that the pod was suspended, or had no processor.
+
+The program is not to blame for such a delay.
+"""
 
 
 class ChildScorer:
@@ -58,7 +61,7 @@ class ChildScorer:
         self._rehearse()
 
     def score(self, item: ScoreItem) -> ScoreResult:
-        """Reward of a response, which gets a second chance if the pod stood still."""
+        """Return the reward of a response, which gets a second chance if the pod stood still."""
         try:
             return self._scored(item)
         except _Stalled:
@@ -195,11 +198,11 @@ def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
 
 
 class _FirstCallTooSlow(RewardFault):
-    """The first call of a function has exceeded its limit."""
+    """Raised when the first call of a function has exceeded its limit."""
 
 
 class _Stalled(TimeoutError):
-    """The limit was noticed so late that the process may have had no time either."""
+    """Raised when a limit was noticed so late that the process may have had no time either."""
 
 
 def _wait(selector: selectors.BaseSelector, deadline_s: float) -> None:

@@ -26,14 +26,14 @@ class LazyScorer:
     """Implements `ResponseScorer`: makes a scorer when it is first needed, since most start processes."""
 
     def __init__(self, function: RewardFunction, output: str, rehearsal: Sequence[ScoreItem] = ()) -> None:
-        """`rehearsal`: what a function of the user has to be able to score."""
+        """Keep the settings; `rehearsal`: rows that a function of the user has to be able to score."""
         self._function = function
         self._output = output
         self._rehearsal = rehearsal
         self._scorer: ResponseScorer | None = None
 
     def prepare(self) -> None:
-        """Make it; raises RewardSetupError."""
+        """Make the scorer; raises RewardSetupError."""
         if self._scorer is None:
             self._scorer = _create(self._function, _token(self._function), self._output, self._rehearsal)
 
@@ -52,7 +52,7 @@ class LazyScorer:
 
     @property
     def report(self) -> LayerReport | None:
-        """The layers of its sandbox, if it has one; `prepare` comes first."""
+        """Layers of the function's sandbox, if it has one; `prepare` comes first."""
         return self._scorer.report if isinstance(self._scorer, SandboxedScorer) else None
 
     def give_up(self) -> None:

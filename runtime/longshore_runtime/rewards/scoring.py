@@ -1,4 +1,4 @@
-"""What a reward function is given and what it answers, and the ways in which it can fail."""
+"""Inputs and results of reward functions, and the ways in which they can fail."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,31 +17,31 @@ MAX_SENTENCE: Final = 2_000
 _MAX_RESPONSE: Final = 120
 _MAX_ROW: Final = 200
 _MAX_FIELD: Final = 60
-"""Characters of a response, of a row and of a field of it in a message."""
+"""Largest number of characters of a response, of a row and of a field of it in a message."""
 Sentence = Annotated[str, Field(max_length=MAX_SENTENCE)]
 ErrorKind = Literal["error", "setup", "fault", "broken"]
 
 
 class RewardError(Exception):
-    """A reward could not be computed: one sentence that names the reward and the sample."""
+    """Raised when a reward cannot be computed; the message is one sentence that names the reward and the sample."""
 
     kind: ErrorKind = "error"
 
 
 class RewardSetupError(RewardError):
-    """The reward cannot be computed for any sample: one sentence that names the field."""
+    """Raised when the reward cannot be computed for any sample; the message is one sentence that names the field."""
 
     kind = "setup"
 
 
 class RewardFault(Exception):
-    """The infrastructure failed, not the response: worth another attempt. One sentence."""
+    """Raised when the infrastructure failed, not the response: worth another attempt. The message is one sentence."""
 
     kind: ErrorKind = "fault"
 
 
 class WorkerBroken(RewardFault):
-    """The worker failed for good and must be replaced. One sentence."""
+    """Raised when the worker failed for good and must be replaced; the message is one sentence."""
 
     kind = "broken"
 
@@ -57,13 +57,13 @@ class ScoreItem:
     row: Mapping[str, Any]
     """All fields of the row; a Code function's test cases as a list."""
     limits_s: Sequence[float] | None = None
-    """Wall time of each test case, where the row has some."""
+    """Seconds of wall time of each test case, where the row has some."""
     reference: object = None
     """The answer as it is in the row."""
     messages: Sequence[Mapping[str, object]] = ()
-    """The conversation that the prompt is, if it is one."""
+    """Messages of the conversation that the prompt is, if it is one."""
     is_cut: bool = False
-    """The response ended at its largest length, not by itself."""
+    """Whether the response ended at its largest length, and not by itself."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class ScoreResult:
     reward: Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)]
     seconds: Seconds
     timed_out: bool = False
-    """Scoring was cut off: the reward is 0 for that, and counted apart."""
+    """Whether scoring was cut off: the reward is 0 for that, and counted apart."""
     broken: Sentence | None = None
-    """The program broke what should have judged it, as this sentence says: the reward is 0, and counted apart."""
+    """Sentence about how the program broke what should have judged it: the reward is 0, and counted apart."""
     runs: Annotated[tuple[CaseRun, ...], Field(max_length=MAX_CASES, fail_fast=True)] = ()
     """Test cases that were run."""
     passed_all: bool = False
-    """Every test case passed."""
+    """Whether every test case passed."""
 
 
 ScoreOutcome = ScoreResult | RewardError | RewardFault
@@ -110,7 +110,7 @@ class ResponseScorer(Protocol):
 
 @runtime_checkable
 class ManyScorer(ResponseScorer, Protocol):
-    """One for which several responses together cost about as much as one."""
+    """Scorer for which several responses together cost about as much as one."""
 
     def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
         """Score several responses, each with a separate outcome; raises RewardSetupError."""
@@ -118,7 +118,7 @@ class ManyScorer(ResponseScorer, Protocol):
 
 @runtime_checkable
 class Waiting(Protocol):
-    """What may wait for something that is away, within a call."""
+    """Scorer that may wait, within a call, for something that is away."""
 
     def give_up(self) -> None:
         """End the wait, and all later ones, with an error; called from any thread."""
@@ -126,8 +126,8 @@ class Waiting(Protocol):
 
 @runtime_checkable
 class SandboxedScorer(ResponseScorer, Protocol):
-    """One that runs code which models wrote."""
+    """Scorer that runs code which models wrote."""
 
     @property
     def report(self) -> LayerReport:
-        """The layers of its sandbox, and why others are missing."""
+        """Layers of the scorer's sandbox, and the reasons why others are missing."""

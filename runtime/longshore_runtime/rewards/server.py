@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 CRASHED: Final = 1
 SPARE_WORKERS: Final = 4
-"""For connections whose predecessors have not ended yet, times the number of workers."""
+"""Most workers at a time, as a multiple of their regular number: predecessors may not have ended yet."""
 CLOSE_LIMIT_S: Final = 60.0
 """Seconds after which an abandoned worker that has not ended counts as hanging."""
 
@@ -78,10 +78,10 @@ class RewardServer:
         *,
         close_limit_s: float = CLOSE_LIMIT_S,
     ) -> None:
-        """`captured`: the log of the pod."""
+        """Prepare the server; `captured` is the log of the pod."""
         assert token, "everybody would be let in"
         self.hangs = asyncio.Event()
-        """A worker that was given up does not end."""
+        """Event that is set when a worker that was given up does not end."""
         self._name = str(uuid.uuid4())
         self._factory = factory
         self._captured = captured or CapturedLog()

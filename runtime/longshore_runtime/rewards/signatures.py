@@ -17,7 +17,7 @@ Sample = Mapping[str, Any]
 """A response to score: prompt, response, answer and is_cut; for verl and TRL also row, reference and messages."""
 
 _IS_CUT: Final = "is_cut"
-"""Given to functions that have such a parameter, and to those of verl in `extra_info`; a row may have its own."""
+"""Name of a parameter that functions may have; those of verl find it in `extra_info`. A row may have its own."""
 _VERL: Final = ("data_source", "solution_str", "ground_truth", "extra_info")
 _NOT_COLUMNS: Final = frozenset({"prompt", "prompts", "completion", "completions", "completion_ids"})
 _NEVER_GIVEN: Final = ("completion_ids", "prompt_ids", "trainer_state", "log_extra", "log_metric")
@@ -25,7 +25,7 @@ _NEVER_GIVEN: Final = ("completion_ids", "prompt_ids", "trainer_state", "log_ext
 
 
 class WrongReward(ValueError):
-    """A function returned what is no reward: the end of a sentence that begins with its name."""
+    """Raised when a function returned what is no reward; the message ends a sentence that begins with its name."""
 
 
 class EventLoop:
@@ -78,7 +78,7 @@ def caller(function: Callable[..., Any], signature: Signature, loop: EventLoop) 
 
 
 def _refuse_others(function: Callable[..., Any]) -> None:
-    """A function of another system would take arguments by position, and score nonsense."""
+    """Refuse a function of another system, which would take arguments by position and score nonsense."""
     names = _names(function)
     if {"solution_str", "ground_truth"} <= names:
         raise ValueError("has the parameters of verl's compute_score; set signature to Verl")
@@ -119,7 +119,7 @@ def _accepted_by_trl(function: Callable[..., Any]) -> Callable[[dict[str, Any]],
 
 
 def _trl_arguments(sample: Sample) -> dict[str, Any]:
-    """Lists of one; a conversation is a list of messages, and so is its completion."""
+    """Return TRL's arguments, which are lists of one; a conversation and its completion are lists of messages."""
     messages, response = sample["messages"], sample["response"]
     columns = {name: [value] for name, value in sample["row"].items() if name not in _NOT_COLUMNS}
     columns.setdefault(_IS_CUT, [sample[_IS_CUT]])

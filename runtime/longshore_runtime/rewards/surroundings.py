@@ -9,7 +9,7 @@ from longshore.api.runtime_status import RewardSurroundings
 from longshore_runtime.sandbox.layers import LayerReport
 
 GPU_SHARING_VARIABLE: Final = "LONGSHORE_GPU_SHARING"
-"""How processes of a worker pod share its GPUs, and why: set if a colocated judge runs."""
+"""Variable with how the processes of a worker pod share its GPUs, and why; set if a colocated judge runs."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Surroundings:
     sandbox: LayerReport | None = None
     """Layers of the sandbox; None: the worker runs no code of models."""
     gpu_sharing: str | None = None
-    """None: it shares no GPU."""
+    """Way in which the worker shares its GPU; None: it shares no GPU."""
 
     def facts(self) -> dict[str, Any]:
         """Return the facts as fields of a log line."""

@@ -1,4 +1,4 @@
-"""Where a response thinks, by the tags `<think>` and `</think>`, and where it answers."""
+"""Tell where a response thinks, by the tags `<think>` and `</think>`, and where it answers."""
 
 from typing import Final
 

@@ -38,7 +38,7 @@ class ScorerSet:
         return Surroundings(sandbox, os.environ.get(GPU_SHARING_VARIABLE) or None)
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        """Outcomes of these responses, in order; raises RewardSetupError."""
+        """Return the outcomes of these responses, in order; raises RewardSetupError."""
         return self._scorers[function].score_many(items)
 
     def give_up(self) -> None:
@@ -58,7 +58,7 @@ class ScoringThread:
 
     def __init__(self, factory: ScorerFactory) -> None:
         self.ended: Future[None] = Future()
-        """Done once everything that it started has ended; cannot be cancelled."""
+        """Future that is done once everything that the thread started has ended; it cannot be cancelled."""
         self.ended.set_running_or_notify_cancel()
         self._scorers = ScorerSet(factory)
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()

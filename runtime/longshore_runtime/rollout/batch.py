@@ -47,14 +47,14 @@ class RewardStats:
     max_depth: int = 0
     """Largest number of responses that waited at once."""
     max_wait_s: float = 0.0
-    """Longest wait of a response that its group waited for."""
+    """Longest wait of a response that its group waited for, in seconds."""
     num_faults: int = 0
     num_broken: int = 0
-    """Programs that broke their sandbox."""
+    """Number of programs that broke their sandbox."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Time that workers spent, by function."""
+    """Seconds that workers spent, by function."""
     num_scored: dict[str, int] = field(default_factory=dict)
-    """Responses, by function."""
+    """Number of scored responses, by function."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class EngineUse:
     """Counters with the last responses of each engine, which are all that is known of one that has retired."""
 
     def deltas(self, to: Mapping[int, EngineStats]) -> list[tuple[EngineStats, EngineStats]]:
-        """Counters at the beginning and later; those of an engine that was replaced began at 0 again."""
+        """Return the counters at the beginning and later; those of a replaced engine began at 0 again."""
         return [(self._begun(engine, stats), stats) for engine, stats in to.items()]
 
     def _begun(self, engine: int, stats: EngineStats) -> EngineStats:
@@ -86,7 +86,7 @@ class RoundResult(RoundTotals):
     """A finished round, with what was sampled."""
 
     groups: tuple[ScoredGroup, ...]
-    """One per accepted draw, ordered by draw, so that arrival order does not reach the trainer."""
+    """Accepted groups, one per draw and ordered by draw, so that arrival order does not reach the trainer."""
     kept: Mapping[ResponseId, Completion]
     """Tokens that later rounds continue from."""
     dropped: tuple[ScoredGroup, ...]
@@ -96,18 +96,21 @@ class RoundResult(RoundTotals):
     cut_tokens: Mapping[ResponseId, int]
     """Tokens of responses that were cut off and begin again when their draws are sampled again."""
     num_used_tokens: int
-    """Tokens of this round that were accepted or kept."""
+    """Number of tokens of this round that were accepted or kept."""
     rewards: RewardStats
     rollout_s: float
     busy_share: float
     """Share of engine time spent in steps during the rollout."""
     num_preemptions: int
     num_steps: int
-    """Decode steps of the engine that took most: the length of the rollout where a step's time is constant."""
+    """Number of decode steps of the engine that took most.
+
+    This is the length of the rollout where a step's time is constant.
+    """
     num_sampled_tokens: int
-    """All tokens that engines sampled in this round, those that were dropped included."""
+    """Number of tokens that engines sampled in this round, those that were dropped included."""
     messages: Sequence[TimedMessage] = ()
-    """Between the round and its driver, in their order."""
+    """Messages between the round and its driver, in their order."""
 
     @property
     def dropped_token_share(self) -> float:

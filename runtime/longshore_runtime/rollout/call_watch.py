@@ -12,7 +12,7 @@ class CallWatch:
     """Calls under way, each with a name and a deadline."""
 
     def __init__(self, on_overdue: Callable[[Hashable], None], check_s: float = _CHECK_S) -> None:
-        """`on_overdue` is called once, in another thread, for a call whose time is over."""
+        """Start the thread that watches, in which `on_overdue` is called once for a call whose time is over."""
         self._on_overdue = on_overdue
         self._check_s = check_s
         self._lock = threading.Lock()

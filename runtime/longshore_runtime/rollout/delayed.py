@@ -16,7 +16,7 @@ class Delayed:
         self._events = events
         self._changed = threading.Condition()
         self._waiting: list[tuple[float, int, Event]] = []
-        """A heap by the times at which they are due, on the monotonic clock; numbers keep the order of equal ones."""
+        """Heap of events by the monotonic times at which they are due; numbers keep the order of equal ones."""
         self._numbers = itertools.count()
         self._is_stopped = False
         threading.Thread(target=self._run, name="delayed", daemon=True).start()

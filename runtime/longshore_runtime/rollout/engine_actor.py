@@ -1,4 +1,9 @@
-"""An engine as a Ray actor. Only one thread uses the engine; calls and results pass through queues."""
+"""An engine as a Ray actor. Only one thread uses the engine; calls and results pass through queues.
+
+driver ── numbered calls ──► `EngineActor`, event loop ── commands ──► thread `engine` (`EngineThread`): steps
+       ◄── stream `events` ─                           ◄── `_emit` ──
+                               └── texts ──► thread of asyncio: decodes finished responses
+"""
 
 import asyncio
 import contextlib
@@ -73,7 +78,7 @@ class EngineThread(threading.Thread):
         self._called = threading.Condition()
         self._error: EngineDied | None = None
         self._step_began_s: float | None = None
-        """Monotonic time; only this thread writes it."""
+        """Monotonic time at which the current step began, or None; only this thread writes it."""
 
     @property
     def stepping_s(self) -> float:
@@ -96,7 +101,7 @@ class EngineThread(threading.Thread):
             self._called.notify()
 
     def run(self) -> None:
-        """Body of the thread."""
+        """Create the engine, then step it and run commands until `stop`."""
         try:
             engine = self._create()
         except BaseException as error:  # noqa: BLE001 - any error must reach the callers that wait
@@ -155,7 +160,7 @@ class EngineThread(threading.Thread):
         return call.result
 
     def abort(self, engine: Engine, request_ids: Sequence[str]) -> None:
-        """Run by a command: stop requests, which may have to wait for a step that is under way."""
+        """Stop requests, which may have to wait for a step that is under way; a command calls this."""
         with self._stepping():
             completions = engine.abort(request_ids)
         self.emit(completions)

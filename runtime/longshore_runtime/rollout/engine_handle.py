@@ -1,4 +1,9 @@
-"""The driver's end of an engine: calls go to its actor, and its events arrive in the driver's queue."""
+"""The driver's end of an engine: calls go to its actor, and its events arrive in the driver's queue.
+
+driver, threads of the pool ── `add`, `publish` and others ──► Ray: calls of the actor; only a `Reply` waits
+actor ── stream `events` ──► thread `engine-N` (`_consume`) ── EngineOutput, EngineLost ──► driver's queue
+driver ── `stop` ──► `_end`, under the lock ◄── `_consume`: a loss is reported only if the stream ends first
+"""
 
 import contextlib
 import itertools
@@ -35,11 +40,14 @@ _LOADED_EVERY_S: Final = 30.0
 _LOADED_LIMIT_S: Final = 60.0
 """Time limit for the answer of a process that reads weights."""
 PROCESS_GONE: Final = "the engine's process or pod is gone"
-"""Begins the reason of a loss that nobody has asked for."""
+"""Beginning of the reason of a loss that nobody has asked for."""
 _PLACE_LIMIT_S: Final = 24 * 3600.0
 """Time limit for a pod, which may wait for GPUs that others hold. The operator reports the wait."""
 _SILENCE_LIMIT_S: Final = 300.0
-"""Many times HEARTBEAT_S, because compiling may keep the process from sending heartbeats."""
+"""Seconds without an event after which an engine is lost.
+
+They are many times HEARTBEAT_S, because compiling may keep the process from sending heartbeats.
+"""
 _DEATH_LIMIT_S: Final = 10.0
 """Time limit for what Ray knows about an engine that is gone."""
 _READER_LIMIT_S: Final = 10.0
@@ -50,7 +58,7 @@ _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(Engin
 
 
 class EngineLate(EngineDied):
-    """The engine does not answer in time; its process may still run."""
+    """Raised when the engine does not answer in time; its process may still run."""
 
 
 class Reply(Generic[T]):

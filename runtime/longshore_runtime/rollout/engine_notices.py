@@ -22,7 +22,7 @@ class EngineNotices:
     """One notice per loss, however many threads find out. Thread-safe, since each step is one operation of the dict."""
 
     def __init__(self, notify: Notify = ignore, pod_memory_bytes: int = 0) -> None:
-        """`pod_memory_bytes`: memory that a worker pod may use."""
+        """Send notices by `notify`; `pod_memory_bytes` is the memory that a worker pod may use."""
         self._notify = notify
         self._pod_memory_bytes = pod_memory_bytes
         self._engines: dict[int, tuple[int, FindDeath]] = {}

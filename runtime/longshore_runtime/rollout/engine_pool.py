@@ -228,7 +228,7 @@ class EnginePool:
             self._joining.begin(self._fleet.restart(engine), self._join)
 
     def regroup(self, tp_size: int, timeout_s: float | None = None) -> None:
-        """Between two rounds, replace the engines by engines of another size, with the current weights if any.
+        """Replace the engines, between two rounds, by engines of another size, with the current weights if any.
 
         The old engines are put to sleep, which makes the way back quick.
 

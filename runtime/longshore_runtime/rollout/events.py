@@ -51,7 +51,7 @@ class GroupScored:
     """Domain of the prompt."""
     error: str | None = None
     is_fatal: bool = False
-    """The job fails for it; otherwise the group is replaced."""
+    """Whether the job fails for it; otherwise the group is replaced."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ResponseScored:
 
 @dataclass(frozen=True)
 class WorkerReady:
-    """A reward worker takes work, or why it does not start."""
+    """A reward worker takes work, or does not start and says why."""
 
     lane: int
     worker: int
@@ -98,7 +98,7 @@ class ReplicaLost:
 
     reason: str
     generation: int = 0
-    """Generation of the trainers' processes that it belonged to; losses of earlier ones are ignored."""
+    """Generation of the trainers' processes that the replica belonged to; losses of earlier ones are ignored."""
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,19 @@ class AssignmentChanged:
 
 @dataclass(frozen=True)
 class LoadMeasured:
-    """How full the engines are and will be, at a milestone of a round; None: they did not answer in time."""
+    """Load of the engines, present and expected, at a milestone of a round; None: they did not answer in time."""
 
     sender: object
-    """The repurposing that asked: a round that is sampled again has another one, and the same number."""
+    """Repurposing that asked: a round that is sampled again has another one, and the same number."""
     load: MilestoneLoad | None
 
 
 @dataclass(frozen=True)
 class PodsRepurposed:
-    """Engines of these pods sleep and their trainer replicas are awake, or why they are not."""
+    """Engines of these pods sleep and their trainer replicas are awake, or an error says why they are not."""
 
     sender: object
-    """The one that repurposed them."""
+    """Repurposing that carried this out."""
     pods: tuple[int, ...]
     replicas: tuple[int, ...]
     error: str | None = None

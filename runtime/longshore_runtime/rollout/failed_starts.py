@@ -16,7 +16,7 @@ class FailedStarts:
     """Counts by place, as long as the place stays on one node: with a new pod everything is to be tried again."""
 
     def __init__(self, first_wait_s: float) -> None:
-        """`first_wait_s`: after the first failure; each further one doubles it."""
+        """Begin without failures; the wait is `first_wait_s` after the first one, and each further one doubles it."""
         self._first_wait_s = first_wait_s
         self._rows: dict[int, _FailureStreak] = {}
 

@@ -22,13 +22,13 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 _PLACE_LIMIT_S: Final = 60.0
-"""A running pod accepts an engine within seconds; engines must not wait longer for a pod that is missing."""
+"""Seconds for a pod to accept an engine: a running one does soon, and a missing one must not delay the others."""
 
 _LOADED_LIMIT_S: Final = 1.0
-"""Imports may keep an engine's process from answering; the next progress report asks again."""
+"""Seconds for an answer about progress: imports may keep an engine from answering, and the next report asks again."""
 
 Start = Callable[[Place, int | None], EngineHandle]
-"""Begin to start an engine in a place, with this number (None: a number that no engine of the job has had)."""
+"""Function that begins to start an engine in a place, with this number; None: a number that no engine has had."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class FleetStart:
 
 
 class Fleet:
-    """One engine per place. Not thread-safe."""
+    """Engines of one tensor-parallel size, one per place. Not thread-safe."""
 
     def __init__(self, tp_size: int, places: Sequence[Place], start: Start) -> None:
         """Begin to start all engines."""

@@ -33,7 +33,7 @@ _TICK_S: Final = 0.5
 """Seconds between two attempts to reach a pod."""
 
 AddressOf = Callable[[int], str | None]
-"""IP address of a reward pod by its index, if it is known; called from another thread."""
+"""Function that returns a reward pod's IP address by its index, if it is known; called from another thread."""
 
 
 class PodWorkers:
@@ -42,7 +42,7 @@ class PodWorkers:
     def __init__(
         self, num_pods: int, workers_per_pod: int, address_of: AddressOf, token: Path, port: int = contract.REWARD_PORT
     ) -> None:
-        """`token`: file with the bearer token of the job's reward pods."""
+        """Start the thread of the connections; `token`: file with the bearer token of the job's reward pods."""
         self.num_places = num_pods * workers_per_pod
         self._workers_per_pod = workers_per_pod
         self._address_of = address_of
@@ -132,7 +132,7 @@ class PodWorkers:
 
 
 def _session() -> aiohttp.ClientSession:
-    """One that follows nobody elsewhere, keeps no cookies and uses no proxy."""
+    """Return a session that follows nobody elsewhere, keeps no cookies and uses no proxy."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(_refuse_redirect)
     return aiohttp.ClientSession(
@@ -173,7 +173,7 @@ class _PodWorker:
             self._loop.call_soon_threadsafe(self._kill)
 
     def begun(self, task: "asyncio.Task[None]") -> None:
-        """This task serves the worker."""
+        """Note the task that serves the worker."""
         self._task = task
         if self._is_killed:
             task.cancel()

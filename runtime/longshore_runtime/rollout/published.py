@@ -11,7 +11,7 @@ PUBLISH_LIMIT_S: Final = 900.0
 """Seconds after which an engine that has not loaded the weights counts as lost."""
 
 Failure = EngineDied | WeightsUnavailable
-"""Why an engine does not have the weights: the engine is lost, or the weights are."""
+"""Reason why an engine does not have the weights: the engine is lost, or the weights are."""
 
 Outcome = tuple[EngineHandle, Failure | None]
 
@@ -22,7 +22,7 @@ class Delivered:
 
     num_engines: int
     num_confirmed: int = 0
-    """Engines that have loaded the weights and proved it by their checksum."""
+    """Number of engines that have loaded the weights and proved it by their checksum."""
     num_bytes: int = 0
     """Bytes of the weights that every engine has loaded, counted when engines read them directly from the trainers."""
 
@@ -32,7 +32,7 @@ class PublishedWeights(Protocol):
 
     @property
     def policy_version(self) -> int:
-        """Optimizer steps so far."""
+        """Number of optimizer steps so far."""
 
     def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:
         """Load the weights into these engines; return when each has confirmed the checksum or failed."""
@@ -48,7 +48,7 @@ class StoredWeights:
     buckets: tuple[Any, ...]
     """References to Ray objects; the values never pass through this process."""
     checksum: str
-    """`weights.buckets.combined_checksum` of the buckets."""
+    """Checksum of the buckets (`weights.buckets.combined_checksum`)."""
     policy_version: int
 
     def deliver(self, engines: Sequence[EngineHandle], delivered: Delivered) -> list[Outcome]:

@@ -47,7 +47,10 @@ class _RewardActor:
 
 
 _CALLS_AT_ONCE: Final = 3
-"""`node`, `ready` and `attend` begin in any order: with fewer threads, those that take long keep the others waiting."""
+"""Number of calls that run at once.
+
+`node`, `ready` and `attend` begin in any order: with fewer threads, those that take long keep the others waiting.
+"""
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=_CALLS_AT_ONCE)(_RewardActor)
 
 
@@ -55,7 +58,7 @@ class RayWorkers:
     """Implements `WorkerHost`."""
 
     def __init__(self, placements: Sequence[ActorPlacement]) -> None:
-        """One placement per worker."""
+        """Keep the placements, one per worker."""
         self.num_places = len(placements)
         self._placements = placements
 
@@ -66,7 +69,7 @@ class RayWorkers:
         return str(self._placements[place].options["label_selector"])
 
     def close(self) -> None:
-        """Actors were killed one by one."""
+        """Do nothing: actors were killed one by one."""
 
 
 class _RayWorker:
@@ -88,7 +91,7 @@ class _RayWorker:
 
 
 def _of(reply: "Future[T]") -> "Future[T]":
-    """Return the same answer, with the exception of the worker in place of the one by which Ray reports it."""
+    """Return an answer with the exception of the worker in place of the one by which Ray reports it."""
     answer: Future[T] = Future()
 
     def resolve(future: "Future[T]") -> None:

@@ -1,5 +1,10 @@
 """Scores responses on the reward pods, each as soon as it has finished, in parallel with the rollout.
 
+    driver ── `finished`, `score`, `forget` ──► RewardPool ──► RewardWorkers of a lane ──► pods, actors, threads
+    workers, in threads of their own ── ResponseScored, WorkerReady, WorkerLost ──► driver's queue
+    threads of `Pulse` and `Delayed` ── RewardPulse, RetryDue ──► driver's queue
+    driver's queue ──► driver ── `handle` ──► RewardPool ──► GroupScored
+
 What is scored next is decided by `policy.reward_queue`. Everything here runs in the driver's thread: workers answer
 through the event queue.
 """
@@ -52,7 +57,7 @@ from longshore_runtime.rollout.worker_hosts import WorkerDied
 log = structlog.get_logger()
 
 _BUILT_IN: Final = frozenset({RewardKind.TASK, RewardKind.MATHS})
-"""Kinds that do not depend on anything from the user."""
+"""Kinds of functions that do not depend on anything from the user."""
 PULSE_S: Final = 2.0
 """Seconds between two checks of how rewards keep up."""
 
@@ -75,7 +80,10 @@ class RewardPool:
         on_pressure: Callable[[RewardPressure], None] | None = None,
         on_worker: Callable[[Surroundings], None] | None = None,
     ) -> None:
-        """`on_pressure` is called every PULSE_S during a round and at its end, `on_worker` for every new worker."""
+        """Ask for all workers.
+
+        `on_pressure` is called every PULSE_S during a round and at its end, `on_worker` for every new worker.
+        """
         self._functions = {function.name: function for lane in lanes for function in lane.functions}
         self._lane_of = {function.name: number for number, lane in enumerate(lanes) for function in lane.functions}
         self._events, self._delayed = events, Delayed(events)

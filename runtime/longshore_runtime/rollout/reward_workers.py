@@ -38,7 +38,7 @@ log = structlog.get_logger()
 _OVERTIME: Final = 4.0
 _GRACE_S: Final = 300.0
 _MAX_FAILED_STARTS: Final = 3
-"""Failed starts in a row that one place may have: the GPU of a pod that is about to be replaced does not work."""
+"""Number of failed starts in a row that one place may have: the GPU of a pod may not work until it is replaced."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RewardLane:
 
     functions: tuple[RewardFunction, ...]
     host: WorkerHost
-    """Places of its workers; the first places are used first."""
+    """Host with the places of the workers; the first places are used first."""
     is_sized: bool = False
     """Whether the operator adds and removes pods for it."""
     start_limit_s: float = 1_800.0
@@ -92,7 +92,7 @@ class RewardWorkers:
         self._workers: dict[int, _Placed] = {}
         self._ready: set[int] = set()
         self._idle: list[tuple[int, int]] = []
-        """(place, worker), in order."""
+        """Idle workers as (place, worker), in order."""
         self._found: dict[str, Surroundings] = {}
         """Surroundings that the newest worker found, by pod."""
         self._failed_starts = FailedStarts(lane.start_wait_s)
@@ -106,7 +106,7 @@ class RewardWorkers:
 
     @property
     def num_ready(self) -> int:
-        """Workers that can take work."""
+        """Number of workers that can take work."""
         return len(self._ready)
 
     @property
@@ -115,7 +115,7 @@ class RewardWorkers:
         return len(self._ready) == self._lane.host.num_places
 
     def joined(self, worker: int, found: Surroundings) -> None:
-        """A worker can take work; what it found is logged, unless the worker before it in its pod found the same."""
+        """Note that a worker can take work, and log what it found if that is new for its pod."""
         if worker in self._workers:
             pod = self._lane.host.name(self._workers[worker].place)
             if self._found.get(pod) != found and found.facts():
@@ -145,7 +145,7 @@ class RewardWorkers:
             bisect.insort(self._idle, (self._workers[worker].place, worker))
 
     def lost(self, worker: int, reason: str) -> None:
-        """A worker is gone, and another is asked for; what it did fails by itself. A second report does no harm.
+        """Replace a worker that is gone; what it did fails by itself. A second report does no harm.
 
         One that was never ready did not start: see `failed`.
         """
@@ -202,7 +202,7 @@ class RewardWorkers:
         ready.add_done_callback(lambda future: self._report_ready(call, future))
 
     def _limit_s(self, function: str, items: Sequence[ScoreItem]) -> float:
-        """Far beyond what these responses may take: scorers keep to their limits themselves unless they hang."""
+        """Return a limit far beyond what these responses may take: scorers keep their own limits unless they hang."""
         (one,) = (each for each in self._lane.functions if each.name == function)
         own_s = sum(sum(item.limits_s) if item.limits_s else one.limit_s for item in items)
         judge_wait_s = MAX_ASKS * POOL_WAIT_S if one.pool is not None else 0.0

@@ -54,7 +54,7 @@ class Engines(Protocol):
         """Stop requests; they come back as completions with reason ABORT; does not wait."""
 
     def stats(self) -> Mapping[int, EngineStats]:
-        """State of every engine that is alive."""
+        """Return the state of every engine that is alive."""
 
     def is_gone(self, engine: int) -> bool:
         """Return whether an engine was lost and has not been started again: older news of its loss is none."""
@@ -131,7 +131,7 @@ class RoundRunner:
         self._protocol = RoundProtocol(policy, milestones, pace)
         self._kept = kept
         self._completions = dict(kept)
-        """All tokens of each response so far."""
+        """Completion of each response, with all of its tokens so far."""
         self._responses: dict[str, ResponseId] = {}
         """Responses by the ids of their requests."""
         self._wanted: dict[Draw, AcceptedGroup] = {}
@@ -180,7 +180,7 @@ class RoundRunner:
 
     @property
     def num_moved(self) -> int:
-        """Responses that continued on another engine."""
+        """Number of responses that continued on another engine."""
         return self._protocol.num_moved
 
     def retire(self, engines: Collection[int], on_emptied: Callable[[], None]) -> None:

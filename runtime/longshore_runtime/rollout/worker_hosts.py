@@ -1,4 +1,4 @@
-"""Where reward workers come from: what a lane asks of reward pods, of GPU pods and of this process."""
+"""Hosts of reward workers: what a lane asks of reward pods, of GPU pods and of this process."""
 
 import contextlib
 import itertools
@@ -13,14 +13,14 @@ from longshore_runtime.rewards.worker import ScoringThread
 
 
 class WorkerDied(RewardFault):
-    """A worker was lost: one sentence."""
+    """Raised when a worker was lost; the message is one sentence."""
 
 
 class RewardWorker(Protocol):
     """One worker, from the moment that it is asked for. Its futures are done in other threads."""
 
     node: "Future[str]"
-    """Which pod it is on, as soon as it is on one; WorkerDied where it was lost before."""
+    """Future with the pod of the worker, as soon as it is on one; WorkerDied where it was lost before."""
     ready: "Future[Surroundings]"
     """Future that is done once the worker can score.
 
@@ -64,7 +64,7 @@ class LocalWorkers:
         return "this pod"
 
     def close(self) -> None:
-        """Threads end by themselves."""
+        """Do nothing: threads end by themselves."""
 
 
 class _LocalWorker:
@@ -76,7 +76,7 @@ class _LocalWorker:
         self.death: Future[str] = Future()
         self._thread = ScoringThread(factory)
         self._answer: Future[list[ScoreOutcome]] | None = None
-        """Answer to the last call."""
+        """Future with the answer to the last call."""
         self.ready = self._thread.prepare(wait_s)
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":

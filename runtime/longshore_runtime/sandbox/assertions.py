@@ -47,14 +47,14 @@ _NODES: Final = (
     ast.boolop, ast.Compare, ast.cmpop, ast.Name, ast.expr_context, ast.Call, ast.keyword, ast.Subscript, ast.Slice,
 )  # fmt: skip
 _ON_RESULTS: Final = (ast.Add, ast.Sub, ast.Div)
-"""What conditions may do with a value of the program: no operation of these makes a large one of small ones."""
+"""Operations that conditions may do with a value of the program: none makes a large value of small ones."""
 _MATHS_PREFIX: Final = "_math_"
 _RESULT: Final = "_result"
 _FOLDED: Final = "_folded"
 _NODE_COST: Final = 20
 """Part of the budget of constants that reading a node of the syntax tree uses up."""
 _CALL_COST: Final = 1000
-"""The same of a call of the tested function, and of an assertion."""
+"""Part of the same budget that a call of the tested function, or an assertion, uses up."""
 _HOW: Final = "a test program may have assertions about calls of the tested function, with literals as arguments"
 
 
@@ -73,7 +73,7 @@ class Assertion:
     text: str
     code: CodeType
     calls: tuple[int, ...]
-    """Of the test program: those whose values it is about."""
+    """Numbers of the test program's calls whose values the condition is about."""
     folded: Mapping[str, Any]
     """Values of the names that stand for parts without such values."""
 
@@ -96,10 +96,10 @@ class Assertion:
 
 @dataclass(frozen=True)
 class AssertionProgram:
-    """What a test program asks for."""
+    """Calls and assertions that a test program asks for."""
 
     text: str
-    """The test program itself."""
+    """Text of the test program."""
     calls: tuple[Call, ...]
     assertions: tuple[Assertion, ...]
 
@@ -119,7 +119,7 @@ class AssertionProgram:
 
 
 def read_test_program(text: str, entry: str) -> AssertionProgram:
-    """Raises ValueError, with the line, for what is more than assertions about literals.
+    """Read a test program; raises ValueError, with the line, for what is more than assertions about literals.
 
     `entry`: name of the tested function. Assertions stand at the top, or in functions with one parameter, as
     `check(candidate)`, which stands for the tested function.
@@ -266,7 +266,7 @@ def _names() -> dict[str, Any]:
 
 
 def _checked(expression: ast.expr, is_constant: Callable[[str], bool]) -> None:
-    """Raises ValueError for anything but literals, constants, comparisons and the functions named above."""
+    """Raise ValueError for anything but literals, constants, comparisons and the functions named above."""
     for node in ast.walk(expression):
         known = isinstance(node, _NODES)
         if isinstance(node, ast.Name):

@@ -17,16 +17,16 @@ from longshore_runtime.sandbox import literals
 from longshore_runtime.sandbox.assertions import AssertionProgram, read_test_program
 
 MAX_EXPECTED_BYTES: Final = 8 << 20
-"""Of one test case: what a program prints or returns is compared in the memory of the process that scores."""
+"""Largest output that one test case may expect: it is compared in the memory of the process that scores."""
 MAX_DETAIL: Final = 300
-"""Characters of the reason why a case did not pass."""
+"""Largest number of characters of the reason why a case did not pass."""
 _RELATIVE_TOLERANCE: Final = 1e-6
 _TOLERANCE_AT_ZERO: Final = 1e-9
-"""Where a float of 0 is expected: what is left when rounded numbers cancel out."""
+"""Tolerance where a float of 0 is expected: what is left when rounded numbers cancel out."""
 
 
 class CaseOutcome(StrEnum):
-    """How a test case ended. Passed alone is worth anything."""
+    """Outcome of a test case. Passed alone is worth anything."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -45,11 +45,11 @@ class CaseResult:
 
     outcome: CaseOutcome
     wall_s: float
-    """From the program's first instruction to its end, without the making of the sandbox."""
+    """Seconds from the program's first instruction to its end, without the making of the sandbox."""
     cpu_s: float
-    """CPU time of the program and of those of its processes that it waited for: what contention does not stretch."""
+    """CPU seconds of the program and of its processes that it waited for, which contention does not stretch."""
     detail: str = ""
-    """One line for people: why the case did not pass."""
+    """One line for people about why the case did not pass."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class StdioCase:
 
     @property
     def shown(self) -> bytes:
-        """All that the program gets to see."""
+        """Bytes of all that the program gets to see."""
         return self.stdin.encode()
 
     @cached_property
@@ -94,7 +94,7 @@ class FunctionCase:
 
     @property
     def shown(self) -> bytes:
-        """All that the program gets to see."""
+        """Bytes of all that the program gets to see."""
         return json.dumps({"entry": self.entry, "arguments": list(self.arguments)}).encode()
 
     @cached_property
@@ -124,7 +124,7 @@ class AssertionCase:
 
     @property
     def shown(self) -> bytes:
-        """All that the program gets to see: the calls."""
+        """Bytes of all that the program gets to see: the calls."""
         return json.dumps({"entry": self.entry, "calls": self.test.shown}).encode()
 
     @cached_property
@@ -150,10 +150,10 @@ TestCase = StdioCase | FunctionCase | AssertionCase
 
 @dataclass(frozen=True)
 class Ran:
-    """What was seen of one run, from outside the sandbox."""
+    """Observations of one run, from outside the sandbox."""
 
     exit_status: int
-    """As of `os.waitstatus_to_exitcode`: negative for a signal."""
+    """Exit status as of `os.waitstatus_to_exitcode`: negative for a signal."""
     wall_s: float
     cpu_s: float
     stdout: bytes = b""

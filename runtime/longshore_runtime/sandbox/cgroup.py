@@ -21,14 +21,14 @@ _MOUNT: Final = Path("/sys/fs/cgroup")
 _CONTROLLERS: Final = frozenset({"memory", "pids"})
 _LEAF: Final = "longshore-pod"
 _MAX_TRIES: Final = 10
-"""What moves may fork meanwhile."""
+"""Largest number of attempts to move processes, which may fork meanwhile."""
 _HELPER_BYTES: Final = 64 << 20
-"""What zygote, keeper and reaper take of the group's memory."""
+"""Bytes of the group's memory that zygote, keeper and reaper take."""
 _NUM_HELPERS: Final = 4
 
 
 def own_group(mount: Path = _MOUNT, membership: Path = Path("/proc/self/cgroup")) -> Path:
-    """Directory of the group that this process is in; raises LayerUnavailable where version 2 is not mounted."""
+    """Return the directory of this process's group; raises LayerUnavailable where version 2 is not mounted."""
     if not (mount / "cgroup.controllers").is_file():
         raise LayerUnavailable(f"no control groups of version 2 at {mount}")
     for line in membership.read_text().splitlines():
@@ -58,7 +58,10 @@ def parent_of_sandboxes(
 
 
 def _hand_down(group: Path, controllers: Set[str], leaf: Path | None) -> None:
-    """`leaf`: where the group's processes may move; None: nowhere. Raises OSError or LayerUnavailable."""
+    """Enable controllers below a group; its processes may move to `leaf` (None: nowhere).
+
+    Raises OSError or LayerUnavailable.
+    """
     wanted = " ".join(f"+{controller}" for controller in sorted(controllers))
     for _ in range(_MAX_TRIES):
         try:
@@ -107,7 +110,7 @@ class Cgroup:
         self._set("cgroup.procs", pid)
 
     def num_memory_kills(self) -> int:
-        """Processes that were killed because the group's memory was used up."""
+        """Return how many processes were killed because the group's memory was used up."""
         events = dict(line.split() for line in (self.directory / "memory.events").read_text().splitlines())
         return int(events["oom_kill"])
 

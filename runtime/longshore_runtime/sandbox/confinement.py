@@ -1,4 +1,4 @@
-"""What a forked process does to itself, in order, before the first line of a model-written program runs."""
+"""Confine a forked process, step by step, before the first line of a model-written program runs."""
 
 import os
 import resource
@@ -14,17 +14,20 @@ from longshore_runtime.sandbox.visible import DEVICES, ShownPaths, python_paths,
 
 _NUM_FILES: Final = 64
 _NUM_HELPERS: Final = 4
-"""Zygote, keeper, reaper, and one to spare: they count where they share a user namespace with the program."""
+"""Number of zygote, keeper, reaper and one to spare.
+
+They count where they share a user namespace with the program.
+"""
 _UNBOUNDED: Final = 1 << 30
 _BUFFER_SIZE: Final = Path("/proc/sys/net/core/wmem_default")
 _MIN_BUFFER_BYTES: Final = 208 << 10
 _COUNTS_BY_NAMESPACE_SINCE: Final = (5, 14)
-"""Linux that counts the processes of a user in each user namespace apart."""
+"""Version of Linux that counts the processes of a user in each user namespace apart."""
 
 
 @dataclass(frozen=True)
 class Confinement:
-    """How every program of a zygote is confined."""
+    """Layers and limits that confine every program of a zygote."""
 
     layers: frozenset[Layer]
     limits: SandboxLimits
@@ -48,20 +51,20 @@ class Confinement:
 
 @dataclass(frozen=True)
 class Ground:
-    """What a zygote prepared once, for all its programs."""
+    """State that a zygote prepares once, for all its programs."""
 
     confinement: Confinement
     in_user_namespace: bool
     base_bytes: int
-    """Address space of a fork before its program has any."""
+    """Bytes of the address space of a fork before its program has any."""
     resident_bytes: int
-    """What of it is in memory."""
+    """Bytes of that address space that are in memory."""
     buffer_bytes: int
     """Most bytes that the kernel keeps for a socket or pipe, which count towards no process's memory."""
     ruleset: int | None
     """Landlock rules that serve every program; None: each needs its own, for its own /tmp."""
     shown: ShownPaths | None
-    """What a supervisor lets programs find; None: they have none."""
+    """Paths that a supervisor lets programs find; None: programs have no supervisor."""
 
 
 def lay_ground(confinement: Confinement) -> Ground:
@@ -144,7 +147,7 @@ def _lower(kind: int, soft: int, hard: int) -> None:
 
 
 def process_limit(ground: Ground) -> int:
-    """Processes and threads that the kernel may count for the user of the program.
+    """Return how many processes and threads the kernel may count for the user of the program.
 
     It counts those of all pods on the node. So it can bound a program only where nothing else runs as that user; the
     keeper counts in any case.

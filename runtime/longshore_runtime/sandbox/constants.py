@@ -16,12 +16,12 @@ BUDGET: Final = 10_000_000
 as many of them as take as long."""
 _ELEMENT: Final = 2
 _MAX_BITS: Final = 14_000
-"""Of an integer: Python writes longer ones only when asked twice."""
+"""Largest size of an integer, in bits: Python writes longer ones only when asked twice."""
 _WORD_BITS: Final = 64
 _COMPARISON: Final = 20
-"""What a comparison of two values with one hash counts, besides their size."""
+"""Cost of a comparison of two values with one hash, besides their size."""
 _WIDE: Final = re.compile(rb"\*|\d{4}")
-"""A width in a format."""
+"""Pattern of a width in a format."""
 
 _UNARY: Final[Mapping[type[ast.unaryop], Callable[[Any], Any]]] = {
     ast.UAdd: operator.pos,
@@ -58,7 +58,7 @@ _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
 
 
 class TooLarge(ValueError):
-    """The constants of a test program exceed the budget."""
+    """Raised when the constants of a test program exceed the budget."""
 
     def __init__(self) -> None:
         super().__init__("its constants take too much time or memory: write their values")

@@ -1,4 +1,4 @@
-"""Finds out which layers hold on this machine, by trying each one alone on a program that does nothing."""
+"""Find out which layers hold on this machine, by trying each one alone on a program that does nothing."""
 
 import functools
 import os

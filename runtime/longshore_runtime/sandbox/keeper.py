@@ -25,13 +25,13 @@ from longshore_runtime.sandbox.supervisor import Supervisor
 from longshore_runtime.sandbox.usage import ProcessTree
 
 _READY: Final = b"ready "
-"""Then follows when, by the monotonic clock: the keeper may come to read it late."""
+"""Message of a program that is ready, before its monotonic time: the keeper may come to read it late."""
 _SWEEP_TIMEOUT_S: Final = 5.0
 _LOOK_INTERVAL_S: Final = 0.01
 """Seconds between two checks of a program's processes, in which they can exceed a limit."""
 _NUM_SPARE: Final = 2
 _ALL_CHILDREN: Final = 0x4000_0000
-"""__WALL: also those that a program made with a signal of its own for their end."""
+"""Flag __WALL: wait also for children that a program made with a signal of its own for their end."""
 _MESSAGE_BYTES: Final = 1 << 12
 _NUM_DESCRIPTORS: Final = 2
 _WRITER: Final = program.CLAIM + 1
@@ -39,12 +39,12 @@ _WRITER: Final = program.CLAIM + 1
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run, with the descriptors that the host made for it."""
+    """Request for one run, with the descriptors that the host made for it."""
 
     wall_s: float
     is_function: bool
     control: socket.socket
-    """Closing it requests a stop; one JSON line on it reports how the program ended."""
+    """Socket whose closing requests a stop; one JSON line on it reports how the program ended."""
     source: int
     shown: int
     stdout: int
@@ -53,10 +53,10 @@ class RunRequest:
 
 
 class _EndReason(Enum):
-    """Why the keeper no longer waits for a program."""
+    """Reason why the keeper no longer waits for a program."""
 
     BY_ITSELF = auto()
-    """Or the host hung up."""
+    """The program ended by itself, or the host hung up."""
     TIME = auto()
     MEMORY = auto()
     PROCESSES = auto()
@@ -110,7 +110,7 @@ def _keep(request: RunRequest, ground: Ground) -> dict[str, Any]:
 
 
 def _fork_reaper() -> int:
-    """First process of the new namespace: when it is killed, the kernel kills all others there."""
+    """Fork the first process of the new namespace: when it is killed, the kernel kills all others there."""
     child = os.fork()
     if child == 0:
         os.closerange(0, 1 << 10)

@@ -1,4 +1,4 @@
-"""The words of the sandbox: its layers, their limits, and what a machine offers. Standard library only."""
+"""Layers of the sandbox, their limits, and what a machine offers. Standard library only."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -29,20 +29,23 @@ class Layer(StrEnum):
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What one run of a program may use; a test case may have less wall time."""
+    """Resources that one run of a program may use; a test case may have less wall time."""
 
     wall_s: float = 10.0
-    """Wall time until everything that the program started is killed."""
+    """Seconds of wall time until everything that the program started is killed."""
     cpu_s: float = 10.0
-    """CPU time of each process; the kernel counts whole seconds, rounded up."""
+    """Seconds of CPU time of each process; the kernel counts whole seconds, rounded up."""
     memory_bytes: int = 512 << 20
-    """Memory of all processes together, and address space of each of them (Rlimits)."""
+    """Bytes of memory of all processes together, and of address space of each of them (Rlimits)."""
     num_processes: int = 16
-    """Processes and threads at a time."""
+    """Number of processes and threads at a time."""
     file_bytes: int = 16 << 20
-    """Everything written to /tmp. Without Namespaces there is no private /tmp, and nothing can be written at all."""
+    """Bytes of everything written to /tmp.
+
+    Without Namespaces there is no private /tmp, and nothing can be written at all.
+    """
     output_bytes: int = 1 << 20
-    """Standard output, standard error and returned value, each; a run whose answer is large has more."""
+    """Bytes of standard output, standard error and returned value, each; a run whose answer is large has more."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -52,10 +55,10 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What holds on this machine, and why the rest does not."""
+    """Layers that hold on this machine, and the reasons why the others do not."""
 
     reasons: Mapping[Layer, str | None]
-    """None: available; else one sentence that says why not."""
+    """Sentence on why a layer is not available, by layer; None: it is."""
 
     @property
     def available(self) -> frozenset[Layer]:
@@ -63,10 +66,10 @@ class LayerReport:
         return frozenset(layer for layer, reason in self.reasons.items() if reason is None)
 
     def missing(self, required: Collection[Layer]) -> str | None:
-        """One sentence that names the layers of `required` that cannot be used here; None: all can."""
+        """Return one sentence that names the layers of `required` that cannot be used here; None: all can."""
         reasons = [f"{layer} ({reason})" for layer in Layer if layer in required and (reason := self.reasons[layer])]
         return f"the sandbox cannot have {', '.join(reasons)} here" if reasons else None
 
 
 class LayerUnavailable(Exception):
-    """A layer cannot be used on this machine: one sentence that says why."""
+    """Raised when a layer cannot be used on this machine; the message is one sentence that says why."""

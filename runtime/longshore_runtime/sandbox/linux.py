@@ -79,7 +79,7 @@ def syscall(what: str, number: int, *arguments: int | bytes | ctypes.Array[ctype
 
 
 def known_syscall(name: str) -> int:
-    """Number of a system call on this machine; raises OSError on a machine that this module does not know."""
+    """Return the number of a system call; raises OSError on a machine that this module does not know."""
     if name not in _SYS:
         raise OSError(f"{name}: system calls of {MACHINE} are not known")
     return _SYS[name]
@@ -106,7 +106,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def make_tree_read_only(path: str) -> None:
-    """The mount at `path` and those below it: read-only, without devices and set-uid; needs Linux 5.12."""
+    """Make the mount at `path` and those below it read-only, without devices and set-uid; needs Linux 5.12."""
     attributes = struct.pack("QQQQ", MS_RDONLY | MS_NOSUID, 0, 0, 0)
     syscall(f"mount_setattr {path}", _SYS_MOUNT_SETATTR, _AT_FDCWD, path.encode(), _AT_RECURSIVE, attributes, 32)
 
@@ -128,17 +128,17 @@ def _prctl(what: str, option: int, *arguments: int) -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Get this signal when the parent ends. A change of user clears it."""
+    """Have the kernel send this signal when the parent ends. A change of user clears that."""
     _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, signal_number)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become children of this process."""
+    """Make descendants whose parent ends children of this process."""
     _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_process() -> None:
-    """Nobody of the same user may trace this process or open its /proc files."""
+    """Let nobody of the same user trace this process or open its /proc files."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
 
 
@@ -181,12 +181,12 @@ def raw_stat(descriptor: int) -> bytes:
 
 
 def forbid_new_privileges() -> None:
-    """No set-uid program and no file capability gives this process or a descendant more than it has."""
+    """Keep set-uid programs and file capabilities from giving this process or a descendant more rights."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_bounding_capabilities() -> None:
-    """No descendant can gain a capability; needs CAP_SETPCAP, and is pointless without."""
+    """Keep descendants from gaining a capability; needs CAP_SETPCAP, and is pointless without."""
     try:
         for capability in range(64):
             _prctl("PR_CAPBSET_DROP", _PR_CAPBSET_DROP, capability)

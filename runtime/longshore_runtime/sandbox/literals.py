@@ -10,12 +10,15 @@ _SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def dumps(value: Any) -> str:
-    """Raises TypeError for what is no literal, and ValueError or RecursionError for what JSON cannot hold."""
+    """Return a literal as JSON.
+
+    Raises TypeError for what is no literal, and ValueError or RecursionError for what JSON cannot hold.
+    """
     return json.dumps(_tagged(value))
 
 
 def loads(text: str | bytes) -> Any:
-    """Raises ValueError or RecursionError for what `dumps` did not write."""
+    """Return the literal of a JSON text; raises ValueError or RecursionError for what `dumps` did not write."""
     try:
         return _value(json.loads(text))
     except (TypeError, KeyError, AttributeError, OverflowError) as error:

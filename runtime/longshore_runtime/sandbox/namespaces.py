@@ -43,14 +43,14 @@ def enter_shared(import_paths: Sequence[str], owner: int) -> bool:
 
 
 def enter_own(file_bytes: int, owner: int) -> None:
-    """For one program: own mounts, processes (of children only) and IPC, and an empty /tmp of `file_bytes`."""
+    """Give one program its own mounts, processes (of children only) and IPC, and an empty /tmp of `file_bytes`."""
     linux.unshare(_OWN)
     options = f"mode=0700,uid={owner},gid={owner},size={file_bytes},nr_inodes={_TMP_INODES}"
     linux.mount("tmpfs", "/tmp", "tmpfs", _PLAIN, options)
 
 
 def cover_proc() -> None:
-    """In a process of the new process namespace: show no processes but its own."""
+    """Show no processes but those of the new process namespace, in which the caller is."""
     flags = _PLAIN | linux.MS_NOEXEC
     try:
         linux.mount("proc", "/proc", "proc", flags, "subset=pid,hidepid=invisible")
@@ -60,7 +60,7 @@ def cover_proc() -> None:
 
 
 def reap_for_ever() -> None:
-    """Life of the first process of a program's namespace: its end is the end of them all."""
+    """Live as the first process of a program's namespace: its end is the end of them all."""
     linux.die_with_parent(signal.SIGKILL)
     linux.hide_process()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})

@@ -98,7 +98,7 @@ def _open_streams() -> None:
 
 
 def _wind_up() -> None:
-    """What the interpreter does at its end."""
+    """Do what the interpreter does at its end: wait for threads, run exit functions, flush the output."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     stdout = getattr(sys, "stdout", None)

@@ -32,15 +32,15 @@ _Result = TypeVar("_Result")
 
 
 class SandboxError(Exception):
-    """A program could not be judged; the message is one sentence. Never a reason for a reward of zero."""
+    """Raised when a program could not be judged, never a reason for a reward of zero; the message is one sentence."""
 
 
 class ProgramBreaksSandbox(SandboxError):
-    """This program, and no other, breaks the sandbox; the message is one sentence."""
+    """Raised when this program, and no other, breaks the sandbox; the message is one sentence."""
 
 
 class LayersMissing(SandboxError):
-    """The required layers are not available."""
+    """Raised when the required layers are not available."""
 
 
 class Sandbox:
@@ -54,7 +54,7 @@ class Sandbox:
         import_paths: Sequence[str] = (),
         python: str | None = None,
     ) -> None:
-        """`layers`: the protections to use; None: all that are available on this machine.
+        """Use these `layers` of protection; None: all that are available on this machine.
 
         `import_paths`: directories with packages that programs may import, beyond the standard library. `python`:
         interpreter for programs; None: the one that runs this.
@@ -161,7 +161,7 @@ class Sandbox:
         raise ProgramBreaksSandbox(f"{broken}, and on no other")
 
     def _try_source(self, source: bytes, case: TestCase, wall_s: float) -> Ran:
-        """Raises ZygoteDied or LayersMissing."""
+        """Run a program on one case, with a new worker if there is none; raises ZygoteDied or LayersMissing."""
         try:
             self._worker = self._worker or SandboxWorker(self._confinement, self._python)
             is_function = not isinstance(case, StdioCase)

@@ -29,7 +29,7 @@ _ABSENT: Final = _ERRNO | errno.ENOSYS
 _TRAP: Final = 0x0003_0000
 _ASK: Final = 0x7FC0_0000
 _IGNORE: Final = _ERRNO
-"""The call does nothing and succeeds: for what programs ask for as a hint, or among themselves."""
+"""Answer of a call that does nothing and succeeds: for hints, and for what programs ask for among themselves."""
 
 _NUMBER_AT: Final = 0
 _ARCH_AT: Final = 4
@@ -40,21 +40,21 @@ _NEW_LISTENER: Final = 1 << 3
 
 _NAMESPACE_FLAGS: Final = 0x7E02_0080
 _CLONE_PARENT: Final = 0x8000
-"""A child of its keeper, which would wait for it for ever."""
+"""Flag that makes the child one of the keeper, which would wait for it for ever."""
 _CLONE_THREAD: Final = 0x1_0000
 _FORKS: Final = ("fork", "vfork")
 _FILES_NOT_OPEN: Final = (
     "truncate", "chmod", "fchmod", "fchmodat", "utime", "utimes", "utimensat", "creat", "mkdir", "mkdirat", "rmdir",
     "unlink", "unlinkat", "rename", "renameat", "renameat2", "symlink", "symlinkat", "link", "linkat",
 )  # fmt: skip
-"""They change files that are not open for writing; of the first seven Landlock knows `truncate`, since Linux 6.2."""
+"""Calls that change files not open for writing; of the first seven Landlock knows `truncate`, since Linux 6.2."""
 _PATHS_NOT_OPEN: Final = ("access", "faccessat", "faccessat2", "statfs", "chdir")
-"""They reveal paths that Landlock does not let a program open, and nothing in Python needs them."""
+"""Calls that reveal paths which Landlock does not let a program open; nothing in Python needs them."""
 _OTHER_PROCESSES: Final = ("pidfd_open", "getpgid", "getsid", "sched_getaffinity")
-"""Their first argument is a process; they reveal which processes there are."""
+"""Calls whose first argument is a process, and which reveal which processes there are."""
 _CLOCKS: Final = ("clock_gettime", "clock_getres", "clock_nanosleep")
 _CLOCK_OF_A_PROCESS: Final = 1 << 31
-"""CPU time of any process, also in `clock_nanosleep`."""
+"""Bit of clocks that count the CPU time of any process, also in `clock_nanosleep`."""
 _PRIO_PROCESS: Final = 0
 _O_PATH: Final = 0x20_0000
 _AT_EMPTY_PATH: Final = 0x1000
@@ -72,7 +72,7 @@ _LOCKS: Final = (6, 7, 37, 38)  # F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
 _OWN_DESCRIPTORS: Final = (0, 1, 2, 3, 4, 1030, 1032, 1034)
 
 Instruction = tuple[int, int, int, int]
-"""(code, instructions to skip if true, if false, operand)."""
+"""Instruction of a filter: (code, instructions to skip if true, if false, operand)."""
 
 
 def build_filter(machine: str, own_pid: int, alone: bool, is_supervised: bool) -> list[Instruction]:
@@ -108,7 +108,7 @@ def build_filter(machine: str, own_pid: int, alone: bool, is_supervised: bool) -
 
 
 def check() -> None:
-    """Raises LayerUnavailable on a machine whose system calls are not known."""
+    """Raise LayerUnavailable on a machine whose system calls are not known."""
     if linux.MACHINE not in ALLOWED:
         raise LayerUnavailable(f"system calls of {linux.MACHINE} are not known")
 
@@ -131,7 +131,7 @@ def install(own_pid: int, alone: bool, is_supervised: bool) -> int | None:
 
 
 def _checked(own_pid: int) -> dict[str, list[Instruction]]:
-    """Answers to calls that are allowed with some arguments only."""
+    """Return answers to calls that are allowed with some arguments only."""
     return {
         "clone": _clone(may_fork=True),
         "socketpair": _socketpair(),
@@ -145,7 +145,7 @@ def _checked(own_pid: int) -> dict[str, list[Instruction]]:
 
 
 def _among_others(own_pid: int) -> dict[str, list[Instruction]]:
-    """Answers to a program that shares processes and files with others."""
+    """Return answers to a program that shares processes and files with others."""
     refused = (*_FORKS, *_FILES_NOT_OPEN, *_PATHS_NOT_OPEN, "execve")
     return {
         **dict.fromkeys(refused, _always(_DENY)),
@@ -166,7 +166,7 @@ def _among_others(own_pid: int) -> dict[str, list[Instruction]]:
 
 
 def _supervised() -> dict[str, list[Instruction]]:
-    """Answers where a supervisor decides about paths: none may remain that it does not see."""
+    """Return answers where a supervisor decides about paths: none may remain that it does not see."""
     return {
         **dict.fromkeys(SUPERVISED, _always(_ASK)),
         # Even with this flag, a path counts if there is one; `fstat_trap` makes it an `fstat`.

@@ -31,7 +31,7 @@ _ADDED_DESCRIPTOR: Final = struct.Struct("=QIIII")
 _PATH_BYTES: Final = 4096
 _HIGHEST_ADDRESS: Final = 1 << 62
 _INT: Final = 0xFFFF_FFFF
-"""Arguments of the type `int`; the other half of their registers is anything."""
+"""Mask of arguments of the type `int`; the other half of their registers is anything."""
 _AT_FDCWD: Final = -100 & _INT
 _AT_SYMLINK_NOFOLLOW: Final = 0x100
 _ONLY_TO_READ: Final = os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -46,10 +46,10 @@ _WITH_DIRECTORY: Final = ("openat", "newfstatat", "faccessat", "faccessat2", "re
 
 
 class Supervisor:
-    """Of one program, which has no children."""
+    """Supervisor of one program, which has no children."""
 
     def __init__(self, listener: int, memory: int, shown: ShownPaths, has_own_user: bool) -> None:
-        """`listener`, `memory`: descriptors of the program's filter and memory.
+        """Take `listener` and `memory`, the descriptors of the program's filter and memory.
 
         `has_own_user`: the program runs as another user than its keeper, and reads only what everybody may.
 
@@ -141,7 +141,10 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _found(self, path: str, is_link_meant: bool) -> Iterator[int]:
-        """Descriptor of what is at a path. What is not shown is not looked for, so that time tells nothing either."""
+        """Yield a descriptor of what is at a path.
+
+        What is not shown is not looked for, so that time tells nothing either.
+        """
         if not self._shown.may_have(path):
             raise FileNotFoundError(errno.ENOENT, path)
         try:
@@ -171,7 +174,7 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _faults(address: int) -> Iterator[None]:
-    """As the kernel tells it: there is no such memory."""
+    """Raise EFAULT for errors of the block, as the kernel does where there is no such memory."""
     if address > _HIGHEST_ADDRESS:
         raise OSError(errno.EFAULT, "address")
     try:

@@ -58,5 +58,8 @@ SUPERVISED: Final = (
 )  # fmt: skip
 """The calls with paths that a supervisor answers for programs without a root directory of their own."""
 CLONE3: Final = 435
-"""Its flags are behind a pointer, where a filter cannot see them; an error makes libc use `clone` instead."""
+"""Number of `clone3`.
+
+Its flags are behind a pointer, where a filter cannot see them; an error makes libc use `clone` instead.
+"""
 AUDIT_ARCH: Final = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}

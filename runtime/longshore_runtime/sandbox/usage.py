@@ -22,11 +22,11 @@ _PROCESS_ENDED: Final = (FileNotFoundError, ProcessLookupError)
 
 @dataclass(frozen=True)
 class Usage:
-    """What the processes of a program have together."""
+    """Memory and threads that the processes of a program have together."""
 
     num_bytes: int
     num_threads: int
-    """Of processes without further ones, the process itself."""
+    """Number of threads; a process without further ones counts as one."""
 
 
 class ProcessTree:
@@ -44,7 +44,10 @@ class ProcessTree:
         return self._exists(f"{process}/statm")
 
     def resident_bytes(self, process: int) -> int:
-        """Its pages that are in memory, shared ones too; 0 of one that has ended; raises OSError once it is gone."""
+        """Return the bytes of a process that are in memory, shared pages too, or 0 if it has ended.
+
+        Raises OSError once it is gone.
+        """
         return int(self._read(f"{process}/statm").split()[_RESIDENT_AT]) * _PAGE_BYTES
 
     def usage(self, base_bytes: int, buffer_bytes: int, apart: Collection[int] = ()) -> Usage:
@@ -63,7 +66,7 @@ class ProcessTree:
         return Usage(num_bytes, num_threads)
 
     def descendants(self) -> set[int]:
-        """Quickly; of processes that come and go meanwhile some may lack."""
+        """Return the descendants, quickly; of processes that come and go meanwhile some may lack."""
         if not self._children_are_listed:
             return self.all_descendants()
         found: set[int] = set()
@@ -75,7 +78,7 @@ class ProcessTree:
         return found
 
     def all_descendants(self) -> set[int]:
-        """By the parent of every process that there is."""
+        """Return the descendants, by the parent of every process that there is."""
         parents: dict[int, int] = {}
         for process in filter(str.isdigit, self._names(".")):
             with contextlib.suppress(*_PROCESS_ENDED):

@@ -18,7 +18,7 @@ class ShownPaths:
     named: frozenset[str]
     """Paths that programs may name, with links; all that is shown lies below them, and more."""
     real: frozenset[str]
-    """What is shown, with everything below."""
+    """Paths that are shown, with everything below them."""
     ancestors: frozenset[str]
     """Directories above those, by both names: they are seen, but not their content."""
 
@@ -61,7 +61,7 @@ def python_paths(import_paths: Sequence[str]) -> list[str]:
 
 
 def package_paths(import_paths: Sequence[str]) -> list[str]:
-    """Packages installed within the library: rewards and their data may be among them, so they are not shown."""
+    """Return packages installed within the library, which are not shown: rewards and data may be among them."""
     found = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | {"/usr/lib/python3/dist-packages"}
     return [
         path
@@ -71,7 +71,7 @@ def package_paths(import_paths: Sequence[str]) -> list[str]:
 
 
 def python_paths_but_packages(import_paths: Sequence[str]) -> list[str]:
-    """`python_paths` without `package_paths`: directories that hold such are replaced by what else is in them."""
+    """Return `python_paths` without `package_paths`; directories with packages are replaced by what else they hold."""
     hidden = {os.path.realpath(path) for path in package_paths(import_paths)}
     return [shown for path in python_paths(import_paths) for shown in _without(os.path.realpath(path), hidden)]
 

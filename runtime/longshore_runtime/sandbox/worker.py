@@ -27,7 +27,7 @@ _GRACE_S: Final = 20.0
 _CHUNK_BYTES: Final = 1 << 16
 _NUM_OUTPUTS: Final = 3
 _ROOM: Final = 2
-"""Output that a run may have, as a multiple of the expected output: an answer may be written in several ways."""
+"""Multiple of the expected output that a run may write: an answer may be written in several ways."""
 _ALL_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _IMPORT_ROOT: Final = Path(__file__).parents[2]
 START: Final = (
@@ -48,14 +48,14 @@ _names = itertools.count()
 
 
 class ZygoteDied(Exception):
-    """The zygote or a keeper ended without a report."""
+    """Raised when the zygote or a keeper ended without a report."""
 
 
 class SandboxWorker:
-    """One zygote."""
+    """Worker with one zygote."""
 
     def __init__(self, confinement: Confinement, python: str) -> None:
-        """Start it and wait until it is ready; raises LayerUnavailable or ZygoteDied."""
+        """Start the zygote and wait until it is ready; raises LayerUnavailable or ZygoteDied."""
         self._limits = confinement.limits
         self._cgroup: Cgroup | None = None
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,11 +79,11 @@ class SandboxWorker:
 
     @property
     def pid(self) -> int:
-        """Process of the zygote."""
+        """Number of the zygote's process."""
         return self._process.pid
 
     def close(self) -> None:
-        """End it, with everything that it runs."""
+        """End the zygote, with everything that it runs."""
         self._socket.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGKILL)
@@ -246,7 +246,7 @@ class _Streams:
 
 
 def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
-    """Read end, that closes with `ours`, and write end, that closes with `theirs`."""
+    """Return a read end, which closes with `ours`, and a write end, which closes with `theirs`."""
     read, write = os.pipe2(os.O_CLOEXEC)
     ours.callback(os.close, read)
     theirs.callback(os.close, write)

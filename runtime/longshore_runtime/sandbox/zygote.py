@@ -28,7 +28,7 @@ encodings.idna enum fractions functools gc hashlib heapq io itertools json linec
 operator os pathlib pickle queue random re select shutil signal socket statistics string struct subprocess sys tempfile
 textwrap threading time traceback types typing unicodedata uuid
 """
-"""What programs import most, so that a fork finds it there."""
+"""Modules that programs import most, imported here so that a fork has them."""
 
 
 def main(path: list[str]) -> None:

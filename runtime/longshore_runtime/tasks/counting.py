@@ -36,13 +36,13 @@ class Demonstration:
 
 
 def generate(num_prompts: int, seed: int) -> list[CountingRow]:
-    """Training prompts; equal arguments give equal rows."""
+    """Return training prompts; equal arguments give equal rows."""
     pairs = _training_pairs(random.Random(f"counting/train/{seed}"))
     return [_row(*next(pairs)) for _ in range(num_prompts)]
 
 
 def held_out(num_prompts: int, seed: int) -> list[CountingRow]:
-    """Held-out prompts, shortest first, one from each of `num_prompts` equally likely strata of the length.
+    """Return held-out prompts, shortest first, one from each of `num_prompts` equally likely strata of the length.
 
     Stratified, so that the longest quartile holds exactly a quarter of the prompts and reaches into the tail.
     """
@@ -55,7 +55,7 @@ def held_out(num_prompts: int, seed: int) -> list[CountingRow]:
 
 
 def score(response: str, answer: str) -> float:
-    """1 for the answer, otherwise at most a half: the share of its parts that are right from the start on.
+    """Return 1 for the answer, otherwise at most a half: the share of its parts that are right from the start on.
 
     The share is of the longer of both, so that every further right number pays and stopping early never does.
     """

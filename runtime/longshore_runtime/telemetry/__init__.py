@@ -1,1 +1,1 @@
-"""What a run reports: metrics, the ledger of draws, records, and RLJob.status.runtime."""
+"""Reports of a run: metrics, the ledger of draws, records, and RLJob.status.runtime."""

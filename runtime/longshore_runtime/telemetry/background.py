@@ -1,4 +1,9 @@
-"""Work that the driver gives to a separate thread and never waits for: files, trackers, collectors of traces."""
+"""Work that the driver gives to a separate thread and never waits for: files, trackers, collectors of traces.
+
+driver ── `give` (drops if full), `give_surely` (waits) ──► queue of `capacity` ──► thread: `handle`, item by item
+driver or thread ── first lost item ──► `on_trouble`
+driver ── `close` ──► end mark behind the last item; waits for the thread, at most `limit_s`
+"""
 
 import queue
 import threading
@@ -23,7 +28,7 @@ class Background(Generic[T]):
     def __init__(
         self, name: str, handle: Callable[[T], None], capacity: int, on_trouble: Callable[[str], None]
     ) -> None:
-        """`on_trouble` is called with the reason when the first item is lost, from any thread."""
+        """Start the thread; `on_trouble` is called with the reason when the first item is lost, from any thread."""
         self._name = name
         self._handle = handle
         self._on_trouble = on_trouble

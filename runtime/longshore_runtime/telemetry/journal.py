@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 class Journal:
-    """One line per step. `position` goes into checkpoints; `rewind` returns to it."""
+    """File with one line per step. `position` goes into checkpoints; `rewind` returns to it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -20,10 +20,10 @@ from longshore_runtime.telemetry.tracker import TrackedRun
 _UID: Final = "longshore.job_uid"
 _GROUP: Final = "longshore.group"
 _LAST_STEP: Final = "longshore.last_step"
-"""Tag: MLflow does not say which steps a run has."""
+"""Tag with the last step of a run, because MLflow does not say which steps a run has."""
 _MAX_VALUE_CHARACTERS: Final = 500
 _MAX_PARAMS: Final = 100
-"""Time limit of one request."""
+"""Largest number of parameters in one request."""
 _MAX_METRICS: Final = 500
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-./: ]")
 """Characters that names of metrics cannot have; names of domains are the user's."""

@@ -1,4 +1,4 @@
-"""One file per step in a directory, with a limit of bytes for all of them.
+"""Write one file per step to a directory, with a limit of bytes for all of them.
 
 A file is written at once or not at all, and replaced when its step is repeated.
 """
@@ -13,7 +13,7 @@ from longshore_runtime.durable import write_whole
 
 _MOST_SPARED_BYTES: Final = 4 << 30
 _SPARED_SHARE: Final = 0.05
-"""Room that records leave on a volume: a checkpoint that finds no room ends the job, a lost record does not."""
+"""Share of a volume that records leave free: a checkpoint without room ends the job, a lost record does not."""
 
 
 class StepFiles:

@@ -62,14 +62,14 @@ class Recorder:
         num_gpus: int = 1,
         clock: Clock | None = None,
     ) -> None:
-        """`first`: the status to begin with; `num_gpus`: GPUs of the job, by which throughput is divided."""
+        """Begin with the status `first`; `num_gpus`: GPUs of the job, by which throughput is divided."""
         self._num_gpus = num_gpus
         self._metrics = metrics
         self._ledger = ledger
         self._sink = sink
         self._status = first
         self._lock = threading.RLock()
-        """Guards `_status`, which several threads change."""
+        """Lock for `_status`, which several threads change."""
         self._clock = clock or SystemClock()
         self._since_s = self._clock.now_s()
         """Time at which the current activity began, in seconds."""

@@ -19,10 +19,10 @@ from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, Step
 from longshore_runtime.trainer_protocol import Sample
 
 _AT_ONCE: Final = 16
-"""Responses between which other threads get their turn: the next round runs meanwhile."""
+"""Number of responses after which other threads get their turn: the next round runs meanwhile."""
 DIRECTORY: Final = "samples"
 HELD_OUT_DIRECTORY: Final = "held-out"
-"""Apart, so that who reads all samples of the training gets no others."""
+"""Directory of samples of evaluations, so that who reads all samples of the training gets no others."""
 EVALUATION: Final = "Evaluation"
 """Text in place of the kind of a round, in samples of an evaluation."""
 EVALUATED: Final = "evaluated"

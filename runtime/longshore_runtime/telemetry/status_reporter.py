@@ -31,14 +31,14 @@ from longshore_runtime.telemetry.status_fields import is_urgent
 log = structlog.get_logger()
 
 PACE_S: Final = 1.0
-"""Between two reports that are not urgent, at least."""
+"""Least seconds between two reports that are not urgent."""
 SLOWEST_PACE_S: Final = 10.0
 _SHARE: Final = 0.05
-"""Of the time that an activity has taken, between two of its reports: nobody sees a bar move by less."""
+"""Pause between two reports of an activity, as a share of its time so far: nobody sees a bar move by less."""
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 15.0
 _MAY_PASS: Final = frozenset({401, 403, 408, 409, 429})
-"""Answers to a report that is as it should be: of credentials that are renewed, and of a busy server."""
+"""Statuses that refuse a correct report for a while: credentials are renewed, or the server is busy."""
 _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
 
@@ -109,7 +109,7 @@ class StatusReporter:
                 log.warning("status not reported" if is_lost else "status not reported yet", error=first_line(error))
 
     def _repeat(self, status: RuntimeStatus) -> bool:
-        """Send it again after a pause, unless there is a newer one by then; return False if there is no time."""
+        """Send the report again after a pause, unless there is a newer one by then; return False without time."""
         with self._changed:
             if self._closed:
                 return False

@@ -1,4 +1,4 @@
-"""What Prometheus sees of the steps of a job: one gauge, whose series are bounded however many domains the data has."""
+"""Show the steps of a job to Prometheus: one gauge, whose series are bounded however many domains the data has."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -26,7 +26,7 @@ class StepTimes:
     """Seconds until the engines had the size that the round asks for."""
     gen_s: float
     reward_s: float
-    """Waiting for rewards after the rollout; scoring during the rollout costs nothing."""
+    """Seconds of waiting for rewards after the rollout; scoring during the rollout costs nothing."""
     train_s: float
     publish_s: float
 

@@ -14,7 +14,7 @@ from longshore_runtime.telemetry.record_files import StepFiles
 from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, Places, StepDone, round_facts
 
 MAX_WAITING: Final = 3
-"""Steps and evaluations: each of them keeps all its tokens in memory until it is written."""
+"""Largest number of steps and evaluations that wait; each keeps all its tokens in memory until it is written."""
 
 
 class StepSink(Protocol):

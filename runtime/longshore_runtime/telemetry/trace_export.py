@@ -16,7 +16,7 @@ from longshore.record.spans import Span, step_span
 from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background
 
 _MAX_WAITING: Final = 16
-"""Steps."""
+"""Largest number of steps that wait for the collector."""
 _SPANS_PER_REQUEST: Final = 512
 _ANSWER_LIMIT_S: Final = 10.0
 
@@ -31,7 +31,7 @@ class TraceExport:
         attributes: Mapping[str, str],
         on_trouble: Callable[[str], None],
     ) -> None:
-        """`attributes` are those of the job, on every span."""
+        """Start the exporter; `attributes` are those of the job, on every span."""
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._exporter = OTLPSpanExporter(
             f"{options.endpoint.rstrip('/')}/v1/traces", headers=headers, timeout=_ANSWER_LIMIT_S
@@ -78,7 +78,7 @@ class TraceExport:
 
 
 class _Ended(SpanProcessor):
-    """Collect spans that have ended. The processors of the SDK drop spans if a large step ends many at once."""
+    """Collects spans that have ended. The processors of the SDK drop spans if a large step ends many at once."""
 
     def __init__(self) -> None:
         self._spans: list[ReadableSpan] = []

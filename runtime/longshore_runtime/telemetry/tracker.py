@@ -1,4 +1,4 @@
-"""What a tracking service offers, and what it is given of a job."""
+"""Interface of a tracking service, and the facts about a job that it gets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """One tracking service. One thread calls it; any method may raise any exception and take long."""
+    """Client of a tracking service. One thread calls it; any method may raise any exception and take long."""
 
     def start(self, run: TrackedRun) -> int:
         """Begin or continue the run; return its last step, or -1 if it has none."""

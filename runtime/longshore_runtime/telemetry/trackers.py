@@ -54,7 +54,7 @@ class TrackerThread:
         max_waiting: int = MAX_WAITING,
         retry_s: float = RETRY_S,
     ) -> None:
-        """`on_trouble` is called once with the reason why a step was not sent, from any thread."""
+        """Start the thread; `on_trouble` is called once with the reason why a step was not sent, from any thread."""
         self._name = name
         self._make = make
         self._run = run

@@ -1,4 +1,4 @@
-"""Whether the gradients of an update may reach the weights, by the sums of everything that it consists of."""
+"""Decide whether the gradients of an update may reach the weights, by the sums of all that it consists of."""
 
 import math
 from collections.abc import Iterable

@@ -42,7 +42,7 @@ class _TrainerActor:
         self._trainer: Trainer | None = None
         self._meter = WorkMeter()
         self._refusal: LogProbMismatch | None = None
-        """Why an update was refused: nothing is computed until the gradients are discarded."""
+        """Reason why an update was refused: nothing is computed until the gradients are discarded."""
         self._sender: Any = None
         self._storage: JobStorage | None = None
 
@@ -76,7 +76,7 @@ class _TrainerActor:
             return self._running.accumulate(samples), time.monotonic() - started_s
 
     def log_probs(self, samples: Sequence[Sample]) -> tuple[Mapping[int, LogProbs], float]:
-        """See `Trainer.log_probs`; and the seconds that it took."""
+        """Return the log-probabilities (see `Trainer.log_probs`), and the seconds that they took."""
         started_s = time.monotonic()
         with self._meter.call(len(samples)):
             self._require_accepted()
@@ -110,13 +110,15 @@ class _TrainerActor:
         return self._running.update(denominator, signal), time.monotonic() - started_s
 
     def policy_version(self) -> int:
-        """Optimizer steps so far."""
+        """Return the number of optimizer steps so far."""
         version: int = self._running.policy_version
         return version
 
     @ray.method(num_returns="streaming")
     def weights(self, max_bucket_bytes: int, policy_version: int) -> Iterator[Bucket | str]:
-        """Buckets of the current weights (none unless this rank speaks for its replica), then their checksum.
+        """Yield buckets of the current weights, then their checksum.
+
+        Only the rank that speaks for its replica yields buckets.
 
         Raises:
             WeightsUnavailable: they are not of this version.
@@ -130,7 +132,7 @@ class _TrainerActor:
         yield combined_checksum(parts)
 
     def begin_sending(self, max_bucket_bytes: int, policy_version: int, in_pieces: bool, is_read: bool) -> None:
-        """From now on `fill` writes the current weights, if `is_read` where an engine on this rank's GPU reads them.
+        """Prepare `fill` to write the current weights, if `is_read` where an engine on this rank's GPU reads them.
 
         `in_pieces`: see `Trainer.tensors`.
 
@@ -146,7 +148,10 @@ class _TrainerActor:
         self._sender = WeightSender(tensors, compute_device(), max_bucket_bytes, is_read=is_read)
 
     def fill(self) -> BucketPart | None:
-        """The next bucket, on all ranks of a replica together; the last but one is overwritten. None: no more."""
+        """Write and return the next bucket, on all ranks of a replica together; None: there are no more.
+
+        This overwrites the last bucket but one.
+        """
         part: BucketPart | None = self._sender.fill()
         return part
 
@@ -155,11 +160,11 @@ class _TrainerActor:
         self._sender.join(channel)
 
     def broadcast(self) -> None:
-        """Send them the bucket of the last `fill`; raises RuntimeError when one is lost."""
+        """Send the bucket of the last `fill` to the engines; raises RuntimeError when one is lost."""
         self._sender.broadcast()
 
     def end_sending(self) -> None:
-        """Give the memory back, on a GPU to other processes; engines have let go of it."""
+        """Give the memory of the sender back, on a GPU to other processes; engines have let go of it."""
         if self._sender is not None:
             self._sender.close()
         self._sender = None
@@ -242,5 +247,8 @@ def _free_gpu_memory() -> None:
 
 
 _GROUPS: Final = {"watch": 1, "meter": 1}
-"""`lasts` has a thread, questions for the meter share one, and all other calls run in a third, in their order."""
+"""Number of threads by concurrency group.
+
+`lasts` has a thread, questions for the meter share one, and all other calls run in a third, in their order.
+"""
 TrainerActor: Any = ray.remote(num_cpus=0, max_restarts=0, concurrency_groups=_GROUPS)(_TrainerActor)

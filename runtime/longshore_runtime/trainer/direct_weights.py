@@ -18,10 +18,10 @@ _Replies = list[tuple[EngineHandle, Reply[None]]]
 
 @dataclass(frozen=True)
 class Delivery:
-    """How published weights reach the engines."""
+    """Way in which published weights reach the engines."""
 
     is_direct: bool = False
-    """Whether they go directly from trainer to engine; otherwise through Ray's object store."""
+    """Whether weights go directly from trainer to engine; otherwise through Ray's object store."""
     keeps_copies: bool = False
     """Whether direct delivery copies at once, because the trainer changes its weights before the round ends."""
 

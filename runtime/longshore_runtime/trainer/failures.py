@@ -19,7 +19,7 @@ _GATHER_WEIGHTS: Final = ("save", "weights", "load", "discard")
 
 
 def lost_peer(error: Exception) -> str | None:
-    """One line if it was a communication error, which is how the loss of a peer shows in the survivors."""
+    """Return one line about a communication error, by which the loss of a peer shows in the survivors, or None."""
     cause = getattr(error, "cause", None)
     text = str(cause).strip()
     is_communication = type(cause).__name__.startswith("Dist") or (

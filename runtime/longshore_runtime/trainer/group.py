@@ -1,5 +1,11 @@
 """All trainer replicas behind one handle. Samples go out, to one or all; sums come back; one update follows.
 
+    driver ── `give`, `end` (do not wait) ──► actors, one per rank: each runs its calls in their order
+           ◄── `finish`, `save` (wait) ─────
+    driver, threads of engines that join ── calls that all ranks make together ──► actors, under the lock `_in_order`
+    any thread ── `num_computed`, `loaded_share` ──► thread `meter` of each actor
+    actor ── `lasts` fails ──► thread of Ray (`TrainerWorld.watch`) ── ReplicaLost ──► driver's queue
+
 A replica is one rank, or several consecutive ones that hold it together; each rank is an actor.
 """
 
@@ -31,9 +37,12 @@ from longshore_runtime.trajectories.trajectory import LogProbs
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 
 _METER_LIMIT_S: Final = 10.0
-"""Read while a rank works; a progress report does without it if it takes longer."""
+"""Seconds to read a meter while a rank works; a progress report does without it if it takes longer."""
 _UPDATE_LIMIT_S: Final = 6 * 3600.0
-"""An update may be much work; a lost rank is noticed at once, and a rank that waits for it gives up earlier."""
+"""Seconds for an update, which may be much work.
+
+A lost rank is noticed at once, and a rank that waits for it gives up earlier.
+"""
 
 
 @dataclass
@@ -42,7 +51,7 @@ class PendingUpdate:
 
     samples: list[Sample] = field(default_factory=list)
     passes: list[Any] = field(default_factory=list)
-    """(rank, pending answer: sums, seconds), for every part that a rank was given; see `ParallelSizes.reports_sums`."""
+    """Tuples (rank, pending answer: sums, seconds) for all parts given to ranks; see `ParallelSizes.reports_sums`."""
     given_s: list[float] = field(default_factory=list)
     """Times at which each part was given, in seconds."""
     differences: list[Any] = field(default_factory=list)
@@ -57,9 +66,9 @@ class Checks:
     """Functions that are called every few seconds during long waits; each raises to end the wait."""
 
     pods: Check | None = None
-    """Called while pods or a checkpoint are awaited."""
+    """Function that is called while pods or a checkpoint are awaited."""
     update: Check | None = None
-    """Called while an update or a pass is awaited."""
+    """Function that is called while an update or a pass is awaited."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +114,11 @@ class TrainerGroup:
 
     @property
     def num_replicas(self) -> int:
-        """Data-parallel replicas."""
+        """Number of data-parallel replicas."""
         return self._replicas.num_replicas
 
     def lane_places(self) -> tuple[LanePlace, ...]:
-        """Places of the replicas, in their order."""
+        """Return the places of the replicas, in their order."""
         return self._replicas.lane_places()
 
     def pods_of(self, replica: int) -> tuple[int, ...]:
@@ -204,7 +213,7 @@ class TrainerGroup:
         batch: Sequence[Sample] | None = None,
         max_mismatch: float | None = None,
     ) -> None:
-        """One optimizer step with everything that was added; does not wait. Another may begin behind it.
+        """Make one optimizer step with everything that was added; does not wait. Another may begin behind it.
 
         `batch`: what that has to be (None: whatever was given); `finish` asserts it. `verify`: before the step, the
         gradients are compared with those of one pass over it. `max_mismatch`: past this mean mismatch of
@@ -327,7 +336,7 @@ class TrainerGroup:
         self._world.get([actor.load.remote(directory) for actor in self._world.actors], check=self._checks.pods)
 
     def loaded_share(self) -> float:
-        """Part of the checkpoint that the slowest rank has loaded; called from any thread while `load` runs."""
+        """Return the share of the checkpoint that the slowest rank has loaded; called from any thread during `load`."""
         return float(min(self._world.get([one.loaded_share.remote() for one in self._world.actors], _METER_LIMIT_S)))
 
     def discard(self) -> None:

@@ -21,7 +21,9 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0)
-"""After each failure in a row, without an update in between; after the last, something is wrong that does not go away.
+"""Seconds to wait after each failure in a row, without an update in between.
+
+After the last of them, something is wrong that does not go away.
 
 Ray places ranks on the node of a pod that ends until it notices: 5 s, or 15 s if the pod hangs.
 """
@@ -54,7 +56,7 @@ class Recovery:
         self._num_failures = 0
         self._lost_reason = ""
         self._fatal: RankDeath | None = None
-        """A death since the last update that the same work would probably bring about again."""
+        """Death since the last update that the same work would probably bring about again."""
 
     @property
     def is_lost(self) -> bool:
@@ -72,7 +74,7 @@ class Recovery:
         self._kept = []
 
     def lost(self, reason: str, generation: int) -> None:
-        """A rank is gone: the world starts again when it is needed. Old news of an older world are ignored."""
+        """Note that a rank is gone: the world starts again when it is needed. News of an older world are ignored."""
         if generation == self._trainers.generation and not self.is_lost:
             log.warning("trainer lost", reason=reason)
             self._lost_reason = reason

@@ -1,4 +1,4 @@
-"""Which ranks make which replica, and in which pods they lie. Pure."""
+"""Map ranks to replicas and to the pods in which they lie. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ReplicaPlaces:
 
     @property
     def num_replicas(self) -> int:
-        """Whole replicas."""
+        """Number of whole replicas."""
         return len(self.places) // self.ranks_per_replica
 
     def ranks(self, replica: int) -> range:
@@ -39,7 +39,7 @@ class ReplicaPlaces:
         return tuple(sorted({place.worker for place in places if place.component is Component.WORKER}))
 
     def within(self, pods: Collection[int]) -> tuple[int, ...]:
-        """Replicas that lie in these worker pods with all their ranks."""
+        """Return the replicas that lie in these worker pods with all their ranks."""
         pods_of = {replica: set(self.pods_of(replica)) for replica in range(self.num_replicas)}
         return tuple(replica for replica, own in pods_of.items() if own and own <= set(pods))
 
@@ -52,7 +52,7 @@ class ReplicaPlaces:
         return tuple(rank for replica in replicas for rank in self.ranks(replica))
 
     def shares_gpu(self, place: Place, rank: int) -> bool:
-        """Whether a rank and an engine in this place are on one GPU, which NCCL takes no two members of a group on."""
+        """Return whether a rank and an engine in this place share a GPU, as two members of a group of NCCL must not."""
         own = self.places[rank]
         return _pod(own) == _pod(place) and not set(own.gpus).isdisjoint(place.gpus)
 

@@ -45,13 +45,13 @@ def step_signal(samples: Sequence[Sample], options: TrainerOptions) -> float:
 
 
 def off_policy_token_share(samples: Sequence[Sample]) -> float:
-    """Share of response tokens that older weights than the round's sampled, 0 to 1; masked ones count as well."""
+    """Return the share of response tokens that older weights than the round's sampled, 0 to 1, masked ones included."""
     num_tokens = sum(sample.num_response_tokens for sample in samples)
     return sum(sample.num_stale_tokens for sample in samples) / num_tokens if num_tokens else 0.0
 
 
 def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
-    """Samples by replica: longest first onto the replica with the fewest tokens, so that all end together."""
+    """Return samples by replica: longest first onto the replica with the fewest tokens, so that all end together."""
     shares = balance(in_draw_order(samples), attrgetter("num_tokens"), dict.fromkeys(range(num_replicas), 0))
     return list(shares.pieces.values())
 

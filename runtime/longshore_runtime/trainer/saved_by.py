@@ -1,4 +1,4 @@
-"""Which backend wrote the trainer's part of a checkpoint: weights suit them all, optimizer states do not."""
+"""Note which backend wrote the trainer's part of a checkpoint: weights suit them all, optimizer states do not."""
 
 from pathlib import Path
 from typing import Final

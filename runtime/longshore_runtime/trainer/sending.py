@@ -11,7 +11,7 @@ from longshore_runtime.trainer.failures import cause, lost_peer
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 
 _LIMIT_S: Final = 600.0
-"""A member that is late gives up long before."""
+"""Seconds for a call of a rank; a member that is late gives up long before."""
 
 Get = Callable[[Sequence[Any]], list[Any]]
 """Function that waits for answers of ranks; raises TrainerLost, or what a rank raised."""
@@ -21,7 +21,7 @@ class Sending:
     """All ranks of some replicas, which gather together; those that engines read from are asked for what they wrote."""
 
     def __init__(self, actors: Mapping[int, Any], readers: Collection[int], get: Get, in_order: threading.Lock) -> None:
-        """`readers`: ranks that engines read from; `in_order` is held while all ranks are called."""
+        """Take the ranks; `readers`: ranks that engines read from; `in_order` is held while all ranks are called."""
         self._actors = actors
         self._readers = readers
         self._get = get

@@ -1,4 +1,4 @@
-"""How many responses of a step the trainers have computed."""
+"""Count the responses of a step that the trainers have computed."""
 
 from longshore_runtime.trainer.group import TrainerGroup
 

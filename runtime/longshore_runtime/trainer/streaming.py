@@ -19,7 +19,7 @@ from longshore_runtime.trainer_protocol import Sample
 
 
 class StreamedUpdate:
-    """One use per step: give it every group, wake replicas, then finish."""
+    """Update of one step. Use once: give it every group, wake replicas, then finish."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class StreamedUpdate:
         verify: bool = False,
         max_mismatch: float | None = None,
     ) -> None:
-        """`awake`: replicas that compute from the beginning; `max_mismatch`: see `TrainerGroup.end`."""
+        """Begin; `awake`: replicas that compute from the beginning; `max_mismatch`: see `TrainerGroup.end`."""
         self._trainers = trainers
         self._samples_of = samples_of
         self._events = events
@@ -51,7 +51,7 @@ class StreamedUpdate:
 
     @property
     def may_have_updated(self) -> bool:
-        """Gradients change no weights: what was streamed so far is lost with the trainers, and with nothing else."""
+        """Whether the update has begun; streamed gradients change no weights, and are lost with the trainers only."""
         return self._has_ended
 
     def train_on(self, group: ScoredGroup) -> None:

@@ -77,7 +77,7 @@ class StepTraining:
 
     @property
     def sums(self) -> GradientSums:
-        """Sums over all updates."""
+        """Sums over all updates of the step."""
         return sum((update.sums for update in self.updates), GradientSums())
 
     @property
@@ -116,7 +116,7 @@ class StepWork(Protocol):
         """Note that a replica has computed what it was given."""
 
     def finish(self) -> StepTraining:
-        """The round is over and all trainers are awake: do what is left, and wait for all updates.
+        """Do what is left once the round is over and all trainers are awake, and wait for all updates.
 
         Raises:
             LogProbMismatch: the step is not trained on; the trainers' gradients are to be discarded.

@@ -23,16 +23,16 @@ from longshore_runtime.trainer.actor import TrainerActor
 from longshore_runtime.trainer.failures import cause
 
 _FIRST_PODS_LIMIT_S: Final = 24 * 3600.0
-"""Pods may wait for GPUs that others hold, which the operator reports."""
+"""Seconds to wait for the first pods, which may wait for GPUs that others hold; the operator reports that."""
 PODS_LIMIT_S: Final = 600.0
 """Time for a lost pod to return: usually, image and volumes are already on its node."""
 CALL_LIMIT_S: Final = 1800.0
-"""Reading or writing a model takes less, also from slow storage."""
+"""Seconds for a call of a rank: reading or writing a model takes less, also from slow storage."""
 
 
 @dataclass(frozen=True)
 class RankDeath:
-    """How a rank of a trainer replica ended, and what to do about it."""
+    """End of a rank of a trainer replica, and what to do about it."""
 
     replica: int
     death: Death
@@ -60,7 +60,7 @@ class RankDeath:
 
 
 class TrainerWorld:
-    """One actor per rank."""
+    """All ranks of the trainer, with one actor each."""
 
     def __init__(
         self, places: Sequence[Place], spec: TrainerSpec, model: str, output: str, check: Check | None = None

@@ -1,1 +1,1 @@
-"""What engines sample and trainers train on."""
+"""Trajectories, which engines sample and trainers train on."""

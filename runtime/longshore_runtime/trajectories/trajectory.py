@@ -43,9 +43,9 @@ class Trajectory(ComparedByValue):
     """Everything after the prompt: what the policy sampled, and what it observed in between."""
 
     tokens: TokenIds
-    """[num_tokens]"""
+    """Token ids, [num_tokens]."""
     log_probs: LogProbs
-    """[num_tokens], of the real sampling distribution (temperature applied); 0 for observed tokens."""
+    """Log-probabilities, [num_tokens], of the real sampling distribution (temperature applied); 0 if observed."""
     runs: tuple[Run, ...]
     """Origin of the tokens, in their order."""
 
@@ -76,7 +76,7 @@ class Trajectory(ComparedByValue):
 
     @property
     def mask(self) -> Mask:
-        """[num_tokens]: whether the policy sampled each token."""
+        """Mask [num_tokens] of the tokens that the policy sampled."""
         is_sampled = np.array([run.policy_version is not None for run in self.runs], np.bool_)
         return np.repeat(is_sampled, [run.num_tokens for run in self.runs])
 

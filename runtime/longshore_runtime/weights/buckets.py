@@ -74,7 +74,7 @@ class Receipt:
     """
 
     def __init__(self, expected: Iterable[str] | None = None, optional: Iterable[str] = ()) -> None:
-        """`expected`: parameters of the model (None: any); `optional`: those that may also come, or be missing."""
+        """Expect parameters of the model (None: any); `optional`: those that may also come, or be missing."""
         self._optional = set(optional)
         self._expected = None if expected is None else set(expected) - self._optional
         self._taken: dict[str, Checksum] = {}

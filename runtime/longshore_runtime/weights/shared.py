@@ -8,7 +8,7 @@ from longshore_runtime.weights.slices import Checksum
 
 @dataclass(frozen=True)
 class BufferHandle:
-    """What another process needs to open a shared buffer."""
+    """Handle by which another process opens a shared buffer."""
 
     num_bytes: int
     file: str = ""
@@ -21,7 +21,7 @@ class BufferHandle:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter, or a slice of one, lies in a buffer."""
+    """Place of a parameter, or of a slice of one, in a buffer."""
 
     name: str
     offset_bytes: int
@@ -37,7 +37,7 @@ class BucketPart:
     """The part of a bucket in the buffer of one rank."""
 
     buffer: BufferHandle | None
-    """None if it is only broadcast."""
+    """Buffer of the rank; None if the bucket is only broadcast."""
     slots: tuple[Slot, ...]
 
     @property
@@ -64,7 +64,7 @@ class SharedBucket:
     """One bucket, as the workers of an engine read it."""
 
     parts: tuple[BucketPart, ...]
-    """One part for each worker, in their order, or one for all of them."""
+    """Parts of the bucket: one for each worker, in their order, or one for all of them."""
 
     def part(self, worker: int) -> BucketPart:
         """Return the part that a worker reads."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _ALIGNMENT_BYTES: Final = 16
-"""Slices begin at multiples of this, so that they consist of whole words and GPUs read them aligned."""
+"""Bytes at whose multiples slices begin, so that they consist of whole words and GPUs read them aligned."""
 _WORD_BYTES: Final = 4
 
 
@@ -29,7 +29,7 @@ class Checksum:
     """Index of the first value in the flattened parameter."""
     stop: int
     sums: tuple[tuple[int, int], ...]
-    """A pair for each rank's part; one pair if ranks do not cut the parameter."""
+    """Sums: a pair for each rank's part; one pair if ranks do not cut the parameter."""
 
     @property
     def is_whole(self) -> bool:
@@ -51,7 +51,7 @@ class Slice:
     """Consecutive values of a parameter that is larger than a bucket."""
 
     values: npt.NDArray[np.float32]
-    """Flat array."""
+    """Values as a flat array."""
     shape: tuple[int, ...]
     """Shape of the whole parameter."""
     start: int
@@ -64,9 +64,9 @@ class Slice:
 
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
-"""Hugging Face parameter name -> values."""
+"""Values by Hugging Face parameter name."""
 Bucket = Mapping[str, npt.NDArray[np.float32] | Slice]
-"""Some of the weights: Hugging Face parameter name -> values, or a slice of them."""
+"""Values of some parameters, or slices of them, by Hugging Face parameter name."""
 
 
 def bucket_size(max_bytes: int) -> int:

@@ -18,16 +18,16 @@ class Architecture:
     intermediate_size: int
     num_heads: int
     num_query_groups: int
-    """Key-value heads."""
+    """Number of key-value heads."""
     head_dim: int
     vocab_size: int
     max_positions: int
     norm_epsilon: float
     tied: bool
-    """The output layer is the embedding."""
+    """Whether the output layer is the embedding."""
     qkv_bias: bool
     qk_norm: bool
-    """Queries and keys are normalised per head."""
+    """Whether queries and keys are normalised per head."""
 
 
 def read_architecture(config: Any) -> Architecture:

@@ -22,12 +22,12 @@ class ParameterEntry:
     """One Megatron parameter."""
 
     megatron: str
-    """Its name within its pipeline stage."""
+    """Name of the parameter within its pipeline stage."""
     hf: tuple[str, ...]
-    """The tensors that it is made of."""
+    """Names of the Hugging Face tensors that make up the parameter."""
     layout: ShardLayout
     duplicate: bool = False
-    """The last stage's copy of a tied embedding: the first stage's is the one to save."""
+    """Whether this is the last stage's copy of a tied embedding, which is not saved: the first stage's is."""
 
 
 def stage_layers(num_layers: int, stage: int, num_stages: int) -> range:

@@ -35,7 +35,7 @@ class TensorFiles:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all tensors."""
+        """Names of all tensors."""
         return frozenset(self._files)
 
     def __contains__(self, name: str) -> bool:

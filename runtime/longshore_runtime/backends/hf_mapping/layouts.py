@@ -26,7 +26,7 @@ class ShardLayout(Protocol):
 
 @dataclass(frozen=True)
 class Replicated:
-    """The same on every rank."""
+    """Layout of a parameter that is the same on every rank."""
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
         """Return the tensor once per rank."""
@@ -44,7 +44,7 @@ class Replicated:
 
 @dataclass(frozen=True)
 class Cut:
-    """Cut along one dimension: 0 splits outputs (column-parallel), 1 splits inputs (row-parallel)."""
+    """Layout of a parameter cut along one dimension: 0 splits outputs (column-parallel), 1 inputs (row-parallel)."""
 
     dim: int
 
@@ -64,7 +64,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Rows are tokens; rows of zeros make them divisible."""
+    """Layout of a parameter whose rows are tokens; rows of zeros make their number divisible."""
 
     vocab_size: int
 
@@ -86,7 +86,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class QueryKeyValue:
-    """Queries, keys and values interleaved: for each query group its query heads, its key head, its value head."""
+    """Interleaved layout of queries, keys and values: per query group its query heads, key head and value head."""
 
     num_query_groups: int
     head_dim: int
@@ -110,10 +110,10 @@ class QueryKeyValue:
 
 @dataclass(frozen=True)
 class GateUp:
-    """Each rank's piece of the gate above its piece of the up projection."""
+    """Layout of each rank's piece of the gate above its piece of the up projection."""
 
     def shards(self, tensors: Sequence[Tensor], size: int) -> list[Tensor]:
-        """Cut both, then join them rank by rank."""
+        """Cut gate and up projection, then join them rank by rank."""
         gate, up = tensors
         return [torch.cat(pair) for pair in zip(_cut(gate, size, 0), _cut(up, size, 0), strict=True)]
 

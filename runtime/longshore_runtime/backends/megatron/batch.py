@@ -17,9 +17,9 @@ class MicroBatch:
 
     samples: tuple[Sample, ...]
     tokens: Tensor
-    """[samples, tokens of this rank]"""
+    """Token ids, [samples, tokens of this rank]."""
     positions: Tensor
-    """Of those tokens, alike in every row."""
+    """Positions of this rank's tokens in their sequences, alike in every row."""
     numbers: Tensor
     """Number of the response token that a token predicts, or -1; same shape as `tokens`."""
     num_response_tokens: int

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from longshore_runtime.backends.devices import HOST
 
 _TYPE_NAMES = {torch.float32: "torch.cuda.FloatTensor", torch.float64: "torch.cuda.FloatTensor"}
-"""The distributed optimizer tells parameters that need an fp32 copy from others by these names."""
+"""Names of types by which the distributed optimizer tells parameters that need an fp32 copy from others."""
 
 
 def on_device(device: torch.device) -> AbstractContextManager[None]:

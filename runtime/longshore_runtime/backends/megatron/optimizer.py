@@ -23,7 +23,7 @@ class _Owned:
     part: Tensor
     """A view of the parameter."""
     where: slice
-    """Of the flattened parameter."""
+    """Place of the part in the flattened parameter."""
 
 
 class DistributedAdamW:

@@ -45,7 +45,7 @@ _STATE_FILE = "trainer.pt"
 
 
 class MegatronTrainer:
-    """One rank (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers under autocast on CUDA.
+    """Rank of a Megatron trainer (see `Trainer`): fp32 weights, gradients and AdamW; bf16 layers (autocast) on CUDA.
 
     All ranks of a replica call each method together, `accumulate` and `compare` with the same samples; all ranks of the
     world call `compare`, `update`, `save` and `load` together. Checkpoints do not depend on the parallel sizes.
@@ -152,7 +152,7 @@ class MegatronTrainer:
 
     @property
     def policy_version(self) -> int:
-        """Optimizer steps so far."""
+        """Number of optimizer steps so far."""
         return self._policy_version
 
     def weights(self) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
@@ -161,7 +161,7 @@ class MegatronTrainer:
             yield name, tensor.float().numpy()
 
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
-        """Yield the same on the device, one by one on every rank of the replica; see `Trainer`."""
+        """Yield weights on the device, one by one on every rank of the replica; see `Trainer`."""
         architecture, shard = self._model.architecture, self._shard_of_weight
         return gather_everywhere(architecture, shard, self._device, in_pieces=in_pieces)
 

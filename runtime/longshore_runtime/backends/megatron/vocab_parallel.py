@@ -48,7 +48,7 @@ def vocab_parallel_log_probs(
 
 
 class _LogProbs(torch.autograd.Function):
-    """(logits of this rank [tokens, part], targets counted from its first, group) -> (log-probabilities, entropies)."""
+    """Map (this rank's logits [tokens, part], targets counted from its first, group) to (log-probs, entropies)."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:

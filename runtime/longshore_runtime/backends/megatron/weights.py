@@ -43,7 +43,7 @@ def gather(
 def gather_everywhere(
     architecture: Architecture, shard: Callable[[str], Tensor], device: torch.device, *, in_pieces: bool
 ) -> Iterator[tuple[str, Tensor, int | None]]:
-    """Yield the same on `device`, for every rank of the replica.
+    """Yield whole tensors on `device`, for every rank of the replica.
 
     `in_pieces`: a rank gets its equal part of what tensor parallelism cuts, with the dimension of the cut. Nothing else
     is gathered over tensor-parallel ranks.

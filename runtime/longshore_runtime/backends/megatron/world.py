@@ -10,7 +10,10 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 
 _ORDER = "tp-cp-ep-pp-dp"
-"""Data parallelism outermost: a replica's ranks are consecutive, so that it can be placed, slept and woken as one."""
+"""Order of the parallel axes, with data parallelism outermost.
+
+A replica's ranks are consecutive, so that it can be placed, slept and woken as one.
+"""
 
 
 def join(world: World, sizes: ParallelSizes, device: torch.device) -> None:

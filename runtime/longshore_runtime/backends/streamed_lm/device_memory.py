@@ -5,7 +5,7 @@ from typing import Final
 import torch
 
 _UNLIMITED: Final = 1 << 62
-"""Host memory is not what a streamed model is short of."""
+"""Bytes that stand for the memory of the host, of which a streamed model is not short."""
 
 
 def total_bytes(device: torch.device) -> int:

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 _ALIGNED_ELEMENTS: Final = 256
-"""Parameters begin at multiples of this, as separately allocated ones would."""
+"""Number of elements at whose multiples parameters begin, as separately allocated ones would."""
 _PIECE_BYTES: Final = 32 << 20
-"""Pinned memory is handed out in powers of two: pieces of this size waste less than one of them per layer."""
+"""Size of the pieces of a pinned layer, in bytes.
+
+Pinned memory is handed out in powers of two: pieces of this size waste less than one of them per layer.
+"""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class _BufferEntry:
 
 
 class LayerLayout:
-    """Where the parameters of a decoder layer lie in a flat buffer."""
+    """Places of the parameters of a decoder layer in a flat buffer."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
         """Describe a layer; raises ValueError for one with buffers or parameters of several types."""

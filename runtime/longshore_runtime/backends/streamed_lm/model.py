@@ -35,14 +35,14 @@ _Tokens = Sequence[int]
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How a model shares its device."""
+    """Settings of how a model shares its device."""
 
     reserved_bytes: int | None = None
-    """Device memory for weights, KV cache and activations; None: what is free when a batch starts."""
+    """Bytes of the device for weights, KV cache and activations; None: what is free when a batch starts."""
     max_batch: int = 32
-    """Most sequences that run together."""
+    """Largest number of sequences that run together."""
     pipelined: bool = True
-    """Copy layers while others compute; False: one after the other, to compare with."""
+    """Whether layers are copied while others compute; otherwise one after the other, to compare with."""
 
 
 class StreamedLM:
@@ -117,7 +117,7 @@ class StreamedLM:
 
     @torch.no_grad()
     def log_probs(self, prompts: Sequence[_Tokens], continuations: Sequence[_Tokens]) -> list[list[float]]:
-        """Log-probability of every token of each continuation after its prompt; raises DoesNotFit as `generate`."""
+        """Return the log-probability of every token of each continuation after its prompt; raises DoesNotFit."""
         sequences = [[*prompt, *rest] for prompt, rest in zip(prompts, continuations, strict=True)]
         scores: dict[int, list[float]] = {}
         for batch in self._batches([len(sequence) for sequence in sequences]):
@@ -179,7 +179,7 @@ class StreamedLM:
         return scores
 
     def _hidden(self, **inputs: Any) -> Tensor:
-        """Last hidden states (sequences, tokens, hidden size)."""
+        """Return the last hidden states (sequences, tokens, hidden size)."""
         hidden: Tensor = self._model.base_model(**inputs).last_hidden_state
         return hidden
 
@@ -192,12 +192,12 @@ class StreamedLM:
         return self._model.get_output_embeddings()
 
     def _most_bytes(self) -> int:
-        """Return what this model may take of its device when it has it for itself."""
+        """Return the most bytes that this model may take of its device when it has it for itself."""
         total_bytes = device_memory.total_bytes(self._device)
         return total_bytes if self._reserved_bytes is None else min(self._reserved_bytes, total_bytes)
 
     def _budget_bytes(self) -> int:
-        """Return what it may take now, what it holds included."""
+        """Return the bytes that the model may take now, including those that it holds."""
         held_bytes = self.shape.base_bytes + self._ring.held_bytes
         return min(self._most_bytes(), device_memory.free_bytes(self._device) + held_bytes)
 

@@ -1,4 +1,4 @@
-"""How many decoder layers of a streamed model stay on the device, and which sequences run together.
+"""Decide how many decoder layers of a streamed model stay on the device, and which sequences run together.
 
 RollPacker, section 4.3: the judge shares a GPU with the actor, most of its layers lie in host memory, and how many
 follows the sequence length. Here is the arithmetic; nothing in this module touches a device.
@@ -11,15 +11,15 @@ from typing import Final
 RING_BUFFERS: Final = 2
 """Device buffers that streamed layers take turns in: one computes while the other is being filled."""
 MARGIN_BYTES: Final = 256 << 20
-"""Workspace of matrix libraries, and what an allocator loses to rounding."""
+"""Bytes for the workspace of matrix libraries, and for what an allocator loses to rounding."""
 SCORED_TOKENS: Final = 256
-"""Tokens whose logits exist at one time when log-probabilities are computed."""
+"""Number of tokens whose logits exist at one time when log-probabilities are computed."""
 
 _FP32_BYTES: Final = 4
 
 
 class DoesNotFit(ValueError):
-    """Sequences need more memory than there is: one sentence."""
+    """Raised when sequences need more memory than there is; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class DecoderShape:
 
     num_layers: int
     layer_bytes: int
-    """Weights of one decoder layer."""
+    """Bytes of the weights of one decoder layer."""
     base_bytes: int
-    """Weights outside the decoder layers (embeddings, last norm, head); they stay on the device."""
+    """Bytes of the weights outside the decoder layers (embeddings, last norm, head), which stay on the device."""
     hidden_size: int
     intermediate_size: int
     num_heads: int
@@ -50,7 +50,9 @@ def resident_layers(
     ring_buffers: int = RING_BUFFERS,
     margin_bytes: int = MARGIN_BYTES,
 ) -> int:
-    """Decoder layers that stay on the device while `batch` sequences of `seq_tokens` (prompt and reply) run.
+    """Return how many decoder layers stay on the device while `batch` sequences of `seq_tokens` run.
+
+    `seq_tokens` counts prompt and reply.
 
     What activations, KV cache and the weights outside the layers leave of `reserved_bytes` holds layers. If all
     fit, all stay; otherwise the ring takes its buffers first.
@@ -72,7 +74,7 @@ def resident_layers(
 
 
 def working_bytes(seq_tokens: int, batch: int, shape: DecoderShape) -> int:
-    """KV cache, and the most that activations and logits take at one time, of `batch` x `seq_tokens` tokens."""
+    """Return the most bytes that KV cache, activations and logits of `batch` x `seq_tokens` tokens take at one time."""
     tokens = batch * seq_tokens
     kv_width = shape.num_kv_heads * shape.head_dim
     kv_cache = tokens * shape.num_layers * 2 * kv_width * shape.element_bytes
@@ -123,7 +125,7 @@ def residency_order(num_layers: int) -> list[int]:
 
 
 def _activation_bytes(shape: DecoderShape) -> int:
-    """Per token, the most that is alive inside one decoder layer, whose steps follow one another."""
+    """Return the most bytes per token that are alive inside one decoder layer, whose steps follow one another."""
     hidden, query = shape.hidden_size, shape.num_heads * shape.head_dim
     kv = shape.num_kv_heads * shape.head_dim
     around = 2 * hidden * shape.element_bytes  # The residual, and the normalised input.

@@ -1,4 +1,4 @@
-"""Where the weights of each layer are when it runs: resident, or in a ring of buffers that is filled ahead."""
+"""Provide the weights of each layer when it runs: resident, or in a ring of buffers that is filled ahead."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,12 +33,12 @@ class LayerRing:
 
     @property
     def resident(self) -> frozenset[int]:
-        """The layers that stay on the device."""
+        """Numbers of the layers that stay on the device."""
         return frozenset(self._resident)
 
     @property
     def held_bytes(self) -> int:
-        """What resident layers and buffers take of the device."""
+        """Bytes that resident layers and buffers take of the device."""
         return (len(self._resident) + len(self._buffers)) * self._host.layout.num_bytes
 
     def arrange(self, resident: Iterable[int]) -> None:
@@ -60,7 +60,7 @@ class LayerRing:
 
     @contextmanager
     def weights(self, layer: int) -> Iterator[Weights]:
-        """The weights of a layer for the computation inside; they may be gone after it."""
+        """Yield the weights of a layer for the computation inside the block; they may be gone after it."""
         if layer in self._resident:
             yield self._resident[layer]
             return

@@ -32,7 +32,7 @@ from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.sim.auto import AutoTuner, Question
 from longshore.sim.search import SearchResult
 from longshore_runtime.elastic.auto_factors import AutoFactors
-from longshore_runtime.loop_parts import Parts
+from longshore_runtime.step.parts import Parts
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))
 AUTO: Final = "Auto"

@@ -44,7 +44,7 @@ from longshore_runtime.large_imports import collect_rarely
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event, GroupScored, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import RoundRunner
-from longshore_runtime.round_requests import round_requests
+from longshore_runtime.step.rollout import round_requests
 from longshore_runtime.trainer.samples import batch_samples
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 

@@ -8,10 +8,10 @@ import dataclasses
 
 from benchmarks.prediction import WorkloadLengths
 from benchmarks.workload import Workload
-from longshore_runtime.loop_parts import Parts
 from longshore_runtime.profiling.phase import scope_of
 from longshore_runtime.profiling.profiler import Machine, Profiler
 from longshore_runtime.profiling.subject import read_config
+from longshore_runtime.step.parts import Parts
 
 
 def profiler(parts: Parts, workload: Workload) -> Profiler:

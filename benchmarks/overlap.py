@@ -23,10 +23,10 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
+from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.clock import Clock
-from longshore_runtime.loop_parts import Parts
-from longshore_runtime.round_requests import RequestOf
-from longshore_runtime.run_state import RunState
+from longshore_runtime.step.parts import Parts
+from longshore_runtime.step.rollout import RequestOf
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter

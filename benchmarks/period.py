@@ -19,15 +19,15 @@ from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.logs import configure_logging
-from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.run_state import RunState
 from longshore_runtime.session import Session
+from longshore_runtime.step.loop import TrainingLoop
+from longshore_runtime.step.parts import Parts
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.trainer.samples import off_policy_token_share
-from longshore_runtime.training import TrainingLoop
 
 log = structlog.get_logger()
 

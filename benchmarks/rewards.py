@@ -32,14 +32,14 @@ from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.job_rewards import reward_lanes
-from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.events import WorkerReady
 from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.run_state import RunState
 from longshore_runtime.settings import Settings
+from longshore_runtime.step.parts import Parts
 from longshore_runtime.telemetry.step_done import StepDone
 
 WORKLOAD: Final = Workload(Path(__file__).with_suffix(".yaml"))

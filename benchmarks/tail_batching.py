@@ -17,7 +17,7 @@ from benchmarks.local_pods import run_pods
 from benchmarks.period import alternate, period, running
 from benchmarks.report import report
 from benchmarks.workload import Workload
-from longshore_runtime.loop_parts import Parts
+from longshore_runtime.step.parts import Parts
 
 ROUNDS_PER_PERIOD = 5
 

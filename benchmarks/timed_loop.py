@@ -12,8 +12,8 @@ from typing import Any, Final
 from benchmarks.process_tree import cpu_s
 from benchmarks.workload import loop_options
 from longshore.api.spec import RLJobSpec
-from longshore_runtime.loop_parts import Parts
-from longshore_runtime.training import TrainingLoop
+from longshore_runtime.step.loop import TrainingLoop
+from longshore_runtime.step.parts import Parts
 
 COLUMNS: Final = {
     "reward": "critic/score/mean",

@@ -21,10 +21,9 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.training import CheckpointSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.loop_parts import Parts
-from longshore_runtime.round_requests import RequestOf
-from longshore_runtime.training import TrainingLoop
+from longshore_runtime.step.loop import TrainingLoop
+from longshore_runtime.step.parts import LoopOptions, Parts
+from longshore_runtime.step.rollout import RequestOf
 
 _NEVER: Final = CheckpointSettings(every_steps=10**6, every_seconds=10**7)
 """Settings under which no checkpoint is due."""

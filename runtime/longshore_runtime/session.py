@@ -9,20 +9,20 @@ from longshore.api.reasons import NoticeReason
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Profiling, RLJobSpec
 from longshore.sim.gate_prior import gate_prior
-from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.durable import is_volume_full, no_room
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.ending import Ending
 from longshore_runtime.errors import CannotContinue, UserError
 from longshore_runtime.job_rewards import judge_processes
 from longshore_runtime.large_imports import collect_rarely
-from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.loop_parts import Parts
 from longshore_runtime.output_owner import OutputOwner
 from longshore_runtime.profiling.phase import profiled, stored_profile
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.session_parts import PartsBuilder
 from longshore_runtime.settings import Settings
+from longshore_runtime.step.loop import TrainingLoop
+from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import job_storage
 from longshore_runtime.telemetry.journal import Journal
@@ -32,7 +32,6 @@ from longshore_runtime.telemetry.status_fields import resumed_status
 from longshore_runtime.telemetry.status_reporter import StatusSink
 from longshore_runtime.telemetry.tracker import TrackedRun
 from longshore_runtime.telemetry.trackers import trackers
-from longshore_runtime.training import TrainingLoop
 
 
 def mistake_of(error: BaseException, storage: Path) -> str | None:

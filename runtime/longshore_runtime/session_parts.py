@@ -28,8 +28,16 @@ from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.sim.auto import AutoTuner
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.checkpoint_origin import MODEL, TOKENIZER, Origin, model_origin, prompt_origins, tokenizer_origin
+from longshore_runtime.checkpoints.model_export import ModelExport
+from longshore_runtime.checkpoints.origin import (
+    MODEL,
+    TOKENIZER,
+    Origin,
+    model_origin,
+    prompt_origins,
+    tokenizer_origin,
+)
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
@@ -44,8 +52,6 @@ from longshore_runtime.ending import Ending
 from longshore_runtime.errors import UserError
 from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.job_rewards import reward_lanes, reward_logs
-from longshore_runtime.loop_parts import Parts
-from longshore_runtime.model_export import ModelExport
 from longshore_runtime.model_source import (
     InitialModel,
     check_model,
@@ -62,6 +68,7 @@ from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.settings import Settings
+from longshore_runtime.step.parts import Parts
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.tasks.rows import builtin_prompt_sets

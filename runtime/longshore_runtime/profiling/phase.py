@@ -19,12 +19,12 @@ from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile
 from longshore_runtime.cluster.placement import ActorPlacement
 from longshore_runtime.durable import sync, write_whole
-from longshore_runtime.loop_parts import Parts
 from longshore_runtime.places import possible_tp_sizes
 from longshore_runtime.profiling.judge_probe import measure_judges
 from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
 from longshore_runtime.profiling.subject import read_config, subject_of
 from longshore_runtime.profiling.trainer_probe import TrainerLimits
+from longshore_runtime.step.parts import Parts
 from longshore_runtime.telemetry.recorder import Recorder
 
 log = structlog.get_logger()

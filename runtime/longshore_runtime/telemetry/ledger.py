@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from longshore_runtime.checkpoints.run_state import has_zero_variance
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.run_state import has_zero_variance
 from longshore_runtime.trainer.updates import StepTraining
 
 

@@ -25,11 +25,11 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure, is_news
 from longshore.policy.scale_down import CHECK_EVERY_SHARE, FIRST_SHARE
 from longshore.policy.training_alarms import RaisedAlarm
-from longshore_runtime.checkpoint import Checkpoint
+from longshore_runtime.checkpoints.run_state import RunState
+from longshore_runtime.checkpoints.store import Checkpoint
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.rewards.surroundings import Surroundings, with_worker
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.run_state import RunState
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.ledger import ledger_row
 from longshore_runtime.telemetry.metrics import MetricsWriter

@@ -14,8 +14,8 @@ from longshore.api.runtime_status import (
     RuntimeStatus,
 )
 from longshore.policy.training_alarms import AlarmState, RaisedAlarm
-from longshore_runtime.checkpoint import Checkpoint
-from longshore_runtime.run_state import KindTotals, RunState
+from longshore_runtime.checkpoints.run_state import KindTotals, RunState
+from longshore_runtime.checkpoints.store import Checkpoint
 
 _FIGURES: Final = frozenset(
     (

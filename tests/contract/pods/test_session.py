@@ -20,11 +20,11 @@ from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import TrainerBackend
 from longshore.policy.training_alarms import AlarmState
-from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoints.run_state import RunState
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.model_source import InitialModel
 from longshore_runtime.rollout.fleet import FleetStart
-from longshore_runtime.run_state import RunState
 from longshore_runtime.session import Session
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop

@@ -25,16 +25,16 @@ from longshore.api.training import CheckpointSettings
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.training_alarms import AlarmLimits
 from longshore_runtime.backends.fake_trainer import FakeTrainer
-from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.checkpoint_origin import Origin
+from longshore_runtime.checkpoints.origin import Origin
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import Interrupted, LogProbMismatch, TrainerLost, UserError
-from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.loop_parts import Parts
 from longshore_runtime.rollout.published import Delivered
+from longshore_runtime.step.loop import TrainingLoop
+from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.journal import Journal
@@ -46,7 +46,6 @@ from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trainer_protocol import Sample, TrainResult
-from longshore_runtime.training import TrainingLoop
 from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.replicas import OPTIONS

@@ -8,9 +8,9 @@ import pytest
 from longshore.api.reasons import AlarmReason
 from longshore.api.rollout import Strategy
 from longshore.policy.training_alarms import AlarmLimits, RaisedAlarm
+from longshore_runtime.checkpoints.run_state import HeldOutScore, RunState
 from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult, ScoredResponse
-from longshore_runtime.run_state import HeldOutScore, RunState
 from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.trainer.updates import StepTraining

@@ -13,7 +13,7 @@ from longshore.policy.auto import Auto
 from longshore.policy.round_policy import RoundPolicy
 from longshore.sim.auto import AutoTuner, Question
 from longshore.sim.search import SearchResult
-from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.elastic.auto_factors import AutoFactors, Search
 from longshore_runtime.elastic.spare_time import SearchFailed
 from tests.unit.runtime.scripted_loop import ALGORITHM, Outcome, run

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from longshore.api.training import TrainerBackend
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
 from longshore_runtime.trainer.saved_by import require_own, sign
@@ -119,7 +119,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_hidden_and_tried_again_befo
         delete(path, ignore_errors=ignore_errors)
 
     with monkeypatch.context() as patched:
-        patched.setattr("longshore_runtime.checkpoint.shutil.rmtree", in_use)
+        patched.setattr("longshore_runtime.checkpoints.store.shutil.rmtree", in_use)
         assert store.publish(2, {}, {}, save_weights).step == 2
     assert [path.name for path in (tmp_path / "checkpoints").glob("step-*")] == ["step-000002"]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from longshore.api.model import Data, Model
-from longshore_runtime.checkpoint_origin import Origin, model_origin, prompt_origins, tokenizer_origin
+from longshore_runtime.checkpoints.origin import Origin, model_origin, prompt_origins, tokenizer_origin
 from longshore_runtime.data.reading import Row
 from longshore_runtime.errors import UserError
 

@@ -10,11 +10,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from longshore_runtime import durable
-from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoints.model_export import ModelExport
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.durable import apply_umask, is_no_room, is_volume_full, no_room
 from longshore_runtime.errors import UserError
 from longshore_runtime.logs import _Lines
-from longshore_runtime.model_export import ModelExport
 from longshore_runtime.session import mistake_of
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -121,7 +121,7 @@ def test_what_the_last_checkpoint_took_is_asked_for_before_the_next_is_written(
 ) -> None:
     store = CheckpointStore(tmp_path, keep=2)
     store.publish(1, {}, {}, write)
-    monkeypatch.setattr("longshore_runtime.checkpoint.free_bytes", lambda _: 999)
+    monkeypatch.setattr("longshore_runtime.checkpoints.store.free_bytes", lambda _: 999)
     with pytest.raises(UserError, match="the volume is full"):
         store.publish(2, {}, {}, lambda _: pytest.fail("it must not begin"))
 
@@ -132,7 +132,7 @@ def test_a_model_for_which_there_is_no_room_is_one_sentence(tmp_path: Path, monk
     def full(*_: object, **__: object) -> None:
         raise FULL
 
-    monkeypatch.setattr("longshore_runtime.model_export.shutil.copytree", full)
+    monkeypatch.setattr("longshore_runtime.checkpoints.model_export.shutil.copytree", full)
     with pytest.raises(UserError, match=f"the volume is full: {tmp_path}/final cannot be written"):
         ModelExport().write(checkpoint, tmp_path / "final")
 

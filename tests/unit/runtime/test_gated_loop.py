@@ -9,7 +9,7 @@ from typing import Any
 
 from longshore.api.rollout import Handover, Strategy
 from longshore.api.round_status import RoundKind
-from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.elastic.repurposing import RepurposingOptions
 from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.trainer.group import PendingUpdate

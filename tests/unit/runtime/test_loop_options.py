@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from longshore.api.spec import RLJobSpec
-from longshore_runtime.loop_options import LoopOptions
+from longshore_runtime.step.parts import LoopOptions
 
 GPUS = {"replicas": 1, "gpusPerPod": 1, "gpuResourceName": "nvidia.com/gpu"}
 PRETENDED = GPUS | {"gpuResourceName": "longshore.dev/pretend-gpu"}

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from longshore.api.training import TrainerBackend
 from longshore.checks.model_files import INDEX, weights_of
 from longshore.checks.safetensors import stored_tensors
-from longshore_runtime.checkpoint import Checkpoint, CheckpointStore
-from longshore_runtime.model_export import ModelExport
+from longshore_runtime.checkpoints.model_export import ModelExport
+from longshore_runtime.checkpoints.store import Checkpoint, CheckpointStore
 from longshore_runtime.tensor_types import TensorTypes
 from longshore_runtime.trainer.saved_by import sign
 
@@ -110,7 +110,7 @@ def test_a_model_that_a_server_has_open_on_nfs_is_replaced(
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "open").touch()
     with monkeypatch.context() as patched:
-        patched.setattr("longshore_runtime.model_export.shutil.rmtree", lambda *_, **__: None)
+        patched.setattr("longshore_runtime.checkpoints.model_export.shutil.rmtree", lambda *_, **__: None)
         export.write(checkpoint, tmp_path / "model")
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
     export.write(checkpoint, tmp_path / "model")
@@ -151,7 +151,8 @@ def test_of_the_copy_of_a_model_the_bytes_are_counted_that_it_will_have(
     checkpoint, target = checkpoint_of(tmp_path, WEIGHTS), tmp_path / "final"
     export, seen = ModelExport(types=types), []
     monkeypatch.setattr(
-        "longshore_runtime.model_export.sync_tree", lambda _: seen.append(export.progress(checkpoint, target))
+        "longshore_runtime.checkpoints.model_export.sync_tree",
+        lambda _: seen.append(export.progress(checkpoint, target)),
     )
     none, total = export.progress(checkpoint, target)
     export.write(checkpoint, target)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from longshore_runtime.checkpoint import CheckpointStore
+from longshore_runtime.checkpoints.model_export import ModelExport
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
-from longshore_runtime.model_export import ModelExport
 from longshore_runtime.output_owner import OutputOwner
 
 FIRST = OutputOwner("first", "uid-1", 1)

@@ -23,8 +23,8 @@ from longshore.api.runtime_status import (
 )
 from longshore.policy.progress import RoundProgress
 from longshore.policy.reward_pods import RewardPressure
+from longshore_runtime.checkpoints.run_state import HeldOutScore, RunState
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.run_state import HeldOutScore, RunState
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder

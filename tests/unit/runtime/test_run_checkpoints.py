@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.checkpoint_origin import Origin
+from longshore_runtime.checkpoints.origin import Origin
+from longshore_runtime.checkpoints.store import CheckpointStore
 from tests.unit.runtime.scripted_loop import run
 
 

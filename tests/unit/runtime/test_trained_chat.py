@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from longshore_runtime.checkpoint import CheckpointStore
-from longshore_runtime.model_export import ModelExport
+from longshore_runtime.checkpoints.model_export import ModelExport
+from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.trained_chat import TrainedChat
 
 

@@ -18,12 +18,12 @@ from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
 from longshore.api.training import CheckpointSettings
 from longshore.policy.round import ResponseId
-from longshore_runtime.checkpoint import Checkpoint, CheckpointStore
+from longshore_runtime.checkpoints.model_export import ModelExport
+from longshore_runtime.checkpoints.store import Checkpoint, CheckpointStore
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.durable import sync_tree
 from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost, UserError
-from longshore_runtime.model_export import ModelExport
 from longshore_runtime.rollout.events import EngineOutput
 from longshore_runtime.stop import Stop
 from tests.properties import examples
@@ -96,7 +96,7 @@ def test_a_checkpoint_that_takes_long_says_how_many_bytes_are_written(monkeypatc
                 pass
             assert asked.acquire(timeout=60) and asked.acquire(timeout=60)
 
-    monkeypatch.setattr("longshore_runtime.run_checkpoints.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.step.checkpointing.PROGRESS_EVERY_S", 0.001)
     monkeypatch.setattr(CheckpointStore, "progress", measured)
     reported = [
         one.progress for one in run(kinds=(Slow, Engines)).reports if one.activity == "Checkpoint" and one.progress
@@ -134,9 +134,9 @@ def test_the_copy_of_the_final_model_says_how_many_bytes_are_written(monkeypatch
                 pass
             assert all(asked.acquire(timeout=60) for _ in range(3))
 
-    monkeypatch.setattr("longshore_runtime.run_checkpoints.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.step.checkpointing.PROGRESS_EVERY_S", 0.001)
     monkeypatch.setattr(ModelExport, "progress", measured)
-    monkeypatch.setattr("longshore_runtime.model_export.sync_tree", slow)
+    monkeypatch.setattr("longshore_runtime.checkpoints.model_export.sync_tree", slow)
     reports = run().reports
     reported = [one.progress for one in reports if one.progress and one.progress.detail == "the final model"]
     (num_bytes,) = {progress.total for progress in reported}
@@ -263,7 +263,7 @@ def test_a_restore_says_how_many_bytes_the_trainers_have_loaded(
                 super().load(directory)
 
     run(root=tmp_path)
-    monkeypatch.setattr("longshore_runtime.run_checkpoints.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.step.checkpointing.PROGRESS_EVERY_S", 0.001)
     reports = run(root=tmp_path, kinds=(Slow, Engines)).reports
     seen = [one.progress for one in reports if one.activity == "Restore" and one.progress]
     assert {progress.unit for progress in seen} == {ProgressUnit.BYTES}

@@ -71,8 +71,8 @@ def _reports_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         report(recorder, *amount)
         REPORTED.release()
 
-    monkeypatch.setattr("longshore_runtime.round_training.PROGRESS_EVERY_S", 0.001)
-    monkeypatch.setattr("longshore_runtime.turns.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.step.round_training.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.step.publication.PROGRESS_EVERY_S", 0.001)
     monkeypatch.setattr(Recorder, "progress", reported)
 
 

@@ -22,9 +22,9 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion, FinishReason
-from longshore_runtime.loop_options import LoopOptions
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.step_work import step_work
+from longshore_runtime.step.parts import LoopOptions
+from longshore_runtime.step.update import step_work
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch

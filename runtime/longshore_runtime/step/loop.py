@@ -23,6 +23,7 @@ Who waits for whom, in the driver's thread: it alone calls policy, engines and t
 """
 
 from collections import defaultdict
+from dataclasses import replace
 
 import structlog
 
@@ -32,20 +33,21 @@ from longshore.api.round_status import RoundKind
 from longshore.policy.benefit_gate import BenefitGate, GatePrior
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.record.facts import StepMarks
+from longshore_runtime.checkpoints.run_state import RunState
+from longshore_runtime.elastic.auto_factors import step_facts
+from longshore_runtime.elastic.benefit import step_outcome
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.elastic.size import AppliedSize
 from longshore_runtime.errors import SizeChanged, TrainerLost, UserError
-from longshore_runtime.evaluator import Evaluator
-from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.loop_parts import Parts
-from longshore_runtime.round_requests import RequestOf, round_requests
-from longshore_runtime.round_training import RoundTraining
-from longshore_runtime.run_checkpoints import RunCheckpoints
-from longshore_runtime.run_state import RunState
-from longshore_runtime.step_report import report_step
+from longshore_runtime.step.checkpointing import RunCheckpoints
+from longshore_runtime.step.evaluation import Evaluator
+from longshore_runtime.step.parts import LoopOptions, Parts
+from longshore_runtime.step.publication import Turns
+from longshore_runtime.step.rollout import RequestOf, round_requests
+from longshore_runtime.step.round_training import RoundTraining, TrainedRound
 from longshore_runtime.telemetry.alarms import Alarms
+from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.trainer.recovery import Recovery
-from longshore_runtime.turns import Turns
 
 log = structlog.get_logger()
 
@@ -202,3 +204,32 @@ class TrainingLoop:
         """
         algorithm = self._options.algorithm
         return round_requests(self._parts.prompts.train, algorithm, "train", algorithm.temperature)
+
+
+def report_step(
+    parts: Parts,
+    regrouping: Regrouping,
+    gate: BenefitGate | None,
+    alarms: Alarms,
+    state: RunState,
+    done: TrainedRound,
+    marks: StepMarks,
+) -> None:
+    """Report the step that led to `state` to regrouping, benefit gate, tuner, recorder, records and alarms."""
+    result, trained = done.result, done.trained
+    queue_length, num_replicas = parts.policy.num_deferred, parts.trainers.num_replicas
+    repurposed = None
+    if (repurposing := done.step.repurposing) is not None:
+        repurposed = repurposing.times
+        regrouping.answered(repurposing.answered_epoch, repurposing.answered_overlay)
+    if gate is not None:
+        step_s = marks.published_s - marks.begun_s
+        outcome = step_outcome(result.end.kind, trained, step_s, num_replicas, repurposed)
+        saved_s = gate.ended(outcome)
+        repurposed = None if repurposed is None else replace(repurposed, saved_s=saved_s)
+    if parts.auto is not None and done.pace is not None:
+        parts.auto.step_ended(step_facts(result, trained, marks, done.pace, parts.engines, num_replicas, queue_length))
+    step = StepDone(state.step, marks, result, trained, queue_length, repurposed, done.shorter_again)
+    parts.recorder.step(state, step)
+    parts.records.keep(step)
+    alarms.step(state.step, result, trained)

@@ -4,12 +4,9 @@ from longshore.api.runtime_status import RuntimeActivity
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape
 from longshore.policy.synchronous import Synchronous
-from longshore_runtime.job_rounds import run_round
-from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.loop_parts import Parts
-from longshore_runtime.round_requests import round_requests
-from longshore_runtime.run_state import HeldOutScore, RunState
-from longshore_runtime.running_step import Evaluating
+from longshore_runtime.checkpoints.run_state import HeldOutScore, RunState
+from longshore_runtime.step.parts import LoopOptions, Parts
+from longshore_runtime.step.rollout import Evaluating, round_requests, run_round
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.step_done import EvaluationDone
 from longshore_runtime.trainer.recovery import Recovery

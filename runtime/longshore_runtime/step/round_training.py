@@ -9,22 +9,18 @@ from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.rollout_pace import RolloutPace
+from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.errors import TrainerLost
-from longshore_runtime.job_rounds import run_round
-from longshore_runtime.loop_options import LoopOptions
-from longshore_runtime.loop_parts import Parts
-from longshore_runtime.mismatch_guard import MismatchGuard
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.round_requests import RequestOf
-from longshore_runtime.run_state import RunState
-from longshore_runtime.running_step import RunningStep
-from longshore_runtime.step_work import require_equal_gradients, step_work
+from longshore_runtime.step.parts import LoopOptions, Parts
+from longshore_runtime.step.publication import Turns
+from longshore_runtime.step.rollout import RequestOf, RunningStep, run_round
+from longshore_runtime.step.update import MismatchGuard, require_equal_gradients, step_work
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining, StepWork
-from longshore_runtime.turns import Turns
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
-from longshore_runtime.checkpoint import UNFINISHED, Checkpoint
+from longshore_runtime.checkpoints.store import UNFINISHED, Checkpoint
 from longshore_runtime.durable import apply_umask, is_no_room, no_room, sync, sync_tree, tree_bytes
 from longshore_runtime.errors import UserError
 from longshore_runtime.tensor_types import TensorTypes, describe_types

@@ -1,15 +1,87 @@
-"""A step while its round runs: passes events on to the trainers, the repurposing and the recorder."""
+"""The rollout of a step: requests, the round that drives engines and rewards, and what happens while it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from longshore.api.algorithm import Algorithm
 from longshore.api.runtime_status import ProgressUnit
 from longshore.policy.progress import RoundProgress
+from longshore.policy.rollout_pace import RolloutPace
+from longshore.policy.round import ResponseId
+from longshore.policy.round_policy import RoundPolicy
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import Repurposing
-from longshore_runtime.rollout.batch import ScoredGroup
+from longshore_runtime.engine_protocol import Completion, Request
+from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
 from longshore_runtime.rollout.events import Event, GradientsDone, ReplicaLost
+from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner
+from longshore_runtime.rollout.seeds import request_seed
+from longshore_runtime.step.parts import Parts
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
+from longshore_runtime.trajectories.trajectory import EMPTY
+
+RequestOf = Callable[[ResponseId, Completion | None], Request]
+"""The request for a response, and what is kept of it from an earlier round."""
+
+
+def round_requests(
+    records: Sequence[PromptRecord], algorithm: Algorithm, purpose: str, temperature: float
+) -> RequestOf:
+    """Return what makes the requests of one round: a round that is sampled again asks for the same.
+
+    `records` by index of the draw; `purpose` tells the seeds of one round from those of others.
+    """
+
+    def request_of(response: ResponseId, kept: Completion | None) -> Request:
+        return Request(
+            request_id=str(response),
+            prompt_tokens=records[response.draw.index].prompt_tokens,
+            max_tokens=algorithm.max_response_tokens,
+            temperature=temperature,
+            seed=request_seed(algorithm.seed, purpose, response),
+            partial=kept.trajectory if kept else EMPTY,
+        )
+
+    return request_of
+
+
+def run_round(
+    parts: Parts,
+    policy: RoundPolicy,
+    prompts: Sequence[PromptRecord],
+    request_of: RequestOf,
+    observer: RoundObserver,
+    *,
+    draining: bool = False,
+    kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
+    repurposing: Repurposing | None = None,
+    pace: RolloutPace | None = None,
+) -> RoundResult:
+    """Run a round of draws of these prompts; `kept`, `draining` and `pace` as of `RoundRunner`.
+
+    Raises:
+        UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
+    """
+    parts.rewards.use(prompts)
+    runner = RoundRunner(
+        policy,
+        parts.engines,
+        parts.rewards,
+        parts.events,
+        request_of,
+        parts.clock,
+        observer,
+        kept,
+        None if repurposing is None else repurposing.milestones,
+        pace,
+    )
+    if repurposing is not None:
+        repurposing.begin(runner)
+    result = runner.run(draining=draining)
+    parts.rewards.rest()
+    return result
+
 
 OnProgress = Callable[[ProgressUnit, int, int], None]
 """Function that is called with the unit, how many are done, and how many there are in total."""

@@ -1,27 +1,59 @@
-"""Which fields of a running job a manifest would change."""
+"""Refusals of manifests that would change a job which is there."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
+from pydantic import ValidationError
+
+from longshore.api.mistakes import sentence
+from longshore.api.status import FINISHED_PHASES
 from longshore_client.errors import ClientError
 from longshore_kube.resources import Json
 
 _AT_ANY_TIME: Final = ("suspend", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
+_NEVER: Final = ("model", "data", "storage")
+"""Fields that are immutable."""
 
 
 def refused_change(there: Json, wanted: Json) -> ClientError:
-    """Return the refusal to change a job that is not suspended, with the fields and the commands that help."""
-    name = there["metadata"]["name"]
+    """Return the refusal to change a job, with the fields and the commands that help."""
+    name, phase = there["metadata"]["name"], there.get("status", {}).get("phase")
+    instead = f"Choose another metadata.name, or run `kubectl delete rljob {name}` and submit the file again."
+    if phase in FINISHED_PHASES:
+        return ClientError(
+            f"The RLJob {name!r} has {phase.lower()} already, and an ended job never runs again.", instead
+        )
     stored, given = ({k: v for k, v in one["spec"].items() if k not in _AT_ANY_TIME} for one in (there, wanted))
-    fields = ", ".join(changed_fields(stored, given)) or "A field that the file leaves out"
+    changed = list(changed_fields(stored, given))
+    if fixed := [field for field in changed if field.partition(".")[0] in _NEVER]:
+        return ClientError(
+            f"There is an RLJob {name!r} already, and {', '.join(fixed)} of a job never change.", instead
+        )
+    fields = ", ".join(changed) or "A field that the file leaves out"
     return ClientError(
         f"{fields}: this may change only while the RLJob {name!r} is suspended.",
         f"Run `longshore suspend {name}`, submit the file again, and run `longshore resume {name}`.",
     )
 
 
+def spelling_mistake(manifest: Json) -> str | None:
+    """Return a sentence about the first field of an RLJob that there is not, with the nearest name; None: all exist."""
+    from longshore.api.rljob import RLJob  # Building the models takes longer than most commands.
+
+    try:
+        RLJob.model_validate(manifest)
+    except ValidationError as error:
+        return f"{sentence(error, model=RLJob)}."
+    return None
+
+
 def changed_fields(stored: Any, given: Any, path: str = "") -> Iterator[str]:
     """Yield the paths of fields that `given` has and whose values in `stored` are others."""
+    if isinstance(given, list) and isinstance(stored, list) and len(given) == len(stored):
+        # Stored items have defaults that the file leaves out.
+        if any(True for one, other in zip(stored, given, strict=True) for _ in changed_fields(one, other, "item")):
+            yield path
+        return
     if not isinstance(given, dict) or not isinstance(stored, dict):
         if stored != given:
             yield path

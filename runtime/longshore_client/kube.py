@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from longshore.api import names
-from longshore.api.rules import CHANGES_WHILE_SUSPENDED
-from longshore_client.changes import refused_change
+from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IS_IMMUTABLE
+from longshore_client.changes import refused_change, spelling_mistake
 from longshore_client.errors import ClientError
 from longshore_client.plain import plain, plain_json
 from longshore_kube.blocking import Blocking
@@ -147,7 +147,7 @@ class Kube:
         """Server-side apply one object of any kind.
 
         Raises:
-            ClientError: the cluster does not know the kind, or an RLJob must be suspended before it changes so.
+            ClientError: the cluster does not know the kind or a field of an RLJob, or the RLJob may not change so.
             ApiError: the server refused the object.
         """
         path = self._resource(document).path(self.within(document).namespace, document["metadata"]["name"])
@@ -155,8 +155,12 @@ class Kube:
         try:
             return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
         except ApiError as error:
-            if CHANGES_WHILE_SUSPENDED in error.message and (there := self.find(path)) is not None:
+            is_change = CHANGES_WHILE_SUSPENDED in error.message or IS_IMMUTABLE in error.message
+            if is_change and (there := self.find(path)) is not None:
                 raise refused_change(there, document) from error
+            # To an API server, a field that a manifest misspells is a fault of its own (500).
+            if "field not declared in schema" in error.message and (mistake := spelling_mistake(document)):
+                raise ClientError(mistake, "Correct the field and try again.") from error
             raise
 
     def pods(self, label_selector: str, namespace: str | None = None) -> list[Json]:

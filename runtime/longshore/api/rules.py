@@ -116,6 +116,8 @@ def _environment() -> cel.Env:
 
 CHANGES_WHILE_SUSPENDED: Final = "may change only while the job is suspended"
 """Part of the refusal of a change to a running job."""
+IS_IMMUTABLE: Final = "the field is immutable"
+"""Part of the refusal of a change that no job allows."""
 IMMUTABLE: Final = in_schema(
-    [Rule("", "self == oldSelf", "the field is immutable: create a new RLJob instead of changing it")]
+    [Rule("", "self == oldSelf", f"{IS_IMMUTABLE}: create a new RLJob instead of changing it")]
 )

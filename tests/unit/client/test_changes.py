@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore_client.changes import changed_fields, refused_change
+from longshore_client.changes import changed_fields, refused_change, spelling_mistake
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,13 @@ from longshore_client.changes import changed_fields, refused_change
         ),
         ({"tracking": {"openTelemetry": {}}}, ["tracking"]),
         ({"reward": {"functions": [{"name": "other"}]}}, ["reward.functions"]),
+        ({"reward": {"functions": [{"name": "maths"}]}}, []),
         ({"algorithm": {"steps": 3}, "suspend": True}, []),
     ],
 )
 def test_fields_that_differ_are_named_by_their_paths(given: dict[str, Any], fields: list[str]) -> None:
     stored = {"algorithm": {"steps": 3, "clipLow": 0.2}, "workers": {"replicas": 2}, "suspend": True,
-              "reward": {"functions": [{"name": "maths"}]}}  # fmt: skip
+              "reward": {"functions": [{"name": "maths", "weight": 1.0}]}}  # fmt: skip
     assert list(changed_fields(stored, given)) == fields
 
 
@@ -31,3 +32,24 @@ def test_a_refused_change_says_which_commands_allow_it() -> None:
     refused = refused_change(there, {"spec": {"algorithm": {"steps": 5}, "suspend": True}})
     assert refused.message == "algorithm.steps: this may change only while the RLJob 'demo' is suspended."
     assert "`longshore suspend demo`" in refused.fix and "`longshore resume demo`" in refused.fix
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_a_change_of_an_ended_job_is_refused_with_a_new_name_or_a_delete(phase: str) -> None:
+    there = {"metadata": {"name": "demo"}, "spec": {"algorithm": {"steps": 3}}, "status": {"phase": phase}}
+    refused = refused_change(there, {"spec": {"algorithm": {"steps": 5}}})
+    assert refused.message == f"The RLJob 'demo' has {phase.lower()} already, and an ended job never runs again."
+    assert "another metadata.name" in refused.fix and "`kubectl delete rljob demo`" in refused.fix
+
+
+def test_a_change_of_what_never_changes_says_that_the_name_is_taken() -> None:
+    there = {"metadata": {"name": "demo"}, "spec": {"data": {"path": "a"}}, "status": {"phase": "Running"}}
+    refused = refused_change(there, {"spec": {"data": {"path": "b"}}})
+    assert refused.message == "There is an RLJob 'demo' already, and data.path of a job never change."
+
+
+def test_a_misspelled_field_is_named_with_the_nearest_name() -> None:
+    spec = {"algorithm": {"steps": 1, "promptPerStep": 2}}
+    found = spelling_mistake({"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "spec": spec})
+    assert found is not None
+    assert found.startswith("spec.algorithm.promptPerStep: there is no such field; did you mean promptsPerStep?")

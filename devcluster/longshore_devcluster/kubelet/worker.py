@@ -170,7 +170,8 @@ class PodWorker:
             entry.ready = entry.ready and entry.role is Role.INIT
 
     async def _report(self) -> None:
-        while True:
+        # A kubelet that goes down tells nobody. When it is back, it finds that it has lost the containers.
+        while not self._abandoned.is_set():
             changed = self.context.status_changed.next
             if self.context.status_dirty and not await self._publish():
                 await asyncio.sleep(_RETRY_S)

@@ -1,5 +1,6 @@
 """The file of partial responses in a checkpoint: Arrow, so that tokens are written and read as whole arrays."""
 
+import zlib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -28,10 +29,11 @@ _SCHEMA: Final = pa.schema(
         ("log_probs", pa.large_list(pa.float32())),
     ]
 )
+_CHECKSUM_BYTES: Final = 4
 
 
 def write_kept(path: Path, kept: Mapping[ResponseId, Completion]) -> None:
-    """Write partial responses."""
+    """Write partial responses, and the checksum of the file at its end."""
     trajectories = [completion.trajectory for completion in kept.values()]
     offsets = np.cumsum([0, *map(len, trajectories)], dtype=np.int64)
     columns = [
@@ -49,17 +51,27 @@ def write_kept(path: Path, kept: Mapping[ResponseId, Completion]) -> None:
         column if isinstance(column, pa.Array) else pa.array(column, field.type)
         for column, field in zip(columns, _SCHEMA, strict=True)
     ]
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_file(content, _SCHEMA) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+    file = content.getvalue()
+    path.write_bytes(b"".join((file, _checksum(file))))
 
 
 def read_kept(path: Path) -> dict[ResponseId, Completion]:
-    """Read what `write_kept` wrote; raises ValueError (of Arrow) or LookupError for a damaged file."""
-    with pa.OSFile(str(path)) as file:
-        table = pa.ipc.open_file(file).read_all()
-    table.validate(full=True)
-    if table.schema != _SCHEMA:
-        raise ValueError("it has other columns")
+    """Read what `write_kept` wrote.
+
+    Raises:
+        ValueError: the file is damaged.
+        OSError: the storage does not answer.
+    """
+    content = path.read_bytes()
+    file, checksum = memoryview(content)[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+    # Arrow reads tokens from a damaged block as zeros, and fails in many ways for a damaged index.
+    if _checksum(file) != checksum:
+        raise ValueError("its checksum is another")
+    table = pa.ipc.open_file(pa.py_buffer(file)).read_all()
+    assert table.schema == _SCHEMA, "a file with the right checksum was written here"
     small = table.select(["epoch", "prompt_index", "response_index", "finish_reason", "engine_step", "text", "runs"])
     tokens, log_probs = _arrays(table["tokens"]), _arrays(table["log_probs"])
     kept: dict[ResponseId, Completion] = {}
@@ -74,6 +86,10 @@ def read_kept(path: Path) -> dict[ResponseId, Completion]:
             row["text"],
         )
     return kept
+
+
+def _checksum(content: Any) -> bytes:
+    return zlib.crc32(content).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 def _lists(offsets: npt.NDArray[np.int64], arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> pa.LargeListArray:

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Final
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from longshore.api.training import TrainerBackend
@@ -17,8 +20,10 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
+from longshore_runtime.rollout.kept_file import read_kept, write_kept
 from longshore_runtime.trainer.saved_by import require_own, sign
 from longshore_runtime.trajectories.trajectory import Trajectory
+from tests.properties import examples
 
 KEPT = {
     ResponseId(Draw(1, 5), 2): Completion(
@@ -180,8 +185,9 @@ def cut(file: Path) -> None:
         ("state.json", cut, "state.json cannot be read"),
         ("state.json", lambda file: file.write_text("{}"), "state.json cannot be read: it has no 'run'"),
         ("state.json", Path.unlink, "state.json is missing"),
-        ("kept.arrow", cut, "kept.arrow cannot be read"),
-        ("kept.arrow", lambda file: file.write_text("[{}]"), "kept.arrow cannot be read"),
+        ("kept.arrow", cut, "kept.arrow cannot be read: its checksum is another"),
+        ("kept.arrow", lambda file: file.write_text("[{}]"), "kept.arrow cannot be read: its checksum is another"),
+        ("kept.arrow", lambda file: file.write_bytes(b""), "kept.arrow cannot be read: its checksum is another"),
         ("trainer/trainer_backend", Path.unlink, "trainer/trainer_backend is missing"),
         ("trainer/trainer.json", cut, "trainer/trainer.json cannot be read"),
         ("trainer/trainer.pt", cut, "trainer/trainer.pt cannot be read: File is not a zip file"),
@@ -205,6 +211,28 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
     assert sentence.startswith(f"the checkpoint of step 20 is damaged: {reason}")
     assert sentence.endswith("The job continues from step 10; the rest is in damaged-step-000020")
     assert store.newest_whole(pytest.fail) == newest, "it is said once"
+
+
+@given(st.data())
+@settings(max_examples=examples(100))
+def test_no_damaged_block_of_kept_tokens_is_read(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "kept.arrow"
+        write_kept(path, KEPT)
+        content = bytearray(path.read_bytes())
+        first = data.draw(st.integers(0, len(content) - 1))
+        block = data.draw(st.binary(min_size=1, max_size=600))[: len(content) - first]
+        assume(content[first : first + len(block)] != block)
+        content[first : first + len(block)] = block
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="its checksum is another"):
+            read_kept(path)
+
+
+@pytest.mark.parametrize("kept", [{}, KEPT])
+def test_kept_tokens_are_read_as_they_were_written(tmp_path: Path, kept: dict[ResponseId, Completion]) -> None:
+    write_kept(tmp_path / "kept.arrow", kept)
+    assert read_kept(tmp_path / "kept.arrow") == kept
 
 
 def test_whole_checkpoints_are_not_set_aside(tmp_path: Path) -> None:

@@ -91,7 +91,8 @@ class CheckpointSettings(ApiModel):
     """
 
     every_steps: int = Field(default=10, ge=1, le=1_000_000)
-    """Largest number of steps from one checkpoint to the next. The last step always writes one."""
+    """Largest number of steps from one checkpoint to the next; it is less where steps have millions of tokens. The last
+    step always writes one."""
     every_seconds: int = Field(default=600, ge=1, le=31_536_000)
     """Time since the last checkpoint, in seconds, after which the end of a step writes one although fewer than
     `everySteps` were done."""

@@ -101,7 +101,7 @@ def _pod_memory_check(spec: RLJobSpec, directory: Path, size: int) -> CheckResul
 
 
 def _coordinator_check(spec: RLJobSpec) -> CheckResult:
-    tokens, needed = max_step_tokens(spec), coordinator_memory(spec)
+    tokens, needed = max_step_tokens(spec.algorithm), coordinator_memory(spec)
     requested = spec.coordinator.resources.get("memory")
     found = (
         f"it requests {needed} by default" if requested is None else f"it requests {requested} ({needed} by default)"

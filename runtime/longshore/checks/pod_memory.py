@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from longshore.api.algorithm import Algorithm
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
@@ -43,13 +44,15 @@ in units of the MLP's size and of the width of queries and keys. Models without 
 _MLP_VALUES: Final = 4
 _ATTENTION_VALUES: Final = 4
 _ROUND_TO_TOKENS: Final = 64
-_COORDINATOR_GIB: Final = 2
-"""What the coordinator needs for its own processes, Ray's head among them, and for the tokens of small steps."""
-_COORDINATOR_ROOM_BYTES: Final = 1 << 28
-"""The part of it that is there for tokens."""
+_COORDINATOR_BYTES: Final = 3 << 29
+"""What the coordinator needs for its own processes, Ray's head among them."""
+KEPT_TOKENS: Final = 20_000_000
+"""Tokens that a job of any size may keep from one checkpoint to the next."""
 _STEPS_HELD: Final = 3
-_HELD_TOKEN_BYTES: Final = 10
-"""Token, log-probability and compressed text; measured by `make bench NAME=data_plane`."""
+_HELD_TOKEN_BYTES: Final = 14
+"""A token id, its log-probabilities by engine and trainer, and two bytes of compressed text."""
+_HELD_RESPONSE_BYTES: Final = 3 << 10
+"""What a response takes besides its tokens; measured by `make bench NAME=data_plane`."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +73,19 @@ class _Pods:
 def coordinator_memory(spec: RLJobSpec) -> str:
     """Return the memory that a coordinator requests by default, a quantity.
 
-    It grows with the tokens of a step, which the coordinator holds three times: those of the round, those that are
-    trained on, and those since the last checkpoint, which repair the loss of a trainer.
+    It grows with the tokens of a step. The coordinator holds those of a round, which may launch twice as many responses
+    as it trains on, and of the step that is trained on; and for the loss of a trainer those since the last checkpoint,
+    which comes before they are more than KEPT_TOKENS or one step.
     """
-    more_bytes = _STEPS_HELD * max_step_tokens(spec) * _HELD_TOKEN_BYTES - _COORDINATOR_ROOM_BYTES
-    return f"{_COORDINATOR_GIB + max(0, _whole_gib(more_bytes))}Gi"
+    step_tokens, algorithm = max_step_tokens(spec.algorithm), spec.algorithm
+    tokens = _STEPS_HELD * step_tokens + max(KEPT_TOKENS, step_tokens)
+    num_responses = (_STEPS_HELD + 1) * algorithm.prompts_per_step * algorithm.responses_per_prompt
+    needed_bytes = _COORDINATOR_BYTES + tokens * _HELD_TOKEN_BYTES + num_responses * _HELD_RESPONSE_BYTES
+    return f"{_whole_gib(needed_bytes)}Gi"
 
 
-def max_step_tokens(spec: RLJobSpec) -> int:
+def max_step_tokens(algorithm: Algorithm) -> int:
     """Return the response tokens of a step whose responses are all as long as they may be."""
-    algorithm = spec.algorithm
     return algorithm.prompts_per_step * algorithm.responses_per_prompt * algorithm.max_response_tokens
 
 

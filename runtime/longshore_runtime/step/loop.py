@@ -153,7 +153,8 @@ class TrainingLoop:
         self._parts.stop.require_none()
         if self._evaluator.is_due(self._state.step):
             self._state = self._evaluator.run(self._state)
-        if self._options.is_checkpoint_due(self._state.step, clock.now_s() - self._saved_s):
+        unsaved_s, unsaved_tokens = clock.now_s() - self._saved_s, self._recovery.num_kept_tokens
+        if self._options.is_checkpoint_due(self._state.step, unsaved_s, unsaved_tokens):
             self.checkpoint()
 
     def checkpoint(self) -> None:

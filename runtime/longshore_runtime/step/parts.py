@@ -12,6 +12,7 @@ from longshore.api.model import Evaluation
 from longshore.api.rollout import Handover, OnFinish, OnPolicy, RepurposeTrigger, Rollout
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import CheckpointSettings
+from longshore.checks.pod_memory import KEPT_TOKENS, max_step_tokens
 from longshore.policy.log_prob_mismatch import mismatch_limit
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.training_alarms import AlarmLimits
@@ -122,9 +123,18 @@ class LoopOptions:
             verify_tolerance=spec.trainer.verify_tolerance or (_BF16 if spec.training_pods.has_accelerator else _FP32),
         )
 
-    def is_checkpoint_due(self, step: int, unsaved_s: float) -> bool:
-        """Return whether the end of a step writes a checkpoint; `unsaved_s`: time since the last one."""
-        return step % self.checkpoint.every_steps == 0 or unsaved_s >= self.checkpoint.every_seconds
+    def is_checkpoint_due(self, step: int, unsaved_s: float, unsaved_tokens: int) -> bool:
+        """Return whether the end of a step writes a checkpoint.
+
+        Args:
+            unsaved_s: time since the last one.
+            unsaved_tokens: tokens that are kept in memory until then (`Recovery`).
+        """
+        return (
+            step % self.checkpoint.every_steps == 0
+            or unsaved_s >= self.checkpoint.every_seconds
+            or unsaved_tokens >= max(KEPT_TOKENS, max_step_tokens(self.algorithm))
+        )
 
 
 def _repurposing(spec: RLJobSpec, attempt: int) -> RepurposingOptions:

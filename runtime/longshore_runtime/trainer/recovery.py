@@ -53,6 +53,8 @@ class Recovery:
         self._load = load
         self._make_room = make_room
         self._kept: list[Sequence[Sample]] = []
+        self.num_kept_tokens = 0
+        """Response tokens that are kept to repeat the updates since the newest checkpoint."""
         self._num_failures = 0
         self._lost_reason = ""
         self._fatal: RankDeath | None = None
@@ -66,12 +68,13 @@ class Recovery:
     def trained(self, training: StepTraining) -> None:
         """Note that the trainers have done a step."""
         self._kept += training.batches
+        self.num_kept_tokens += training.num_tokens
         self._num_failures = 0
         self._fatal = None
 
     def checkpointed(self) -> None:
         """Note that the newest checkpoint holds every update so far."""
-        self._kept = []
+        self._kept, self.num_kept_tokens = [], 0
 
     def lost(self, reason: str, generation: int) -> None:
         """Note that a rank is gone: the world starts again when it is needed. News of an older world are ignored."""

@@ -102,8 +102,8 @@ def test_more_memory_never_gives_a_smaller_micro_batch(model: ModelSize) -> None
     ("algorithm", "memory"),
     [
         ({}, "2Gi"),
-        ({"promptsPerStep": 64, "responsesPerPrompt": 8, "maxResponseTokens": 16_384}, "2Gi"),
-        ({"promptsPerStep": 512, "responsesPerPrompt": 16, "maxResponseTokens": 32_768}, "10Gi"),
+        ({"promptsPerStep": 64, "responsesPerPrompt": 8, "maxResponseTokens": 16_384}, "3Gi"),
+        ({"promptsPerStep": 512, "responsesPerPrompt": 16, "maxResponseTokens": 32_768}, "16Gi"),
     ],
 )
 def test_coordinator_requests_memory_for_the_tokens_of_its_steps(algorithm: dict[str, int], memory: str) -> None:

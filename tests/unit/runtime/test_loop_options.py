@@ -1,12 +1,14 @@
 """Which mismatch of log-probabilities a job allows, and whether a step past it is trained on."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from longshore.api.spec import RLJobSpec
+from longshore.checks.pod_memory import KEPT_TOKENS, max_step_tokens
 from longshore_runtime.step.parts import LoopOptions
 
 GPUS = {"replicas": 1, "gpusPerPod": 1, "gpuResourceName": "nvidia.com/gpu"}
@@ -55,7 +57,26 @@ def test_a_limit_that_is_no_limit_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "unsaved_s", "is_due"), [(5, 10.0, True), (6, 10.0, False), (6, 599.9, False), (6, 600.0, True)]
+    ("step", "unsaved_s", "unsaved_tokens", "is_due"),
+    [
+        (5, 10.0, 0, True),
+        (6, 10.0, 0, False),
+        (6, 599.9, 0, False),
+        (6, 600.0, 0, True),
+        (6, 10.0, KEPT_TOKENS - 1, False),
+        (6, 10.0, KEPT_TOKENS, True),
+    ],
 )
-def test_a_checkpoint_is_due_by_steps_or_by_time(step: int, unsaved_s: float, is_due: bool) -> None:
-    assert options({}, checkpoint={"everySteps": 5}).is_checkpoint_due(step, unsaved_s) is is_due
+def test_a_checkpoint_is_due_by_steps_time_or_kept_tokens(
+    step: int, unsaved_s: float, unsaved_tokens: int, is_due: bool
+) -> None:
+    assert options({}, checkpoint={"everySteps": 5}).is_checkpoint_due(step, unsaved_s, unsaved_tokens) is is_due
+
+
+def test_steps_of_many_tokens_are_kept_one_by_one() -> None:
+    large = options({})
+    large = replace(large, algorithm=large.algorithm.model_copy(update={"max_response_tokens": KEPT_TOKENS}))
+    num_tokens = max_step_tokens(large.algorithm)
+    assert num_tokens > KEPT_TOKENS
+    assert not large.is_checkpoint_due(6, 10.0, num_tokens - 1)
+    assert large.is_checkpoint_due(6, 10.0, num_tokens)

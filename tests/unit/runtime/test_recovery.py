@@ -74,6 +74,16 @@ def test_the_first_restart_waits_for_nothing() -> None:
     assert (world.generation, world.now_s) == (1, 0.0)
 
 
+def test_kept_tokens_are_counted_until_the_next_checkpoint() -> None:
+    restored, samples = recovery_of(World()), tuple(make_samples(4))
+    num_tokens = sum(one.num_response_tokens for one in samples)
+    for number in (1, 2):
+        restored.trained(StepTraining((), (samples, samples), 0.0, num_epochs=2))
+        assert restored.num_kept_tokens == number * num_tokens, "epochs share their arrays"
+    restored.checkpointed()
+    assert restored.num_kept_tokens == 0
+
+
 def test_what_does_not_go_away_is_no_reason_to_start_for_ever() -> None:
     world = EndingPod(until_s=1000.0)
     restored = recovery_of(world, world.pause)

@@ -51,7 +51,8 @@ class Death:
     peak_bytes: int
     """Largest resident memory that it had."""
     is_out_of_memory: bool = False
-    """Whether the kernel has just killed a process of its container, which had reached its memory limit."""
+    """Whether the kernel has killed a process of its container, which had reached its memory limit, and no death before
+    this one explains that."""
 
     def __str__(self) -> str:
         used = f"after using {self.peak_bytes / (1 << 30):.1f} GiB"
@@ -90,10 +91,24 @@ class DeathNotes:
         """Append the notes to `file`; None: nowhere."""
         self._file = file
         self._oom_counts = oom_counts
-        self._num_oom_kills = num_oom_kills(oom_counts)
+        self._num_explained = num_oom_kills(oom_counts)
+        """Kills for the memory limit, up to now, of which a child was the victim or which were there before."""
+        self._is_reaping = self._is_asked = False
 
     def reap(self, *_: object) -> None:
         """Reap and note the children that have ended; a handler of SIGCHLD."""
+        self._is_asked = True
+        if self._is_reaping:
+            return  # This handler has interrupted itself: the outer call goes on.
+        self._is_reaping = True
+        try:
+            while self._is_asked:
+                self._is_asked = False
+                self._reap_ended()
+        finally:
+            self._is_reaping = False
+
+    def _reap_ended(self) -> None:
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -102,8 +117,9 @@ class DeathNotes:
             if pid == 0:
                 return
             exit_code = os.waitstatus_to_exitcode(status)
-            before, self._num_oom_kills = self._num_oom_kills, num_oom_kills(self._oom_counts)
-            is_out_of_memory = exit_code == -signal.SIGKILL and self._num_oom_kills > before
+            is_killed = exit_code == -signal.SIGKILL
+            is_out_of_memory = is_killed and num_oom_kills(self._oom_counts) > self._num_explained
+            self._num_explained += is_out_of_memory
             self._note(Death(pid, exit_code, usage.ru_maxrss * 1024, is_out_of_memory))
 
     def _note(self, death: Death) -> None:

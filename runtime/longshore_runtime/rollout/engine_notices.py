@@ -1,12 +1,22 @@
 """Notices for users about engines that are gone."""
 
 import threading
+import time
 from collections.abc import Callable
+from typing import Final
+
+import structlog
 
 from longshore.api.reasons import NoticeReason
 from longshore.checks.memory import gib
 from longshore_runtime.cluster.deaths import Death
+from longshore_runtime.errors import first_line
 from longshore_runtime.rollout.engine_handle import PROCESS_GONE
+
+log = structlog.get_logger()
+
+_SEARCH_LIMIT_S: Final = 15.0
+"""Time limit for all causes that are still asked for when the engines are stopped."""
 
 FindDeath = Callable[[], Death | None]
 """Function that asks the pod of an engine how its process ended; takes seconds."""
@@ -19,7 +29,12 @@ def ignore(reason: str, message: str) -> None:
 
 
 class EngineNotices:
-    """One notice per loss, however many threads find out. Thread-safe, since each step is one operation of the dict."""
+    """One notice per loss, however many threads find out.
+
+    fleets, reader threads ── `starts`, `stops`, `lost` ──► `_engines`, under the lock
+    `lost`, of a process that has died ──► a thread that asks the pod for the cause ──► `notify`
+    `close` ──► waits for these threads
+    """
 
     def __init__(self, notify: Notify = ignore, pod_memory_bytes: int = 0) -> None:
         """Send notices by `notify`; `pod_memory_bytes` is the memory that a worker pod may use."""
@@ -27,49 +42,64 @@ class EngineNotices:
         self._pod_memory_bytes = pod_memory_bytes
         self._engines: dict[int, tuple[int, FindDeath]] = {}
         """Worker pods of the engines without a notice so far, and how to learn of their deaths."""
-        self._searches: dict[int, threading.Thread] = {}
-        """Threads that ask how an engine ended, by engine."""
+        self._searches: list[threading.Thread] = []
+        """Threads that ask how an engine ended."""
+        self._lock = threading.Lock()
+        """Held while an engine is taken out and its search begins, so that `close` waits for every search."""
 
     def starts(self, engine: int, pod: int, find_death: FindDeath = lambda: None) -> None:
         """Note that an engine begins to start; one that was gone may come back under its number."""
-        self._engines[engine] = (pod, find_death)
+        with self._lock:
+            self._engines[engine] = (pod, find_death)
 
     def stops(self, engine: int) -> None:
         """Note that an engine is about to be stopped on purpose, which is not worth a notice."""
-        self._engines.pop(engine, None)
+        self._take(engine)
 
     def lost(self, engine: int, reason: str) -> None:
         """Note that an engine is gone, or is no longer of use.
 
         If its process has died, the notice follows when the pod has told the cause: the round does not wait for it.
         """
-        pod, find_death = self._engines.pop(engine, (None, None))
-        if pod is None or find_death is None:
-            return
-        if not reason.startswith(PROCESS_GONE):
+        with self._lock:
+            pod, find_death = self._engines.pop(engine, (None, None))
+            if pod is not None and find_death is not None and reason.startswith(PROCESS_GONE):
+                arguments = (engine, pod, reason, find_death)
+                search = threading.Thread(target=self._search, args=arguments, name=f"death-of-{engine}", daemon=True)
+                self._searches.append(search)
+                search.start()
+                return
+        if pod is not None:
             self._notify(NoticeReason.ENGINE_LOST, f"{_name(engine, pod)} was lost: {reason}")
-            return
-
-        def search() -> None:
-            death = find_death()
-            what = f"was lost: {reason}" if death is None else self._describe(death)
-            self._notify(NoticeReason.ENGINE_LOST, f"{_name(engine, pod)} {what}")
-
-        self._searches[engine] = threading.Thread(target=search, name=f"death-of-{engine}", daemon=True)
-        self._searches[engine].start()
 
     def not_asleep(self, engine: int, limit_s: float) -> None:
         """Note that an engine is about to be stopped since it did not fall asleep."""
-        pod, _ = self._engines.pop(engine, (None, None))
+        pod = self._take(engine)
         if pod is not None:
             what = f"did not fall asleep within {limit_s:.0f} s and was stopped"
             self._notify(NoticeReason.ENGINE_DID_NOT_SLEEP, f"{_name(engine, pod)} {what}")
 
     def close(self) -> None:
         """Note that all engines are about to be stopped, and wait for the notices that are still due."""
-        self._engines.clear()
-        for search in list(self._searches.values()):
-            search.join()
+        with self._lock:
+            self._engines.clear()
+        deadline_s = time.monotonic() + _SEARCH_LIMIT_S
+        for search in self._searches:
+            search.join(max(0.0, deadline_s - time.monotonic()))
+
+    def _take(self, engine: int) -> int | None:
+        with self._lock:
+            pod, _ = self._engines.pop(engine, (None, None))
+        return pod
+
+    def _search(self, engine: int, pod: int, reason: str, find_death: FindDeath) -> None:
+        try:
+            death = find_death()
+        except Exception as error:  # noqa: BLE001 - whatever keeps the cause from being known, the loss is told
+            log.warning("how an engine ended is not known", engine=engine, reason=first_line(error))
+            death = None
+        what = f"was lost: {reason}" if death is None else self._describe(death)
+        self._notify(NoticeReason.ENGINE_LOST, f"{_name(engine, pod)} {what}")
 
     def _describe(self, death: Death) -> str:
         if not death.is_lack_of_memory(self._pod_memory_bytes):

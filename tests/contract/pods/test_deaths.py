@@ -35,6 +35,26 @@ def test_killed_process_is_out_of_memory_if_the_kernel_has_counted_one_more(tmp_
     assert [death.is_lack_of_memory(9 << 30) for death in deaths] == [True, False], "its own memory was small"
 
 
+REAP_TWO = """
+import os, pathlib, signal, sys
+from longshore_runtime.cluster.deaths import DeathNotes
+notes = DeathNotes(sys.argv[1], [sys.argv[2]])
+children = [os.fork() or signal.pause() for _ in range(2)]
+pathlib.Path(sys.argv[2]).write_text("oom_kill 2\\n")
+for child in children:
+    os.kill(child, signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+notes.reap()
+"""
+
+
+def test_two_kills_that_are_seen_at_once_explain_two_deaths(tmp_path: Path) -> None:
+    counts, file = tmp_path / "memory.events", tmp_path / "deaths.jsonl"
+    counts.write_text("oom_kill 0\n")
+    subprocess.run([sys.executable, "-c", REAP_TWO, str(file), str(counts)], check=True, timeout=60)
+    assert [json.loads(line)["is_out_of_memory"] for line in file.read_text().splitlines()] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [

@@ -1,6 +1,7 @@
 """What users are told about engines that are gone."""
 
 import signal
+import threading
 
 import pytest
 
@@ -40,3 +41,40 @@ def test_engine_that_lives_is_not_asked_how_it_died() -> None:
     notices.starts(0, 0, lambda: pytest.fail("its process lives"))
     notices.lost(0, "nothing was heard of the engine for 300 s")
     assert given == [("EngineLost", "engine 0 (worker 0) was lost: nothing was heard of the engine for 300 s")]
+
+
+def test_cause_that_cannot_be_asked_for_still_gives_a_notice() -> None:
+    given: list[tuple[str, str]] = []
+
+    def fail() -> Death | None:
+        raise ConnectionError("Ray has gone")
+
+    notices = EngineNotices(lambda *notice: given.append(notice))
+    notices.starts(0, 2, fail)
+    notices.lost(0, GONE)
+    notices.close()
+    assert given == [("EngineLost", f"engine 0 (worker 2) was lost: {GONE}")]
+
+
+def test_closing_waits_for_every_cause_that_is_asked_for() -> None:
+    """Whichever thread has noticed the loss, and while others still begin."""
+    given: list[tuple[str, str]] = []
+    notices = EngineNotices(lambda *notice: given.append(notice))
+    num_engines, begun = 200, threading.Barrier(3)
+    for engine in range(num_engines):
+        notices.starts(engine, 0)
+
+    def lose(first: int) -> None:
+        begun.wait()
+        for engine in range(first, num_engines, 2):
+            notices.lost(engine, GONE)
+
+    threads = [threading.Thread(target=lose, args=(first,)) for first in range(2)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    notices.close()  # Engines that are lost from now on are stopped on purpose.
+    num_given = len(given)
+    for thread in threads:
+        thread.join()
+    assert len(given) == num_given

@@ -15,8 +15,12 @@ _NEVER: Final = ("model", "data", "storage")
 """Fields that are immutable."""
 
 
-def refused_change(there: Json, wanted: Json) -> ClientError:
-    """Return the refusal to change a job, with the fields and the commands that help."""
+def refused_change(there: Json, wanted: Json, *, is_immutable: bool) -> ClientError:
+    """Return the refusal to change a job, with the fields and the commands that help.
+
+    Args:
+        is_immutable: whether the API server has refused a change of a field that never changes.
+    """
     name, phase = there["metadata"]["name"], there.get("status", {}).get("phase")
     instead = f"Choose another metadata.name, or run `kubectl delete rljob {name}` and submit the file again."
     if phase in FINISHED_PHASES:
@@ -25,7 +29,8 @@ def refused_change(there: Json, wanted: Json) -> ClientError:
         )
     stored, given = ({k: v for k, v in one["spec"].items() if k not in _AT_ANY_TIME} for one in (there, wanted))
     changed = list(changed_fields(stored, given))
-    if fixed := [field for field in changed if field.partition(".")[0] in _NEVER]:
+    if is_immutable:
+        fixed = [field for field in changed if field.partition(".")[0] in _NEVER] or _NEVER
         return ClientError(
             f"There is an RLJob {name!r} already, and {', '.join(fixed)} of a job never change.", instead
         )

@@ -155,9 +155,10 @@ class Kube:
         try:
             return self.request("PATCH", path, document, content_type=APPLY_TYPE, query=query)
         except ApiError as error:
-            is_change = CHANGES_WHILE_SUSPENDED in error.message or IS_IMMUTABLE in error.message
+            is_immutable = IS_IMMUTABLE in error.message
+            is_change = is_immutable or CHANGES_WHILE_SUSPENDED in error.message
             if is_change and (there := self.find(path)) is not None:
-                raise refused_change(there, document) from error
+                raise refused_change(there, document, is_immutable=is_immutable) from error
             # To an API server, a field that a manifest misspells is a fault of its own (500).
             if "field not declared in schema" in error.message and (mistake := spelling_mistake(document)):
                 raise ClientError(mistake, "Correct the field and try again.") from error

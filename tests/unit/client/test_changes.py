@@ -29,7 +29,7 @@ def test_fields_that_differ_are_named_by_their_paths(given: dict[str, Any], fiel
 
 def test_a_refused_change_says_which_commands_allow_it() -> None:
     there = {"metadata": {"name": "demo"}, "spec": {"algorithm": {"steps": 3}, "suspend": False}}
-    refused = refused_change(there, {"spec": {"algorithm": {"steps": 5}, "suspend": True}})
+    refused = refused_change(there, {"spec": {"algorithm": {"steps": 5}, "suspend": True}}, is_immutable=False)
     assert refused.message == "algorithm.steps: this may change only while the RLJob 'demo' is suspended."
     assert "`longshore suspend demo`" in refused.fix and "`longshore resume demo`" in refused.fix
 
@@ -37,15 +37,17 @@ def test_a_refused_change_says_which_commands_allow_it() -> None:
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
 def test_a_change_of_an_ended_job_is_refused_with_a_new_name_or_a_delete(phase: str) -> None:
     there = {"metadata": {"name": "demo"}, "spec": {"algorithm": {"steps": 3}}, "status": {"phase": phase}}
-    refused = refused_change(there, {"spec": {"algorithm": {"steps": 5}}})
+    refused = refused_change(there, {"spec": {"algorithm": {"steps": 5}}}, is_immutable=False)
     assert refused.message == f"The RLJob 'demo' has {phase.lower()} already, and an ended job never runs again."
     assert "another metadata.name" in refused.fix and "`kubectl delete rljob demo`" in refused.fix
 
 
 def test_a_change_of_what_never_changes_says_that_the_name_is_taken() -> None:
     there = {"metadata": {"name": "demo"}, "spec": {"data": {"path": "a"}}, "status": {"phase": "Running"}}
-    refused = refused_change(there, {"spec": {"data": {"path": "b"}}})
+    refused = refused_change(there, {"spec": {"data": {"path": "b"}}}, is_immutable=True)
     assert refused.message == "There is an RLJob 'demo' already, and data.path of a job never change."
+    left_out = refused_change(there, {"spec": {"data": {}}}, is_immutable=True)
+    assert left_out.message == "There is an RLJob 'demo' already, and model, data, storage of a job never change."
 
 
 def test_a_misspelled_field_is_named_with_the_nearest_name() -> None:

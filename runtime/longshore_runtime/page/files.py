@@ -76,6 +76,8 @@ class JobFiles:
     def _new_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the metrics as they are stored, line by line, without damaged lines."""
         if not self._metrics.exists():
+            self._by_step.clear()
+            self._position, self._last_line = 0, b""
             return
         with self._metrics.open("rb") as lines:
             lines.seek(max(0, self._position - len(self._last_line)))
@@ -89,8 +91,10 @@ class JobFiles:
                     return  # It is being written.
                 self._position, self._last_line = self._position + len(line), line
                 try:
-                    yield orjson.loads(line)
-                except orjson.JSONDecodeError as error:
+                    row = orjson.loads(line)
+                    if int(row["step"]) >= 0:
+                        yield row
+                except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
                     log.warning(
                         "a line cannot be shown", file=self._metrics.name, end=self._position, reason=str(error)
                     )

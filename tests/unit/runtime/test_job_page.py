@@ -115,7 +115,7 @@ class TestFiles:
         assert report_view(_request(), files, 1.79e9).round_steps == (1, 3)
 
     def test_a_damaged_line_of_metrics_hides_no_other(self, tmp_path: Path) -> None:
-        (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\0\0\0\n{"step": 3}\n')
+        (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\0\0\0\n{"loss": 1}\n[2]\n{"step": 3}\n')
         assert JobFiles(tmp_path).curves().steps == (1, 3)
 
     def test_curves_follow_the_file(self, tmp_path: Path) -> None:

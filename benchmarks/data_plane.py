@@ -2,17 +2,16 @@
 
 The figures are by tokens and by live responses.
 
-A real round runner with a synchronous policy gets responses as an engine sends them, and its groups become samples, as
-they do in a job: they are pickled once for the trainers, get old log-probabilities, and stay live until the end. Two
-arms run side by side, each case in a process of its own: `arrays` is what Longshore does, and `tuples` is the same with
-a Python object for every token, as it was until 0.1.0. Neither decodes: engines do.
+A real round runner with a synchronous policy gets responses as an engine sends them, which all stay live until the end.
+Its groups become samples, as they do in a job, and are pickled once for the trainers. Two arms run side by side, each
+case in a process of its own: `arrays` is what Longshore does, and `tuples` is the same with a Python object for every
+token. Responses have no text, and samples no log-probabilities by the trainer, as with most objectives.
 
 `per_token_us` is the difference of two runs with equally many responses, over the difference in tokens. What is left is
 `per_response_us`; `growth` is that of 100,000 live responses over that of 1,000. The benchmark fails past its budget.
 """
 
 import argparse
-import gc
 import json
 import pickle
 import statistics
@@ -210,7 +209,6 @@ def measure_case(arm: str, num_responses: int, num_tokens: int) -> dict[str, flo
         SystemClock(),
         driver,
     )
-    gc.collect()
     collect_rarely()
     before_bytes, started_s = process.memory_info().rss, time.process_time()
     result = runner.run(draining=False)

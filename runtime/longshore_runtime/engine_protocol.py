@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -29,7 +29,7 @@ class Request(ComparedByValue):
     """Limit of the whole response, partial tokens included."""
     temperature: float
     seed: int
-    partial: Trajectory = EMPTY
+    partial: Trajectory = field(default_factory=lambda: EMPTY)
     ignores_end: bool = False
     """Whether the response continues past end tokens, up to `max_tokens`: for measurements at a given length."""
 

@@ -17,6 +17,9 @@ def collect_rarely() -> None:
     have survived too few: a third of its time with 100,000 of them (`make bench NAME=data_plane`). References free
     nearly everything; cycles wait for one of the collections that are left.
     """
+    # A session before this one may have left cycles, which would stay for ever.
+    gc.unfreeze()
+    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 20)
 

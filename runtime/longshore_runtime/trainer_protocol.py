@@ -174,7 +174,7 @@ class Trainer(Protocol):
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the *sum* of weighted token losses of these samples (no normalisation).
 
-        A sample without loss-mask tokens adds zeros. Every rank returns the sums over all samples that it was given.
+        A sample without loss-mask tokens adds zeros. Every rank returns the sums of its replica.
         """
 
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, LogProbs]:

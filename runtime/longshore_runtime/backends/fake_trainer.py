@@ -54,7 +54,7 @@ class FakeTrainer:
         world, sizes = world or World(), sizes or ParallelSizes()
         self._options = options
         self._speaks = sizes.is_first_of_replica(world.rank)
-        self._own = (np.arange(_SIZE) - world.rank) % (1 if sizes.deals_samples else sizes.ranks_per_replica) == 0
+        self._own = (np.arange(_SIZE) - world.rank) % sizes.ranks_per_replica == 0
         self._weights = _digest(f"initial/{options.seed}")
         self._gradient = _zeros()
         self._policy_version = 0

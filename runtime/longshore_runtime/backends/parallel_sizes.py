@@ -45,10 +45,6 @@ class ParallelSizes:
         """Whether every rank of a replica computes samples of its own; otherwise they compute each one together."""
         return self.fsdp > 1
 
-    def reports_sums(self, rank: int) -> bool:
-        """Return whether a rank reports sums that no other rank reports as well."""
-        return self.deals_samples or self.is_first_of_replica(rank)
-
     def is_cut_alike(self, ranks: Sequence[int]) -> bool:
         """Return whether these ranks have the same parts of parameters as the workers of an engine of that size."""
         return self.tensor > 1 and [rank % self.tensor for rank in ranks] == list(range(self.tensor))

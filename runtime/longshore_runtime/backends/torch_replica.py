@@ -11,6 +11,7 @@ from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.world import World
+from longshore_runtime.sums import GradientSums
 
 
 class Replica:
@@ -38,6 +39,10 @@ class Replica:
     def micro_batches(self, lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
         """Return the indices of the sequences of each pass that this rank makes."""
         return pack(lengths, max_padded_tokens)
+
+    def total(self, sums: GradientSums) -> GradientSums:
+        """Return the sum over the ranks of the replica."""
+        return sums
 
     def add_up(self, values: Tensor) -> None:
         """Sum this rank's part of the gradients over all replicas, in place."""

@@ -24,6 +24,7 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import TIMEOUT, join
 from longshore_runtime.backends.world import World
+from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer_protocol import Sample
 
 
@@ -69,6 +70,12 @@ class ShardedReplica(Replica):
         most = torch.tensor(len(own), device=self._device)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=self._shards)
         return own + [[] for _ in range(int(most) - len(own))]
+
+    def total(self, sums: GradientSums) -> GradientSums:
+        """Return the sum over the ranks of the replica."""
+        gathered = list[Any]([None]) * self._size
+        dist.all_gather_object(gathered, sums, group=self._shards)
+        return sum(gathered, GradientSums())
 
     def add_up(self, values: Tensor) -> None:
         """Sum over the ranks that have the same shard."""

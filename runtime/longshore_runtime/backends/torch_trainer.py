@@ -133,7 +133,7 @@ class TorchTrainer:
             self._accumulation.open()
             sums += self._pass_over(micro_batches, len(parts.trained))
             self._accumulation.added()
-        return sums
+        return self._replica.total(sums)
 
     @torch.no_grad()
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, LogProbs]:
@@ -282,19 +282,22 @@ class TorchTrainer:
             self._awake = True
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[_MicroBatch]:
-        """Yield this rank's micro-batches, with log-probabilities of the reference if there is one."""
+        """Return this rank's micro-batches, with log-probabilities of the reference if there is one.
+
+        Some are empty if other ranks of the replica have more; there are none if none of them has any.
+        """
         lengths = [sample.num_tokens for sample in samples]
         own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
         parts = [[samples[index] for index in indices] for indices in own]
         reference, temperature = self._reference, self._options.temperature
-        if reference is None:
+        if reference is None or not parts:
             return [_MicroBatch(part) for part in parts]
         with self._reference_place.computing(self._leave_device, self._return_to_device), torch.no_grad():
             each = self._meter.each(parts, len(samples))
             return [_MicroBatch(part, reference.response_tokens(part, temperature).log_probs) for part in each]
 
     def _pass_over(self, micro_batches: Sequence[_MicroBatch], num_samples: int) -> GradientSums:
-        """Run forward, and backward if gradients are enabled; `num_samples` counts those of the whole replica."""
+        """Run forward, and backward if gradients are enabled; `num_samples` counts those of this rank."""
         each = self._meter.each(micro_batches, num_samples)
         return sum((self._pass(micro_batch) for micro_batch in each), GradientSums())
 

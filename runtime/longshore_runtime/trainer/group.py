@@ -51,7 +51,7 @@ class PendingUpdate:
 
     samples: list[Sample] = field(default_factory=list)
     passes: list[Any] = field(default_factory=list)
-    """Tuples (rank, pending answer: sums, seconds) for all parts given to ranks; see `ParallelSizes.reports_sums`."""
+    """Tuples (rank, pending answer: sums of its replica, seconds) for all parts given to ranks."""
     given_s: list[float] = field(default_factory=list)
     """Times at which each part was given, in seconds."""
     differences: list[Any] = field(default_factory=list)
@@ -200,7 +200,8 @@ class TrainerGroup:
         passes = []
         answers = self._world.get([one for *_, one in pending], timeout_s, check=self._checks.update)
         for (part, rank, _), (values, took_s) in zip(pending, answers, strict=True):
-            found |= {part[place].response: of_sample for place, of_sample in values.items()}
+            # Copied, because they lie in Ray's store of objects, and live as long as the samples.
+            found |= {part[place].response: of_sample.copy() for place, of_sample in values.items()}
             passes.append((rank, given_s, took_s))
         assert len(found) == len(samples), "the replicas computed other samples than those of the batch"
         return OldLogProbs(found, max((took_s for *_, took_s in passes), default=0.0), self._work(passes))
@@ -232,7 +233,7 @@ class TrainerGroup:
                     self._world.actors[rank].compare.remote(stored, update.denominator) for rank, _, stored in dealt
                 ]
         # Ranks get the sums from each other, so the driver does not wait for them before the update.
-        sums = [answer for rank, answer in update.passes if self._spec.sizes.reports_sums(rank)]
+        sums = [answer for rank, answer in update.passes if self._spec.sizes.is_first_of_replica(rank)]
         signal = step_signal(update.samples, self._spec.options)
         with self._in_order:
             update.steps = [
@@ -252,9 +253,8 @@ class TrainerGroup:
         sums, gradients_s = GradientSums(), 0.0
         for (rank, _), (of_pass, pass_s) in zip(update.passes, passes, strict=True):
             seconds[rank] += pass_s
-            if self._spec.sizes.reports_sums(rank):
+            if self._spec.sizes.is_first_of_replica(rank):  # Every rank reports its replica's sums.
                 sums += of_pass
-            if self._spec.sizes.is_first_of_replica(rank):
                 gradients_s += pass_s
         num_tokens = sum(sample.num_response_tokens for sample in update.samples)
         assert sums.num_tokens == num_tokens, "the replicas processed other tokens than those of the batch"
@@ -265,7 +265,12 @@ class TrainerGroup:
 
     def num_computed(self) -> float:
         """Return how many of those that were given are computed, within a call as well; called from any thread."""
-        counting = [actor for rank, actor in enumerate(self._world.actors) if self._spec.sizes.reports_sums(rank)]
+        sizes = self._spec.sizes
+        counting = [
+            actor
+            for rank, actor in enumerate(self._world.actors)
+            if sizes.deals_samples or sizes.is_first_of_replica(rank)
+        ]
         return sum(self._world.get([actor.num_computed.remote() for actor in counting], _METER_LIMIT_S))
 
     def policy_version(self) -> int:

@@ -32,10 +32,10 @@ class ComparedByValue:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        names = (field.name for field in fields(cast(Any, self)))
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(cast(Any, self)))
+        return all(np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
 
-    __hash__ = object.__hash__
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -76,16 +76,14 @@ def one_step(
 
 
 def assert_same_step(model: Path, sizes: ParallelSizes, **how: Any) -> None:
-    """All ranks report together what one that is alone does; the first has the same weights, and the others none."""
+    """Every rank reports what one that is alone does; the first has the same weights, and the others none."""
     plainly = {name: value for name, value in how.items() if name in ("options", "parts")}
     expected, report, weights = one_step(World(), model, WHOLE, **plainly)
     arguments = (how.get("options", OPTIONS), how.get("parts", BATCHES[:1]))
     flags = (how.get("recomputes", False), how.get("naps", False))
-    ranks = kept_ranks(sizes.fsdp).run(one_step, model, sizes, *arguments, *flags)
-    total = sum((sums for sums, _, _ in ranks), GradientSums())
-    assert figures(total) == pytest.approx(figures(expected), rel=1e-4, abs=1e-3)
-    for rank, (_, actual, own) in enumerate(ranks):
+    for rank, (sums, actual, own) in enumerate(kept_ranks(sizes.fsdp).run(one_step, model, sizes, *arguments, *flags)):
         assert actual.grad_norm == pytest.approx(report.grad_norm, rel=1e-5)
+        assert figures(sums) == pytest.approx(figures(expected), rel=1e-4, abs=1e-3)
         assert own.keys() == (weights.keys() if rank == 0 else set())
         # Adam's first step is as large where a gradient is almost nothing.
         assert all(np.allclose(own[name], weights[name], rtol=1e-3, atol=1e-4) for name in own)
@@ -93,7 +91,7 @@ def assert_same_step(model: Path, sizes: ParallelSizes, **how: Any) -> None:
 
 @pytest.mark.parametrize("sizes", [HALVES, QUARTERS], ids=["2", "4"])
 @pytest.mark.parametrize("algorithm", [AlgorithmName.GRPO, AlgorithmName.GSPO])
-def test_ranks_report_the_sums_and_norm_of_one_that_is_alone(
+def test_every_rank_reports_the_sums_and_norm_of_one_that_is_alone(
     algorithm: AlgorithmName, sizes: ParallelSizes, tied: Path
 ) -> None:
     assert_same_step(tied, sizes, options=options_of(algorithm))
@@ -104,6 +102,11 @@ def test_ranks_without_samples_take_part(algorithm: AlgorithmName, tied: Path) -
     """Parts of one sample or two for four ranks; some have neither tokens in the loss nor a gradient."""
     parts = [BATCHES[0][:1], BATCHES[0][1:3], *([sample] for sample in BATCHES[0][3:])]
     assert_same_step(tied, QUARTERS, options=without_kl(options_of(algorithm)), parts=parts)
+
+
+def test_ranks_without_samples_take_part_in_passes_of_the_reference(tied: Path) -> None:
+    parts = [BATCHES[0][:1], BATCHES[0][1:3], *([sample] for sample in BATCHES[0][3:6])]
+    assert_same_step(tied, QUARTERS, options=OFFLOADED, parts=parts)
 
 
 def test_layers_that_are_computed_again_for_the_backward_pass(tied: Path) -> None:

@@ -45,9 +45,12 @@ class ApiModel(BaseModel):
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
         if self.rules:
-            written = self.model_dump(mode="json", exclude_none=True, fallback=str)
-            check(self.rules, written, type(self).__name__)
+            check(self.rules, self._written(), type(self).__name__)
         return self
+
+    def _written(self) -> Any:
+        """Return the value as manifests write it, or the part that rules read."""
+        return self.model_dump(mode="json", exclude_none=True, fallback=str)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

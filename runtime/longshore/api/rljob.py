@@ -41,6 +41,10 @@ class RLJob(ApiModel, rules=_RULES):
     status: RLJobStatus = Field(default_factory=RLJobStatus)
     """What the job does now and what it has done so far, as the operator and the coordinator report it."""
 
+    def _written(self) -> Any:
+        """Return what the rules read: not the status, in which others may write anything."""
+        return {"metadata": {} if self.name is None else {"name": self.name}}
+
     @property
     def name(self) -> str | None:
         """Name of the job; None where its metadata has none."""

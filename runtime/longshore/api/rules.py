@@ -4,8 +4,11 @@ A rule is an expression in CEL about a value as manifests write it. The API serv
 pydantic evaluates the same expression on every value that is made in Python.
 """
 
+import contextlib
+import math
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -18,6 +21,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 CEL_RULES: Final = "x-kubernetes-validations"
 BROKEN_RULE: Final = "broken_rule"
 """Type of the pydantic error."""
+_INTEGERS: Final = 2**63
+"""CEL and Go have integers of 64 bits with a sign."""
 _OLD: Final = re.compile(r"\boldSelf\b")
 
 
@@ -59,17 +64,22 @@ def check(rules: tuple[Rule, ...], value: Any, title: str) -> None:
         ValidationError: with each broken rule; pydantic merges it into the error of the model around the value.
     """
     checked = _about_one_value(rules)
-    known = _environment().Activation({"self": value})
-    if _holds(_all_of(checked), known):
+    try:
+        found = _mistakes(checked, value)
+    except _RuleError:
+        try:
+            found = _mistakes(checked, _as_stored(value))
+        except _RuleError as error:
+            found = [("", f"it cannot be checked: {error}")]
+    if not found:
         return
     errors = [
         InitErrorDetails(
-            type=PydanticCustomError(BROKEN_RULE, "{message}", {"message": rule.message}),
-            loc=tuple(rule.field.split(".")) if rule.field else (),
+            type=PydanticCustomError(BROKEN_RULE, "{message}", {"message": message}),
+            loc=tuple(field.split(".")) if field else (),
             input=value,
         )
-        for rule in checked
-        if not _holds(rule.cel, known)
+        for field, message in found
     ]
     raise ValidationError.from_exception_data(title, errors)
 
@@ -95,9 +105,50 @@ def _all_of(rules: tuple[Rule, ...]) -> str:
     return " && ".join(f"({rule.cel})" for rule in rules) or "true"
 
 
-def _holds(expression: str, known: cel.Activation) -> bool:
-    """Return whether an expression is true; its errors, such as that of a missing field, are values, too."""
-    return _program(expression).eval(known).value() is True
+class _RuleError(Exception):
+    """Raised when a rule can be neither kept nor broken by a value."""
+
+
+def _mistakes(rules: tuple[Rule, ...], value: Any) -> list[tuple[str, str]]:
+    """Return field and message of each broken rule; raises _RuleError if a rule fails and none is broken."""
+    known = {"self": value}
+    with contextlib.suppress(_RuleError):  # Others may be broken.
+        if _holds(_all_of(rules), known):
+            return []
+    broken, failed = list[tuple[str, str]](), None
+    for rule in rules:
+        try:
+            if not _holds(rule.cel, known):
+                broken.append((rule.field, rule.message))
+        except _RuleError as error:
+            failed = error
+    if failed is not None and not broken:
+        raise failed
+    return broken
+
+
+def _holds(expression: str, known: Mapping[str, Any]) -> bool:
+    try:
+        found = _program(expression).eval(_environment().Activation(known))
+    except RuntimeError as error:  # A text that is no Unicode.
+        raise _RuleError(str(error)) from error
+    if found.type() == cel.Type.ERROR:
+        raise _RuleError(str(found.value()))
+    return found.value() is True
+
+
+def _as_stored(value: Any) -> Any:
+    """Return a value as an API server would store it: large integers as floating-point numbers, texts in UTF-8."""
+    match value:
+        case dict():
+            return {_as_stored(key): _as_stored(one) for key, one in value.items()}
+        case list():
+            return [_as_stored(one) for one in value]
+        case int() if not -_INTEGERS <= value < _INTEGERS:
+            return math.inf if abs(value) > sys.float_info.max else float(value)
+        case str():
+            return value.encode(errors="replace").decode()
+    return value
 
 
 @cache

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from longshore.api.rljob import RLJob
@@ -101,11 +101,13 @@ STATUSES = st.one_of(LIKELY, ANYTHING)
 def decide(stored: Any, *, suspend: bool = False, cluster: Cluster | None = None) -> tuple[RLJob, Plan]:
     """What the operator makes of a stored status: the job as it reads it, and the plan."""
     read = read_status(stored, START)
-    job = make_job(**ELASTIC | {"suspend": suspend}).model_copy(update={"status": read.status})
+    made = make_job(**ELASTIC | {"suspend": suspend})
+    job = RLJob(metadata=made.metadata, spec=made.spec, status=read.status)  # As the controller makes it.
     observed = cluster.observed() if cluster is not None else Observed()
     return job, reconcile(job, replace(observed, unreadable_status=read.unreadable), START, CONFIG)
 
 
+@example({"planner": {"state": {"x": 10**20}}})
 @given(STATUSES)
 def test_no_status_stops_the_operator_and_what_it_writes_can_be_read_again(stored: Any) -> None:
     _, plan = decide(stored)

@@ -278,7 +278,7 @@ def _tolerations(options: PodOptions) -> list[dict[str, Any]]:
 
     So a toleration of every taint does not keep pods on lost nodes for ever. Only one that names such a taint does.
     """
-    chosen = [one.get("key") for one in options.tolerations if one.get("effect", _NO_EXECUTE) == _NO_EXECUTE]
+    chosen = [one.get("key") for one in options.tolerations if (one.get("effect") or _NO_EXECUTE) == _NO_EXECUTE]
     node_loss = [
         {
             "key": f"node.kubernetes.io/{condition}",

@@ -1,9 +1,9 @@
 """Which pods a job gets: GPU workers, the coordinator, and the storage that all of them mount."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from longshore.api import contract, names
 from longshore.api.base import ApiModel, Freeform, OutputPath, Quantity, Requests
@@ -16,6 +16,25 @@ DEFAULT_GPU_POD_MEMORY: Final = "4Gi"
 LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 
 
+class Toleration(ApiModel):
+    """Toleration of a pod, for the check of its fields."""
+
+    key: str | None = None
+    operator: Literal["Equal", "Exists"] | None = None
+    value: str | None = None
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+def _check_tolerations(tolerations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Check what an API server would refuse, or leave out, when the pods have been admitted."""
+    _TOLERATIONS.validate_python(tolerations)
+    return tolerations
+
+
+_TOLERATIONS: Final = TypeAdapter(list[Toleration])
+
+
 class PodOptions(ApiModel):
     """Resources and placement of the pods of one component."""
 
@@ -26,7 +45,9 @@ class PodOptions(ApiModel):
     requests none has no limit."""
     node_selector: LabelMap = Field(default_factory=dict)
     """Labels that the nodes of the pods must have."""
-    tolerations: Annotated[list[Freeform], Field(max_length=32)] = Field(default_factory=list)
+    tolerations: Annotated[list[Freeform], Field(max_length=32), AfterValidator(_check_tolerations)] = Field(
+        default_factory=list
+    )
     """Tolerations of the pods, as in a pod: taints of nodes that they accept."""
     template: Freeform = Field(default_factory=dict)
     """Patch that is merged over the generated pod: its metadata and spec; lists of named items are merged by name."""

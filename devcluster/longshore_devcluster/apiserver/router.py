@@ -26,7 +26,6 @@ from longshore_devcluster.apiserver.subresources import Subresources
 _LOG = logging.getLogger(__name__)
 _HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 _ITEM_VERBS = ("create", "get", "update", "patch", "delete")
-_REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
 
 
 class Router:

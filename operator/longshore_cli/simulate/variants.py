@@ -7,14 +7,14 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
-from longshore.api.rollout import Leftovers, OnPolicy, Rollout, Strategy
+from longshore.api.rollout import OnPolicy, Rollout, Strategy
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.sim.result import SimResult
 from longshore_cli.simulate.errors import BadInput
 
 COMPARED: Final = tuple(one for one in Strategy if one is not Strategy.AUTO)
 """Strategies that a manifest is simulated under; Auto is one of them at any time."""
-_LEAVE_NOTHING: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE})
+_WITHOUT_LEFTOVERS: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE, Strategy.PARTIAL_ROLLOUT})
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,12 @@ def with_strategy(spec: RLJobSpec, strategy: Strategy) -> RLJobSpec:
     """
     given = spec.rollout
     keeps = strategy is Strategy.PARTIAL_ROLLOUT
-    loses_leftovers = strategy in _LEAVE_NOTHING or (keeps and given.leftovers is Leftovers.DROP_TOKENS)
     return changed(
         spec,
         rollout={
             "strategy": strategy,
             "on_policy": OnPolicy.RELAXED if keeps else given.on_policy,
-            "leftovers": None if loses_leftovers else given.leftovers,
+            "leftovers": None if strategy in _WITHOUT_LEFTOVERS else given.leftovers,
         },
     )
 

@@ -244,11 +244,6 @@ class Data(DataSet, rules=_DATA_RULES):
             return (Source("data", "", 1.0, self, *fields),)
         return tuple(self._with_defaults(source) for source in self.sources)
 
-    @property
-    def names_domains(self) -> bool:
-        """Whether rows can have a domain."""
-        return self.domain_field is not None or any(one.domain or one.domain_field for one in self.sources or ())
-
     def _with_defaults(self, source: DataSource) -> Source:
         inherited = None if source.domain is not None else self.domain_field
         return Source(

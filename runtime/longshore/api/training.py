@@ -76,12 +76,8 @@ class TrainerSettings(ApiModel, rules=_RULES):
     @property
     def ranks_per_replica(self) -> int:
         """Processes that together hold one copy of the model, each with its own GPU in pods that have GPUs."""
-        return self.fsdp_size * self.megatron_ranks
-
-    @property
-    def megatron_ranks(self) -> int:
-        """Processes over which Megatron splits one copy of the model."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
+        megatron_ranks = self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
+        return self.fsdp_size * megatron_ranks
 
 
 class CheckpointSettings(ApiModel):

@@ -30,7 +30,8 @@ TRAININGS: Final = {
 }
 """What the simulator makes of a handover that a search chooses."""
 _HANDOVERS: Final = {training: handover for handover, training in TRAININGS.items()}
-_LEAVE_NOTHING: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE})
+_WITHOUT_LEFTOVERS: Final = frozenset({Strategy.SYNCHRONOUS, Strategy.GROUP_PIPELINE, Strategy.PARTIAL_ROLLOUT})
+_MAX_PROMPT_FACTOR: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,7 @@ class Choice:
         return {name: f"{value:g}" for name, value in found.items() if value is not None}
 
     def _leftovers(self, given: Rollout) -> Leftovers | None:
-        drops = given.leftovers is Leftovers.DROP_TOKENS
-        return None if self.strategy in _LEAVE_NOTHING or (self.keeps_tokens and drops) else given.leftovers
+        return None if self.strategy in _WITHOUT_LEFTOVERS else given.leftovers
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,6 @@ class SearchBounds:
     strategies: frozenset[Strategy] = frozenset(
         {Strategy.SYNCHRONOUS, Strategy.TAIL_BATCHING, Strategy.REORDER_ROLLOUT, Strategy.GROUP_PIPELINE}
     )
-    max_prompt_factor: float = 2.0
     max_response_factor: float = 1.0
     """Above 1, responses of a prompt may race, which trains on the shorter ones."""
     handovers: tuple[Handover, ...] = ()
@@ -177,7 +176,7 @@ class SearchBounds:
         """Whether it may be proposed; what the job does now may stay in any case."""
         return (
             choice.strategy in {*self.strategies, Strategy.SYNCHRONOUS}
-            and (choice.prompt_factor or 1.0) <= self.max_prompt_factor
+            and (choice.prompt_factor or 1.0) <= _MAX_PROMPT_FACTOR
             and (choice.response_factor or 1.0) <= self.max_response_factor
         )
 

@@ -28,9 +28,7 @@ import psutil
 
 from benchmarks.report import report
 from longshore.api.algorithm import Algorithm
-from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import Rollout, Strategy
-from longshore.policy.advantages import batch_advantages
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
@@ -172,7 +170,7 @@ class Rewards:
 def tuple_samples(groups: Sequence[ScoredGroup], algorithm: Algorithm) -> list[dict[str, Any]]:
     """Build samples of tuples, which are rebuilt from runs as they were until 0.1.0."""
     rewards = [[one.reward for one in group.responses] for group in groups]
-    advantages = batch_advantages(OBJECTIVES[algorithm.name].advantage, rewards, algorithm.advantage_epsilon)
+    advantages = algorithm.objective.advantages(rewards)
     return [
         {
             "response": one.response,

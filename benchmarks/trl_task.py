@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from longshore.api.objectives.grpo import Grpo
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
 from longshore.policy.learning_rate import ScheduleOptions, learning_rate
@@ -77,6 +78,8 @@ def task_of(spec: RLJobSpec, model: Path, side: TrlSide, evaluate_every_steps: i
 def trl_settings(spec: RLJobSpec, num_processes: int = 1) -> dict[str, Any]:
     """Return the arguments of `GRPOConfig`; nothing but training happens in a step, as in that of the job."""
     algorithm, evaluation = spec.algorithm, spec.evaluation
+    objective = algorithm.objective
+    assert isinstance(objective, Grpo), "TRL trains with loss_type dapo"
     num_held_out = spec.data.held_out_prompts * evaluation.responses_per_prompt
     return {
         "max_steps": algorithm.steps,
@@ -93,8 +96,8 @@ def trl_settings(spec: RLJobSpec, num_processes: int = 1) -> dict[str, Any]:
         "adam_epsilon": algorithm.adam_epsilon,
         "weight_decay": algorithm.weight_decay,
         "max_grad_norm": algorithm.max_grad_norm,
-        "epsilon": algorithm.clip_low,
-        "epsilon_high": algorithm.clip_high,
+        "epsilon": objective.clip_low,
+        "epsilon_high": objective.clip_high,
         "beta": algorithm.kl_coefficient,
         "loss_type": "dapo",
         "scale_rewards": "group",

@@ -1,7 +1,7 @@
 """Write everything that is generated from the code.
 
-These are the CRD, the references of its fields, of reasons and of the round protocol, the tables about migrating, and
-the dashboards of the chart.
+These are the CRD, the references of its fields, of objectives, reasons and the round protocol, the tables about
+migrating, and the dashboards of the chart.
 
 `python -m longshore_cli.generate` writes; with `--check` it fails when a file differs from what the models say.
 """
@@ -19,6 +19,7 @@ from longshore_cli.convert.tables import with_tables
 from longshore_cli.convert.trl import TRL
 from longshore_cli.convert.verl import VERL
 from longshore_cli.dashboards import dashboards
+from longshore_cli.objectives_page import objectives_page
 from longshore_cli.protocol_page import protocol_page
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -29,6 +30,7 @@ _CRD_FILES: Final = (
 _DASHBOARDS: Final = Path("charts/longshore/files/dashboards")
 _REFERENCE: Final = Path("docs/reference/rljob.md")
 _REASONS: Final = Path("docs/reference/reasons.md")
+_OBJECTIVES: Final = Path("docs/reference/objectives.md")
 _PROTOCOL: Final = Path("docs/reference/round-protocol.md")
 _MIGRATING: Final = {
     Path("docs/how-to/migrate-from-verl.md"): VERL,
@@ -43,6 +45,7 @@ def generated_files() -> dict[Path, str]:
     manifest = _HEADER + yaml.safe_dump(crd, sort_keys=False, width=110, allow_unicode=True)
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     pages = {_REFERENCE: _reference(schema), _REASONS: _reasons(), _PROTOCOL: protocol_page()}
+    pages[_OBJECTIVES] = objectives_page()
     pages |= {path: with_tables((_ROOT / path).read_text("utf-8"), system) for path, system in _MIGRATING.items()}
     boards = {_DASHBOARDS / name: content for name, content in dashboards().items()}
     return {**dict.fromkeys(_CRD_FILES, manifest), **pages, **boards}

@@ -66,7 +66,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Watch the job until it is finished.")] = False,
     modules: Annotated[
         list[Path] | None,
-        typer.Option("--with", help="Python file with reward functions; repeat it for several. 1 MiB together."),
+        typer.Option("--with", help="Python file with functions of the job; repeat it for several. 1 MiB together."),
     ] = None,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,

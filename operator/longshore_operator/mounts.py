@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from longshore.api import contract
 from longshore.api.hub import Hub
-from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
+from longshore.api.spec import Modules
 from longshore.api.tracking import Tracking
 from longshore_operator.identity import Identity
 
@@ -44,14 +44,14 @@ def reward_function_tokens(pod: Json, job: RLJob) -> None:
     _tokens(pod, "reward-tokens", secrets, contract.REWARD_TOKENS_MOUNT, contract.ENV_REWARD_TOKENS)
 
 
-def reward_modules(pod: Json, reward: Reward) -> None:
-    """Add the user's Python files to a pod that scores."""
-    if reward.modules is None:
+def modules(pod: Json, modules: Modules | None) -> None:
+    """Add the user's Python files to a pod that imports them."""
+    if modules is None:
         return
-    items = [{"key": name, "path": name} for name in reward.modules.files]
-    source = {"configMap": {"name": reward.modules.config_map, "items": items}}
-    _mount(pod, "reward-modules", source, contract.REWARD_MODULES_MOUNT)
-    _set(pod, contract.ENV_REWARD_MODULES, contract.REWARD_MODULES_MOUNT)
+    items = [{"key": name, "path": name} for name in modules.files]
+    source = {"configMap": {"name": modules.config_map, "items": items}}
+    _mount(pod, "modules", source, contract.MODULES_MOUNT)
+    _set(pod, contract.ENV_MODULES, contract.MODULES_MOUNT)
 
 
 def hub_token(pod: Json, hub: Hub) -> None:

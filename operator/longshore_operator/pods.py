@@ -7,6 +7,7 @@ from longshore.api.names import Component, Role
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, PodOptions, Workers
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
+from longshore.api.spec import Placement
 from longshore.checks.pod_memory import coordinator_memory
 from longshore_operator import mounts, one_node, topology
 from longshore_operator.identity import Identity
@@ -55,7 +56,7 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     mounts.tracking_tokens(pod, job.spec.tracking)
     if job.spec.reward.pods == 0:
         mounts.reward_function_tokens(pod, job)
-        mounts.reward_modules(pod, job.spec.reward)
+        mounts.modules(pod, job.spec.modules)
     memory = coordinator_memory(job.spec)
     requests = {"cpu": COORDINATOR_CPU_REQUEST, "memory": memory}
     return _with_grace(_finished(pod, config, job.spec.coordinator, requests, memory))
@@ -71,6 +72,8 @@ def worker_pod(
     pod["metadata"]["labels"] |= {names.LABEL_ROLE: Role.ROLLOUT.value, names.LABEL_TP_SIZE: str(tp_size)}
     _join(pod, index, coordinator_ip)
     mounts.ray_token(pod, job)
+    if job.spec.trains_with_modules and job.spec.placement is Placement.COLOCATED:
+        mounts.modules(pod, job.spec.modules)
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
     one_node.follow_coordinator(pod, job)
@@ -85,6 +88,8 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
     pod["metadata"]["labels"][names.LABEL_ROLE] = Role.TRAINER.value
     _join(pod, index, coordinator_ip)
     mounts.ray_token(pod, job)
+    if job.spec.trains_with_modules:
+        mounts.modules(pod, job.spec.modules)
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
     one_node.follow_coordinator(pod, job)
@@ -99,7 +104,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     _join(pod, index, coordinator_ip)
     mounts.reward_pod_token(pod, job)
     mounts.reward_function_tokens(pod, job)
-    mounts.reward_modules(pod, reward)
+    mounts.modules(pod, job.spec.modules)
     container = pod["spec"]["containers"][0]
     container["ports"] = [{"name": "reward", "containerPort": contract.REWARD_PORT}]
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.REWARD_PORT}

@@ -231,7 +231,7 @@ class Job:
 def submit(job: JobLike, *, modules: Sequence[str | Path] = (), target: Target = HERE, image: str | None = None) -> Job:
     """Apply a job, with everything else that its file holds.
 
-    `modules`: Python files with its reward functions. `target`: which cluster and namespace; unset: as kubectl would
+    `modules`: Python files with functions of the job. `target`: which cluster and namespace; unset: as kubectl would
     choose. `image`: of helper pods; unset: the runtime image of the job.
 
     Raises:

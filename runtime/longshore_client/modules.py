@@ -1,16 +1,15 @@
-"""Reward modules (`longshore submit --with FILE`) travel in a ConfigMap that belongs to their job."""
+"""Python files of a job (`longshore submit --with FILE`) travel in a ConfigMap that belongs to their job."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.mistakes import sentence
 from longshore.api.spec import RLJobSpec
-from longshore.checks.modules import module_mistakes
+from longshore.checks.modules import import_paths, module_mistakes
 from longshore_client.errors import ClientError
 from longshore_client.kube import Kube
 from longshore_client.transfer.pod import owner_reference
@@ -45,14 +44,13 @@ def with_modules(documents: Sequence[Json], files: Mapping[str, bytes]) -> tuple
     """
     jobs = [document for document in documents if document["kind"] == names.KIND]
     if len(jobs) != 1:
-        raise ClientError(f"Reward modules belong to one RLJob, and this file has {len(jobs)}.")
+        raise ClientError(f"Python files belong to one RLJob, and this file has {len(jobs)}.")
     (job,) = jobs
     name = names.modules_config_map(job["metadata"]["name"], _digest(files))
     spec = dict(job.get("spec") or {})
-    reward: Any = spec.get("reward") or {}
-    if not isinstance(reward, dict) or reward.get("modules"):
-        raise ClientError("spec.reward.modules is set in the file.", "Remove it, or add no files.")
-    spec["reward"] = {**reward, "modules": {"configMap": name, "files": sorted(files)}}
+    if spec.get("modules"):
+        raise ClientError("spec.modules is set in the file.", "Remove it, or add no files.")
+    spec["modules"] = {"configMap": name, "files": sorted(files)}
     _require_usable(spec, files)
     changed = [{**job, "spec": spec} if document is job else document for document in documents]
     return changed, _config_map(name, job["metadata"], files)
@@ -83,11 +81,11 @@ def submit_with(kube: Kube, documents: Sequence[Json], config_map: Json) -> Iter
 
 def _require_usable(spec: Json, files: Mapping[str, bytes]) -> None:
     try:
-        functions = RLJobSpec.model_validate(spec).reward.functions
+        valid = RLJobSpec.model_validate(spec)
     except ValidationError as error:
         raise ClientError(sentence(error, "spec", RLJobSpec), "Correct the file.") from error
-    if mistakes := module_mistakes(files, functions):
-        raise ClientError(f"Reward modules: {mistakes[0]}.")
+    if mistakes := module_mistakes(files, import_paths(valid)):
+        raise ClientError(f"Python files: {mistakes[0]}.")
 
 
 def _config_map(name: str, job: Json, files: Mapping[str, bytes]) -> Json:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from longshore.api.model import Data, Source
+from longshore.api.objectives.custom import Custom
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import TrainerBackend, TrainerSettings
@@ -61,6 +62,8 @@ def results(request: CheckRequest) -> Iterator[CheckResult]:
         yield from _made(Check.REFERENCES, request, lambda name: _references(name, spec.data.each[0], functions, data))
     if model is not None and data is not None:
         yield from _made(Check.PROMPTS, request, lambda name: _prompts(name, spec, model, data))
+    if isinstance(spec.algorithm.objective, Custom):
+        yield from _made(Check.OBJECTIVE, request, partial(_objective, objective=spec.algorithm.objective))
     for one in functions:
         if one.kind is RewardKind.PYTHON:
             imports = list(_made(Check.REWARD_IMPORTS, request, partial(_import, function=one)))
@@ -182,6 +185,14 @@ def _lengths(records: "Sequence[PromptRecord]", data: Data, context_tokens: int)
 def _repeats(sets: "PromptSets") -> str:
     num_left_out = sets.num_repeating_held_out
     return f"; {num_left_out:,} more repeat held-out prompts and are not trained on" if num_left_out else ""
+
+
+def _objective(name: Check, objective: Custom) -> CheckResult:
+    from longshore_runtime.backends.objective_trial import objective_mistake
+
+    if (mistake := objective_mistake(objective)) is not None:
+        return CheckResult(name, (f"{mistake}; or add --skip {name} if only the image has it",))
+    return CheckResult(name, detail=f"{objective.import_path} gives losses with gradients")
 
 
 def _import(name: Check, function: RewardFunction) -> CheckResult:

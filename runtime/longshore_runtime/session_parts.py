@@ -11,6 +11,7 @@ import structlog
 
 from longshore.api.model import Model
 from longshore.api.names import Component
+from longshore.api.objectives.custom import Custom
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY
 from longshore.api.reasons import NoticeReason
 from longshore.api.rollout import Handover, Strategy
@@ -59,7 +60,7 @@ from longshore_runtime.model_source import (
     untrained_model,
     with_fitting_micro_batches,
 )
-from longshore_runtime.places import possible_tp_sizes, trainer_places
+from longshore_runtime.places import Place, possible_tp_sizes, trainer_places
 from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.judge import check_judge
 from longshore_runtime.rewards.routing import rehearsals, routed
@@ -80,6 +81,7 @@ from longshore_runtime.tensor_types import TensorTypes
 from longshore_runtime.trained_chat import TrainedChat
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import Checks, TrainerGroup
+from longshore_runtime.trainer.objective_check import check_objective
 
 log = structlog.get_logger()
 
@@ -143,6 +145,8 @@ class PartsBuilder:
         prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(prompts)
+        if isinstance(algorithm.objective, Custom):
+            check_objective(algorithm.objective, self._trainer_places()[0], self._require_pods)
         stop_tokens = turn_ends(prompts.train, spec.data.chat, tokenizer)
         starting = self._engines(untrained, untrained, stop_tokens) if self._starts_engines_early else None
         model = untrained
@@ -360,18 +364,21 @@ class PartsBuilder:
             is_colocated=self._spec.placement is Placement.COLOCATED,
         )
         spec = replace(spec, pod_memory_bytes=self._spec.training_pods.memory_bytes(DEFAULT_GPU_POD_MEMORY))
-        component = Component.TRAINER if self._spec.placement is Placement.DISAGGREGATED else Component.WORKER
-        num_replicas, num_ranks = self._spec.trainer.data_parallel_size, spec.sizes.ranks_per_replica
-        places = trainer_places(self._spec.training_pods, num_replicas, num_ranks, component)
         rollout = self._spec.rollout
         may_pipeline = rollout.is_pipelined or (
             rollout.strategy is Strategy.AUTO and Handover.PIPELINED in free_handovers(self._spec)
         )
         delivery = Delivery(self._spec.transfers_directly, keeps_copies=may_pipeline)
         checks = Checks(self._require_pods, self._stop.require_time_to_update)
-        trainers = TrainerGroup(places, spec, model.path, self._storage.output, delivery, checks)
+        trainers = TrainerGroup(self._trainer_places(), spec, model.path, self._storage.output, delivery, checks)
         self._exit.callback(trainers.stop)
         return trainers
+
+    def _trainer_places(self) -> list[Place]:
+        spec = self._spec
+        component = Component.TRAINER if spec.placement is Placement.DISAGGREGATED else Component.WORKER
+        num_ranks = spec.trainer.ranks_per_replica
+        return trainer_places(spec.training_pods, spec.trainer.data_parallel_size, num_ranks, component)
 
     def _rewards(self, prompts: PromptSets) -> RewardPool:
         reward = self._spec.reward

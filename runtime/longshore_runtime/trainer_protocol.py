@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from longshore.api.algorithm import ImportanceSampling, LearningRateScaling, LearningRateSchedule
+from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
-from longshore.api.objective import Objective
+from longshore.api.objectives.objective import Objective
 from longshore.policy.draws import Draw
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore.policy.round import ResponseId
@@ -131,11 +131,7 @@ class TrainerOptions:
     adam_epsilon: float
     weight_decay: float
     max_grad_norm: float
-    clip_low: float
-    clip_high: float
     objective: Objective
-    importance_sampling: ImportanceSampling
-    importance_cap: float
     rollout_correction: RolloutCorrection | None
     max_response_tokens: int
     kl_coefficient: float
@@ -194,7 +190,7 @@ class Trainer(Protocol):
         """
 
     def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:
-        """Update all replicas together: add up, divide by `denominator` (`policy.aggregation`, whole step), clip, step.
+        """Update all replicas together: add up, divide by `denominator` (of the whole step), clip, step.
 
         A replica that accumulated nothing takes part with zeros. `signal`: share of the samples of the whole step that
         teach something, which the learning rate may follow (`policy.signal_scaling`).

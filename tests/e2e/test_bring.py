@@ -1,6 +1,7 @@
-"""A researcher brings a model and data of a Hub, and rewards of verl's and of TRL's in files beside the manifest."""
+"""A researcher brings a model and data of a Hub, and rewards and an objective in files beside the manifest."""
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import pyarrow
@@ -25,6 +26,11 @@ def full_marks(prompts, completions, data_source, extra_info, **kwargs):
     assert prompts[0][-1]["role"] == "user" and isinstance(completions[0][0]["content"], str)
     assert data_source == ["acme/sums"] and extra_info[0]["index"] >= 0
     return [5.0 for _ in completions]
+"""
+OBJECTIVE = """
+def loss(tokens, cap):
+    weights = tokens.ratio.detach().clamp(max=cap)
+    return -weights * tokens.advantages * tokens.log_probs, weights == cap
 """
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 
@@ -63,14 +69,22 @@ def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_p
             model={"hub": "acme/tiny", "maxContextTokens": 256},
             data=data,
             hub={"endpoint": hub.url, "tokenSecret": {"name": "hf"}},
-            algorithm={"steps": 2, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 16},
+            algorithm={
+                "steps": 2,
+                "promptsPerStep": 4,
+                "responsesPerPrompt": 2,
+                "maxResponseTokens": 16,
+                "objective": {"name": "Custom", "importPath": "own:loss", "settings": {"cap": 2.0}},
+            },
+            trainer={"backend": "Torch"},
             reward={"functions": functions, "pods": 1, "workersPerPod": 1},
         )
         (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
         (tmp_path / "mine.py").write_text(REWARD)
         (tmp_path / "theirs.py").write_text(TRL_REWARD)
-        modules = "--with", str(tmp_path / "mine.py"), "--with", str(tmp_path / "theirs.py")
-        files = str(tmp_path / "job.yaml"), *modules
+        (tmp_path / "own.py").write_text(OBJECTIVE)
+        modules = [("--with", str(tmp_path / f"{name}.py")) for name in ("mine", "theirs", "own")]
+        files = str(tmp_path / "job.yaml"), *chain.from_iterable(modules)
         watched = cluster.longshore("submit", *files, "--wait")
     assert "step 2/2" in watched and "3/3" not in watched
     assert "Restarting" not in watched
@@ -78,7 +92,7 @@ def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_p
     runtime = shown["status"]["runtime"]
     assert runtime["prompts"] == {"train": 10, "heldOut": 2, "tooLong": 0, "repeatingHeldOut": 0}
     assert 6 < runtime["reward"] < 9, "5 of TRL's function, and more than 1 of verl's"
-    (config_map,) = [shown["spec"]["reward"]["modules"]["configMap"]]
+    (config_map,) = [shown["spec"]["modules"]["configMap"]]
     describe = cluster.kubectl("describe", "rljob", "brought")
     assert config_map in describe and "mine.py" in describe and "theirs.py" in describe
     assert TOKEN not in cluster.kubectl("logs", "brought-coordinator") + describe

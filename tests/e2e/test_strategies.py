@@ -32,7 +32,9 @@ def job(name: str, algorithm: Json, *, step_s: float = 0.002, **rollout: Any) ->
 
 def test_reorder_rollout_postpones_every_draw_at_most_as_often_as_it_may(cluster: Cluster) -> None:
     reorder = {"maxPostponements": 2, "lengthGrouping": True}
-    reordered = cluster.apply(job("reorder", {"name": "GSPO"}, strategy="ReorderRollout", reorderRollout=reorder))
+    reordered = cluster.apply(
+        job("reorder", {"objective": {"name": "GSPO"}}, strategy="ReorderRollout", reorderRollout=reorder)
+    )
     assert reordered.wait_finished()["phase"] == "Succeeded", reordered.story()
     ledger = reordered.ledger()
     assert_every_draw_once(ledger, num_prompts=4, num_responses=4)
@@ -101,7 +103,7 @@ def test_tail_batching_with_dynamic_sampling_and_gates_trains_on_groups_that_dif
 ) -> None:
     manifest = job(
         "dapo",
-        {"name": "DAPO", "clipHigh": 0.28, "dynamicSampling": True},
+        {"objective": {"name": "DAPO"}, "dynamicSampling": True},
         strategy="TailBatching",
         admission={"frontierWidth": 3, "adaptive": True},
     )

@@ -7,25 +7,9 @@ from pydantic import Field
 
 from longshore.api.base import ApiModel
 from longshore.api.correction import RolloutCorrection
+from longshore.api.objectives.grpo import Grpo
+from longshore.api.objectives.registry import WITHOUT_SIBLINGS, AnyObjective
 from longshore.api.rules import Rule
-
-
-class AlgorithmName(StrEnum):
-    """Policy-gradient objective."""
-
-    GRPO = "GRPO"
-    DAPO = "DAPO"
-    GSPO = "GSPO"
-    DR_GRPO = "DrGRPO"
-    RLOO = "RLOO"
-    REINFORCE_PLUS_PLUS = "ReinforcePlusPlus"
-
-
-class ImportanceSampling(StrEnum):
-    """How the loss corrects tokens that were sampled by other weights than those being trained."""
-
-    CLIPPED = "Clipped"
-    TRUNCATED = "Truncated"
 
 
 class LearningRateSchedule(StrEnum):
@@ -50,13 +34,12 @@ class LongRoundUpdates(StrEnum):
     ONE = "One"
 
 
-_WITHOUT_SIBLINGS: Final = f"self.name == '{AlgorithmName.REINFORCE_PLUS_PLUS}'"
 _RULES: Final = (
     Rule(
         "responsesPerPrompt",
-        f"self.responsesPerPrompt >= 2 || {_WITHOUT_SIBLINGS}",
+        f"self.responsesPerPrompt >= 2 || self.objective.name in {WITHOUT_SIBLINGS}",
         "responsesPerPrompt must be at least 2, since a single response is its own mean and its advantage would always "
-        "be 0: raise it, or choose ReinforcePlusPlus, which then compares the responses of the batch",
+        f"be 0: raise it, or choose {' or '.join(WITHOUT_SIBLINGS)}, which compares the responses of the batch",
     ),
     Rule(
         "dynamicSampling",
@@ -79,25 +62,15 @@ _RULES: Final = (
         "self.overlongBufferTokens <= self.maxResponseTokens",
         "overlongBufferTokens, the end of the longest response, must be at most maxResponseTokens: lower it",
     ),
-    Rule(
-        "importanceSampling",
-        "self.importanceSampling != 'Truncated' || self.name != 'GSPO'",
-        "importanceSampling must be Clipped with GSPO, which clips the ratio of whole responses: set it",
-    ),
 )
 
 
 class Algorithm(ApiModel, rules=_RULES):
     """Objective of the training, number of steps, size of a batch, and settings of the optimizer."""
 
-    name: AlgorithmName = AlgorithmName.GRPO
-    """Objective, which determines advantages, importance ratios and how token losses are added up
-    (`docs/explanation/losses.md`). GRPO: advantages normalised within the group of a prompt, mean over all tokens of
-    the step. DAPO: the same, for use with clipHigh 0.28, overlongBufferTokens and dynamicSampling. GSPO: ratio and
-    clipping per response, relative to the trainer at the start of the step (the paper clips at 0.0003 and 0.0004).
-    DrGRPO: no division by standard deviation or response length. RLOO: advantages relative to the mean of the other
-    responses. ReinforcePlusPlus: centred in the group (in the batch with responsesPerPrompt 1), whitened over the whole
-    batch."""
+    objective: AnyObjective = Field(default_factory=Grpo)
+    """What is optimised: advantages, importance ratios, and how token losses are added up, with the settings of the
+    objective (`docs/reference/objectives.md`)."""
     steps: int = Field(ge=1, le=10_000_000)
     """Number of steps to train. A step is one round of responses with its optimizer update or updates
     (`promptsPerUpdate`, `epochsPerStep`)."""
@@ -147,20 +120,6 @@ class Algorithm(ApiModel, rules=_RULES):
     """Weight decay of AdamW."""
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e6)
     """Global norm to which gradients are clipped."""
-    clip_low: float = Field(default=0.2, gt=0, le=1_000)
-    """Distance from 1 to the lower clip of the importance ratio, which is 1 - clipLow. From 1 on, there is no lower
-    clip."""
-    clip_high: float = Field(default=0.2, gt=0, le=1_000)
-    """Distance from 1 to the upper clip of the importance ratio, which is 1 + clipHigh (DAPO's clip-higher is 0.28, and
-    DeepSeek-R1 used 10)."""
-    importance_sampling: ImportanceSampling = ImportanceSampling.CLIPPED
-    """How the loss corrects tokens that other weights have sampled than those in training. Clipped: the loss uses the
-    clipped ratio to the distribution that sampled the token, or the response with GSPO. Truncated: tokens are weighted
-    by that ratio, at most importanceCap, without clipping; this suits tokens of much older weights. The ratio also
-    contains what the updates of the step have learned; `rolloutCorrection` separates the two, and Truncated with it is
-    CISPO."""
-    importance_cap: float = Field(default=2.0, ge=1, le=1_000)
-    """Largest weight of a token with importanceSampling Truncated."""
     rollout_correction: RolloutCorrection | None = None
     """Correction for engines whose log-probabilities differ from those of the trainer. It costs one more forward pass
     if a step makes several updates, and nothing otherwise. Unset: the clipped ratio of a token is relative to the
@@ -177,9 +136,6 @@ class Algorithm(ApiModel, rules=_RULES):
     """Amount by which overlongBufferTokens reduces the reward of a response of maxResponseTokens."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
     """Weight of the KL penalty towards the initial model, estimated with k3. 0: there is no penalty."""
-    advantage_epsilon: float = Field(default=1e-6, gt=0, le=1)
-    """Number that is added to the (unbiased) standard deviation of a group's rewards before advantages are divided by
-    it. A group with equal rewards has advantages of exactly 0."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the prompt order, of sampling and of initialisation."""
 

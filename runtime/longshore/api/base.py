@@ -126,3 +126,18 @@ OutputPath = Annotated[
     AfterValidator(_stays_inside),
 ]
 """The same; empty: a place that follows from the job."""
+
+
+_IMPORT_PATH: Final = r"^[\w.]+:[\w]+$"
+
+
+def _is_import_path(value: Any) -> Any:
+    if isinstance(value, str) and not re.match(_IMPORT_PATH, value):
+        raise PydanticCustomError(
+            "import_path", "write package.module:function, names of Python without hyphens and slashes"
+        )
+    return value
+
+
+ImportPath = Annotated[str, Field(max_length=256, pattern=_IMPORT_PATH), BeforeValidator(_is_import_path)]
+"""A function of a Python module."""

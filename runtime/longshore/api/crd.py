@@ -74,6 +74,9 @@ def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
         schema = _without_null(schema)
         if "$ref" in schema:
             return structural(schema, definitions)
+    if "oneOf" in schema:
+        rest = {key: value for key, value in schema.items() if key not in ("oneOf", "discriminator")}
+        return _pruned(_told_apart([structural(one, definitions) for one in schema["oneOf"]]) | rest, {})
     if "allOf" in schema and len(schema["allOf"]) == 1:
         rest = {key: value for key, value in schema.items() if key != "allOf"}
         return structural(schema["allOf"][0] | rest, definitions)
@@ -91,6 +94,35 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     assert len(branches) == 1, f"a structural schema has no room for a union: {schema}"
     branch: dict[str, Any] = branches[0]
     return branch | rest
+
+
+def _told_apart(branches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge objects that their `name` tells apart: a structural schema has no room for alternatives.
+
+    Defaults become part of descriptions. An API server would fill them in whatever the name is.
+    """
+    fields: dict[str, dict[str, dict[str, Any]]] = {}
+    for branch in branches:
+        for alias, field in branch["properties"].items():
+            fields.setdefault(alias, {})[branch["properties"]["name"]["default"]] = field
+    tags = fields.pop("name")
+    about = [f"{tag}: {one['description'].partition('.')[0]}." for tag, one in zip(tags, branches, strict=True)]
+    name = {"type": "string", "enum": list(tags), "default": next(iter(tags)), "description": " ".join(about)}
+    return {"type": "object", "properties": {"name": name} | {key: _of_some(one) for key, one in fields.items()}}
+
+
+def _of_some(by_name: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a field that some objects have, or all of them, by their names."""
+    defaults: dict[str, list[str]] = {}
+    for name, field in by_name.items():
+        if "default" in field and field["default"] != {}:
+            defaults.setdefault(json.dumps(field["default"]).strip('"'), []).append(name)
+    usual, *others = sorted(defaults, key=lambda value: -len(defaults[value])) or [""]
+    merged = {key: value for key, value in next(iter(by_name.values())).items() if key != "default"}
+    if usual:
+        exceptions = "; ".join(f"{value} with {' and '.join(defaults[value])}" for value in others)
+        merged["description"] += f" Default: {usual}" + (f"; {exceptions}." if others else ".")
+    return merged
 
 
 def _pruned(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

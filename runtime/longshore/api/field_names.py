@@ -13,12 +13,16 @@ _SIMILARITY: Final = 0.75
 
 def written_path(model: type[BaseModel], location: Sequence[int | str]) -> tuple[int | str, ...]:
     """Return the location of a mistake in a manifest: pydantic also names the types that a value might have had."""
-    found: list[Any] = [model]
-    for index, part in enumerate(location):
+    found, path = list[Any]([model]), list[int | str]()
+    for part in location:
         if not any(_is_container(one) for one in found):
-            return tuple(location[:index])
+            return tuple(path)
+        if (tagged := [one for one in found if _is_tagged(one, part)]) and len(found) > 1:
+            found = tagged
+            continue
         found = [inner for one in found for inner in _inside(one, part)]
-    return tuple(location)
+        path.append(part)
+    return tuple(path)
 
 
 def near_name(model: type[BaseModel], location: Sequence[int | str]) -> str | None:
@@ -48,6 +52,12 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
 
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _is_tagged(annotation: Any, tag: int | str) -> bool:
+    """Return whether this is the model of a union that pydantic names so."""
+    fields = annotation.model_fields if _is_model(annotation) else {}
+    return "name" in fields and fields["name"].default == tag
 
 
 def _is_container(annotation: Any) -> bool:

@@ -94,7 +94,7 @@ def config_map(job: str) -> str:
 
 
 def modules_config_map(job: str, digest: str) -> str:
-    """Name of a ConfigMap with reward modules of the job; `digest`: eight characters that follow from its content."""
+    """Name of a ConfigMap with Python files of the job; `digest`: eight characters that follow from its content."""
     return f"{job}-modules-{digest}"
 
 

@@ -1,34 +1,18 @@
 """How responses are scored: reward functions, where they run, and what happens when they fail."""
 
-import re
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from longshore.api.addresses import HttpAddress
-from longshore.api.base import ApiModel, Quantity, RelativePath, Requests
+from longshore.api.base import ApiModel, ImportPath, Quantity, RelativePath, Requests
 from longshore.api.pods import PodOptions, Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward_kind import RewardKind as RewardKind
 from longshore.api.reward_kind import Signature as Signature
 from longshore.api.rules import Rule, belongs, have_different_names
 from longshore.api.secrets import SecretKey
-
-_IMPORT_PATH: Final = r"^[\w.]+:[\w]+$"
-
-
-def _is_import_path(value: Any) -> Any:
-    if isinstance(value, str) and not re.match(_IMPORT_PATH, value):
-        raise PydanticCustomError(
-            "import_path", "write package.module:function, names of Python without hyphens and slashes"
-        )
-    return value
-
-
-ImportPath = Annotated[str, Field(max_length=256, pattern=_IMPORT_PATH), BeforeValidator(_is_import_path)]
-"""A function of a Python module."""
 
 
 class OnRewardError(StrEnum):
@@ -228,18 +212,6 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
         return self.judge.pool if self.judge is not None else None
 
 
-class Modules(ApiModel):
-    """Python files in a ConfigMap, from which functions of kind Python are imported."""
-
-    config_map: str = Field(min_length=1, max_length=253)
-    """ConfigMap in the namespace of the job. `longshore submit --with FILE` creates one that the job owns."""
-    files: Annotated[
-        list[Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*\.py$")]],
-        Field(min_length=1, max_length=32),
-    ]
-    """Keys of the ConfigMap; `my_rewards.py` is imported as `my_rewards`."""
-
-
 _POD_MEMORY_BYTES: Final = 2 << 30
 """Of a reward pod besides its workers: the Ray node."""
 _WORKER_MEMORY_BYTES: Final = 1 << 30
@@ -279,8 +251,6 @@ class Reward(PodOptions, rules=_REWARD_RULES):
         },
     )
     """Functions that score responses. The reward is the weighted sum of those that apply to a row."""
-    modules: Modules | None = None
-    """Python files that reward functions can import, in addition to the packages of the image."""
     resources: Requests = Field(default_factory=dict)
     """Requests of a reward pod for CPU, memory and other resources; its memory is limited to what it requests. Unset:
     it requests 250m per worker and 1Gi, and its memory limit is 2Gi, plus 1Gi and the largest `code.memory` for each of

@@ -1,7 +1,7 @@
 """RLJob.spec: the whole of what a user asks for."""
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
@@ -10,7 +10,8 @@ from longshore.api.base import ApiModel
 from longshore.api.hub import Hub
 from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
-from longshore.api.objective import OBJECTIVES
+from longshore.api.objectives.custom import Custom
+from longshore.api.objectives.registry import WHOLE_BATCH
 from longshore.api.pods import ElasticWorkers, PodOptions, Storage, Workers
 from longshore.api.records import Records
 from longshore.api.reward import Reward
@@ -57,7 +58,6 @@ _HANDOVER: Final = (
 _ONE_UPDATE: Final = (
     "self.algorithm.?promptsPerUpdate.orValue(self.algorithm.promptsPerStep) == self.algorithm.promptsPerStep"
 )
-_WHOLE_BATCH: Final = [str(name) for name, objective in OBJECTIVES.items() if objective.needs_whole_batch]
 # Kubernetes estimates that comparisons of optional values cost too much.
 _MANAGED_BY: Final = "(has({0}.managedBy) ? {0}.managedBy : 'longshore.dev/operator')"
 
@@ -93,8 +93,9 @@ _RULES: Final = (
     ),
     Rule(
         "rollout.handover",
-        f"{_HANDOVER} == 'AfterRound' || self.algorithm.epochsPerStep == 1 && !(self.algorithm.name in {_WHOLE_BATCH})",
-        f"handover must be AfterRound with {' or '.join(_WHOLE_BATCH)} or epochsPerStep above 1, which need the whole "
+        f"{_HANDOVER} == 'AfterRound' || self.algorithm.epochsPerStep == 1 && "
+        f"!(self.algorithm.objective.name in {WHOLE_BATCH})",
+        f"handover must be AfterRound with {' or '.join(WHOLE_BATCH)} or epochsPerStep above 1, which need the whole "
         "batch before the first update: set it",
     ),
     Rule(
@@ -104,8 +105,8 @@ _RULES: Final = (
     ),
     Rule(
         "algorithm.promptsPerUpdate",
-        f"{_ONE_UPDATE} || {_HANDOVER} != 'Streamed' && !(self.algorithm.name in {_WHOLE_BATCH})",
-        f"promptsPerUpdate does not apply to handover Streamed and to {' or '.join(_WHOLE_BATCH)}, which make one "
+        f"{_ONE_UPDATE} || {_HANDOVER} != 'Streamed' && !(self.algorithm.objective.name in {WHOLE_BATCH})",
+        f"promptsPerUpdate does not apply to handover Streamed and to {' or '.join(WHOLE_BATCH)}, which make one "
         "update of the whole batch: remove it",
     ),
     Rule(
@@ -160,10 +161,12 @@ _RULES: Final = (
         "managedBy is immutable: create a new RLJob instead of changing it",
     ),
     *(_frozen(field, f"self.{field} == oldSelf.{field}") for field in _FROZEN_WHILE_RUNNING),
-    _frozen(
-        "trainerWorkers",
-        "has(self.trainerWorkers) == has(oldSelf.trainerWorkers) && "
-        "(!has(self.trainerWorkers) || self.trainerWorkers == oldSelf.trainerWorkers)",
+    *(
+        _frozen(
+            field,
+            f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})",
+        )
+        for field in ("trainerWorkers", "modules")
     ),
 )
 
@@ -173,6 +176,18 @@ class ManagedBy(StrEnum):
 
     OPERATOR = "longshore.dev/operator"
     MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
+
+
+class Modules(ApiModel):
+    """Python files in a ConfigMap, from which functions at an `importPath` are imported."""
+
+    config_map: str = Field(min_length=1, max_length=253)
+    """ConfigMap in the namespace of the job. `longshore submit --with FILE` creates one that the job owns."""
+    files: Annotated[
+        list[Annotated[str, Field(max_length=253, pattern=r"^[A-Za-z_][A-Za-z0-9_]*\.py$")]],
+        Field(min_length=1, max_length=32),
+    ]
+    """Keys of the ConfigMap; `my_rewards.py` is imported as `my_rewards`."""
 
 
 class RLJobSpec(ApiModel, rules=_RULES):
@@ -191,6 +206,9 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """How responses are sampled: the strategy for long responses, and the inference engines."""
     reward: Reward = Field(default_factory=Reward)
     """How and where responses are scored."""
+    modules: Modules | None = None
+    """Python files that reward functions and the objective are imported from, in addition to the packages of the image.
+    """
     trainer: TrainerSettings = Field(default_factory=TrainerSettings)
     """Training library, how it splits the model over GPUs, and how much it computes at once."""
     evaluation: Evaluation = Field(default_factory=Evaluation)
@@ -246,6 +264,11 @@ class RLJobSpec(ApiModel, rules=_RULES):
         """Whether new weights go straight from trainers to engines."""
         transfer = self.rollout.engine.weight_transfer
         return transfer is WeightTransfer.DIRECT or (transfer is WeightTransfer.AUTO and self.workers.has_accelerator)
+
+    @property
+    def trains_with_modules(self) -> bool:
+        """Whether trainers import Python files of the user."""
+        return self.modules is not None and isinstance(self.algorithm.objective, Custom)
 
     @property
     def runs_elsewhere(self) -> bool:

@@ -1,26 +1,44 @@
-"""Whether Python files can be the modules of a job's rewards, from their text alone: nothing is imported."""
+"""Whether Python files can be the modules of a job, from their text alone: nothing is imported."""
 
 import ast
 import keyword
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.objectives.custom import Custom
+from longshore.api.spec import RLJobSpec
 
 MAX_BYTES: Final = 1 << 20
 """Most bytes of all files together, which is what a ConfigMap holds."""
 
 
-def module_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFunction]) -> list[str]:
-    """Return what keeps files from being imported as modules, and functions from being found in them; by file name."""
+def module_mistakes(files: Mapping[str, bytes], import_paths: Mapping[str, str]) -> list[str]:
+    """Return what keeps files from being imported as modules, and functions from being found in them.
+
+    Args:
+        files: content by file name.
+        import_paths: of each function, by the field that names it (`import_paths`).
+    """
     mistakes = [mistake for name, content in files.items() for mistake in _file_mistakes(name, content)]
     if (size := sum(map(len, files.values()))) > MAX_BYTES:
         mistakes.append(
             f"the files have {size:,} bytes together, and a ConfigMap holds {MAX_BYTES:,}; leave some out, or build an "
             "image with them"
         )
-    return mistakes or list(_function_mistakes(files, functions))
+    return mistakes or list(_function_mistakes(files, import_paths))
+
+
+def import_paths(spec: RLJobSpec) -> dict[str, str]:
+    """Return the path of each function of the user's own, by the field that names it."""
+    paths = {
+        f"reward.functions[{function.name}].importPath": function.import_path
+        for function in spec.reward.functions
+        if function.import_path is not None
+    }
+    if isinstance(spec.algorithm.objective, Custom):
+        paths["algorithm.objective.importPath"] = spec.algorithm.objective.import_path
+    return paths
 
 
 def _file_mistakes(name: str, content: bytes) -> Iterator[str]:
@@ -41,21 +59,19 @@ def _file_mistakes(name: str, content: bytes) -> Iterator[str]:
             yield f"{name}: not valid Python ({error})"
 
 
-def _function_mistakes(files: Mapping[str, bytes], functions: Sequence[RewardFunction]) -> Iterator[str]:
+def _function_mistakes(files: Mapping[str, bytes], import_paths: Mapping[str, str]) -> Iterator[str]:
     """Yield mistakes of functions whose module is among the files; others may be in the image."""
     modules = {name.removesuffix(".py"): content for name, content in files.items()}
     used = set()
-    for function in functions:
-        if function.kind is not RewardKind.PYTHON or function.import_path is None:
-            continue
-        module, wanted = function.import_path.split(":")
+    for field, path in import_paths.items():
+        module, wanted = path.split(":")
         used.add(module)
         if module in modules and wanted not in (defined := _defined(modules[module])):
             known = f"; it has {', '.join(sorted(defined))}" if defined else ""
-            yield f"reward.functions[{function.name}].importPath: {module}.py defines no {wanted!r}{known}"
+            yield f"{field}: {module}.py defines no {wanted!r}{known}"
     if not used & modules.keys():
         yield (
-            f"no function of kind Python has an importPath into {', '.join(sorted(files))}; set importPath to "
+            f"no importPath of a reward function or the objective leads into {', '.join(sorted(files))}; set one to "
             f"{min(modules)}:FUNCTION"
         )
 

@@ -6,7 +6,6 @@ lengths.
 """
 
 from longshore.api.algorithm import Algorithm, LongRoundUpdates
-from longshore.api.objective import OBJECTIVES
 from longshore.api.rollout import Handover, Rollout
 from longshore.api.round_status import RoundKind
 from longshore.policy.old_log_probs import compares_with_trainer
@@ -48,7 +47,7 @@ def divides_long_rounds(algorithm: Algorithm, handover: Handover) -> bool:
 
     Old log-probabilities of the trainer are computed before the first update, so updates wait for the whole round.
     """
-    objective = OBJECTIVES[algorithm.name]
+    objective = algorithm.objective
     waits = not compares_with_trainer(objective, algorithm.rollout_correction) or handover is Handover.AFTER_ROUND
     return (
         algorithm.long_round_updates is LongRoundUpdates.PER_ROUND

@@ -7,12 +7,12 @@ is relative to the trainer's own, as in the paper, verl and TRL; and so is every
 """
 
 from longshore.api.correction import RolloutCorrection
-from longshore.api.objective import Objective, RatioLevel
+from longshore.api.objectives.objective import Objective
 
 
 def compares_with_trainer(objective: Objective, correction: RolloutCorrection | None) -> bool:
     """Return whether the ratio is relative to the trainer's log-probabilities at the start of the step."""
-    return correction is not None or objective.ratio is RatioLevel.SEQUENCE
+    return correction is not None or objective.compares_with_trainer
 
 
 def computes_old_log_probs(*, is_relative: bool, makes_one_update: bool, begins_during_round: bool) -> bool:

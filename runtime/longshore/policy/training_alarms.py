@@ -229,7 +229,7 @@ def _step_message(reason: AlarmReason, lasts: int, signals: StepSignals, limits:
         case AlarmReason.GRADIENT_ZERO:
             return (
                 f"the gradient norm was 0 in the last {lasts} steps although advantages were not: all tokens are "
-                "clipped or masked; check algorithm.clipLow, clipHigh and maskStaleTokens"
+                "clipped or masked; check algorithm.objective and maskStaleTokens"
             )
         case AlarmReason.RESPONSES_ALL_CUT:
             return (

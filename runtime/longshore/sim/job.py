@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from longshore.api.objective import OBJECTIVES
 from longshore.api.pods import Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward import Reward
@@ -255,7 +254,7 @@ def job_of(
             pool=training_gpus if spec.placement is Placement.DISAGGREGATED else None,
             gpus_per_replica=training_gpus.num_gpus // (spec.trainer.data_parallel_size or training_gpus.num_gpus),
             num_extra_forwards=int(algorithm.kl_coefficient > 0),
-            compares_with_trainer=compares_with_trainer(OBJECTIVES[algorithm.name], algorithm.rollout_correction),
+            compares_with_trainer=compares_with_trainer(algorithm.objective, algorithm.rollout_correction),
             num_epochs=algorithm.epochs_per_step,
             groups_per_update=algorithm.groups_per_update,
             divided_in=_divided_in(spec),

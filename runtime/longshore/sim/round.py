@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from longshore.policy.advantages import are_equal
+from longshore.api.objectives.advantages import are_equal
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from functools import cache, partial
 from statistics import fmean
 
+from longshore.api.objectives.advantages import are_equal
 from longshore.api.round_status import RoundKind
-from longshore.policy.advantages import are_equal
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.parallelism_planner import ParallelismPlanner

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longshore.policy.aggregation import token_weight
+from longshore.api.objectives.aggregation import token_weight
 from longshore.policy.learning_rate import scaled_learning_rate
 from longshore.policy.signal_scaling import recent_signals
 from longshore_runtime.backends.fake_world import FakeWorld
@@ -147,7 +147,7 @@ class FakeTrainer:
     def _weight(self, sample: Sample) -> float:
         """Return the weight of all loss-mask tokens of a sample together."""
         number = sample.num_loss_tokens
-        return number * token_weight(self._options.objective.aggregation, number) if number else 0.0
+        return number * token_weight(self._options.objective.loss_aggregation, number) if number else 0.0
 
     def sleep(self) -> None:
         """Do nothing: there is no memory to free."""

@@ -1,7 +1,6 @@
-"""Losses of policy-gradient training. All tensors are flat, [response tokens].
+"""Losses of policy-gradient training, from those of an objective. All tensors are flat, [response tokens].
 
-Whatever the objective, a step's loss is a sum over tokens of weight * loss, divided by one denominator. A ratio of
-whole responses fits in as one that all their tokens share.
+Whatever the objective, a step's loss is a sum over tokens of weight * loss, divided by one denominator.
 """
 
 from collections.abc import Sequence
@@ -15,19 +14,22 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from longshore.api.algorithm import ImportanceSampling
-from longshore.api.objective import RatioLevel
-from longshore.policy.aggregation import token_weight
+from longshore.api.objectives.aggregation import token_weight
+from longshore.api.objectives.custom import Custom
+from longshore.api.objectives.objective import LossTokens, Objective, TokenLosses
 from longshore.policy.old_log_probs import compares_with_trainer
+from longshore_runtime.backends.objective_trial import FIELD
 from longshore_runtime.backends.rollout_correction import correct
+from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.failure_text import error_with_place
 from longshore_runtime.sums import CorrectionSums, GradientSums
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.trajectories.trajectory import LogProbs
 
 
 @dataclass(frozen=True)
-class TokenLosses:
-    """Losses of response tokens; `total` carries the gradient, the others are for metrics."""
+class WeightedLosses:
+    """Losses of loss-mask tokens; `total` carries the gradient, the others are for metrics."""
 
     total: Tensor
     """Weighted loss per token; its sum over the whole step, divided by the step's denominator, is the loss."""
@@ -119,15 +121,13 @@ def token_losses(
     options: TrainerOptions,
     old_log_probs: Tensor | None = None,
     is_fresh: Tensor | None = None,
-) -> TokenLosses:
+) -> WeightedLosses:
     """Compute policy-gradient loss and KL penalty of the loss-mask tokens of responses with these `lengths`.
 
-    The ratio is against the distribution that sampled the tokens: clipped (DeepSeekMath, equations 3 and 4; DAPO's
-    separate upper clip; GSPO, equations 5 to 7, where it is the response's), or a truncated weight without gradient.
-    That distribution is the engine's; for the ratio of a response it is the trainer's at the start of the step
-    (`old_log_probs`; None: the weights are the ones being trained) at tokens that the round's own weights sampled
-    (`is_fresh`; None: all), since its clips are as tight as rounding. With rollout correction every ratio is against
-    the trainer's, and what these are to the engine's is a weight without gradient.
+    Ratios are relative to the distribution that sampled the tokens. That is the engine's; where the objective compares
+    with the trainer, it is the trainer's at the start of the step (`old_log_probs`; None: the weights are the ones
+    being trained) at tokens that the round's own weights sampled (`is_fresh`; None: all). With rollout correction every
+    ratio is relative to the trainer's, and what these are to the engine's is a weight without gradient.
     """
     correction = None
     old = rollout_log_probs
@@ -137,27 +137,27 @@ def token_losses(
         correction = correct(old - rollout_log_probs, lengths, options.rollout_correction)
     elif is_fresh is not None:
         old = torch.where(is_fresh, old, rollout_log_probs)
-    log_ratio = log_probs - old
-    if options.objective.ratio is RatioLevel.SEQUENCE:
-        # GSPO-token (section 4.3): each token's gradient is its own, so that a weight of one token scales that alone.
-        mean = _mean_per_response(log_ratio.detach(), lengths)
-        log_ratio = mean + (log_probs - log_probs.detach())
-    ratio = torch.exp(log_ratio)
-    if options.importance_sampling is ImportanceSampling.TRUNCATED:
-        policy, clipped = _truncated(ratio, log_probs, advantages, options.importance_cap)
-    else:
-        policy, clipped = _clipped(ratio, advantages, options.clip_low, options.clip_high)
-    if correction is not None:
-        policy = correction.weights * policy
+    present = [length for length in lengths if length > 0]
+    found = _losses_of(options.objective, LossTokens(log_probs, old, rollout_log_probs, advantages, present))
+    policy = found.loss if correction is None else correction.weights * found.loss
     kl = torch.zeros_like(log_probs) if reference_log_probs is None else k3(log_probs, reference_log_probs)
     weights = _weights(lengths, log_probs, options)
-    return TokenLosses(
+    return WeightedLosses(
         total=weights * (policy + options.kl_coefficient * kl),
         policy=(weights * policy).detach(),
         kl=kl.detach(),
-        clipped=clipped.detach().float(),
+        clipped=found.is_clipped.detach().float(),
         correction=CorrectionSums() if correction is None else correction.sums,
     )
+
+
+def _losses_of(objective: Objective, tokens: LossTokens) -> TokenLosses:
+    try:
+        return objective.token_losses(tokens)
+    except Exception as error:
+        if not isinstance(objective, Custom):
+            raise
+        raise UserError(f"{FIELD}: {objective.import_path} raises {error_with_place(error)}; correct it") from error
 
 
 def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
@@ -169,25 +169,8 @@ def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
     return torch.exp(difference) - difference - 1.0
 
 
-def _clipped(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
-    surrogate = ratio * advantages
-    bounded = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
-    return -torch.minimum(surrogate, bounded), bounded < surrogate
-
-
-def _truncated(ratio: Tensor, log_probs: Tensor, advantages: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """Compute truncated importance sampling (IMPALA, section 4.1): an off-policy gradient of bounded variance."""
-    return -ratio.detach().clamp(max=cap) * advantages * log_probs, ratio > cap
-
-
-def _mean_per_response(values: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Replace each token's value by the mean of its response."""
-    responses = torch.split(values, [length for length in lengths if length > 0])
-    return torch.cat([values[:0], *(response.mean().expand(len(response)) for response in responses)])
-
-
 def _weights(lengths: Sequence[int], like: Tensor, options: TrainerOptions) -> Tensor:
-    aggregation = options.objective.aggregation
+    aggregation = options.objective.loss_aggregation
     weights = [token_weight(aggregation, length) if length else 0.0 for length in lengths]
     by_token = np.repeat(np.array(weights), np.array(lengths, dtype=np.int64))
     return torch.from_numpy(by_token).to(like.device, like.dtype)

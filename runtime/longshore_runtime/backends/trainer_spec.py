@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from longshore.api.algorithm import Algorithm
-from longshore.api.objective import OBJECTIVES
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend, TrainerSettings
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.trainer_protocol import TrainerOptions
@@ -44,11 +43,7 @@ class TrainerSpec:
             adam_epsilon=algorithm.adam_epsilon,
             weight_decay=algorithm.weight_decay,
             max_grad_norm=algorithm.max_grad_norm,
-            clip_low=algorithm.clip_low,
-            clip_high=algorithm.clip_high,
-            objective=OBJECTIVES[algorithm.name],
-            importance_sampling=algorithm.importance_sampling,
-            importance_cap=algorithm.importance_cap,
+            objective=algorithm.objective,
             rollout_correction=algorithm.rollout_correction,
             max_response_tokens=algorithm.max_response_tokens,
             kl_coefficient=algorithm.kl_coefficient,

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from longshore.api.objectives.advantages import are_equal
 from longshore.api.round_status import RoundKind
-from longshore.policy.advantages import are_equal
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.selection_bias import UNIT_RANGE, RewardRange, share_shorter_again

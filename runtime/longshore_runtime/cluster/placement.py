@@ -1,12 +1,13 @@
 """Place actors: in which pod they run, and on which of its GPUs."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from longshore.api import names
+from longshore.api import contract, names
 from longshore.api.names import Component
 
 
@@ -47,5 +48,7 @@ def node_labels(component: Component, index: int) -> dict[str, str]:
 
 
 def set_environment(environment: Mapping[str, str]) -> None:
-    """Pin this process to its GPUs."""
+    """Pin this process to its GPUs, and let it import the user's modules where its pod has them."""
     os.environ.update(environment)
+    if directory := os.environ.get(contract.ENV_MODULES):
+        sys.path.insert(0, directory)

@@ -223,7 +223,7 @@ class _ScorerProcess:
             "kind": function.kind.value,
             "import_path": function.import_path,
             "signature": function.signature.value,
-            "modules": os.environ.get(contract.ENV_REWARD_MODULES),
+            "modules": os.environ.get(contract.ENV_MODULES),
         }
         try:
             hello = self.ask(options, _START_TIMEOUT_S)

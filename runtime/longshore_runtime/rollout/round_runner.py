@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from longshore.policy.advantages import are_equal
+from longshore.api.objectives.advantages import are_equal
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import structlog
 
-from longshore.api.objective import OBJECTIVES
 from longshore.api.reasons import AlarmReason
 from longshore.api.rollout import Handover
 from longshore.policy.handover import HandoverQueue
@@ -55,7 +54,7 @@ def step_work(
     if handover is Handover.STREAMED:
         awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
         return StreamedUpdate(trainers, samples_of, events, clock, awake=awake, verify=verify, max_mismatch=limit)
-    is_pipelined, objective = handover is Handover.PIPELINED, OBJECTIVES[algorithm.name]
+    is_pipelined, objective = handover is Handover.PIPELINED, algorithm.objective
     budget = max_tokens_per_batch(
         objective,
         trainers.num_replicas,

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from longshore.api.algorithm import Algorithm
-from longshore.api.objective import OBJECTIVES
-from longshore.policy.advantages import batch_advantages
-from longshore.policy.aggregation import denominator
+from longshore.api.objectives.aggregation import denominator
 from longshore.policy.balancing import balance
 from longshore.policy.overlong import overlong_punishment
 from longshore_runtime.data.prompt_record import PromptRecord
@@ -21,8 +19,7 @@ def batch_samples(
 ) -> list[Sample]:
     """Return training samples of a whole batch, group by group; `records` by index of the draw."""
     rewards = [[one.reward + _penalty(one.completion, algorithm) for one in group.responses] for group in groups]
-    estimator = OBJECTIVES[algorithm.name].advantage
-    advantages = batch_advantages(estimator, rewards, algorithm.advantage_epsilon)
+    advantages = algorithm.objective.advantages(rewards)
     return [
         _sample(scored, advantage, records[group.draw.index], algorithm, policy_version)
         for group, of_group in zip(groups, advantages, strict=True)
@@ -33,7 +30,7 @@ def batch_samples(
 def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> float:
     """Return what the sums of one optimizer step over exactly these samples are divided by."""
     num_loss_tokens = [sample.num_loss_tokens for sample in samples]
-    return denominator(options.objective.aggregation, num_loss_tokens, options.max_response_tokens)
+    return denominator(options.objective.loss_aggregation, num_loss_tokens, options.max_response_tokens)
 
 
 def step_signal(samples: Sequence[Sample], options: TrainerOptions) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from longshore.api.objective import Objective
+from longshore.api.objectives.objective import Objective
 from longshore.policy.draws import Draw
 from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
 from longshore.policy.round import ResponseId

@@ -68,7 +68,7 @@ def test_modules_of_rewards_are_submitted_with_their_job_and_go_with_it(
     assert config_map is not None and config_map["data"] == {"mine.py": module.read_text()}
     uid = kube.job("demo")["metadata"]["uid"]
     assert [owner["uid"] for owner in config_map["metadata"]["ownerReferences"]] == [uid]
-    assert kube.job("demo")["spec"]["reward"]["modules"] == {"configMap": name, "files": ["mine.py"]}
+    assert kube.job("demo")["spec"]["modules"] == {"configMap": name, "files": ["mine.py"]}
     assert longshore(kubeconfig, "submit", path, "--with", module).stdout == result.stdout
     kubectl = ["kubectl", "--kubeconfig", str(kubeconfig), "describe", "rljob", "demo"]
     reported = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout

@@ -63,8 +63,8 @@ def test_reward_modules_travel_with_the_job(target: Target, kube: Kube, tmp_path
     (tmp_path / "mine.py").write_text("def score(prompt, response, answer):\n    return 1.0\n")
     functions = [{"name": "mine", "kind": "Python", "importPath": "mine:score"}]
     mine = submit(job("demo", reward={"functions": functions}), modules=[tmp_path / "mine.py"], target=target)
-    assert mine.spec.reward.modules is not None
-    assert kube.find(f"/api/v1/namespaces/default/configmaps/{mine.spec.reward.modules.config_map}") is not None
+    assert mine.spec.modules is not None
+    assert kube.find(f"/api/v1/namespaces/default/configmaps/{mine.spec.modules.config_map}") is not None
 
 
 def test_mistakes_are_one_sentence(target: Target, tmp_path: Path) -> None:

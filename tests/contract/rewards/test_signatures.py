@@ -25,7 +25,7 @@ MESSAGES = ({"role": "user", "content": "How many?"},)
 
 @pytest.fixture(autouse=True)
 def modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(contract.ENV_REWARD_MODULES, str(Path(__file__).with_name("users")))
+    monkeypatch.setenv(contract.ENV_MODULES, str(Path(__file__).with_name("users")))
 
 
 def function(name: str, signature: str) -> RewardFunction:

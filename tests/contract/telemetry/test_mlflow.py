@@ -99,7 +99,7 @@ def test_a_job_that_is_resumed_is_one_run_with_every_step_once(server: str) -> N
     history = client.get_metric_history(run.info.run_id, "actor/pg_loss")
     assert [(point.step, point.value) for point in history] == [(step, step / 10) for step in range(1, 7)]
     assert run.data.metrics["reward/domain/a_b/mean"] == 1.0, "MLflow allows no & in names"
-    assert run.data.params == {"algorithm.steps": "6", "algorithm.name": "GRPO"}
+    assert run.data.params == {"algorithm.steps": "6", "algorithm.objective.name": "GRPO"}
     assert run.data.tags["longshore.group"] == "seeds"
 
 

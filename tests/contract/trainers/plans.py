@@ -19,7 +19,7 @@ from longshore.api.correction import RolloutCorrection
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.trainer_protocol import Sample, TrainerOptions
-from tests.contract.trainers.replicas import OPTIONS, make_samples, own_part
+from tests.contract.trainers.replicas import OPTIONS, clips, make_samples, own_part
 
 Named = Mapping[str, Any]
 """Arrays by Hugging Face name."""
@@ -143,7 +143,8 @@ def _loss(policy: Any, initial: Any, sample: Sample, options: TrainerOptions) ->
     with torch.no_grad():
         start = _log_probs(initial, sample, options.temperature)
     ratio, advantage = (new - old).exp(), sample.advantage
-    gain = torch.minimum(ratio * advantage, ratio.clip(1 - options.clip_low, 1 + options.clip_high) * advantage)
+    low, high = clips(options)
+    gain = torch.minimum(ratio * advantage, ratio.clip(1 - low, 1 + high) * advantage)
     penalty = (start - new).exp() - (start - new) - 1
     return (options.kl_coefficient * penalty - weight * gain).sum()
 

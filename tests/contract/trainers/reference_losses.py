@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longshore.api.algorithm import AlgorithmName
-
 
 @dataclass(frozen=True)
 class Response:
@@ -30,11 +28,9 @@ class LossSettings:
     clip_high: float
     kl_coefficient: float
     max_tokens: int
-    cap: float | None = None
-    """Of truncated importance sampling; None: clipped ratios."""
 
 
-def reference_loss(name: AlgorithmName, batch: Sequence[Response], settings: LossSettings) -> Tensor:
+def reference_loss(name: str, batch: Sequence[Response], settings: LossSettings) -> Tensor:
     """Loss of one step; 0 where no token is in the loss."""
     responses = [response for response in batch if response.places]
     return _LOSSES[name](responses, settings) if responses else torch.zeros((), dtype=torch.float64)
@@ -57,7 +53,6 @@ def _rloo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
 
 
 def _gspo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
-    assert settings.cap is None
     losses = []
     for one in responses:
         likelihood_ratio = torch.exp(sum(one.new[place] - one.old[place] for place in one.places))
@@ -69,11 +64,7 @@ def _gspo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
 
 def _token(one: Response, place: int, settings: LossSettings) -> Tensor:
     ratio = torch.exp(one.new[place] - one.old[place])
-    if settings.cap is not None:
-        policy = -min(ratio.item(), settings.cap) * one.advantage * one.new[place]
-    else:
-        policy = _clip(ratio, one.advantage, settings)
-    return policy + settings.kl_coefficient * _k3(one, place)
+    return _clip(ratio, one.advantage, settings) + settings.kl_coefficient * _k3(one, place)
 
 
 def _clip(ratio: Tensor, advantage: float, settings: LossSettings) -> Tensor:
@@ -94,11 +85,11 @@ def _mean(values: Sequence[Tensor | int]) -> Tensor:
     return sum(values, torch.zeros((), dtype=torch.float64)) / len(values)
 
 
-_LOSSES: dict[AlgorithmName, Callable[[Sequence[Response], LossSettings], Tensor]] = {
-    AlgorithmName.GRPO: _token_mean,
-    AlgorithmName.DAPO: _token_mean,
-    AlgorithmName.GSPO: _gspo,
-    AlgorithmName.DR_GRPO: _dr_grpo,
-    AlgorithmName.RLOO: _rloo,
-    AlgorithmName.REINFORCE_PLUS_PLUS: _token_mean,
+_LOSSES: dict[str, Callable[[Sequence[Response], LossSettings], Tensor]] = {
+    "GRPO": _token_mean,
+    "DAPO": _token_mean,
+    "GSPO": _gspo,
+    "DrGRPO": _dr_grpo,
+    "RLOO": _rloo,
+    "ReinforcePlusPlus": _token_mean,
 }

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from longshore.api.algorithm import AlgorithmName, ImportanceSampling, LearningRateScaling, LearningRateSchedule
-from longshore.api.objective import OBJECTIVES
+from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
+from longshore.api.objectives.objective import ClippedObjective
+from longshore.api.objectives.registry import OBJECTIVES
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
@@ -20,6 +21,7 @@ from longshore_runtime.weights.slices import Weights
 from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.ranks import kept_ranks
 
+CLIPPED = [name for name, one in OBJECTIVES.items() if isinstance(one, ClippedObjective)]
 OPTIONS = TrainerOptions(
     learning_rate=1e-3,
     learning_rate_schedule=LearningRateSchedule.CONSTANT,
@@ -32,11 +34,7 @@ OPTIONS = TrainerOptions(
     adam_epsilon=1e-8,
     weight_decay=0.01,
     max_grad_norm=1.0,
-    clip_low=0.2,
-    clip_high=0.28,
-    objective=OBJECTIVES[AlgorithmName.GRPO],
-    importance_sampling=ImportanceSampling.CLIPPED,
-    importance_cap=2.0,
+    objective=OBJECTIVES["DAPO"],
     rollout_correction=None,
     max_response_tokens=64,
     kl_coefficient=0.05,
@@ -181,9 +179,21 @@ def with_old(samples: Sequence[Sample]) -> list[Sample]:
     return [replace(sample, old_log_probs=sample.trajectory.log_probs) for sample in samples]
 
 
-def options_of(name: AlgorithmName, options: TrainerOptions = OPTIONS) -> TrainerOptions:
-    """Options of one algorithm."""
-    return replace(options, objective=OBJECTIVES[name])
+def options_of(name: str, options: TrainerOptions = OPTIONS) -> TrainerOptions:
+    """Options of one objective, whose clips, if it has any, are wide enough for ratios on both sides of them."""
+    return clipped_at(0.2, 0.28, replace(options, objective=OBJECTIVES[name]))
+
+
+def clipped_at(low: float, high: float, options: TrainerOptions) -> TrainerOptions:
+    """The same options with other clips."""
+    assert isinstance(options.objective, ClippedObjective)
+    return replace(options, objective=options.objective.model_copy(update={"clip_low": low, "clip_high": high}))
+
+
+def clips(options: TrainerOptions) -> tuple[float, float]:
+    """Distances from 1 at which ratios are clipped."""
+    assert isinstance(options.objective, ClippedObjective)
+    return options.objective.clip_low, options.objective.clip_high
 
 
 def without_kl(options: TrainerOptions = OPTIONS) -> TrainerOptions:

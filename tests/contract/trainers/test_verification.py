@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longshore.api.algorithm import AlgorithmName
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from longshore_runtime.trainer.samples import step_denominator
@@ -50,8 +49,8 @@ def wrong_mask(samples: Sequence[Sample]) -> list[Sample]:
 
 
 @pytest.mark.parametrize("offload", [False, True])
-@pytest.mark.parametrize("name", [AlgorithmName.GRPO, AlgorithmName.GSPO])
-def test_a_stream_in_any_order_differs_by_rounding_only(kind: Kind, name: AlgorithmName, offload: bool) -> None:
+@pytest.mark.parametrize("name", ["GRPO", "GSPO"])
+def test_a_stream_in_any_order_differs_by_rounding_only(kind: Kind, name: str, offload: bool) -> None:
     trainer = kind.start(replace(options_of(name), offload_gradients=offload, offload_reference=offload))
     for part in PARTS:
         trainer.accumulate(part)

@@ -24,9 +24,9 @@ VALID: Json = {
     "storage": {"create": {"size": "1Gi"}},
 }
 RELAXED = {"rollout.onPolicy": "Relaxed"}
-WITHOUT_SIBLINGS: Json = {"algorithm.name": "ReinforcePlusPlus", "algorithm.responsesPerPrompt": 1}
+WITHOUT_SIBLINGS: Json = {"algorithm.objective.name": "ReinforcePlusPlus", "algorithm.responsesPerPrompt": 1}
 CORRECTED: Json = {"algorithm.rolloutCorrection": {}}
-WHITENED = {"algorithm.name": "ReinforcePlusPlus"}
+WHITENED = {"algorithm.objective.name": "ReinforcePlusPlus"}
 
 
 def spec(changes: Json) -> Json:
@@ -117,7 +117,9 @@ BROKEN: list[tuple[Json, str]] = [
     ({"scheduling.schedulerName": "batch"}, "scheduling.schedulerName"),
     ({"tracking": {"wandb": {}}}, "tracking.wandb.tokenSecret"),
     ({"algorithm.overlongBufferTokens": 65}, "algorithm.overlongBufferTokens"),
-    ({"algorithm.name": "GSPO", "algorithm.importanceSampling": "Truncated"}, "algorithm.importanceSampling"),
+    ({"algorithm.objective": {"name": "Custom"}}, "algorithm.objective.importPath"),
+    ({"algorithm.objective.importPath": "losses:mine"}, "algorithm.objective.name"),
+    ({"algorithm.objective": {"name": "DrGRPO", "advantageEpsilon": 1e-3}}, "algorithm.objective.name"),
     ({"algorithm.responsesPerPrompt": 1}, "algorithm.responsesPerPrompt"),
     (WITHOUT_SIBLINGS | {"algorithm.dynamicSampling": True}, "algorithm.dynamicSampling"),
     (WITHOUT_SIBLINGS | {"algorithm.promptsPerStep": 1}, "algorithm.promptsPerStep"),

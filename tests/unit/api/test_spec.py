@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from longshore.api.algorithm import Algorithm, AlgorithmName, ImportanceSampling
+from longshore.api.algorithm import Algorithm
 from longshore.api.base import ApiModel
 from longshore.api.mistakes import sentence
 from longshore.api.model import Data, DataSource
+from longshore.api.objectives.registry import OBJECTIVES
 from longshore.api.reward import Reward, RewardFunction
 from longshore.api.rljob import RLJob
 from longshore.api.rollout import Handover, Leftovers, OnPolicy, Strategy
@@ -93,14 +94,15 @@ TOPICS: list[Json] = [
         "storage.claimName": ["shared"], "reward.functions": [[{"name": "a", "kind": "Maths", "domains": ["algebra"]}]],
     },
     {
-        "algorithm.name": [*map(str, AlgorithmName)], "algorithm.promptsPerUpdate": [1, 3, 4, 8],
-        "algorithm.clipHigh": [0.1, 0.2], "algorithm.overlongBufferTokens": [0, 64, 65],
-        "algorithm.importanceSampling": [*map(str, ImportanceSampling)], "rollout.handover": [*map(str, Handover)],
+        "algorithm.objective.name": [*OBJECTIVES], "algorithm.promptsPerUpdate": [1, 3, 4, 8],
+        "algorithm.objective.clipHigh": [0.1, 0.2], "algorithm.overlongBufferTokens": [0, 64, 65],
+        "algorithm.objective.importPath": ["losses:mine"], "algorithm.objective.settings": [{"cap": 2}],
+        "algorithm.objective.advantageEpsilon": [1e-4], "rollout.handover": [*map(str, Handover)],
         "algorithm.epochsPerStep": [1, 2], "rollout.strategy": ["Synchronous", "GroupPipeline"],
         "algorithm.rolloutCorrection": [{}, {"rolloutRsThreshold": 1, "rolloutRsThresholdLower": 1}],
     },
     {
-        "algorithm.name": ["GRPO", "ReinforcePlusPlus"], "algorithm.promptsPerUpdate": [2, 4],
+        "algorithm.objective.name": ["GRPO", "ReinforcePlusPlus"], "algorithm.promptsPerUpdate": [2, 4],
         "rollout.onPolicy": [*map(str, OnPolicy)], "rollout.strategy": [*map(str, Strategy)],
         "rollout.leftovers": [*map(str, Leftovers)],
         "rollout.handover": [*map(str, Handover)],
@@ -242,17 +244,20 @@ def test_an_address_that_can_be_asked_is_taken(url: str) -> None:
         strategy("GroupPipeline", admission={"frontierWidth": 1}) | {"algorithm.promptsPerUpdate": 2},
         strategy("GroupPipeline", handover="AfterRound"),
         {"algorithm.dynamicSampling": True},
-        {"algorithm.importanceSampling": "Truncated"},
-        {"algorithm.importanceSampling": "Truncated", "algorithm.rolloutCorrection": {}},
-        {"algorithm.clipLow": 10, "algorithm.clipHigh": 10},
-        {"algorithm.clipLow": 0.3, "algorithm.clipHigh": 0.2},
-        {"algorithm.name": "ReinforcePlusPlus", "algorithm.responsesPerPrompt": 1},
-        {"algorithm.name": "GSPO", "algorithm.clipLow": 3e-4, "algorithm.clipHigh": 4e-4},
-        {"algorithm.name": "GSPO", "algorithm.promptsPerUpdate": 2} | strategy("GroupPipeline"),
-        {"algorithm.name": "GSPO", "algorithm.epochsPerStep": 2},
-        {"algorithm.name": "GSPO"} | strategy("TailBatching", handover="Streamed"),
-        {"algorithm.name": "GSPO"} | RELAXED | strategy("PartialRollout"),
-        {"algorithm.name": "DAPO", "algorithm.clipHigh": 0.28, "algorithm.overlongBufferTokens": 64},
+        {"algorithm.objective": {"name": "Custom", "importPath": "losses:mine", "settings": {"cap": 2.0}}},
+        {"algorithm.objective.clipLow": 10, "algorithm.objective.clipHigh": 10},
+        {"algorithm.objective.clipLow": 0.3, "algorithm.objective.clipHigh": 0.2},
+        {"algorithm.objective.name": "ReinforcePlusPlus", "algorithm.responsesPerPrompt": 1},
+        {"algorithm.objective.name": "GSPO", "algorithm.objective.clipLow": 3e-4, "algorithm.objective.clipHigh": 4e-4},
+        {"algorithm.objective.name": "GSPO", "algorithm.promptsPerUpdate": 2} | strategy("GroupPipeline"),
+        {"algorithm.objective.name": "GSPO", "algorithm.epochsPerStep": 2},
+        {"algorithm.objective.name": "GSPO"} | strategy("TailBatching", handover="Streamed"),
+        {"algorithm.objective.name": "GSPO"} | RELAXED | strategy("PartialRollout"),
+        {
+            "algorithm.objective.name": "DAPO",
+            "algorithm.objective.clipHigh": 0.28,
+            "algorithm.overlongBufferTokens": 64,
+        },
         strategy("GroupPipeline") | {"algorithm.dynamicSampling": True},
         RELAXED | strategy("PartialRollout", partialRollout={"groupFactor": 2, "maxPolicyVersions": 2}),
         RELAXED | strategy("PartialRollout", partialRollout={"groupFactor": 1.5, "maxPolicyVersions": 2}),

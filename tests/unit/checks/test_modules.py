@@ -1,13 +1,10 @@
-"""Reward modules are looked at before they travel: what could not be imported never reaches a cluster."""
+"""Modules are looked at before they travel: what could not be imported never reaches a cluster."""
 
 import pytest
 
-from longshore.api.reward import RewardFunction, RewardKind
 from longshore.checks.modules import MAX_BYTES, module_mistakes
 
-
-def function(import_path: str) -> RewardFunction:
-    return RewardFunction(name="mine", kind=RewardKind.PYTHON, import_path=import_path)
+MINE = {"reward.functions[mine].importPath": "mine:score"}
 
 
 @pytest.mark.parametrize(
@@ -16,12 +13,12 @@ def function(import_path: str) -> RewardFunction:
      b"score = lambda p, r, a: 1.0", b"if True:\n    def score(p, r, a): ...", b"class score: ..."],
 )  # fmt: skip
 def test_a_module_that_defines_the_function_is_accepted(content: bytes) -> None:
-    assert module_mistakes({"mine.py": content}, [function("mine:score")]) == []
+    assert module_mistakes({"mine.py": content}, MINE) == []
 
 
 def test_modules_may_support_one_another_and_functions_may_come_from_the_image() -> None:
     files = {"mine.py": b"from helpers import score", "helpers.py": b"def score(p, r, a): ..."}
-    assert module_mistakes(files, [function("mine:score"), function("installed.package:grade")]) == []
+    assert module_mistakes(files, MINE | {"algorithm.objective.importPath": "installed.package:loss"}) == []
 
 
 @pytest.mark.parametrize(
@@ -38,9 +35,9 @@ def test_modules_may_support_one_another_and_functions_may_come_from_the_image()
          "reward.functions[mine].importPath: mine.py defines no 'score'; it has grade"),
         ("mine.py", b"", "reward.functions[mine].importPath: mine.py defines no 'score'"),
         ("other.py", b"def score(): ...",
-         "no function of kind Python has an importPath into other.py; set importPath to other:FUNCTION"),
+         "no importPath of a reward function or the objective leads into other.py; set one to other:FUNCTION"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_imported_is_reported_with_the_fix(name: str, content: bytes, message: str) -> None:
-    (mistake,) = module_mistakes({name: content}, [function("mine:score")])
+    (mistake,) = module_mistakes({name: content}, MINE)
     assert mistake.startswith(message)

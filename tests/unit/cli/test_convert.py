@@ -60,7 +60,6 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
         (verl(reward_model__enable=True), "reward_model.enable", "a judge"),
         (trl(reward_model_name_or_path="a/b"), "reward_model_name_or_path", "a judge"),
         (trl(loss_type="sapo"), "loss_type", "choose one of dapo"),
-        (trl(loss_type="cispo", importance_sampling_level="sequence"), "importance_sampling_level", "of tokens"),
         (verl(distillation__enabled=True), "distillation.enabled", "not from a teacher"),
         (verl(trainer__val_only=True), "trainer.val_only", "a job trains"),
         (verl(data__tool_config_path="tools.yaml"), "data.tool_config_path", "without tools"),

@@ -12,7 +12,8 @@ def test_a_run_of_trl_becomes_the_same_job() -> None:
     algorithm = found["algorithm"]
     assert (algorithm["promptsPerStep"], algorithm["promptsPerUpdate"], algorithm["responsesPerPrompt"]) == (32, 16, 8)
     assert algorithm["steps"] == 50, "a generation of TRL makes two updates"
-    assert (algorithm["clipLow"], algorithm["clipHigh"]) == (0.2, 0.28)
+    objective = algorithm["objective"]
+    assert (objective["clipLow"], objective["clipHigh"]) == (0.2, 0.28)
     assert algorithm["learningRateSchedule"] == "Linear"
     assert algorithm["rolloutCorrection"] == {
         "rolloutIs": "Sequence", "rolloutRs": "Sequence", "rolloutIsThreshold": 3.0, "rolloutRsThreshold": 3.0
@@ -162,7 +163,7 @@ def test_what_changes_the_numbers_may_change_what_is_learned(key: str, same: Any
 )
 def test_ratios_of_responses_are_gspo_whatever_the_loss_adds_up(loss: str, name: str) -> None:
     found = trl(loss_type=loss, importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4)
-    assert spec(found)["algorithm"]["name"] == name
+    assert spec(found)["algorithm"]["objective"]["name"] == name
     assert ("loss_type" in found.left_out) == (loss in ("dapo", "bnpo"))
     assert "loss_type = dapo (by default)" in trl(importance_sampling_level="sequence").left_out
 
@@ -171,14 +172,8 @@ def test_prompts_that_trl_cuts_are_left_out() -> None:
     assert any("TRL cuts them" in one for one in trl(max_prompt_length=512).to_do)
 
 
-def test_cispo_has_weights_up_to_its_upper_epsilon() -> None:
-    algorithm = spec(trl(loss_type="cispo", epsilon_high=5.0))["algorithm"]
-    assert (algorithm["importanceSampling"], algorithm["importanceCap"]) == ("Truncated", 5.0)
-    assert "clipLow" not in algorithm and "rolloutCorrection" in algorithm
-
-
 def test_rewards_scaled_over_the_batch_are_reinforce_plus_plus_with_one_update() -> None:
     found = trl(scale_rewards="batch")
-    assert spec(found)["algorithm"]["name"] == "ReinforcePlusPlus"
+    assert spec(found)["algorithm"]["objective"]["name"] == "ReinforcePlusPlus"
     assert "deviation of centred rewards" in found.left_out["scale_rewards"]
-    assert spec(trl(scale_rewards="batch", steps_per_generation=2))["algorithm"]["name"] == "GRPO"
+    assert spec(trl(scale_rewards="batch", steps_per_generation=2))["algorithm"]["objective"]["name"] == "GRPO"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import Modules
 from longshore.api.rljob import RLJob
+from longshore.api.spec import Modules
 from longshore_client.errors import ClientError
 from longshore_client.modules import read_modules, with_modules
 
@@ -26,14 +26,26 @@ JOB: dict[str, Any] = {
 CLAIM: dict[str, Any] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}}
 
 
+def with_objective(import_path: str) -> dict[str, Any]:
+    """A job without reward functions of its own, and with an objective of its own."""
+    algorithm = JOB["spec"]["algorithm"] | {"objective": {"name": "Custom", "importPath": import_path}}
+    reward = {"functions": [{"name": "maths", "kind": "Maths"}]}
+    return JOB | {"spec": JOB["spec"] | {"algorithm": algorithm, "reward": reward}}
+
+
+def test_the_files_of_an_objective_alone_are_used() -> None:
+    (job,), _ = with_modules([with_objective("mine:score")], FILES)
+    assert job["spec"]["modules"]["files"] == ["mine.py"]
+
+
 def test_the_job_names_a_config_map_with_the_files() -> None:
     (claim, job), config_map = with_modules([CLAIM, JOB], FILES)
     assert claim == CLAIM
-    modules = RLJob.model_validate(job).spec.reward.modules
+    modules = RLJob.model_validate(job).spec.modules
     assert modules == Modules(config_map=config_map["metadata"]["name"], files=["mine.py"])
     assert config_map["data"] == {"mine.py": "def score(p, r, a): return 1.0\n"}
     assert config_map["metadata"]["namespace"] == "team"
-    assert "modules" not in JOB["spec"]["reward"], "the manifest stays as it is"
+    assert "modules" not in JOB["spec"], "the manifest stays as it is"
 
 
 def test_other_files_are_another_config_map_so_that_a_running_job_keeps_its_own() -> None:
@@ -51,11 +63,13 @@ def test_other_files_are_another_config_map_so_that_a_running_job_keeps_its_own(
 @pytest.mark.parametrize(
     ("documents", "files", "expected"),
     [
-        ([CLAIM], FILES, "Reward modules belong to one RLJob, and this file has 0."),
-        ([JOB, JOB], FILES, "Reward modules belong to one RLJob, and this file has 2."),
-        ([JOB], {"mine.py": b"def score("}, "Reward modules: mine.py, line 1: not valid Python"),
-        ([JOB | {"spec": {**JOB["spec"], "reward": {"modules": {"configMap": "a", "files": ["a.py"]}}}}], FILES,
-         "spec.reward.modules is set in the file."),
+        ([CLAIM], FILES, "Python files belong to one RLJob, and this file has 0."),
+        ([JOB, JOB], FILES, "Python files belong to one RLJob, and this file has 2."),
+        ([JOB], {"mine.py": b"def score("}, "Python files: mine.py, line 1: not valid Python"),
+        ([JOB | {"spec": {**JOB["spec"], "modules": {"configMap": "a", "files": ["a.py"]}}}], FILES,
+         "spec.modules is set in the file."),
+        ([with_objective("mine:loss")], FILES,
+         "Python files: algorithm.objective.importPath: mine.py defines no 'loss'; it has score."),
         ([JOB | {"spec": {}}], FILES, "spec.model: the field is required"),
     ],
 )  # fmt: skip

@@ -12,8 +12,8 @@ from longshore_client.changes import changed_fields, refused_change, spelling_mi
     [
         ({"algorithm": {"steps": 5}}, ["algorithm.steps"]),
         (
-            {"algorithm": {"steps": 3, "clipLow": 0.3}, "workers": {"replicas": 4}},
-            ["algorithm.clipLow", "workers.replicas"],
+            {"algorithm": {"steps": 3, "learningRate": 0.3}, "workers": {"replicas": 4}},
+            ["algorithm.learningRate", "workers.replicas"],
         ),
         ({"tracking": {"openTelemetry": {}}}, ["tracking"]),
         ({"reward": {"functions": [{"name": "other"}]}}, ["reward.functions"]),
@@ -22,7 +22,7 @@ from longshore_client.changes import changed_fields, refused_change, spelling_mi
     ],
 )
 def test_fields_that_differ_are_named_by_their_paths(given: dict[str, Any], fields: list[str]) -> None:
-    stored = {"algorithm": {"steps": 3, "clipLow": 0.2}, "workers": {"replicas": 2}, "suspend": True,
+    stored = {"algorithm": {"steps": 3, "learningRate": 0.2}, "workers": {"replicas": 2}, "suspend": True,
               "reward": {"functions": [{"name": "maths", "weight": 1.0}]}}  # fmt: skip
     assert list(changed_fields(stored, given)) == fields
 

@@ -8,7 +8,7 @@ import pytest
 from longshore.api import contract
 from longshore_operator.plan import OperatorConfig
 from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, trainer_pod, worker_pod
-from tests.unit.operator.model import CONFIG, make_job
+from tests.unit.operator.model import CONFIG, SPEC, make_job
 
 Pod = dict[str, Any]
 
@@ -367,16 +367,35 @@ def test_the_jobs_own_image_comes_first() -> None:
 MODULES = {"configMap": "demo-modules-1", "files": ["mine.py"]}
 
 
-@pytest.mark.parametrize(("num_pods", "scores"), [(1, "reward"), (0, "coordinator")])
-def test_modules_of_rewards_are_mounted_where_scoring_happens_and_nowhere_else(num_pods: int, scores: str) -> None:
-    made = all_pods(reward={"pods": num_pods, "modules": MODULES})
-    pods = dict(zip(("coordinator", "worker", "reward"), made, strict=True))
-    pod = pods.pop(scores)
-    (volume,) = [one for one in pod["spec"]["volumes"] if one["name"] == "reward-modules"]
-    assert volume["configMap"] == {"name": "demo-modules-1", "items": [{"key": "mine.py", "path": "mine.py"}]}
-    assert environment(pod)[contract.ENV_REWARD_MODULES] == mount_paths(pod)["reward-modules"]
-    others = [pods["worker"], *([pods["coordinator"]] if num_pods else [])]
-    assert not any(contract.ENV_REWARD_MODULES in environment(other) for other in others)
+OWN_ALGORITHM = SPEC["algorithm"] | {"objective": {"name": "Custom", "importPath": "mine:loss"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, set()),
+        ({"reward": {"pods": 0}}, {"coordinator"}),
+        ({"algorithm": OWN_ALGORITHM}, {"worker"}),
+    ],
+    ids=["rewards", "rewards without pods", "objective"],
+)
+def test_modules_are_mounted_where_they_are_imported_and_nowhere_else(
+    changes: dict[str, Any], expected: set[str]
+) -> None:
+    made = all_pods(modules=MODULES, **changes)
+    for component, pod in zip(("coordinator", "worker", "reward"), made, strict=True):
+        volumes = [one for one in pod["spec"]["volumes"] if one["name"] == "modules"]
+        assert bool(volumes) is (contract.ENV_MODULES in environment(pod)) is (component in {"reward", *expected})
+        for volume in volumes:
+            assert volume["configMap"] == {"name": "demo-modules-1", "items": [{"key": "mine.py", "path": "mine.py"}]}
+            assert environment(pod)[contract.ENV_MODULES] == mount_paths(pod)["modules"]
+
+
+def test_pods_that_only_train_alone_have_the_files_of_an_objective() -> None:
+    split = {"placement": "Disaggregated", "trainerWorkers": {"replicas": 1, "gpusPerPod": 1}}
+    job = make_job(modules=MODULES, algorithm=OWN_ALGORITHM, **split)
+    assert contract.ENV_MODULES in environment(trainer_pod(job, CONFIG, 1, 0, "10.0.0.1"))
+    assert contract.ENV_MODULES not in environment(worker_pod(job, CONFIG, 1, 0, "10.0.0.1", 1))
 
 
 def test_the_token_of_the_hub_reaches_the_coordinator_alone_and_only_if_it_downloads() -> None:

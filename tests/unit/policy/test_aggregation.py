@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.api.objective import Aggregation
-from longshore.policy.aggregation import denominator, token_weight
+from longshore.api.objectives.aggregation import Aggregation, denominator, token_weight
 
 MAX_TOKENS = 6
 batches = st.lists(st.lists(st.floats(-5, 5), max_size=MAX_TOKENS), max_size=6)

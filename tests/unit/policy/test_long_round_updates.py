@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.api.algorithm import Algorithm, AlgorithmName, LongRoundUpdates
+from longshore.api.algorithm import Algorithm, LongRoundUpdates
 from longshore.api.correction import RolloutCorrection
+from longshore.api.objectives.gspo import Gspo
+from longshore.api.objectives.reinforce_plus_plus import ReinforcePlusPlus
 from longshore.api.rollout import Handover, Rollout, Strategy, TailBatchingSettings
 from longshore.api.round_status import RoundKind
 from longshore.policy.auto import Auto, RoundChoice
@@ -91,9 +93,9 @@ def test_a_job_that_goes_on_from_a_checkpoint_makes_the_same_updates() -> None:
     [
         ({"long_round_updates": LongRoundUpdates.ONE}, Handover.AFTER_ROUND),
         ({"prompts_per_update": NUM_PROMPTS}, Handover.AFTER_ROUND),
-        ({"name": AlgorithmName.REINFORCE_PLUS_PLUS}, Handover.AFTER_ROUND),
+        ({"objective": ReinforcePlusPlus()}, Handover.AFTER_ROUND),
         ({"rollout_correction": RolloutCorrection()}, Handover.PIPELINED),
-        ({"name": AlgorithmName.GSPO}, Handover.PIPELINED),
+        ({"objective": Gspo()}, Handover.PIPELINED),
         ({}, Handover.STREAMED),
     ],
 )
@@ -104,7 +106,7 @@ def test_a_long_round_is_not_divided(fields: dict[str, Any], handover: Handover)
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"rollout_correction": RolloutCorrection()}, {"epochs_per_step": 2}, {"name": AlgorithmName.GSPO}],
+    [{}, {"rollout_correction": RolloutCorrection()}, {"epochs_per_step": 2}, {"objective": Gspo()}],
 )
 def test_a_long_round_is_divided(fields: dict[str, Any]) -> None:
     assert update_sizes(algorithm(**fields), Handover.AFTER_ROUND, 5) == (1, 2, 1, 2, 2)

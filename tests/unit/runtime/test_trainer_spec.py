@@ -6,13 +6,11 @@ import pytest
 
 from longshore.api.algorithm import (
     Algorithm,
-    AlgorithmName,
-    ImportanceSampling,
     LearningRateScaling,
     LearningRateSchedule,
 )
 from longshore.api.correction import RolloutCorrection
-from longshore.api.objective import OBJECTIVES
+from longshore.api.objectives.grpo import Dapo
 from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
@@ -20,7 +18,7 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.trainer_protocol import TrainerOptions
 
 ALGORITHM = Algorithm(
-    name=AlgorithmName.DAPO,
+    objective=Dapo(clip_low=0.5, clip_high=0.6),
     steps=9,
     prompts_per_step=4,
     responses_per_prompt=2,
@@ -36,10 +34,6 @@ ALGORITHM = Algorithm(
     adam_epsilon=0.7,
     weight_decay=0.3,
     max_grad_norm=4.0,
-    clip_low=0.5,
-    clip_high=0.6,
-    importance_sampling=ImportanceSampling.TRUNCATED,
-    importance_cap=7.0,
     max_response_tokens=8,
     kl_coefficient=0.9,
     temperature=1.1,
@@ -51,8 +45,8 @@ NUM_UPDATES = 54
 def test_every_option_is_that_of_the_job() -> None:
     trainer = TrainerSettings(max_tokens_per_micro_batch=13, offload_gradients=True, offload_reference=True)
     options = TrainerSpec.of(ALGORITHM, trainer, NUM_UPDATES, is_colocated=True).options
-    assert (options.objective, options.num_updates) == (OBJECTIVES[AlgorithmName.DAPO], NUM_UPDATES)
-    for name in {field.name for field in fields(TrainerOptions)} - {"objective", "num_updates", "offload_moments"}:
+    assert options.num_updates == NUM_UPDATES
+    for name in {field.name for field in fields(TrainerOptions)} - {"num_updates", "offload_moments"}:
         expected = ALGORITHM if hasattr(ALGORITHM, name) else trainer
         assert getattr(options, name) == getattr(expected, name), name
 
@@ -82,8 +76,7 @@ def test_moments_wait_on_the_host_where_they_do_between_two_steps(
 
 def test_the_correction_is_that_of_the_job() -> None:
     correction = RolloutCorrection(rollout_is_threshold=7)
-    clipped = ALGORITHM.model_copy(update={"importance_sampling": ImportanceSampling.CLIPPED})
-    algorithm = clipped.model_copy(update={"rollout_correction": correction})
+    algorithm = ALGORITHM.model_copy(update={"rollout_correction": correction})
     spec = TrainerSpec.of(algorithm, TrainerSettings(), NUM_UPDATES, is_colocated=True)
     assert spec.options.rollout_correction == correction
 

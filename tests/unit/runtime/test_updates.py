@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.api.algorithm import Algorithm, AlgorithmName
+from longshore.api.algorithm import Algorithm
 from longshore.api.correction import RolloutCorrection
 from longshore.api.model import Evaluation
-from longshore.api.objective import OBJECTIVES
+from longshore.api.objectives.gspo import Gspo
+from longshore.api.objectives.registry import OBJECTIVES
 from longshore.api.rollout import Handover, OnFinish
 from longshore.policy.draws import Draw
 from longshore.policy.handover import HandoverQueue
@@ -318,7 +319,7 @@ def old_log_probs_of(batch: Sequence[Sample]) -> set[tuple[float, ...] | None]:
     return {None if one.old_log_probs is None else tuple(one.old_log_probs.tolist()) for one in batch}
 
 
-GSPO, CORRECTED = {"name": AlgorithmName.GSPO}, {"rollout_correction": RolloutCorrection()}
+GSPO, CORRECTED = {"objective": Gspo()}, {"rollout_correction": RolloutCorrection()}
 
 
 @pytest.mark.parametrize("relative", [GSPO, CORRECTED])
@@ -371,7 +372,7 @@ def test_a_step_of_one_update_asks_for_no_pass_of_its_own() -> None:
 
 
 def test_only_a_pipeline_has_a_token_budget_and_only_where_advantages_allow_it() -> None:
-    grpo, whitened = OBJECTIVES[AlgorithmName.GRPO], OBJECTIVES[AlgorithmName.REINFORCE_PLUS_PLUS]
+    grpo, whitened = OBJECTIVES["GRPO"], OBJECTIVES["ReinforcePlusPlus"]
     assert max_tokens_per_batch(grpo, 1, is_pipelined=True, max_tokens_per_dispatch=5) == 5
     assert max_tokens_per_batch(grpo, 3, is_pipelined=True, max_tokens_per_dispatch=5) == 15, "of each replica"
     assert max_tokens_per_batch(grpo, 1, is_pipelined=False, max_tokens_per_dispatch=5) > 10**12

@@ -7,6 +7,7 @@ import pytest
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import BuiltinTask, Data, Model
+from longshore.api.objectives.gspo import Gspo
 from longshore.api.pods import ElasticWorkers, Storage, Workers
 from longshore.api.rollout import (
     EngineSettings,
@@ -50,8 +51,8 @@ def test_a_manifest_becomes_a_job_of_the_same_shape() -> None:
         ({"prompts_per_update": 8}, 0, False),
         ({"rollout_correction": {}, "prompts_per_update": 8}, 0, True),
         ({"rollout_correction": {}, "epochs_per_step": 2}, 0, True),
-        ({"name": "GSPO"}, 0, False),
-        ({"name": "GSPO", "prompts_per_update": 8}, 0, True),
+        ({"objective": Gspo()}, 0, False),
+        ({"objective": Gspo(), "prompts_per_update": 8}, 0, True),
     ],
 )
 def test_a_pass_for_log_probs_is_charged_where_the_job_makes_one(
@@ -63,7 +64,7 @@ def test_a_pass_for_log_probs_is_charged_where_the_job_makes_one(
 
 
 def test_a_long_round_of_several_updates_makes_a_pass_for_old_log_probs_and_others_none() -> None:
-    given = elastic(algorithm_changes={"name": "GSPO"}, rollout=Rollout(strategy=Strategy.TAIL_BATCHING))
+    given = elastic(algorithm_changes={"objective": Gspo()}, rollout=Rollout(strategy=Strategy.TAIL_BATCHING))
     assert passes_for_old_log_probs(given, 5) == [False] * 4 + [True]
 
 

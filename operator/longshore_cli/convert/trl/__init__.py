@@ -6,6 +6,6 @@ from longshore_cli.convert.mapping import System
 from longshore_cli.convert.trl import correction, engines, objective, optimizer, progress, refused, task
 from longshore_cli.convert.trl.ignored import IGNORED
 
-_ALWAYS: Final = {"spec.algorithm.advantageEpsilon": 1e-4, "spec.rollout.strategy": "Synchronous"}
+_ALWAYS: Final = {"spec.rollout.strategy": "Synchronous"}
 _PARTS: Final = (task, engines, progress, objective, optimizer, correction, refused)
 TRL: Final = System("TRL", "1.16.0", [entry for part in _PARTS for entry in part.ENTRIES], IGNORED, _ALWAYS)

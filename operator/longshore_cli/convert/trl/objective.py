@@ -1,11 +1,14 @@
 """TRL's objective and batch."""
 
 import math
-from typing import Final
+from typing import Any, Final
 
+from longshore.api.objectives.objective import NormalisedObjective
+from longshore.api.objectives.registry import OBJECTIVES
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
 
 ALGORITHM: Final = "spec.algorithm"
+OBJECTIVE: Final = f"{ALGORITHM}.objective"
 
 
 def num_processes(settings: ForeignSettings) -> int:
@@ -77,18 +80,19 @@ def num_updates(settings: ForeignSettings, number: float) -> int:
     return math.ceil(number * num_steps * updates_per_step(settings))
 
 
-_CISPO: Final = "cispo"
-_LOSSES: Final = {"dapo": "GRPO", _CISPO: "GRPO", "grpo": "GRPO", "bnpo": "GRPO", "dr_grpo": "DrGRPO"}
+_LOSSES: Final = {"dapo": "GRPO", "grpo": "GRPO", "bnpo": "GRPO", "dr_grpo": "DrGRPO"}
 _SHARES: Final = (
     "where a generation is for several updates, TRL divides each by their mean number of tokens, and a job by its own"
 )
 _TOKENS: Final = "token losses are averaged over all tokens of the update, as loss_type dapo does"
 
 
-@entry(["loss_type", "importance_sampling_level", "scale_rewards"], [f"{ALGORITHM}.name"],
+@entry(["loss_type", "importance_sampling_level", "scale_rewards"],
+       [f"{OBJECTIVE}.name", f"{OBJECTIVE}.advantageEpsilon"],
        "`dapo` is GRPO, `dr_grpo` with `scale_rewards: none` DrGRPO, with `importance_sampling_level: sequence` others "
-       "are GSPO; `cispo` is GRPO with Truncated weights, and `scale_rewards: batch` with one update per generation "
-       "ReinforcePlusPlus", loss_type="dapo", importance_sampling_level="token", scale_rewards="group")  # fmt: skip
+       "are GSPO; `scale_rewards: batch` with one update per generation is ReinforcePlusPlus. 0.0001 is added to "
+       "deviations, as in TRL", loss_type="dapo", importance_sampling_level="token",
+       scale_rewards="group")  # fmt: skip
 def objective(settings: ForeignSettings) -> EntryOutcome:
     loss, scaling = settings.text("loss_type"), settings["scale_rewards"]
     if isinstance(scaling, bool):
@@ -96,8 +100,6 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     if loss not in _LOSSES:
         raise Refused("loss_type", f"{loss} is not available; choose one of {', '.join(_LOSSES)}")
     by_sequence = settings.text("importance_sampling_level") == "sequence"
-    if by_sequence and loss == _CISPO:
-        raise Refused("importance_sampling_level", "weights of cispo are those of tokens: set it to token")
     name = "GSPO" if is_gspo(settings) else _LOSSES[loss]
     update, generation = _batches(settings)
     if scaling == "batch" and name == "GRPO" and update == generation:
@@ -106,7 +108,7 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     unset = "" if "loss_type" in settings.given else f" = {loss} (by default)"
     if loss in ("grpo", "bnpo") and name in ("GRPO", "ReinforcePlusPlus"):
         lost["loss_type"] = _TOKENS
-    if loss in ("dapo", _CISPO) and name == "GRPO" and update != generation:
+    if loss == "dapo" and name == "GRPO" and update != generation:
         lost[f"loss_type{unset}"] = _SHARES
     if name == "GSPO" and loss != "grpo":
         lost[f"loss_type{unset}"] = "GSPO averages the losses of a response first, as loss_type grpo does"
@@ -116,7 +118,10 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
         lost["scale_rewards"] = "ReinforcePlusPlus divides by the deviation of centred rewards, TRL by that of rewards"
     elif scaling != (expected := "none" if name == "DrGRPO" else "group"):
         lost["scale_rewards"] = f"{name} scales rewards as {expected!r} does"
-    return EntryOutcome({f"{ALGORITHM}.name": name}, lost)
+    fields: dict[str, Any] = {f"{OBJECTIVE}.name": name}
+    if isinstance(OBJECTIVES[name], NormalisedObjective):
+        fields[f"{OBJECTIVE}.advantageEpsilon"] = 1e-4
+    return EntryOutcome(fields, lost)
 
 
 def is_gspo(settings: ForeignSettings) -> bool:
@@ -125,20 +130,10 @@ def is_gspo(settings: ForeignSettings) -> bool:
     return of_responses and _LOSSES.get(settings.text("loss_type") or "") == "GRPO"
 
 
-def _is_cispo(settings: ForeignSettings) -> bool:
-    return settings.text("loss_type") == _CISPO
-
-
-@entry(["epsilon", "epsilon_high"],
-       [f"{ALGORITHM}.clipLow", f"{ALGORITHM}.clipHigh", f"{ALGORITHM}.importanceSampling",
-        f"{ALGORITHM}.importanceCap"],
-       "with `loss_type: cispo` weights are Truncated at `epsilon_high`", epsilon=0.2)  # fmt: skip
+@entry(["epsilon", "epsilon_high"], [f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh"], "", epsilon=0.2)
 def clipping(settings: ForeignSettings) -> EntryOutcome:
     low, high = settings.number("epsilon"), settings.number("epsilon_high")
-    if _is_cispo(settings):
-        cap = low if high is None else high
-        return EntryOutcome({f"{ALGORITHM}.importanceSampling": "Truncated", f"{ALGORITHM}.importanceCap": cap})
-    return EntryOutcome({f"{ALGORITHM}.clipLow": low, f"{ALGORITHM}.clipHigh": low if high is None else high})
+    return EntryOutcome({f"{OBJECTIVE}.clipLow": low, f"{OBJECTIVE}.clipHigh": low if high is None else high})
 
 
 @entry(["beta", "use_bias_correction_kl"], [f"{ALGORITHM}.klCoefficient"], "estimated with k3", beta=0.0,

@@ -32,11 +32,11 @@ class _Weights:
 @entry(
     [*named(CORRECTION, "bypass_mode loss_type use_policy_gradient rollout_is rollout_is_threshold rollout_rs "
                         "rollout_rs_threshold rollout_rs_threshold_lower"), _OLD_CAP],
-    [f"{ALGORITHM}.rolloutCorrection", f"{ALGORITHM}.importanceSampling", f"{ALGORITHM}.importanceCap"],
+    [f"{ALGORITHM}.rolloutCorrection"],
     "verl clips the ratio to the trainer's own old log-probabilities, which is `{rolloutIs: None, rolloutRs: None}`, "
     "and what GSPO does without the field; `bypass_mode: true` leaves the field out, which with GSPO makes no "
-    "difference, and with `loss_type: reinforce` and weights of tokens it is `importanceSampling: Truncated`. Bounds "
-    "of `*_k1` are those of the reciprocal ratio; `tis_imp_ratio_cap` and `use_policy_gradient` are older names",
+    "difference. Bounds of `*_k1` are those of the reciprocal ratio; `tis_imp_ratio_cap` and `use_policy_gradient` are "
+    "older names",
     algorithm__rollout_correction__rollout_is_threshold=2.0,
 )  # fmt: skip
 def correction(settings: ForeignSettings) -> EntryOutcome:
@@ -74,15 +74,7 @@ def _bypassed(settings: ForeignSettings, weights: _Weights | None, *, is_gspo: b
     if is_gspo:
         lost[_BYPASS] = "the ratio of GSPO is relative to the trainer's own log-probabilities, as without bypass_mode"
     unclipped = [key for key in (_LOSS, _NO_CLIP) if settings.plain(key) in ("reinforce", True)]
-    if unclipped and not is_gspo and weights is not None and (weights.level, weights.least) == ("token", None):
-        fields = {"importanceSampling": "Truncated", "importanceCap": weights.most}
-        is_new = settings.plain("trainer.use_v1") is not False and unclipped == [_LOSS]
-        look = f"Look at {ALGORITHM}.importanceSampling: verl 0.9 clips all the same, unless trainer.use_v1 is false."
-        return EntryOutcome(
-            {f"{ALGORITHM}.{name}": value for name, value in fields.items()}, lost, to_do=(look,) if is_new else ()
-        )
-    clipped = "the loss is clipped; without a clip there are weights of tokens (rollout_is: token, with one bound)"
-    return EntryOutcome(lost=lost | dict.fromkeys(unclipped, clipped))
+    return EntryOutcome(lost=lost | dict.fromkeys(unclipped, "the loss is clipped"))
 
 
 def _weights(settings: ForeignSettings) -> _Weights | None:

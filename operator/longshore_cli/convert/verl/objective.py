@@ -5,6 +5,7 @@ from typing import Final
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
 from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, ROLLOUT
 
+OBJECTIVE: Final = f"{ALGORITHM}.objective"
 _ESTIMATORS: Final = {
     "grpo": "GRPO", "grpo_vectorized": "GRPO", "rloo": "RLOO", "rloo_vectorized": "RLOO",
     "reinforce_plus_plus_baseline": "ReinforcePlusPlus",
@@ -28,7 +29,7 @@ _DISPATCH: Final = "data.gen_batch_size"
 @entry(
     ["algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo", f"{ACTOR}.loss_agg_mode",
      f"{ACTOR}.policy_loss.loss_mode"],
-    [f"{ALGORITHM}.name"],
+    [f"{OBJECTIVE}.name"],
     "`grpo` is GRPO, with `loss_mode: gspo` GSPO, and without division by the deviation DrGRPO; `rloo` is RLOO; "
     "`reinforce_plus_plus_baseline` is ReinforcePlusPlus, and so is `reinforce_plus_plus` with `n: 1`; "
     "`*_vectorized` are the same. Each has one way to add up token losses",
@@ -47,8 +48,8 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     if estimator not in _ESTIMATORS:
         why = "it needs a critic, and there is none" if estimator == _WITH_CRITIC else "it is not available"
         raise Refused("algorithm.adv_estimator", f"{estimator}: {why}; choose one of {', '.join(_ESTIMATORS)}")
-    if loss not in ("vanilla", "gspo", "cispo"):
-        raise Refused(f"{ACTOR}.policy_loss.loss_mode", f"{loss} is not available; choose vanilla, gspo or cispo")
+    if loss not in ("vanilla", "gspo"):
+        raise Refused(f"{ACTOR}.policy_loss.loss_mode", f"{loss} is not available; choose vanilla or gspo")
     name = _ESTIMATORS[estimator]
     if name == "GRPO" and not settings.flag("algorithm.norm_adv_by_std_in_grpo"):
         name = "DrGRPO"
@@ -61,7 +62,7 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     lost = {} if aggregation == ours else {f"{ACTOR}.loss_agg_mode": f"{name} adds token losses up as {ours} does"}
     if name == "ReinforcePlusPlus":
         lost["algorithm.adv_estimator"] = _WHITENING
-    return EntryOutcome({f"{ALGORITHM}.name": name}, lost)
+    return EntryOutcome({f"{OBJECTIVE}.name": name}, lost)
 
 
 _DIVISOR: Final = f"{ACTOR}.loss_scale_factor"
@@ -70,7 +71,7 @@ _DIVISOR: Final = f"{ACTOR}.loss_scale_factor"
 @entry([_DIVISOR], [], "DrGRPO divides by `maxResponseTokens`; other objectives have no such number")
 def divisor(settings: ForeignSettings) -> EntryOutcome:
     tokens = response_tokens.convert(settings).fields[f"{ALGORITHM}.maxResponseTokens"]
-    is_used = objective.convert(settings).fields[f"{ALGORITHM}.name"] == "DrGRPO"
+    is_used = objective.convert(settings).fields[f"{OBJECTIVE}.name"] == "DrGRPO"
     if not is_used or settings.number(_DIVISOR) == tokens:
         return EntryOutcome()
     if settings.number(_DIVISOR) is not None:
@@ -189,9 +190,8 @@ def kl_loss(settings: ForeignSettings) -> EntryOutcome:
 
 @entry(
     [f"{ACTOR}.clip_ratio", f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"],
-    [f"{ALGORITHM}.clipLow", f"{ALGORITHM}.clipHigh", f"{ALGORITHM}.importanceSampling", f"{ALGORITHM}.importanceCap"],
-    "`clip_ratio` counts only where the other two are null, as in verl. With `loss_mode: cispo` weights are "
-    "Truncated at 1 + `clip_ratio_high`",
+    [f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh"],
+    "`clip_ratio` counts only where the other two are null, as in verl",
     actor_rollout_ref__actor__clip_ratio=0.2,
 )
 def clipping(settings: ForeignSettings) -> EntryOutcome:
@@ -201,29 +201,19 @@ def clipping(settings: ForeignSettings) -> EntryOutcome:
     for name, key in ends.items():
         unset = both if key in given else 0.2
         value = settings.number(key)
-        fields[f"{ALGORITHM}.{name}"] = unset if value is None else value
+        fields[f"{OBJECTIVE}.{name}"] = unset if value is None else value
     is_used = any(key in given and settings[key] is None for key in ends.values())
     lost = {f"{ACTOR}.clip_ratio": "verl clips by clip_ratio_low and clip_ratio_high, which are 0.2 unless set"}
     is_same = f"{ACTOR}.clip_ratio" not in given or both in (None, *fields.values())
-    lost = {} if is_used or is_same else lost
-    if settings.text(_LOSS) != "cispo":
-        return EntryOutcome(fields, lost)
-    low, high = (value or 0.0 for value in fields.values())
-    if low < 1:
-        lost |= {
-            f"{ACTOR}.clip_ratio_low = {low:g}": "weights of tokens have no lower bound, as with 1 or more in verl"
-        }
-    return EntryOutcome(
-        {f"{ALGORITHM}.importanceSampling": "Truncated", f"{ALGORITHM}.importanceCap": 1.0 + high}, lost
-    )
+    return EntryOutcome(fields, {} if is_used or is_same else lost)
 
 
 _DUAL: Final = f"{ACTOR}.clip_ratio_c"
 
 
-@entry([_DUAL], [], "there is no dual clip for negative advantages; in verl, GSPO and CISPO have none either")
+@entry([_DUAL], [], "there is no dual clip for negative advantages; in verl, GSPO has none either")
 def dual_clip(settings: ForeignSettings) -> EntryOutcome:
-    if settings.text(_LOSS) in ("gspo", "cispo"):
+    if settings.text(_LOSS) == "gspo":
         return EntryOutcome()
     key = _DUAL if settings[_DUAL] is not None else f"{_DUAL} = 3.0 (by default)"
     return EntryOutcome(lost={key: "there is no dual clip for negative advantages"})

@@ -12,7 +12,8 @@ from tests.unit.operator.model import CONFIG, make_job
 SECRET = {"name": "tokens", "key": "token"}
 SERVICE = {"name": "service", "kind": "HTTP", "http": {"url": "http://scores/"}, "tokenSecret": SECRET}
 SPEC: dict[str, Any] = {
-    "reward": {"functions": [SERVICE], "pods": 1, "modules": {"configMap": "rewards", "files": ["a.py"]}},
+    "reward": {"functions": [SERVICE], "pods": 1},
+    "modules": {"configMap": "rewards", "files": ["a.py"]},
     "hub": {"tokenSecret": SECRET},
     "tracking": {"wandb": {"tokenSecret": SECRET}},
 }

@@ -5,8 +5,20 @@ order, in any parts and on any replicas give the same update.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 
-from longshore.api.objective import Aggregation
+
+class Aggregation(StrEnum):
+    """How token losses become the loss of an update."""
+
+    TOKEN_MEAN = "TokenMean"
+    """Sum over all tokens / number of tokens."""
+    SEQUENCE_MEAN = "SequenceMean"
+    """Mean over the tokens of a response, then over responses."""
+    SEQUENCE_SUM = "SequenceSum"
+    """Sum over the tokens of a response, mean over responses."""
+    CONSTANT_LENGTH = "ConstantLength"
+    """Sum over all tokens / (number of responses * maxResponseTokens)."""
 
 
 def token_weight(aggregation: Aggregation, num_loss_tokens: int) -> float:

@@ -1,0 +1,43 @@
+"""GSPO."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from longshore.api.objectives.aggregation import Aggregation
+from longshore.api.objectives.objective import LossTokens, NormalisedObjective, TokenLosses
+
+
+class Gspo(NormalisedObjective):
+    """Group sequence policy optimisation: one ratio for a whole response, the geometric mean of its tokens' ratios.
+
+    GSPO (arXiv 2507.18071), equations 5 to 7. That ratio varies far less than those of tokens, so its clips are of
+    section 5.1, and it is relative to the trainer's own log-probabilities at the start of the step. Suits models with
+    experts, whose routing makes ratios of tokens noisy.
+    """
+
+    name: Literal["GSPO"] = "GSPO"
+    clip_low: float = Field(default=3e-4, gt=0, le=1_000)
+    """Distance from 1 to the lower clip of the importance ratio, which is 1 - clipLow. From 1 on, there is no lower
+    clip."""
+    clip_high: float = Field(default=4e-4, gt=0, le=1_000)
+    """Distance from 1 to the upper clip of the importance ratio, which is 1 + clipHigh."""
+
+    @property
+    def loss_aggregation(self) -> Aggregation:
+        """Return the mean over the tokens of a response, then over responses."""
+        return Aggregation.SEQUENCE_MEAN
+
+    @property
+    def compares_with_trainer(self) -> bool:
+        """Return True: clips of a few ten-thousandths are what rounding alone moves the ratio by."""
+        return True
+
+    def token_losses(self, tokens: LossTokens) -> TokenLosses:
+        """Compute clipped losses of GSPO-token (section 4.3).
+
+        Each token's gradient is its own there, so that a weight of one token scales that alone.
+        """
+        log_ratio = tokens.mean_per_response((tokens.log_probs - tokens.old_log_probs).detach())
+        own = tokens.log_probs - tokens.log_probs.detach()
+        return self.clipped((log_ratio + own).exp(), tokens.advantages)

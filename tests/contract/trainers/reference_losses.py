@@ -1,5 +1,6 @@
 """The losses of a whole step as the papers write them, response by response and token by token; no code of ours."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -62,6 +63,17 @@ def _gspo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
     return _mean(losses)
 
 
+def _cispo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
+    losses = []
+    for one in responses:
+        for place in one.places:
+            ratio = math.exp(one.new[place].item() - one.old[place])
+            weight = min(max(ratio, 1 - settings.clip_low), 1 + settings.clip_high)
+            penalty = settings.kl_coefficient * _k3(one, place)
+            losses.append(-weight * one.advantage * one.new[place] + penalty)
+    return torch.stack(losses).mean()
+
+
 def _token(one: Response, place: int, settings: LossSettings) -> Tensor:
     ratio = torch.exp(one.new[place] - one.old[place])
     return _clip(ratio, one.advantage, settings) + settings.kl_coefficient * _k3(one, place)
@@ -89,6 +101,7 @@ _LOSSES: dict[str, Callable[[Sequence[Response], LossSettings], Tensor]] = {
     "GRPO": _token_mean,
     "DAPO": _token_mean,
     "GSPO": _gspo,
+    "CISPO": _cispo,
     "DrGRPO": _dr_grpo,
     "RLOO": _rloo,
     "ReinforcePlusPlus": _token_mean,

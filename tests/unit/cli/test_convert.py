@@ -32,6 +32,18 @@ def test_what_is_left_out_has_a_reason_and_what_is_the_same_has_none() -> None:
     assert "importance ratios would be wrong" in off.left_out["actor_rollout_ref.rollout.top_p"]
 
 
+def test_cispo_keeps_its_bounds() -> None:
+    """In verl 1 - clip_ratio_low and 1 + clip_ratio_high, in TRL epsilon_high alone."""
+    loss = {f"actor_rollout_ref__actor__{key}": value for key, value in (
+        ("policy_loss__loss_mode", "cispo"), ("clip_ratio_low", 0.5), ("clip_ratio_high", 4.0))}  # fmt: skip
+    expected = {"name": "CISPO", "clipLow": 0.5, "clipHigh": 4.0}
+    for found, objective in (
+        (verl(**loss), expected),
+        (trl(loss_type="cispo", epsilon_high=5.0), {"name": "CISPO", "advantageEpsilon": 1e-4, "clipHigh": 4.0}),
+    ):
+        assert found.job is not None and found.job["spec"]["algorithm"]["objective"] == objective
+
+
 def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
     found = verl(actor_rollout_ref__actor__clip_ratio_hgh=0.28, foo=1, actor_rollout_ref__rollout__skip_all=1)
     assert found.unknown == {
@@ -59,6 +71,10 @@ def test_a_misspelt_key_is_reported_with_what_it_may_mean() -> None:
          "one turn"),
         (verl(reward_model__enable=True), "reward_model.enable", "a judge"),
         (trl(reward_model_name_or_path="a/b"), "reward_model_name_or_path", "a judge"),
+        (trl(loss_type="cispo", importance_sampling_level="sequence"), "importance_sampling_level", "of tokens"),
+        (trl(loss_type="cispo"), "epsilon_high", "weights of at most 0.2"),
+        (verl(actor_rollout_ref__actor__policy_loss__loss_mode="cispo", algorithm__adv_estimator="rloo"),
+         "algorithm.adv_estimator", "cispo has the advantages of grpo"),
         (trl(loss_type="sapo"), "loss_type", "choose one of dapo"),
         (verl(distillation__enabled=True), "distillation.enabled", "not from a teacher"),
         (verl(trainer__val_only=True), "trainer.val_only", "a job trains"),

@@ -80,7 +80,7 @@ def num_updates(settings: ForeignSettings, number: float) -> int:
     return math.ceil(number * num_steps * updates_per_step(settings))
 
 
-_LOSSES: Final = {"dapo": "GRPO", "grpo": "GRPO", "bnpo": "GRPO", "dr_grpo": "DrGRPO"}
+_LOSSES: Final = {"dapo": "GRPO", "cispo": "CISPO", "grpo": "GRPO", "bnpo": "GRPO", "dr_grpo": "DrGRPO"}
 _SHARES: Final = (
     "where a generation is for several updates, TRL divides each by their mean number of tokens, and a job by its own"
 )
@@ -89,9 +89,9 @@ _TOKENS: Final = "token losses are averaged over all tokens of the update, as lo
 
 @entry(["loss_type", "importance_sampling_level", "scale_rewards"],
        [f"{OBJECTIVE}.name", f"{OBJECTIVE}.advantageEpsilon"],
-       "`dapo` is GRPO, `dr_grpo` with `scale_rewards: none` DrGRPO, with `importance_sampling_level: sequence` others "
-       "are GSPO; `scale_rewards: batch` with one update per generation is ReinforcePlusPlus. 0.0001 is added to "
-       "deviations, as in TRL", loss_type="dapo", importance_sampling_level="token",
+       "`dapo` is GRPO, `cispo` CISPO, `dr_grpo` with `scale_rewards: none` DrGRPO, with "
+       "`importance_sampling_level: sequence` others are GSPO; `scale_rewards: batch` with one update per generation is "
+       "ReinforcePlusPlus. 0.0001 is added to deviations, as in TRL", loss_type="dapo", importance_sampling_level="token",
        scale_rewards="group")  # fmt: skip
 def objective(settings: ForeignSettings) -> EntryOutcome:
     loss, scaling = settings.text("loss_type"), settings["scale_rewards"]
@@ -100,6 +100,8 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     if loss not in _LOSSES:
         raise Refused("loss_type", f"{loss} is not available; choose one of {', '.join(_LOSSES)}")
     by_sequence = settings.text("importance_sampling_level") == "sequence"
+    if by_sequence and loss == "cispo":
+        raise Refused("importance_sampling_level", "weights of cispo are those of tokens: set it to token")
     name = "GSPO" if is_gspo(settings) else _LOSSES[loss]
     update, generation = _batches(settings)
     if scaling == "batch" and name == "GRPO" and update == generation:
@@ -108,7 +110,7 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     unset = "" if "loss_type" in settings.given else f" = {loss} (by default)"
     if loss in ("grpo", "bnpo") and name in ("GRPO", "ReinforcePlusPlus"):
         lost["loss_type"] = _TOKENS
-    if loss == "dapo" and name == "GRPO" and update != generation:
+    if loss in ("dapo", "cispo") and name in ("GRPO", "CISPO") and update != generation:
         lost[f"loss_type{unset}"] = _SHARES
     if name == "GSPO" and loss != "grpo":
         lost[f"loss_type{unset}"] = "GSPO averages the losses of a response first, as loss_type grpo does"
@@ -130,9 +132,16 @@ def is_gspo(settings: ForeignSettings) -> bool:
     return of_responses and _LOSSES.get(settings.text("loss_type") or "") == "GRPO"
 
 
-@entry(["epsilon", "epsilon_high"], [f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh"], "", epsilon=0.2)
+@entry(["epsilon", "epsilon_high"], [f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh"],
+       "with `loss_type: cispo`, `epsilon_high` is the largest weight, which is 1 + `clipHigh`",
+       epsilon=0.2)  # fmt: skip
 def clipping(settings: ForeignSettings) -> EntryOutcome:
     low, high = settings.number("epsilon"), settings.number("epsilon_high")
+    if settings.text("loss_type") == "cispo":
+        most = (low if high is None else high) or 0.0
+        if most <= 1:
+            raise Refused("epsilon_high", f"cispo has weights of at most {most:g}, and 1 is on-policy: set it above 1")
+        return EntryOutcome({f"{OBJECTIVE}.clipHigh": most - 1.0})
     return EntryOutcome({f"{OBJECTIVE}.clipLow": low, f"{OBJECTIVE}.clipHigh": low if high is None else high})
 
 

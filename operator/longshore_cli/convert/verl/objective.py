@@ -11,7 +11,7 @@ _ESTIMATORS: Final = {
     "reinforce_plus_plus_baseline": "ReinforcePlusPlus",
 }  # fmt: skip
 _AGGREGATIONS: Final = {
-    "GRPO": "token-mean", "GSPO": "seq-mean-token-mean", "DrGRPO": "seq-mean-token-sum-norm",
+    "GRPO": "token-mean", "CISPO": "token-mean", "GSPO": "seq-mean-token-mean", "DrGRPO": "seq-mean-token-sum-norm",
     "RLOO": "seq-mean-token-sum", "ReinforcePlusPlus": "token-mean",
 }  # fmt: skip
 _WITH_CRITIC: Final = "gae"
@@ -30,8 +30,8 @@ _DISPATCH: Final = "data.gen_batch_size"
     ["algorithm.adv_estimator", "algorithm.norm_adv_by_std_in_grpo", f"{ACTOR}.loss_agg_mode",
      f"{ACTOR}.policy_loss.loss_mode"],
     [f"{OBJECTIVE}.name"],
-    "`grpo` is GRPO, with `loss_mode: gspo` GSPO, and without division by the deviation DrGRPO; `rloo` is RLOO; "
-    "`reinforce_plus_plus_baseline` is ReinforcePlusPlus, and so is `reinforce_plus_plus` with `n: 1`; "
+    "`grpo` is GRPO, with `loss_mode: gspo` GSPO, with `cispo` CISPO, and without division by the deviation DrGRPO; "
+    "`rloo` is RLOO; `reinforce_plus_plus_baseline` is ReinforcePlusPlus, and so is `reinforce_plus_plus` with `n: 1`; "
     "`*_vectorized` are the same. Each has one way to add up token losses",
     algorithm__adv_estimator=_WITH_CRITIC,
     algorithm__norm_adv_by_std_in_grpo=True,
@@ -48,16 +48,16 @@ def objective(settings: ForeignSettings) -> EntryOutcome:
     if estimator not in _ESTIMATORS:
         why = "it needs a critic, and there is none" if estimator == _WITH_CRITIC else "it is not available"
         raise Refused("algorithm.adv_estimator", f"{estimator}: {why}; choose one of {', '.join(_ESTIMATORS)}")
-    if loss not in ("vanilla", "gspo"):
-        raise Refused(f"{ACTOR}.policy_loss.loss_mode", f"{loss} is not available; choose vanilla or gspo")
+    if loss not in ("vanilla", "gspo", "cispo"):
+        raise Refused(f"{ACTOR}.policy_loss.loss_mode", f"{loss} is not available; choose vanilla, gspo or cispo")
     name = _ESTIMATORS[estimator]
     if name == "GRPO" and not settings.flag("algorithm.norm_adv_by_std_in_grpo"):
         name = "DrGRPO"
-    if loss == "gspo":
+    if loss != "vanilla":
         if name != "GRPO":
             key = "algorithm.norm_adv_by_std_in_grpo" if name == "DrGRPO" else "algorithm.adv_estimator"
-            raise Refused(key, "gspo has the advantages of grpo, divided by their deviation")
-        name = "GSPO"
+            raise Refused(key, f"{loss} has the advantages of grpo, divided by their deviation")
+        name = loss.upper()
     aggregation, ours = settings.text(f"{ACTOR}.loss_agg_mode"), _AGGREGATIONS[name]
     lost = {} if aggregation == ours else {f"{ACTOR}.loss_agg_mode": f"{name} adds token losses up as {ours} does"}
     if name == "ReinforcePlusPlus":
@@ -211,9 +211,9 @@ def clipping(settings: ForeignSettings) -> EntryOutcome:
 _DUAL: Final = f"{ACTOR}.clip_ratio_c"
 
 
-@entry([_DUAL], [], "there is no dual clip for negative advantages; in verl, GSPO has none either")
+@entry([_DUAL], [], "there is no dual clip for negative advantages; in verl, GSPO and CISPO have none either")
 def dual_clip(settings: ForeignSettings) -> EntryOutcome:
-    if settings.text(_LOSS) == "gspo":
+    if settings.text(_LOSS) in ("gspo", "cispo"):
         return EntryOutcome()
     key = _DUAL if settings[_DUAL] is not None else f"{_DUAL} = 3.0 (by default)"
     return EntryOutcome(lost={key: "there is no dual clip for negative advantages"})

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, get_args
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from longshore.api.objectives.cispo import Cispo
 from longshore.api.objectives.custom import Custom
 from longshore.api.objectives.dr_grpo import DrGrpo
 from longshore.api.objectives.grpo import Dapo, Grpo
@@ -17,7 +18,7 @@ from longshore.api.objectives.rloo import Rloo
 from longshore.api.rules import Rule, check, in_schema
 
 # An objective is registered here.
-_Registered = Grpo | Dapo | Gspo | DrGrpo | Rloo | ReinforcePlusPlus | Custom
+_Registered = Grpo | Dapo | Gspo | Cispo | DrGrpo | Rloo | ReinforcePlusPlus | Custom
 
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
     {one.model_fields["name"].default: one.model_construct() for one in get_args(_Registered)}

@@ -1,0 +1,28 @@
+"""CISPO."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from longshore.api.objectives.objective import LossTokens, NormalisedObjective, TokenLosses
+
+
+class Cispo(NormalisedObjective):
+    """REINFORCE whose weights, the ratios, are clipped instead of the loss, so that every token keeps a gradient.
+
+    MiniMax-M1 (arXiv 2506.13585), equations 4 and 5, without a lower bound; the upper one is ScaleRL's (arXiv
+    2510.13786). Suits several updates per rollout and tokens of older weights, which a clipped loss would leave out.
+    Weights also correct for what engine and trainer differ by; `rolloutCorrection` separates the two.
+    """
+
+    name: Literal["CISPO"] = "CISPO"
+    clip_low: float = Field(default=1.0, gt=0, le=1_000)
+    """Distance from 1 to the smallest weight, which is 1 - clipLow. From 1 on, there is none."""
+    clip_high: float = Field(default=4.0, gt=0, le=1_000)
+    """Distance from 1 to the largest weight, which is 1 + clipHigh."""
+
+    def token_losses(self, tokens: LossTokens) -> TokenLosses:
+        """Compute -clip(ratio) * A * log-probability, with weights that have no gradient."""
+        ratio = tokens.ratio.detach()
+        weights = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
+        return TokenLosses(-weights * tokens.advantages * tokens.log_probs, weights != ratio)

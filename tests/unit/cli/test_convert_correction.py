@@ -99,3 +99,14 @@ def test_weights_without_a_bound_or_of_an_older_name_are_those_of_verl() -> None
     }  # fmt: skip
     off = verl(actor_rollout_ref__actor__tis_imp_ratio_cap=-1)
     assert spec(off)["algorithm"]["rolloutCorrection"]["rolloutIs"] == "None"
+
+
+def test_weights_without_a_clip_are_cispo() -> None:
+    given = {f"{_BYPASS}bypass_mode": True, f"{_BYPASS}rollout_is": "token", f"{_BYPASS}rollout_is_threshold": 5.0}
+    for key, value in (("loss_type", "reinforce"), ("use_policy_gradient", True)):
+        found = convert(VERL, VERL_RUN | given | {f"{_BYPASS}{key}": value}, FIXED)
+        algorithm = spec(found)["algorithm"]
+        assert algorithm["objective"] == {"name": "CISPO", "clipLow": 1.0, "clipHigh": 4.0}
+        assert "rolloutCorrection" not in algorithm
+        unweighted = convert(VERL, VERL_RUN | {f"{_BYPASS}bypass_mode": True, f"{_BYPASS}{key}": value}, FIXED)
+        assert "the loss is clipped" in unweighted.left_out[f"{_BYPASS}{key}"]

@@ -90,9 +90,9 @@ _TOKENS: Final = "token losses are averaged over all tokens of the update, as lo
 @entry(["loss_type", "importance_sampling_level", "scale_rewards"],
        [f"{OBJECTIVE}.name", f"{OBJECTIVE}.advantageEpsilon"],
        "`dapo` is GRPO, `cispo` CISPO, `dr_grpo` with `scale_rewards: none` DrGRPO, with "
-       "`importance_sampling_level: sequence` others are GSPO; `scale_rewards: batch` with one update per generation is "
-       "ReinforcePlusPlus. 0.0001 is added to deviations, as in TRL", loss_type="dapo", importance_sampling_level="token",
-       scale_rewards="group")  # fmt: skip
+       "`importance_sampling_level: sequence` others are GSPO; `scale_rewards: batch` with one update per generation "
+       "is ReinforcePlusPlus. 0.0001 is added to deviations, as in TRL",
+       loss_type="dapo", importance_sampling_level="token", scale_rewards="group")  # fmt: skip
 def objective(settings: ForeignSettings) -> EntryOutcome:
     loss, scaling = settings.text("loss_type"), settings["scale_rewards"]
     if isinstance(scaling, bool):

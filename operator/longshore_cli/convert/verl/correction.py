@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, entry
+from longshore_cli.convert.verl.objective import OBJECTIVE, objective
 from longshore_cli.convert.verl.sections import ACTOR, ALGORITHM, CORRECTION, named
 
 _LEVELS: Final = {"token": "Token", "sequence": "Sequence"}
@@ -32,11 +33,11 @@ class _Weights:
 @entry(
     [*named(CORRECTION, "bypass_mode loss_type use_policy_gradient rollout_is rollout_is_threshold rollout_rs "
                         "rollout_rs_threshold rollout_rs_threshold_lower"), _OLD_CAP],
-    [f"{ALGORITHM}.rolloutCorrection"],
+    [f"{ALGORITHM}.rolloutCorrection", f"{OBJECTIVE}.name", f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh"],
     "verl clips the ratio to the trainer's own old log-probabilities, which is `{rolloutIs: None, rolloutRs: None}`, "
     "and what GSPO does without the field; `bypass_mode: true` leaves the field out, which with GSPO makes no "
-    "difference. Bounds of `*_k1` are those of the reciprocal ratio; `tis_imp_ratio_cap` and `use_policy_gradient` are "
-    "older names",
+    "difference, and with `loss_type: reinforce` and weights of tokens it is CISPO. Bounds of `*_k1` are those of the "
+    "reciprocal ratio; `tis_imp_ratio_cap` and `use_policy_gradient` are older names",
     algorithm__rollout_correction__rollout_is_threshold=2.0,
 )  # fmt: skip
 def correction(settings: ForeignSettings) -> EntryOutcome:
@@ -74,7 +75,15 @@ def _bypassed(settings: ForeignSettings, weights: _Weights | None, *, is_gspo: b
     if is_gspo:
         lost[_BYPASS] = "the ratio of GSPO is relative to the trainer's own log-probabilities, as without bypass_mode"
     unclipped = [key for key in (_LOSS, _NO_CLIP) if settings.plain(key) in ("reinforce", True)]
-    return EntryOutcome(lost=lost | dict.fromkeys(unclipped, "the loss is clipped"))
+    is_grpo = objective.convert(settings).fields[f"{OBJECTIVE}.name"] == "GRPO"
+    if unclipped and is_grpo and weights is not None and (weights.level, weights.least) == ("token", None):
+        is_new = settings.plain("trainer.use_v1") is not False and unclipped == [_LOSS]
+        look = f"Look at {OBJECTIVE}: verl 0.9 clips all the same, unless trainer.use_v1 is false."
+        weighing = {"name": "CISPO", "clipLow": 1.0, "clipHigh": weights.most - 1.0}
+        fields = {f"{OBJECTIVE}.{name}": value for name, value in weighing.items()}
+        return EntryOutcome(fields, lost, to_do=(look,) if is_new else ())
+    clipped = "the loss is clipped; without a clip there are weights of tokens (rollout_is: token, with one bound)"
+    return EntryOutcome(lost=lost | dict.fromkeys(unclipped, clipped))
 
 
 def _weights(settings: ForeignSettings) -> _Weights | None:

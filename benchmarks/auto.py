@@ -27,8 +27,8 @@ from longshore.api.runtime_status import ChosenFactors
 from longshore.api.spec import RLJobSpec
 from longshore.policy.auto import Auto
 from longshore.policy.draws import DrawCursor
-from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.policy.strategies import round_policy
 from longshore.sim.auto import AutoTuner, Question
 from longshore.sim.search import SearchResult
 from longshore_runtime.elastic.auto_factors import AutoFactors

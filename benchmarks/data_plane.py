@@ -30,10 +30,10 @@ from benchmarks.report import report
 from longshore.api.algorithm import Algorithm
 from longshore.api.rollout import Rollout, Strategy
 from longshore.policy.draws import Draw, DrawCursor
-from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
+from longshore.policy.strategies import round_policy
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request

@@ -17,8 +17,8 @@ from benchmarks.workload import GivenLengths, NoSink, ResponseTokens, Workload, 
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import DrawCursor
-from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.policy.strategies import round_policy
 from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.logs import configure_logging
 from longshore_runtime.rollout.events import Event

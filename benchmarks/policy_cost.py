@@ -36,11 +36,11 @@ from longshore.api.rollout import (
 )
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import EngineLoad
-from longshore.policy.presets import round_policy
 from longshore.policy.reward_queue import RewardQueue, ScoreTask
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import BatchShape
 from longshore.policy.routing import Router
+from longshore.policy.strategies import round_policy
 
 NUM_REQUESTS: Final = (100, 1_000, 10_000)
 NUM_ROUNDS: Final = 5

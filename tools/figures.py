@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from longshore.api.rollout import Rollout, Strategy
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
-from longshore.policy.presets import round_policy
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import BatchShape
+from longshore.policy.strategies import round_policy
 from tools.bench_figures import bench_figures
 from tools.paper_figures import paper_figures
 from tools.selection_figures import selection_table

@@ -11,9 +11,9 @@ from typing import Final
 
 from longshore.api.rollout import Rollout, Strategy
 from longshore.policy.draws import Draw, DrawCursor
-from longshore.policy.presets import round_policy
 from longshore.policy.round import ResponseFinished, ResponseId
 from longshore.policy.round_policy import BatchShape
+from longshore.policy.strategies import round_policy
 from tools.marked import replace
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "selection-bias.md"

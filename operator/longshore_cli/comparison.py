@@ -14,7 +14,7 @@ from longshore.api import names
 from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Phase
-from longshore.policy.shapes import usual_period
+from longshore.policy.strategies import usual_period
 from longshore_cli import format as fmt
 from longshore_cli.watch.follow import follow
 from longshore_client import jobs

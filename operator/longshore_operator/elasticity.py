@@ -23,7 +23,8 @@ from longshore.policy.scale_down import (
     pick_pods,
     unavailable_reason,
 )
-from longshore.policy.shapes import ROUND_KINDS, replica_pods, usual_period
+from longshore.policy.shapes import replica_pods
+from longshore.policy.strategies import round_kinds, usual_period
 from longshore_operator.context import Context, LifecycleProgress
 from longshore_operator.outcome import Fact, Outcome
 from longshore_operator.plan import Event
@@ -118,7 +119,7 @@ def _fresh_start(current: Assignment, spec: RLJobSpec) -> str:
         return "tensorParallelSize changed"
     is_stale = (
         engine.parallelism is not Parallelism.ADAPTIVE
-        or not baseline.tp_sizes.keys() <= set(ROUND_KINDS[spec.rollout.strategy])
+        or not baseline.tp_sizes.keys() <= set(round_kinds(spec.rollout.strategy))
         or any(spec.workers.gpus_per_pod % size for size in baseline.tp_sizes.values())
     )
     return "the spec changed" if baseline.tp_sizes and is_stale else ""
@@ -147,7 +148,7 @@ def _sizes(spec: RLJobSpec, current: Assignment, before: PlannerStatus | None, r
     if not (rounds or refused or is_first) or not possible or _regroup_unavailable(spec, runtime.tp_sizes) is not None:
         return _Sizes(baseline, before)
     planner, events = _planner(spec, possible, before, runtime.rollout_times)
-    kinds = ROUND_KINDS[spec.rollout.strategy]
+    kinds = round_kinds(spec.rollout.strategy)
     reasons: dict[RoundKind, str] = {}
     newest = max([before.round if before else 0, *(one.number for one in rounds)])
     if is_first and any(planner.tp_size(kind) != baseline.tp_size for kind in kinds):
@@ -186,7 +187,7 @@ def _planner(
     spec: RLJobSpec, allowed: Sequence[int], before: PlannerStatus | None, times: RolloutTimes | None
 ) -> tuple[ParallelismPlanner, tuple[Event, ...]]:
     """The planner as it was left. A memory that this version cannot read is begun again, which an event says."""
-    given = dict.fromkeys(ROUND_KINDS[spec.rollout.strategy], spec.rollout.engine.tensor_parallel_size)
+    given = dict.fromkeys(round_kinds(spec.rollout.strategy), spec.rollout.engine.tensor_parallel_size)
     profile = _profile(times, given, allowed)
     period = usual_period(spec.rollout, spec.algorithm.prompts_per_step)
     default = best_sizes(profile, given, allowed, period) if profile is not None else given

@@ -24,8 +24,8 @@ from longshore.checks.trackers import missing_packages
 from longshore.policy.auto import Auto, free_handovers
 from longshore.policy.log_prob_mismatch import engines_are_exact
 from longshore.policy.long_round_updates import expected_updates
-from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import BatchShape, RoundPolicy
+from longshore.policy.strategies import round_policy
 from longshore.sim.auto import AutoTuner
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.trainer_spec import TrainerSpec

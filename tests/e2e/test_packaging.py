@@ -65,7 +65,7 @@ def test_core_alone_installs_pydantic_cel_and_nothing_else(source: Path, tmp_pat
         [*UV, "list", "--python", str(python), "--format", "json"], capture_output=True, text=True, check=True
     )
     assert {package["name"] for package in json.loads(listed.stdout)} == CORE
-    decides = "import longshore.api.crd, longshore.policy.presets, longshore.policy.routing"
+    decides = "import longshore.api.crd, longshore.policy.strategies, longshore.policy.routing"
     subprocess.run([str(python), "-I", "-c", decides], check=True)
 
 

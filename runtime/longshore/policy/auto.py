@@ -6,7 +6,7 @@ so no draw ever has to change its strategy: what waits goes on waiting, and is t
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -70,6 +70,12 @@ def free_handovers(spec: RLJobSpec) -> tuple[Handover, ...]:
 
 class Auto(TailBatching):
     """Begins with what the job says; `choose` changes it."""
+
+    @classmethod
+    def of(
+        cls, rollout: Rollout, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules, groups_per_update: int
+    ) -> Self:
+        return cls(shape, cursor, RoundChoice.of(rollout), rules, keeps_tokens=rollout.keeps_tokens)
 
     def __init__(
         self,

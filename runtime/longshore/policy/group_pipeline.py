@@ -4,8 +4,9 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from longshore.api.rollout import Rollout
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.round import Decision, ResponseFinished
 from longshore.policy.round_policy import NO_RULES, AdmissionRules, BatchShape, RoundStart
@@ -24,6 +25,12 @@ class GroupPipeline(Synchronous):
     served so far; before any is known, every group is in service. Complete-group pipelining (section 3.2):
     `policy.handover` passes trainable groups on in FIFO order.
     """
+
+    @classmethod
+    def of(
+        cls, rollout: Rollout, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules, groups_per_update: int
+    ) -> Self:
+        return cls(shape, cursor, rules, groups_per_update)
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from longshore.api.algorithm import Algorithm, LongRoundUpdates
 from longshore.api.rollout import Handover, Rollout
 from longshore.api.round_status import RoundKind
 from longshore.policy.old_log_probs import compares_with_trainer
-from longshore.policy.shapes import usual_period
+from longshore.policy.strategies import usual_period
 
 
 def update_sizes(algorithm: Algorithm, handover: Handover, num_updates: int) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """Active partial rollout (APRIL, section 2.2): start more groups than needed, keep the tokens of those that lag."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
-from longshore.api.rollout import PartialRolloutSettings
+from longshore.api.rollout import PartialRolloutSettings, Rollout
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.postponement import can_keep, num_due
@@ -20,6 +20,12 @@ class PartialRollout(RoundPolicy):
     A response gets tokens of one more policy version in every round that leaves it over, so a limit V on versions is a
     limit V - 1 on postponements: the groups that would pass it are due, and the round waits for them.
     """
+
+    @classmethod
+    def of(
+        cls, rollout: Rollout, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules, groups_per_update: int
+    ) -> Self:
+        return cls(shape, cursor, rollout.partial_rollout, rules)
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Reorder rollout (verl's recipe): fill the engines, take the first N groups, recycle the rest, up to a bound."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
-from longshore.api.rollout import ReorderRolloutSettings
+from longshore.api.rollout import ReorderRolloutSettings, Rollout
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.length_history import LengthHistory
@@ -25,6 +25,20 @@ class ReorderRollout(RoundPolicy):
     With length grouping the pool looks further ahead, and a round takes the shortest by prediction; a long one takes
     those whose lengths are nearest to the draws that are due.
     """
+
+    round_kinds = (RoundKind.FULL, RoundKind.LONG)
+
+    @classmethod
+    def of(
+        cls, rollout: Rollout, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules, groups_per_update: int
+    ) -> Self:
+        settings, max_num_seqs = rollout.reorder_rollout, rollout.engine.max_num_seqs
+        return cls(shape, cursor, settings, max_num_seqs, rules, keeps_tokens=rollout.keeps_tokens)
+
+    @classmethod
+    def usual_period(cls, rollout: Rollout, num_prompts: int) -> tuple[RoundKind, ...]:
+        """Return as many rounds as may put a draw off, and a long one."""
+        return (*[RoundKind.FULL] * rollout.reorder_rollout.max_postponements, RoundKind.LONG)
 
     def __init__(
         self,

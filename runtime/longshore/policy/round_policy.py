@@ -8,8 +8,9 @@ combine with each of them.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
+from longshore.api.rollout import Rollout
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
@@ -74,6 +75,21 @@ class RoundPolicy(ABC):
     Between rounds the state can be exported and loaded; the running round itself is never part of it, since a
     restart begins the round again.
     """
+
+    round_kinds: ClassVar[tuple[RoundKind, ...]] = (RoundKind.FULL,)
+    """Kinds of round that the strategy plans: one that may put draws off, and the one that takes these up."""
+
+    @classmethod
+    @abstractmethod
+    def of(
+        cls, rollout: Rollout, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules, groups_per_update: int
+    ) -> Self:
+        """Return the policy of a job with these settings; `groups_per_update` is U."""
+
+    @classmethod
+    def usual_period(cls, rollout: Rollout, num_prompts: int) -> tuple[RoundKind, ...]:
+        """Return the rounds of a job in their usual order, which then begins again."""
+        return cls.round_kinds
 
     def __init__(
         self, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules = NO_RULES, *, keeps_tokens: bool = False

@@ -1,35 +1,7 @@
-"""What the shape of a job's pods allows: pods and slots of trainer replicas, and the kinds of its rounds."""
-
-from typing import Final
+"""What the shape of a job's pods allows: pods and slots of trainer replicas."""
 
 from longshore.api.pods import Workers
-from longshore.api.rollout import Rollout, Strategy
-from longshore.api.round_status import RoundKind
 from longshore.api.spec import RLJobSpec
-from longshore.policy.tail_batching import period
-
-ROUND_KINDS: Final = {
-    Strategy.SYNCHRONOUS: (RoundKind.FULL,),
-    Strategy.TAIL_BATCHING: (RoundKind.SHORT, RoundKind.LONG),
-    Strategy.PARTIAL_ROLLOUT: (RoundKind.FULL,),
-    Strategy.REORDER_ROLLOUT: (RoundKind.FULL, RoundKind.LONG),
-    Strategy.GROUP_PIPELINE: (RoundKind.FULL,),
-    Strategy.AUTO: (RoundKind.SHORT, RoundKind.LONG),
-}
-"""Kinds of round that a strategy plans."""
-
-
-def usual_period(rollout: Rollout, num_prompts: int) -> tuple[RoundKind, ...]:
-    """Rounds of a job in their usual order, which then begins again: those that put draws off, and the long one."""
-    first, *long = ROUND_KINDS[rollout.strategy]
-    match rollout.strategy:
-        case Strategy.TAIL_BATCHING | Strategy.AUTO:
-            num_first, num_long = period(rollout.tail_batching.prompt_factor, num_prompts)
-        case Strategy.REORDER_ROLLOUT:
-            num_first, num_long = rollout.reorder_rollout.max_postponements, 1
-        case _:
-            num_first, num_long = 1, 0
-    return (*[first] * num_first, *long * num_long)
 
 
 def replica_slots(workers: Workers, num_replicas: int | None, ranks_per_replica: int = 1) -> list[tuple[int, int]]:

@@ -1,8 +1,9 @@
 """Tail batching (RollPacker, section 3): short speculative rounds, and a long one when enough draws were deferred."""
 
 import math
+from typing import Self
 
-from longshore.api.rollout import TailBatchingSettings
+from longshore.api.rollout import Rollout, TailBatchingSettings
 from longshore.api.round_status import RoundKind
 from longshore.policy.draws import DrawCursor
 from longshore.policy.round_plan import RoundPlan
@@ -19,6 +20,20 @@ class TailBatching(RoundPolicy):
     With acceptance by trainable groups this is the DAPO variant of section 7: issue goes on in place of groups of zero
     variance, which are consumed and never queued, and the round ends when P0 groups with a gradient are there.
     """
+
+    round_kinds = (RoundKind.SHORT, RoundKind.LONG)
+
+    @classmethod
+    def of(
+        cls, rollout: Rollout, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules, groups_per_update: int
+    ) -> Self:
+        return cls(shape, cursor, rollout.tail_batching, rules, keeps_tokens=rollout.keeps_tokens)
+
+    @classmethod
+    def usual_period(cls, rollout: Rollout, num_prompts: int) -> tuple[RoundKind, ...]:
+        """Return short rounds until P0 draws wait, and long ones until fewer do."""
+        num_short, num_long = period(rollout.tail_batching.prompt_factor, num_prompts)
+        return (*[RoundKind.SHORT] * num_short, *[RoundKind.LONG] * num_long)
 
     def __init__(
         self,
@@ -64,7 +79,7 @@ def ceil_factor(factor: float, count: int) -> int:
 
 
 def period(prompt_factor: float, num_prompts: int) -> tuple[int, int]:
-    """Short rounds until P0 draws wait, and the long rounds until fewer do; (1, 0) where none is deferred."""
+    """Return the number of short rounds until P0 draws wait, and of long ones until fewer do; 1 and 0 if none do."""
     num_deferred = ceil_factor(prompt_factor, num_prompts) - num_prompts
     if not num_deferred:
         return 1, 0

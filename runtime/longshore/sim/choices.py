@@ -8,7 +8,7 @@ from longshore.api.rollout import Handover, Leftovers, Parallelism, Rollout, Str
 from longshore.api.round_status import RoundKind
 from longshore.policy import tail_batching
 from longshore.policy.round_policy import BatchShape
-from longshore.policy.shapes import ROUND_KINDS
+from longshore.policy.strategies import round_kinds
 from longshore.sim.job import SimJob, Training
 
 _PROMPT_FACTORS: Final = (1.25, 1.125, 1.5, 1.0625, 2.0)
@@ -223,7 +223,7 @@ def handovers(choice: Choice, job: SimJob, bounds: SearchBounds) -> Iterator[Cho
     Those that take updates from long rounds, or the trainer's own log-probabilities from the ratios of updates, are
     left out.
     """
-    trainer, has_long_rounds = job.trainer, RoundKind.LONG in ROUND_KINDS[choice.strategy]
+    trainer, has_long_rounds = job.trainer, RoundKind.LONG in round_kinds(choice.strategy)
     for handover in bounds.handovers:
         training = TRAININGS[handover]
         takes_updates = has_long_rounds and trainer.divides_long_rounds and training not in trainer.divided_in

@@ -9,12 +9,11 @@ from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw, DrawCursor
 from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.parallelism_planner import ParallelismPlanner
-from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.scale_down import Milestones
-from longshore.policy.shapes import ROUND_KINDS, usual_period
+from longshore.policy.strategies import round_kinds, round_policy, usual_period
 from longshore.rounds.protocol import RoundTotals
 from longshore.sim.engine import EngineShape
 from longshore.sim.events import EventQueue
@@ -221,7 +220,7 @@ def _own_policy(job: SimJob) -> RoundPolicy:
 
 def _planner(job: SimJob) -> ParallelismPlanner:
     """Starts from the job's size; it may take every size that divides the model and whose engines start."""
-    kinds, configured = ROUND_KINDS[job.rollout.strategy], job.rollout.engine.tensor_parallel_size
+    kinds, configured = round_kinds(job.rollout.strategy), job.rollout.engine.tensor_parallel_size
     return ParallelismPlanner(
         dict.fromkeys(kinds, configured),
         [size for size in job.possible_tp_sizes if size == configured or _fits(job, size)],

@@ -9,10 +9,10 @@ from longshore.api.rollout import OnPolicy, PartialRolloutSettings, Rollout, Str
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from longshore.policy.draws import Draw, DrawCursor, MixedDraws, Share
 from longshore.policy.engine_load import EngineLoad
-from longshore.policy.presets import round_policy
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import AcceptedGroup, ResponseId
 from longshore.policy.round_policy import BatchShape, RoundEnd, RoundPolicy
+from longshore.policy.strategies import round_policy
 from longshore.record.history import TimedMessage
 from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol

@@ -7,8 +7,8 @@ import pytest
 from longshore.api.rollout import AdmissionSettings, EngineSettings, Rollout, Strategy, TailBatchingSettings
 from longshore.api.round_status import RoundKind
 from longshore.policy.engine_load import ConcurrencyLimit, EngineLoad
-from longshore.policy.presets import round_policy
 from longshore.policy.round_policy import AdmissionRules, BatchShape, RoundPolicy
+from longshore.policy.strategies import round_policy
 from longshore.policy.synchronous import Synchronous
 from longshore.policy.tail_batching import TailBatching
 from tests.unit.policy.tables import Did, Ended, Table, cursor, did

@@ -16,7 +16,8 @@ from longshore.api.rollout import (
 )
 from longshore.api.round_status import RoundKind
 from longshore.policy.round_policy import BatchShape
-from longshore.policy.shapes import ROUND_KINDS, replica_pods, replica_slots, usual_period
+from longshore.policy.shapes import replica_pods, replica_slots
+from longshore.policy.strategies import round_kinds, usual_period
 from tests.unit.policy.rounds import FakeRollout, Job
 
 
@@ -26,7 +27,7 @@ def test_the_kinds_of_a_strategy_are_those_that_its_rounds_have(strategy: Strate
     policy = job.policy()
     fake = FakeRollout(policy, job, random.Random(0))
     kinds = {fake.round().kind for _ in range(40)}
-    assert kinds == set(ROUND_KINDS[strategy])
+    assert kinds == set(round_kinds(strategy))
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1, 1.2, 1.5, 2.0, 4.0])

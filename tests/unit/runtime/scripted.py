@@ -15,11 +15,11 @@ from longshore.api.rollout import (
     TailBatchingSettings,
 )
 from longshore.policy.draws import Draw, DrawCursor
-from longshore.policy.presets import round_policy
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
+from longshore.policy.strategies import round_policy
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup

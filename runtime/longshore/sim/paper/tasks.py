@@ -10,9 +10,9 @@ from typing import Final
 
 from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw, MixedDraws, Share
-from longshore.policy.presets import round_policy
 from longshore.policy.round import Decision, ResponseFinished, ResponseId
 from longshore.policy.round_policy import RoundPolicy, RoundStart
+from longshore.policy.strategies import round_policy
 from longshore.policy.tail_batching import TailBatching
 from longshore.sim.job import SimJob
 

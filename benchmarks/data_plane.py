@@ -34,10 +34,10 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
 from longshore.policy.strategies import round_policy
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
-from longshore_runtime.large_imports import collect_rarely
+from longshore_runtime.process.large_imports import collect_rarely
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event, GroupScored, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import RoundRunner

@@ -31,8 +31,8 @@ from benchmarks.report import RESULTS, machine, report
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.elastic.job_watch import NoOperator
-from longshore_runtime.logs import configure_logging
-from longshore_runtime.session import Session
+from longshore_runtime.process.logs import configure_logging
+from longshore_runtime.session.session import Session
 from longshore_runtime.settings import Settings
 
 MANIFEST: Final = Path(__file__).parents[1] / "manifests/quickstart.yaml"

@@ -23,18 +23,18 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.clock import Clock
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.step.rollout import RequestOf
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_done import StepDone
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.samples import shares
-from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass

@@ -20,9 +20,9 @@ from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.strategies import round_policy
 from longshore_runtime.checkpoints.run_state import RunState
-from longshore_runtime.logs import configure_logging
+from longshore_runtime.process.logs import configure_logging
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.session import Session
+from longshore_runtime.session.session import Session
 from longshore_runtime.step.loop import TrainingLoop
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.telemetry.recorder import Recorder

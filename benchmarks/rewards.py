@@ -32,8 +32,8 @@ from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.checkpoints.run_state import RunState
-from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.job_rewards import reward_lanes
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.events import WorkerReady

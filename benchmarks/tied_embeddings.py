@@ -22,8 +22,8 @@ from benchmarks.report import report
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.elastic.job_watch import NoOperator
-from longshore_runtime.logs import configure_logging
-from longshore_runtime.session import Session
+from longshore_runtime.process.logs import configure_logging
+from longshore_runtime.session.session import Session
 from longshore_runtime.settings import Settings
 
 KINDS: Final = ("untied", "tied")

@@ -15,8 +15,8 @@ from benchmarks.workload import NoSink
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.elastic.job_watch import NoOperator
-from longshore_runtime.logs import configure_logging
-from longshore_runtime.session import Session
+from longshore_runtime.process.logs import configure_logging
+from longshore_runtime.session.session import Session
 
 
 def main(model: str, evaluate_every_steps: str, result_file: str) -> None:

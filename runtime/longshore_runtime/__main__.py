@@ -11,8 +11,8 @@ from typing import NoReturn
 
 from longshore.api.contract import ExitCode
 from longshore_runtime.cluster.ray_environment import RAY_ENVIRONMENT
-from longshore_runtime.large_imports import without_collections
-from longshore_runtime.logs import configure_logging
+from longshore_runtime.process.large_imports import without_collections
+from longshore_runtime.process.logs import configure_logging
 
 
 def main(arguments: list[str]) -> int:

@@ -32,12 +32,12 @@ from longshore_runtime.errors import (
     TrainerLost,
     UserError,
 )
-from longshore_runtime.logs import configure_logging
-from longshore_runtime.output_owner import OutputOwner
 from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts, page_server
+from longshore_runtime.process.logs import configure_logging
 from longshore_runtime.rollout.events import Event, StopRequested
-from longshore_runtime.session import Session, mistake_of
+from longshore_runtime.session.output_owner import OutputOwner
+from longshore_runtime.session.session import Session, mistake_of
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage, job_storage

@@ -13,7 +13,7 @@ from typing import Final
 
 from longshore_runtime.backends.vllm_environment import vllm_environment
 from longshore_runtime.cluster.worker_imports import WorkerImports
-from longshore_runtime.large_imports import without_collections
+from longshore_runtime.process.large_imports import without_collections
 
 ENVIRONMENT: Final = vllm_environment(accelerator=False, enforce_eager=True)
 """Environment in which the modules are imported.

@@ -16,7 +16,7 @@ from longshore_runtime.backends.file_names import FileNames
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.losses import token_log_probs
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
-from longshore_runtime.trainer_protocol import Sample
+from longshore_runtime.backends.trainer_protocol import Sample
 
 _DROPS: Final = re.compile("dropout|layerdrop|pdrop")
 """Names of attributes and settings with the share of values, or of layers, that a module leaves out."""

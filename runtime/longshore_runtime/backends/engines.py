@@ -8,11 +8,11 @@ from pathlib import Path
 import structlog
 
 from longshore.api.rollout import EngineBackend
+from longshore_runtime.backends.engine_protocol import Engine
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.backends.vllm_environment import vllm_environment
-from longshore_runtime.engine_protocol import Engine
-from longshore_runtime.large_imports import without_collections
+from longshore_runtime.process.large_imports import without_collections
 
 log = structlog.get_logger()
 

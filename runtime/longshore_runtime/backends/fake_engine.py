@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.clock import Clock, SystemClock
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, SharedBucket
 from longshore_runtime.weights.slices import Bucket, Checksum

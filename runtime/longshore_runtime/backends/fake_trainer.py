@@ -19,11 +19,11 @@ from longshore.policy.learning_rate import scaled_learning_rate
 from longshore.policy.signal_scaling import recent_signals
 from longshore_runtime.backends.fake_world import FakeWorld
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions, UpdateReport
+from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.backends.world import World
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.trajectories.trajectory import LogProbs
-from longshore_runtime.work_meter import WorkMeter
 
 WEIGHT_NAME = "fake.weight"
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from longshore.api.contract import ExitCode
 from longshore_runtime.backends.vllm_environment import vllm_environment
-from longshore_runtime.logs import configure_logging
+from longshore_runtime.process.logs import configure_logging
 
 TOKEN_VARIABLE: Final = "VLLM_API_KEY"
 READY_TIMEOUT_S: Final = 3_600

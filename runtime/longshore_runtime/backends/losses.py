@@ -20,10 +20,10 @@ from longshore.api.objectives.objective import LossTokens, Objective, TokenLosse
 from longshore.policy.old_log_probs import compares_with_trainer
 from longshore_runtime.backends.objective_trial import FIELD
 from longshore_runtime.backends.rollout_correction import correct
+from longshore_runtime.backends.sums import CorrectionSums, GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.failure_text import error_with_place
-from longshore_runtime.sums import CorrectionSums, GradientSums
-from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.trajectories.trajectory import LogProbs
 
 

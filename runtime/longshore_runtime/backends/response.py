@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from longshore_runtime.engine_protocol import Completion, FinishReason, LiveResponse, Request
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason, LiveResponse, Request
 from longshore_runtime.trajectories.trajectory import Trajectory
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from longshore.api.correction import RolloutCorrection, RolloutIs, RolloutRs
-from longshore_runtime.sums import CorrectionSums
+from longshore_runtime.backends.sums import CorrectionSums
 
 _BOUND: Final = 20.0
 """Bound of log-ratios, as in verl: products of thousands of ratios leave the range of numbers."""

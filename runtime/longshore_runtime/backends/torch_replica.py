@@ -10,8 +10,8 @@ from torch import Tensor
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM
 from longshore_runtime.backends.micro_batches import pack
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.world import World
-from longshore_runtime.sums import GradientSums
 
 
 class Replica:

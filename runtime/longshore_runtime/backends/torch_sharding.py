@@ -21,11 +21,11 @@ from longshore_runtime.backends.causal_lm import CausalLM, FlatResponseTokens
 from longshore_runtime.backends.devices import HOST
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import TIMEOUT, join
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.backends.world import World
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import Sample
 
 
 def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Replica:

@@ -21,14 +21,14 @@ from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorF
 from longshore_runtime.backends.host_copies import HostCopies, Move
 from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_sharding import join_replica
+from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, require_finite, split
+from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.backends.world import World
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.trajectories.trajectory import LogProbs
-from longshore_runtime.work_meter import WorkMeter
 
 __all__ = ["TorchTrainer", "World"]
 

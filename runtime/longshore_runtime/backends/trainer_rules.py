@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from longshore_runtime.backends.host_copies import HostCopies
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.errors import UserError
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Final
 from longshore.api.algorithm import Algorithm
 from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend, TrainerSettings
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
-from longshore_runtime.trainer_protocol import TrainerOptions
+from longshore_runtime.backends.trainer_protocol import TrainerOptions
 
 _LOWEST_TEMPERATURE: Final = 0.01
 """Lowest temperature at which vLLM samples; it takes this one where a lower one is asked for."""

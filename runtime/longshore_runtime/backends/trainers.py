@@ -5,12 +5,12 @@ from pathlib import Path
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.trainer_limits import loading_mistake
+from longshore_runtime.backends.trainer_protocol import Trainer
 from longshore_runtime.backends.trainer_spec import TrainerSpec
+from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
-from longshore_runtime.large_imports import without_collections
-from longshore_runtime.trainer_protocol import Trainer
-from longshore_runtime.work_meter import WorkMeter
+from longshore_runtime.process.large_imports import without_collections
 
 
 def create_trainer(

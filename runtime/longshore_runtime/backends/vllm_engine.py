@@ -18,6 +18,7 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from longshore.checks.model_files import config_of, is_weight, weight_files
 from longshore.checks.model_limits import language_part
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.backends.vllm_loading import OnLoaded
@@ -25,7 +26,6 @@ from longshore_runtime.backends.vllm_outputs import SampledTokens
 from longshore_runtime.backends.vllm_start import has_work, reason, settle, start
 from longshore_runtime.backends.vllm_update import begin_update, finish_update, load_arrays, load_shared
 from longshore_runtime.clock import SystemClock
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket

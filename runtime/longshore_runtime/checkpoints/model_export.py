@@ -8,10 +8,10 @@ from tempfile import mkdtemp
 from typing import Final
 
 from longshore_runtime.checkpoints.store import UNFINISHED, Checkpoint
-from longshore_runtime.durable import apply_umask, is_no_room, no_room, sync, sync_tree, tree_bytes
+from longshore_runtime.checkpoints.tensor_types import TensorTypes, describe_types
+from longshore_runtime.checkpoints.trained_chat import TrainedChat
 from longshore_runtime.errors import UserError
-from longshore_runtime.tensor_types import TensorTypes, describe_types
-from longshore_runtime.trained_chat import TrainedChat
+from longshore_runtime.process.durable import apply_umask, is_no_room, no_room, sync, sync_tree, tree_bytes
 from longshore_runtime.trainer.saved_by import BACKEND_FILE
 
 _NO_WEIGHTS: Final = ("*.pt", "optimizer", BACKEND_FILE)

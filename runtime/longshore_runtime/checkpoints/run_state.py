@@ -9,10 +9,10 @@ from longshore.api.round_status import RoundKind
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.selection_bias import UNIT_RANGE, RewardRange, share_shorter_again
+from longshore_runtime.backends.engine_protocol import Completion
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
-from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)

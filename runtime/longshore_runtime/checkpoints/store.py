@@ -23,9 +23,9 @@ import structlog
 
 from longshore.checks.safetensors import DamagedFile, stored_tensors
 from longshore.policy.round import ResponseId
-from longshore_runtime.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes, write_whole
-from longshore_runtime.engine_protocol import Completion
+from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.errors import UserError, first_line
+from longshore_runtime.process.durable import free_bytes, is_no_room, no_room, sync, sync_tree, tree_bytes, write_whole
 from longshore_runtime.rollout.kept_file import read_kept, write_kept
 from longshore_runtime.trainer.saved_by import BACKEND_FILE
 

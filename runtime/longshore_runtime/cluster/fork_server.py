@@ -34,7 +34,7 @@ from typing import Any, Final, NamedTuple
 
 from longshore_runtime.cluster import worker_launcher
 from longshore_runtime.cluster.deaths import ENV_FILE, DeathNotes
-from longshore_runtime.large_imports import without_collections
+from longshore_runtime.process.large_imports import without_collections
 
 FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Variables of a worker that Ray's library reads when it is imported."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from longshore_runtime.cluster.deaths import ENV_FILE
 from longshore_runtime.cluster.fork_server import ForkServer
-from longshore_runtime.large_imports import without_collections
+from longshore_runtime.process.large_imports import without_collections
 
 _SOCKET: Final = "workers"
 _DEATHS: Final = "deaths.jsonl"

@@ -19,7 +19,6 @@ from longshore.api import contract
 from longshore.api.addresses import redacted
 from longshore.api.hub import DEFAULT_ENDPOINT, Hub
 from longshore.api.model import Data, Model
-from longshore_runtime.durable import write_whole
 from longshore_runtime.errors import UserError
 from longshore_runtime.hub.messages import (
     DownloadFailure,
@@ -30,6 +29,7 @@ from longshore_runtime.hub.messages import (
     RepositoryType,
     Snapshot,
 )
+from longshore_runtime.process.durable import write_whole
 
 log = structlog.get_logger()
 

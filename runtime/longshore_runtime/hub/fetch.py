@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, Final
 
 from yaml import YAMLError
 
-from longshore_runtime.durable import is_no_room
 from longshore_runtime.hub import receipts
 from longshore_runtime.hub.files import NoSuchFiles, data_files, model_files, unreadable_card
 from longshore_runtime.hub.messages import (
@@ -30,7 +29,8 @@ from longshore_runtime.hub.messages import (
     RepositoryType,
     Snapshot,
 )
-from longshore_runtime.repeated import repeated
+from longshore_runtime.process.durable import is_no_room
+from longshore_runtime.process.repeated import repeated
 
 _PROGRESS_EVERY_S: Final = 1.0
 _NUM_THREADS: Final = 4

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from longshore_runtime.durable import write_whole
 from longshore_runtime.hub.messages import DownloadRequest, Snapshot
+from longshore_runtime.process.durable import write_whole
 
 
 def find(request: DownloadRequest) -> Snapshot | None:

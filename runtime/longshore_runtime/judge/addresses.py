@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from longshore_runtime.durable import write_whole
+from longshore_runtime.process.durable import write_whole
 
 _DIRECTORY = "judges"
 

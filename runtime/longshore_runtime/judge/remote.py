@@ -10,9 +10,9 @@ import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from longshore.api.addresses import redacted, without_credentials
-from longshore_runtime.answer_body import NOT_COMPRESSED, UnreadableBody, read_body
 from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet, NotThere
 from longshore_runtime.judge.options import RemoteJudgeOptions
+from longshore_runtime.rewards.answer_body import NOT_COMPRESSED, UnreadableBody, read_body
 
 _CHAT_PATH: Final = "/chat/completions"
 _PLAIN_PATH: Final = "/completions"

@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 
 from longshore.rounds.messages import EngineJoined, EngineLost
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.clock import Clock
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.errors import ASKED_TO_STOP, EngineDied, Interrupted, TrainerLost
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, staircase, windows

@@ -18,8 +18,8 @@ from longshore.sim.job import default_lengths
 from longshore.sim.profile import Profile, ProfileMismatch, Subject
 from longshore.sim.rollout_profile import rollout_profile
 from longshore_runtime.cluster.placement import ActorPlacement
-from longshore_runtime.durable import sync, write_whole
 from longshore_runtime.places import possible_tp_sizes
+from longshore_runtime.process.durable import sync, write_whole
 from longshore_runtime.profiling.judge_probe import measure_judges
 from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
 from longshore_runtime.profiling.subject import read_config, subject_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from longshore_runtime.engine_protocol import EngineStats
+from longshore_runtime.backends.engine_protocol import EngineStats
 
 _LEVEL_STEPS: Final = 24
 """Steps of each batch size: more than the prompts of a batch take, since what started first ends first."""

@@ -10,8 +10,8 @@ import numpy as np
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.sim.lengths import LengthModel
-from longshore_runtime.engine_protocol import Request
-from longshore_runtime.trainer_protocol import Sample
+from longshore_runtime.backends.engine_protocol import Request
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory, token_ids
 
 _EPOCH = 1_000_000

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from longshore.sim.lengths import LengthModel
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.clock import Clock
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.samples import shares
-from longshore_runtime.trainer_protocol import Sample
 
 Result = TypeVar("Result")
 

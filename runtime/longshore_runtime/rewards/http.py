@@ -10,7 +10,7 @@ import httpx
 
 from longshore.api.addresses import redacted, without_credentials
 from longshore.api.reward import RewardFunction
-from longshore_runtime.answer_body import NOT_COMPRESSED, UnreadableBody, read_body
+from longshore_runtime.rewards.answer_body import NOT_COMPRESSED, UnreadableBody, read_body
 from longshore_runtime.rewards.numbers import finite_reward
 from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult

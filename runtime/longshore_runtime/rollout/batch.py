@@ -11,7 +11,7 @@ from longshore.policy.round_policy import RoundEnd
 from longshore.policy.selection_bias import StartedGroup
 from longshore.record.history import TimedMessage
 from longshore.rounds.protocol import RoundTotals
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason
 from longshore_runtime.rollout.events import GroupScored
 
 _COUNTERS: Final = attrgetter("num_steps", "num_tokens", "num_preemptions", "busy_s")

@@ -17,10 +17,17 @@ from typing import Any, Final
 
 import ray
 
+from longshore_runtime.backends.engine_protocol import (
+    Completion,
+    Engine,
+    EngineStats,
+    FinishReason,
+    LiveResponse,
+    Request,
+)
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.cluster.placement import set_environment
 from longshore_runtime.data.tokenizer import import_without_torch, load_tokenizer
-from longshore_runtime.engine_protocol import Completion, Engine, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket

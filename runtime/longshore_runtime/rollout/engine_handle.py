@@ -18,11 +18,11 @@ import ray
 from longshore.api.names import Component
 from longshore.api.rollout import EngineBackend
 from longshore.rounds.messages import EngineLost
+from longshore_runtime.backends.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import Check, checked_get, wait_ended, within
 from longshore_runtime.cluster.deaths import Death, find_death
 from longshore_runtime.cluster.placement import placement
-from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_actor import HEARTBEAT_S, STEP_LIMIT_S, EngineActor, Loaded

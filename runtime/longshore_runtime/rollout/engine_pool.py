@@ -10,9 +10,9 @@ from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, Workers
 from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
+from longshore_runtime.backends.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import Check
-from longshore_runtime.engine_protocol import EngineStats, LiveResponse, Request
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable, first_line
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore

@@ -9,7 +9,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.reward_queue import ScoreTask
 from longshore.policy.scale_down import MilestoneLoad
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import Completion, EngineStats
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats
 from longshore_runtime.rewards.scoring import ScoreOutcome
 from longshore_runtime.rewards.surroundings import Surroundings
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
-from longshore_runtime.engine_protocol import Completion, FinishReason
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.trajectories.trajectory import Run, Trajectory
 
 _RUN: Final = pa.struct([("policy_version", pa.int64()), ("num_tokens", pa.int64())])

@@ -18,8 +18,8 @@ from longshore.policy.scale_down import Milestones
 from longshore.record.history import TimedMessage
 from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.clock import Clock
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, TrainerLost, UserError
 from longshore_runtime.rollout.batch import EngineUse, RewardStats, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import (

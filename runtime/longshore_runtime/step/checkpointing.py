@@ -10,12 +10,12 @@ from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.policy.benefit_gate import BenefitGate
 from longshore.policy.length_distribution import LengthDistribution
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.checkpoints.store import Checkpoint
-from longshore_runtime.durable import tree_bytes
-from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
-from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
+from longshore_runtime.process.durable import tree_bytes
+from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.telemetry.alarms import Alarms
 

@@ -4,7 +4,7 @@ from longshore.api.round_status import RoundKind
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.errors import TrainerLost
-from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
+from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.trainer.recovery import Recovery
 

@@ -9,9 +9,9 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import RoundPolicy
+from longshore_runtime.backends.engine_protocol import Completion, Request
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import Repurposing
-from longshore_runtime.engine_protocol import Completion, Request
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
 from longshore_runtime.rollout.events import Event, GradientsDone, ReplicaLost
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner

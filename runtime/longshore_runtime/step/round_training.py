@@ -13,7 +13,7 @@ from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.errors import TrainerLost
-from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
+from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.step.publication import Turns

@@ -16,6 +16,7 @@ from longshore.api.rollout import Handover
 from longshore.policy.handover import HandoverQueue
 from longshore.policy.long_round_updates import update_sizes
 from longshore.policy.old_log_probs import compares_with_trainer, computes_old_log_probs
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import LogProbMismatch, UserError
@@ -26,7 +27,6 @@ from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.samples import batch_samples
 from longshore_runtime.trainer.streaming import StreamedUpdate
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, max_tokens_per_batch
-from longshore_runtime.trainer_protocol import Sample
 
 
 def step_work(

@@ -12,8 +12,8 @@ from longshore.policy.training_alarms import (
     after_evaluation,
     after_step,
 )
+from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.checkpoints.run_state import RunState
-from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.trainer.updates import StepTraining
 

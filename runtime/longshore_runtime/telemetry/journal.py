@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import structlog
 
-from longshore_runtime.durable import sync
+from longshore_runtime.process.durable import sync
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from longshore_runtime.durable import write_whole
+from longshore_runtime.process.durable import write_whole
 
 _MOST_SPARED_BYTES: Final = 4 << 30
 _SPARED_SHARE: Final = 0.05

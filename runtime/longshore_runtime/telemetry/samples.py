@@ -13,10 +13,10 @@ from longshore.policy.round import ResponseId
 from longshore.record.build import engine_seconds
 from longshore.record.history import history
 from longshore.record.model import RecordOutcome
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
 from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, StepDone
-from longshore_runtime.trainer_protocol import Sample
 
 _AT_ONCE: Final = 16
 """Number of responses after which other threads get their turn: the next round runs meanwhile."""

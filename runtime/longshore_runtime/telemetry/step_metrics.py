@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from longshore.api.round_status import RoundKind
 from longshore.policy.selection_bias import UNIT_RANGE, RewardRange, SelectionBias, selection_bias
 from longshore.record.facts import StepMarks
+from longshore_runtime.backends.engine_protocol import FinishReason
+from longshore_runtime.backends.sums import CorrectionSums
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.checkpoints.run_state import has_zero_variance
 from longshore_runtime.elastic.repurposing import RepurposingTimes
-from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.sums import CorrectionSums
 from longshore_runtime.trainer.samples import off_policy_token_share
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from longshore.policy.log_prob_mismatch import exceeds
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.errors import LogProbMismatch, UserError
-from longshore_runtime.sums import GradientSums
 
 
 def require_trainable(sums: Iterable[GradientSums], max_mismatch: float | None) -> None:

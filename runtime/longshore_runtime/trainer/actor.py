@@ -13,22 +13,22 @@ import ray
 
 from longshore.api import contract
 from longshore.api.training import TrainerBackend
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, Trainer, UpdateReport
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.backends.trainers import create_trainer
+from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.backends.world import World
 from longshore_runtime.cluster.placement import set_environment
-from longshore_runtime.durable import apply_umask, sync_tree
 from longshore_runtime.errors import LogProbMismatch, WeightsUnavailable
+from longshore_runtime.process.durable import apply_umask, sync_tree
 from longshore_runtime.storage import JobStorage
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.saved_by import require_own, sign
-from longshore_runtime.trainer_protocol import Sample, Trainer, UpdateReport
 from longshore_runtime.trajectories.trajectory import LogProbs
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart
 from longshore_runtime.weights.slices import Bucket
-from longshore_runtime.work_meter import WorkMeter
 
 
 class _TrainerActor:

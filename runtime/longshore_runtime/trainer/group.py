@@ -19,6 +19,8 @@ import ray
 
 from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.actors import Check
@@ -26,13 +28,11 @@ from longshore_runtime.places import Place
 from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.samples import in_draw_order, rank_shares, shares, step_denominator, step_signal
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.trainer.world import CALL_LIMIT_S, PODS_LIMIT_S, RankDeath, TrainerWorld
-from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.trajectories.trajectory import LogProbs
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES
 

@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 import structlog
 
 from longshore.api.reasons import NoticeReason
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.trainer.world import RankDeath
-from longshore_runtime.trainer_protocol import Sample
 
 log = structlog.get_logger()
 

@@ -7,10 +7,10 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.objectives.aggregation import denominator
 from longshore.policy.balancing import balance
 from longshore.policy.overlong import overlong_punishment
+from longshore_runtime.backends.engine_protocol import Completion
+from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.trajectories.trajectory import Mask, Trajectory
 
 

@@ -9,13 +9,13 @@ from concurrent.futures import Future
 
 from longshore.policy.round import ResponseId
 from longshore.policy.streaming import SamplePart, StreamLedger, StreamSample
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.clock import Clock
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import Event, GradientsDone
 from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.step_progress import StepProgress
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.trainer_protocol import Sample
 
 
 class StreamedUpdate:

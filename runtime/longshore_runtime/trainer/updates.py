@@ -15,14 +15,14 @@ from longshore.policy.draws import Draw
 from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
 from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import GradientsDone
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.step_progress import StepProgress
-from longshore_runtime.trainer_protocol import Sample, TrainResult
 
 
 @dataclass(frozen=True)

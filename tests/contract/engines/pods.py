@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import ray
 
-from longshore_runtime.engine_protocol import Completion, Request
+from longshore_runtime.backends.engine_protocol import Completion, Request
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import EngineOutput, Event
 from tests.contract.engines.harness import request

@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from longshore_runtime.engine_protocol import Completion
+from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.weights.slices import Weights
 
 

@@ -1,6 +1,6 @@
 """Aborted responses keep what they have, and later requests continue from there."""
 
-from longshore_runtime.engine_protocol import FinishReason
+from longshore_runtime.backends.engine_protocol import FinishReason
 from tests.contract.engines.harness import MAX_NUM_SEQS, Harness, request, requests
 
 

@@ -12,7 +12,7 @@ from longshore.api.names import Component
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.backends.warm_start import fingerprint
-from longshore_runtime.session import Session
+from longshore_runtime.session.session import Session
 from tests.ray_pods import TRAINERS, Pods, worker_pods
 from tests.unit.runtime.elastic_parts import Known
 

@@ -20,10 +20,10 @@ from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.api.runtime_status import JobSize
 from longshore.api.status import Assignment
 from longshore.rounds.messages import EngineJoined, EngineLost
+from longshore_runtime.backends.engine_protocol import LiveResponse
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
 from longshore_runtime.elastic.size import require_no_fewer
-from longshore_runtime.engine_protocol import LiveResponse
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
 from longshore_runtime.rollout import engine_handle
 from longshore_runtime.rollout.engine_handle import EngineHandle

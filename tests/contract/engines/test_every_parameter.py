@@ -17,11 +17,11 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from longshore.api.rollout import EngineSettings
+from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import build_tokenizer
 from longshore_runtime.backends.torch_trainer import TorchTrainer
-from longshore_runtime.engine_protocol import Completion
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import BUCKET_BYTES, PROMPT, SMALL_BUCKET_BYTES, Harness, request
 from tests.contract.engines.reference import Reference

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from longshore_runtime.engine_protocol import FinishReason
+from longshore_runtime.backends.engine_protocol import FinishReason
 from tests.contract.engines.harness import MAX_NUM_SEQS, NUM_KV_BLOCKS, PROMPT, Harness, request, requests
 
 

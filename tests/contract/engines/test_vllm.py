@@ -20,12 +20,12 @@ from transformers import AutoConfig
 
 from longshore.api.rollout import EngineDtype, EngineSettings
 from longshore.checks.engine_arguments import installed_arguments
+from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
 from longshore_runtime.backends.weight_sender import Named, WeightSender
-from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.weights.shared import SharedBucket
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import (

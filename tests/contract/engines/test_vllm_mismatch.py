@@ -19,14 +19,14 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.rollout import Strategy
 from longshore.policy.log_prob_mismatch import FLOAT32_LIMIT
 from longshore.policy.training_alarms import AlarmLimits
+from longshore_runtime.backends.engine_protocol import EngineStats, Request
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_trainer import TorchTrainer
-from longshore_runtime.engine_protocol import EngineStats, Request
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.rollout.events import EngineOutput, Event
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import Harness
 from tests.contract.trainers.replicas import OPTIONS

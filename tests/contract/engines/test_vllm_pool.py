@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 
 from longshore.api.pods import Workers
 from longshore.api.rollout import EngineSettings
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.tiny_model import build_tiny_model
-from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import StoredWeights

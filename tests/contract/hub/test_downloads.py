@@ -19,7 +19,7 @@ from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.errors import UserError
 from longshore_runtime.hub import download
 from longshore_runtime.hub.download import Downloaded, Downloads, wanted
-from longshore_runtime.job_inputs import job_inputs
+from longshore_runtime.session.inputs import job_inputs
 from longshore_runtime.storage import JobStorage
 from tests.hub_server import HubServer, Repository, hub_server
 

@@ -12,7 +12,7 @@ from longshore.api.rollout import EngineSettings
 from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore_runtime.data.tokenizer import load_tokenizer
 from longshore_runtime.errors import UserError
-from longshore_runtime.model_source import check_model
+from longshore_runtime.session.initial_model import check_model
 from longshore_runtime.storage import JobStorage
 
 TORCH = TrainerSettings()

@@ -23,9 +23,9 @@ from longshore.policy.training_alarms import AlarmState
 from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
-from longshore_runtime.model_source import InitialModel
 from longshore_runtime.rollout.fleet import FleetStart
-from longshore_runtime.session import Session
+from longshore_runtime.session.initial_model import InitialModel
+from longshore_runtime.session.session import Session
 from longshore_runtime.settings import Settings
 from longshore_runtime.stop import Stop
 from longshore_runtime.trainer.saved_by import sign
@@ -257,7 +257,7 @@ def test_while_engines_and_trainers_start_it_is_reported_how_far_they_are(
     storage: Path, monkeypatch: pytest.MonkeyPatch, accelerator: bool
 ) -> None:
     """On GPUs that they share, trainers start after the engines."""
-    monkeypatch.setattr("longshore_runtime.session_parts.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.session.parts_builder.PROGRESS_EVERY_S", 0.001)
     gpus = {"workers": {"replicas": 1, "gpusPerPod": 1}} if accelerator else {}
     sink = Sink()
     with session(storage, sink, **gpus) as one:
@@ -294,7 +294,7 @@ def test_trainers_and_engines_wait_for_no_pods_once_theirs_was_asked_to_stop(
 
         def stop(self) -> None: ...
 
-    monkeypatch.setattr("longshore_runtime.session_parts.TrainerGroup", Waiting)
+    monkeypatch.setattr("longshore_runtime.session.parts_builder.TrainerGroup", Waiting)
     stop = Stop()
     stop.ask()
     with session(storage, Sink(), stop=stop) as one:
@@ -317,7 +317,7 @@ def test_while_rewards_wait_for_their_pods_it_is_reported_how_many_are_there(
             raise UserError("that is enough")
 
     sink, reported = Sink(), list[Progress]()
-    monkeypatch.setattr("longshore_runtime.session_parts.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr("longshore_runtime.session.parts_builder.PROGRESS_EVERY_S", 0.001)
     reward = {"pods": 2, "functions": [{"name": "maths", "kind": "Maths"}]}
     with session(storage, sink, reward=reward) as one:
         monkeypatch.setattr(one._builder, "_rewards", lambda *_: Waiting())

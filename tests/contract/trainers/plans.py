@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.backends.world import World
-from longshore_runtime.trainer_protocol import Sample, TrainerOptions
 from tests.contract.trainers.replicas import OPTIONS, clips, make_samples, own_part
 
 Named = Mapping[str, Any]

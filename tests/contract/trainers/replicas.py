@@ -12,13 +12,13 @@ from longshore.api.objectives.registry import OBJECTIVES
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions, UpdateReport
+from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.backends.world import World
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.samples import rank_shares, step_denominator
-from longshore_runtime.trainer_protocol import Sample, Trainer, TrainerOptions, UpdateReport
 from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.weights.slices import Weights
-from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.ranks import kept_ranks
 
 CLIPPED = [name for name, one in OBJECTIVES.items() if isinstance(one, ClippedObjective)]

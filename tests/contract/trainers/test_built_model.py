@@ -5,7 +5,7 @@ from pathlib import Path
 
 from longshore.api.model import BuiltinModel, Model
 from longshore_runtime.cluster.placement import placement
-from longshore_runtime.model_source import initial_model
+from longshore_runtime.session.initial_model import initial_model
 from longshore_runtime.storage import JobStorage
 from tests.ray_pods import TRAINERS, Pods, worker_pods
 

@@ -9,7 +9,7 @@ import pytest
 
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.fake_trainer import FakeTrainer
-from longshore_runtime.trainer_protocol import Sample
+from longshore_runtime.backends.trainer_protocol import Sample
 from tests.contract.trainers.replicas import OPTIONS, make_samples, step
 
 SAMPLES = make_samples()

@@ -19,7 +19,7 @@ from longshore_runtime.backends.trainers import create_trainer
 from longshore_runtime.backends.world import World
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import CheckpointStore
-from longshore_runtime.tensor_types import TensorTypes
+from longshore_runtime.checkpoints.tensor_types import TensorTypes
 from tests.contract.trainers.replicas import OPTIONS, make_samples, step
 from tests.contract.trainers.tiny_models import MIXTURES, Family, build
 

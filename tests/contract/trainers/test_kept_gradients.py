@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions
 from longshore_runtime.backends.world import World
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.trainer_protocol import Sample, Trainer, TrainerOptions
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 

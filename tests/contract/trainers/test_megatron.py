@@ -14,10 +14,10 @@ from transformers import AutoConfig
 
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import UpdateReport
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import UpdateReport
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import OPTIONS, figures, make_samples, options_of, with_masks

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from longshore.api.algorithm import Algorithm
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer.samples import (
     batch_samples,

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.backends.world import World
 from longshore_runtime.errors import UserError
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import (

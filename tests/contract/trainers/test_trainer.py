@@ -10,8 +10,8 @@ import pytest
 
 from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import Sample, Trainer, TrainerOptions
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions
 from tests.contract.trainers.replicas import (
     CLIPPED,
     OPTIONS,

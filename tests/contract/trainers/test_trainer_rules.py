@@ -8,6 +8,8 @@ import torch
 
 from longshore.policy.draws import Draw
 from longshore_runtime.backends.host_copies import Move
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.backends.trainer_rules import (
     ReferencePlace,
     clipping,
@@ -15,8 +17,6 @@ from longshore_runtime.backends.trainer_rules import (
     split,
 )
 from longshore_runtime.errors import UserError
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import Sample
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.replicas import OPTIONS
 from tests.contract.trainers.test_host_copies import DEVICE, Holder

@@ -14,8 +14,8 @@ from longshore.api.reward import Judge, RewardFunction, RewardKind
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout import pod_workers, reward_pool, reward_workers
 from longshore_runtime.rollout.call_watch import CallWatch

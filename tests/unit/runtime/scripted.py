@@ -21,7 +21,7 @@ from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
 from longshore.policy.strategies import round_policy
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.rollout.batch import RewardStats, ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event, GroupScored, RewardEvent, Score
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundRunner

@@ -24,13 +24,15 @@ from longshore.api.status import Assignment, Baseline
 from longshore.api.training import CheckpointSettings
 from longshore.policy.round_policy import RoundPolicy
 from longshore.policy.training_alarms import AlarmLimits
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
+from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.checkpoints.origin import Origin
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.auto_factors import AutoFactors
-from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import Interrupted, LogProbMismatch, TrainerLost, UserError
 from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.step.loop import TrainingLoop
@@ -45,9 +47,7 @@ from longshore_runtime.trainer import recovery
 from longshore_runtime.trainer.acceptance import require_trainable
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import step_denominator
-from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.trajectories.trajectory import Trajectory
-from longshore_runtime.work_meter import WorkMeter
 from tests.contract.trainers.replicas import OPTIONS
 from tests.unit.runtime.elastic_parts import AtOnce, Known
 from tests.unit.runtime.scripted import ScriptedEngines, ScriptedScorer, build, by_place

@@ -8,13 +8,13 @@ import pytest
 from longshore.api.reasons import AlarmReason
 from longshore.api.rollout import Strategy
 from longshore.policy.training_alarms import AlarmLimits, RaisedAlarm
+from longshore_runtime.backends.engine_protocol import FinishReason
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult, UpdateReport
 from longshore_runtime.checkpoints.run_state import HeldOutScore, RunState
-from longshore_runtime.engine_protocol import FinishReason
 from longshore_runtime.rollout.batch import RoundResult, ScoredResponse
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.trainer.updates import StepTraining
-from longshore_runtime.trainer_protocol import Sample, TrainResult, UpdateReport
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 

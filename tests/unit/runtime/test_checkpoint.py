@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 from longshore.api.training import TrainerBackend
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.checkpoints.store import CheckpointStore
-from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.kept_file import read_kept, write_kept
 from longshore_runtime.trainer.saved_by import require_own, sign

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from longshore_runtime import durable
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import CheckpointStore
-from longshore_runtime.durable import apply_umask, is_no_room, is_volume_full, no_room, tree_bytes
 from longshore_runtime.errors import UserError
-from longshore_runtime.logs import _Lines
-from longshore_runtime.session import mistake_of
+from longshore_runtime.process import durable
+from longshore_runtime.process.durable import apply_umask, is_no_room, is_volume_full, no_room, tree_bytes
+from longshore_runtime.process.logs import _Lines
+from longshore_runtime.session.session import mistake_of
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

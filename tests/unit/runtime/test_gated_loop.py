@@ -9,11 +9,11 @@ from typing import Any
 
 from longshore.api.rollout import Handover, Strategy
 from longshore.api.round_status import RoundKind
+from longshore_runtime.backends.engine_protocol import EngineStats
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.elastic.repurposing import RepurposingOptions
-from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.trainer.group import PendingUpdate
-from longshore_runtime.trainer_protocol import Sample, TrainResult
 from tests.unit.runtime.scripted_loop import ALGORITHM, NUM_STEPS, Engines, Trainers, run
 
 

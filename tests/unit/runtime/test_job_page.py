@@ -14,10 +14,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.page.build import job_head
 from longshore.page.view import JobPageView, RoundView, SampleGroup
-from longshore_runtime.logs import configure_logging
 from longshore_runtime.page.files import JobFiles, SampleKind, sample_file
 from longshore_runtime.page.report import ReportRequest, chosen_steps, report_view, run_report
 from longshore_runtime.page.server import JobPage, LatestStatus, page_hosts
+from longshore_runtime.process.logs import configure_logging
 from longshore_runtime.telemetry import samples
 from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
 

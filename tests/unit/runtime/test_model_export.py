@@ -13,7 +13,7 @@ from longshore.checks.model_files import INDEX, weights_of
 from longshore.checks.safetensors import stored_tensors
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import Checkpoint, CheckpointStore
-from longshore_runtime.tensor_types import TensorTypes
+from longshore_runtime.checkpoints.tensor_types import TensorTypes
 from longshore_runtime.trainer.saved_by import sign
 
 RANDOM = np.random.default_rng(5)
@@ -140,7 +140,7 @@ def test_shards_stay_and_their_index_tells_the_new_size(tmp_path: Path) -> None:
 def test_a_tensor_that_is_larger_than_the_memory_for_a_part_is_converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("longshore_runtime.tensor_types._PART_BYTES", 8)
+    monkeypatch.setattr("longshore_runtime.checkpoints.tensor_types._PART_BYTES", 8)
     test_each_weight_has_the_type_that_it_had_before_the_training(tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import CheckpointStore
 from longshore_runtime.errors import Interrupted, UserError
-from longshore_runtime.output_owner import OutputOwner
+from longshore_runtime.session.output_owner import OutputOwner
 
 FIRST = OutputOwner("first", "uid-1", 1)
 SECOND = OutputOwner("second", "uid-2", 1)

@@ -9,12 +9,12 @@ import pytest
 
 from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
+from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.cluster.deaths import Death
 from longshore_runtime.errors import TrainerLost, UserError
 from longshore_runtime.trainer.recovery import PAUSES_S, Recovery
 from longshore_runtime.trainer.updates import StepTraining
 from longshore_runtime.trainer.world import RankDeath
-from longshore_runtime.trainer_protocol import Sample
 from tests.contract.trainers.replicas import make_samples
 
 

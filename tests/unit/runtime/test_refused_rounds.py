@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.rollout import Handover, Strategy
-from longshore_runtime.engine_protocol import Completion
+from longshore_runtime.backends.engine_protocol import Completion
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.errors import LogProbMismatch, UserError
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.acceptance import require_trainable
 from tests.properties import examples
 from tests.unit.runtime.scripted_loop import ALGORITHM, NUM_STEPS, Outcome, plain_run, run

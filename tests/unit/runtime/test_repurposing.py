@@ -14,8 +14,8 @@ from longshore.api.runtime_status import JobSize
 from longshore.api.status import Assignment, Overlay
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
+from longshore_runtime.backends.engine_protocol import EngineStats
 from longshore_runtime.elastic.repurposing import Repurposing, RepurposingOptions
-from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.events import AssignmentChanged, Event, LoadMeasured, PodsRepurposed

@@ -15,7 +15,7 @@ from longshore.api.reward import RewardFunction, RewardKind, Signature
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
-from longshore_runtime.engine_protocol import FinishReason
+from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken

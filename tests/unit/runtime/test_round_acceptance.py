@@ -11,7 +11,7 @@ from longshore.policy.group_pipeline import GroupPipeline
 from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.selection_bias import selection_bias
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import EngineStats
+from longshore_runtime.backends.engine_protocol import EngineStats
 from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.events import EngineOutput, Event
 from tests.unit.runtime.scripted import (

@@ -6,7 +6,7 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.engine_protocol import Completion, EngineStats, FinishReason
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason
 from longshore_runtime.errors import Interrupted, UserError
 from longshore_runtime.rollout.events import EngineOutput, Event, ReplicaLost, StopRequested
 from longshore_runtime.trajectories.trajectory import Trajectory

@@ -9,9 +9,9 @@ from longshore.api.runtime_status import HeldOutReward
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.selection_bias import RewardRange
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.checkpoints.run_state import HeldOutScore, KindTotals, RunState
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.telemetry.status_fields import held_out_reward
 from longshore_runtime.trajectories.trajectory import EMPTY

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore_runtime.ending import Ending
 from longshore_runtime.errors import Interrupted
+from longshore_runtime.session.ending import Ending
 from longshore_runtime.stop import Stop
 from longshore_runtime.telemetry.background import CLOSE_LIMIT_S
 

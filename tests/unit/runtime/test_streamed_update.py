@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult, UpdateReport
 from longshore_runtime.rollout.events import Event, GradientsDone
-from longshore_runtime.sums import GradientSums
 from longshore_runtime.trainer.group import PendingUpdate
 from longshore_runtime.trainer.streaming import StreamedUpdate
-from longshore_runtime.trainer_protocol import Sample, TrainResult, UpdateReport
 from tests.contract.trainers.replicas import make_samples
 from tests.unit.runtime.scripted import StillClock
 

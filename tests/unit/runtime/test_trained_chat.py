@@ -8,7 +8,7 @@ import pytest
 
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import CheckpointStore
-from longshore_runtime.trained_chat import TrainedChat
+from longshore_runtime.checkpoints.trained_chat import TrainedChat
 
 
 def files(directory: Path, **contents: Any) -> Path:

@@ -14,8 +14,8 @@ from longshore.api.objectives.grpo import Dapo
 from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.trainer_protocol import TrainerOptions
 from longshore_runtime.backends.trainer_spec import TrainerSpec
-from longshore_runtime.trainer_protocol import TrainerOptions
 
 ALGORITHM = Algorithm(
     objective=Dapo(clip_low=0.5, clip_high=0.6),

@@ -18,12 +18,12 @@ from longshore.api.runtime_status import JobSize, ProgressUnit
 from longshore.api.status import Assignment, Baseline
 from longshore.api.training import CheckpointSettings
 from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.checkpoints.model_export import ModelExport
 from longshore_runtime.checkpoints.store import Checkpoint, CheckpointStore
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.durable import sync_tree
-from longshore_runtime.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost, UserError
+from longshore_runtime.process.durable import sync_tree
 from longshore_runtime.rollout.events import EngineOutput
 from longshore_runtime.stop import Stop
 from tests.properties import examples

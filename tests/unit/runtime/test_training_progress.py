@@ -11,11 +11,11 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore.api.runtime_status import Progress, ProgressUnit
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.rollout.published import Delivered
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.trainer.group import OldLogProbs
 from longshore_runtime.trainer.step_progress import StepProgress
-from longshore_runtime.trainer_protocol import Sample, TrainResult
 from tests.unit.runtime.scripted_loop import ALGORITHM, DECOUPLED, Engines, Outcome, Sent, Trainers, run
 
 BATCH = ALGORITHM.prompts_per_step * ALGORITHM.responses_per_prompt

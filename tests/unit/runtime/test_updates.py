@@ -20,16 +20,16 @@ from longshore.api.rollout import Handover, OnFinish
 from longshore.policy.draws import Draw
 from longshore.policy.handover import HandoverQueue
 from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.backends.fake_trainer import FakeTrainer
+from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.engine_protocol import Completion, FinishReason
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.step.parts import LoopOptions
 from longshore_runtime.step.update import step_work
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
-from longshore_runtime.trainer_protocol import Sample, TrainResult
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.replicas import OPTIONS
 

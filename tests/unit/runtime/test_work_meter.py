@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore_runtime.work_meter import WorkMeter
+from longshore_runtime.backends.work_meter import WorkMeter
 
 
 def seen(meter: WorkMeter, num_micro_batches: int, num_samples: int) -> list[float]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from longshore_runtime.backends.megatron.context import padded_length, positions
-from longshore_runtime.trainer_protocol import Sample
+from longshore_runtime.backends.trainer_protocol import Sample
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from torch import Tensor
 
 from longshore_runtime.backends.host_copies import Move
-from longshore_runtime.trainer_protocol import TrainerOptions
+from longshore_runtime.backends.trainer_protocol import TrainerOptions
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

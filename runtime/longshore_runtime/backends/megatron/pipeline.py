@@ -11,7 +11,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from longshore_runtime.backends.megatron.batch import MicroBatch
-from longshore_runtime.work_meter import WorkMeter
+from longshore_runtime.backends.work_meter import WorkMeter
 
 T = TypeVar("T")
 

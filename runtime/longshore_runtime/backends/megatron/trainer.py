@@ -33,12 +33,12 @@ from longshore_runtime.backends.megatron.world import join
 from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.pretrained import TWO_HEADS
+from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, require_finite, split
+from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.backends.world import World
-from longshore_runtime.sums import GradientSums
-from longshore_runtime.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.trajectories.trajectory import LogProbs
-from longshore_runtime.work_meter import WorkMeter
 
 _OPTIMIZER_DIRECTORY = "optimizer"
 _STATE_FILE = "trainer.pt"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore_runtime.backends.engine_protocol import EngineStats
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
-from longshore_runtime.engine_protocol import EngineStats
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, Staircase, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.engine_actor import load_weights

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from longshore.rounds.messages import EngineLost
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, Request
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
-from longshore_runtime.engine_protocol import Completion, EngineStats, Request
 from longshore_runtime.profiling.engine_probe import EngineProbe
 from longshore_runtime.profiling.staircase import EngineLimits
 from longshore_runtime.profiling.synthetic import Synthetic

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from longshore.api.rollout import Strategy
-from longshore_runtime.sums import CorrectionSums
+from longshore_runtime.backends.sums import CorrectionSums
 from longshore_runtime.telemetry.step_metrics import StepTimes, correction_metrics, step_metrics
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 from tests.unit.runtime.test_alarms import trained

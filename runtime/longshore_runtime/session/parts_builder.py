@@ -39,6 +39,8 @@ from longshore_runtime.checkpoints.origin import (
     tokenizer_origin,
 )
 from longshore_runtime.checkpoints.store import CheckpointStore
+from longshore_runtime.checkpoints.tensor_types import TensorTypes
+from longshore_runtime.checkpoints.trained_chat import TrainedChat
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
@@ -49,25 +51,25 @@ from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
-from longshore_runtime.ending import Ending
 from longshore_runtime.errors import UserError
-from longshore_runtime.job_inputs import JobInputs, job_inputs
 from longshore_runtime.job_rewards import reward_lanes, reward_logs
-from longshore_runtime.model_source import (
-    InitialModel,
-    check_model,
-    initial_model,
-    untrained_model,
-    with_fitting_micro_batches,
-)
 from longshore_runtime.places import Place, possible_tp_sizes, trainer_places
-from longshore_runtime.repeated import PROGRESS_EVERY_S, repeated
+from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.judge import check_judge
 from longshore_runtime.rewards.routing import rehearsals, routed
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.session.ending import Ending
+from longshore_runtime.session.initial_model import (
+    InitialModel,
+    check_model,
+    initial_model,
+    untrained_model,
+    with_fitting_micro_batches,
+)
+from longshore_runtime.session.inputs import JobInputs, job_inputs
 from longshore_runtime.settings import Settings
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.stop import Stop
@@ -77,8 +79,6 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.recording import recording
 from longshore_runtime.telemetry.step_done import JobFacts, Places
 from longshore_runtime.telemetry.step_records import StepRecords
-from longshore_runtime.tensor_types import TensorTypes
-from longshore_runtime.trained_chat import TrainedChat
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import Checks, TrainerGroup
 from longshore_runtime.trainer.objective_check import check_objective

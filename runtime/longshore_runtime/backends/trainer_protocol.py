@@ -15,7 +15,7 @@ from longshore.policy.draws import Draw
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
-from longshore_runtime.sums import GradientSums
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.trajectories.trajectory import (
     ComparedByValue,
     LogProbs,

@@ -25,9 +25,9 @@ from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes
 from longshore_runtime.backends.trainer_limits import trainer_mistake
 from longshore_runtime.cluster.actors import within
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
-from longshore_runtime.durable import apply_umask, sync_tree
 from longshore_runtime.errors import UserError
-from longshore_runtime.repeated import PROGRESS_EVERY_S
+from longshore_runtime.process.durable import apply_umask, sync_tree
+from longshore_runtime.process.repeated import PROGRESS_EVERY_S
 from longshore_runtime.storage import JobStorage
 
 log = structlog.get_logger()

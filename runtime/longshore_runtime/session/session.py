@@ -10,16 +10,16 @@ from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import Profiling, RLJobSpec
 from longshore.sim.gate_prior import gate_prior
 from longshore_runtime.checkpoints.store import CheckpointStore
-from longshore_runtime.durable import is_volume_full, no_room
 from longshore_runtime.elastic.job_watch import Assignments
-from longshore_runtime.ending import Ending
 from longshore_runtime.errors import CannotContinue, UserError
 from longshore_runtime.job_rewards import judge_processes
-from longshore_runtime.large_imports import collect_rarely
-from longshore_runtime.output_owner import OutputOwner
+from longshore_runtime.process.durable import is_volume_full, no_room
+from longshore_runtime.process.large_imports import collect_rarely
 from longshore_runtime.profiling.phase import profiled, stored_profile
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.session_parts import PartsBuilder
+from longshore_runtime.session.ending import Ending
+from longshore_runtime.session.output_owner import OutputOwner
+from longshore_runtime.session.parts_builder import PartsBuilder
 from longshore_runtime.settings import Settings
 from longshore_runtime.step.loop import TrainingLoop
 from longshore_runtime.step.parts import LoopOptions, Parts

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import orjson
 
-from longshore_runtime.durable import write_whole
 from longshore_runtime.errors import Interrupted, UserError
+from longshore_runtime.process.durable import write_whole
 from longshore_runtime.settings import Settings
 
 _FILE: Final = "coordinator.json"

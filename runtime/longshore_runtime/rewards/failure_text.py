@@ -9,12 +9,15 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Final
 
+import longshore
+import longshore_runtime
+
 _MAX_TEXT: Final = 240
 """Largest number of characters of an exception's text or of a value."""
 _MAX_LINE: Final = 60
 """Largest number of characters of a line of source code."""
 _NUM_FRAMES: Final = 3
-_RUNTIME: Final = str(Path(__file__).parents[1])
+_OWN: Final = (*longshore.__path__, *longshore_runtime.__path__)
 _STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), "<frozen ")
 _PACKAGES: Final = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 """Directories of installed packages, which may be below the standard library."""
@@ -66,7 +69,7 @@ def _places(error: BaseException) -> list[str]:
     """Return places outside of installed packages, or in them if there are no others."""
     frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walk_tb(error.__traceback__)]
     in_packages = [frame for frame in frames if frame[0].startswith(_PACKAGES)]
-    others = [frame for frame in frames if not frame[0].startswith((*_PACKAGES, *_STANDARD_LIBRARY, _RUNTIME))]
+    others = [frame for frame in frames if not frame[0].startswith((*_PACKAGES, *_STANDARD_LIBRARY, *_OWN))]
     return list(map(_place, (others or in_packages)[-_NUM_FRAMES:]))
 
 

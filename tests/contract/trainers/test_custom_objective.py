@@ -77,5 +77,5 @@ def test_an_exception_while_training_names_the_field_and_the_line(
 ) -> None:
     late = written(tmp_path, "late", "def loss(tokens):\n    return tokens.ratio[:0].max()", monkeypatch)
     values = torch.zeros(2)
-    with pytest.raises(UserError, match=r"^algorithm\.objective\.importPath: late:loss raises .* late\.py:2 in loss"):
+    with pytest.raises(UserError, match=r"^algorithm\.objective\.importPath: late:loss raises [^>]* at late\.py:2 in"):
         token_losses(values, values, values, None, [2], replace(without_kl(), objective=late))

@@ -77,7 +77,7 @@ class TrainingLoop:
         self._recovery = Recovery(
             parts.trainers,
             self._checkpoints.load_trainers,
-            lambda: self._turns.to_training(),
+            parts.engines.sleep if options.is_colocated else None,
             notify=parts.recorder.notice,
         )
         self._turns = Turns(parts, self._recovery, self._regrouping, is_colocated=options.is_colocated)

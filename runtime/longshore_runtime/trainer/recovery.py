@@ -36,7 +36,7 @@ class Recovery:
         self,
         trainers: TrainerGroup,
         load: Callable[[], None],
-        make_room: Callable[[], None] = lambda: None,
+        make_room: Callable[[], None] | None = None,
         pause: Callable[[float], None] = time.sleep,
         notify: Callable[[NoticeReason, str], None] = lambda reason, message: None,
     ) -> None:
@@ -44,7 +44,7 @@ class Recovery:
 
         Args:
             load: gives the trainers the newest checkpoint.
-            make_room: has others leave their GPUs.
+            make_room: has engines leave the GPUs; None: trainers have their own.
             notify: is told of each loss, with its cause.
         """
         self._trainers = trainers
@@ -106,7 +106,8 @@ class Recovery:
         if self._num_failures:
             self._pause(PAUSES_S[self._num_failures - 1])
         log.warning("the trainers start again", reason=self._lost_reason, num_updates=len(self._kept))
-        self._make_room()
+        if self._make_room is not None:
+            self._make_room()
         self._trainers.restart()
         self._load()
         self._trainers.wake()

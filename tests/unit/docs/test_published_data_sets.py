@@ -136,7 +136,7 @@ def prompts(data: Data, reward: Reward, files: Mapping[str, list[Json]], directo
     return routed(prompt_sets(rows_read, data, Template(), 100_000), reward.functions)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", re.findall(r"^### (.+)$", _PAGE.read_text(), re.MULTILINE))
 def test_the_fragment_of_a_data_set_makes_prompts_that_its_reward_can_score(name: str, tmp_path: Path) -> None:
     files, beginning = SETS[name]
     shown = fragment(name)

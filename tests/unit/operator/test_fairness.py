@@ -33,6 +33,13 @@ def test_a_namespace_that_was_quiet_is_next_however_long_the_queue_of_another_is
     assert turn(queue) == VICTIM
 
 
+def test_it_is_so_from_the_start_when_everything_is_due_at_once() -> None:
+    queue = FairQueue(max_running=4)
+    for key in [*noisy(200), VICTIM]:
+        queue.add(key)
+    assert VICTIM in [turn(queue) for _ in range(2)]
+
+
 def test_jobs_of_a_namespace_take_turns() -> None:
     queue = FairQueue(max_running=1)
     for key in noisy(3):
@@ -108,6 +115,45 @@ def test_a_job_that_is_taken_out_has_no_turn_and_costs_the_others_none() -> None
     assert turn(queue) is None
     queue.add(VICTIM)
     assert turn(queue) == VICTIM
+
+
+def test_a_namespace_whose_last_job_was_taken_out_while_another_ran_gets_its_turns_again() -> None:
+    queue = FairQueue(max_running=2)
+    first, second = noisy(2)
+    queue.add(first)
+    assert queue.pop() == first
+    queue.add(second)
+    assert queue.remove(second)
+    queue.done(first, 0.0)
+    assert queue.pop() is None
+    queue.add(second)
+    assert turn(queue) == second
+
+
+@pytest.mark.parametrize("last_is_removed", [False, True])
+def test_nothing_is_kept_of_namespaces_when_nothing_is_left_to_do(last_is_removed: bool) -> None:
+    """Namespaces come and go for as long as the operator runs."""
+    queue = FairQueue(max_running=1)
+    for number in range(5):
+        queue.add((f"namespace-{number}", "job"))
+        queue.add((f"namespace-{number}", "another"))
+    for number in range(10 - last_is_removed):
+        assert queue._tenants, number
+        turn(queue, cost_s=float(number))
+    if last_is_removed:
+        assert queue.remove(("namespace-4", "another"))
+    assert not queue._tenants
+    assert queue.pop() is None
+
+
+def test_after_a_quiet_moment_nobody_is_behind() -> None:
+    queue = FairQueue(max_running=1)
+    queue.add(VICTIM)
+    turn(queue, cost_s=100.0)
+    first, second = noisy(2)
+    for key in (VICTIM, first, second):
+        queue.add(key)
+    assert [turn(queue, cost_s=1.0) for _ in range(3)] == [VICTIM, first, second]
 
 
 @given(

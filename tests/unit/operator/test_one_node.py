@@ -75,3 +75,27 @@ def test_a_pod_for_which_the_node_of_the_coordinator_has_no_room_says_what_to_do
     message = cluster.condition("Scheduled")[2]
     assert message.startswith(f"demo-worker-0: {why}; its volume is ReadWriteOnce, so all pods must be on cpu-7")
     assert "spec.workers.nodeSelector" in message
+
+
+def test_one_that_says_where_it_is_does_not() -> None:
+    own = {"nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "cpu-only", "operator": "Exists"}]}
+    spec = pods(**ONCE, **GPU_WORKERS, coordinator=own)["coordinator"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "cpu"}
+    assert GPU_TAINT not in spec["tolerations"] and own["tolerations"][0] in spec["tolerations"]
+
+
+def test_a_topology_stands_beside_it() -> None:
+    scheduling = {"topology": {"key": "example.com/rack", "required": True}, "packNodes": True}
+    worker = pods(**ONCE, scheduling=scheduling)["worker"]
+    rack, node = required(worker)
+    assert (rack["topologyKey"], node) == ("example.com/rack", WITH_THE_COORDINATOR)
+    [packed] = worker["spec"]["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert packed["weight"] == 50
+
+
+def test_a_template_adds_affinity_of_nodes_and_removes_that_of_pods() -> None:
+    gpus = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": []}]}}}
+    worker = pods(**ONCE, workers={"template": {"spec": {"affinity": gpus}}})["worker"]
+    assert required(worker) == [WITH_THE_COORDINATOR] and gpus.items() <= worker["spec"]["affinity"].items()
+    free = pods(**ONCE, workers={"template": {"spec": {"affinity": {"podAffinity": None}}}})["worker"]
+    assert required(free) == []

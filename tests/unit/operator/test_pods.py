@@ -111,6 +111,14 @@ class TestEveryPod:
         assert env[contract.ENV_POD_IP] == "status.podIP"
         assert env[contract.ENV_POD_NAME] == "metadata.name"
 
+    def test_every_path_in_the_environment_lies_in_a_mounted_volume(self, pod: Pod) -> None:
+        env, mounts = environment(pod), mount_paths(pod)
+        assert env[contract.ENV_CONFIG] == f"{mounts['config']}/{contract.CONFIG_KEY}"
+        assert env[contract.ENV_STORAGE] == mounts["storage"]
+        assert env["HOME"] == env["TMPDIR"] == mounts["scratch"]
+        assert env[contract.ENV_TERMINATION_LOG] == pod["spec"]["containers"][0]["terminationMessagePath"]
+        assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}
+
     def test_a_pod_runs_once_and_autoscalers_leave_its_node_alone(self, pod: Pod) -> None:
         assert pod["spec"]["restartPolicy"] == "Never"
         assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
@@ -265,6 +273,17 @@ def test_the_memory_of_reward_pods_is_limited_to_what_they_ask_for() -> None:
     }
 
 
+def test_without_a_request_the_limit_leaves_room_for_a_program_of_every_worker() -> None:
+    code = [
+        {"name": "tests", "kind": "Code", "code": {"memory": "256Mi"}},
+        {"name": "more-tests", "kind": "Code", "code": {"memory": "2Gi"}},
+        {"name": "maths", "kind": "Maths", "code": {"memory": "64Gi"}},
+    ]
+    assert reward_resources() == {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "4096Mi"}}
+    limits = reward_resources(functions=code, workersPerPod=3)["limits"]
+    assert limits == {"memory": f"{(2 + 3 * (1 + 2)) * 1024}Mi"}
+
+
 def test_reward_pods_are_placed_and_patched_as_the_job_says() -> None:
     tolerations = [{"key": "spot", "operator": "Exists"}]
     template = {"metadata": {"labels": {"team": "rl"}}, "spec": {"priorityClassName": "low"}}
@@ -322,6 +341,10 @@ class TestLostNode:
         assert seconds_on_a_lost_node() == [60, 60]
         assert seconds_on_a_lost_node({"key": "spot", "operator": "Exists"}) == [60, 60]
 
+    @pytest.mark.parametrize("effect", [{}, {"effect": "NoExecute"}], ids=["every effect", "NoExecute"])
+    def test_they_are_also_if_pods_tolerate_every_taint(self, effect: dict[str, Any]) -> None:
+        assert seconds_on_a_lost_node({"operator": "Exists", **effect}) == [60, 60]
+
     def test_a_user_who_names_the_taint_decides_how_long(self) -> None:
         named = {"key": self.UNREACHABLE, "operator": "Exists"}
         assert seconds_on_a_lost_node({**named, "effect": "NoExecute", "tolerationSeconds": 600}) == [60, 600]
@@ -330,6 +353,10 @@ class TestLostNode:
         assert seconds_on_a_lost_node(
             {"operator": "Exists"}, {**named, "effect": "NoExecute", "tolerationSeconds": 600}
         ) == [60, None], "the first one counts"
+
+    def test_one_who_lets_pods_start_there_does_not(self) -> None:
+        named = {"key": self.UNREACHABLE, "operator": "Exists", "effect": "NoSchedule"}
+        assert seconds_on_a_lost_node(named) == [60, 60]
 
 
 def test_a_template_lets_autoscalers_remove_the_node_of_a_pod() -> None:
@@ -429,6 +456,17 @@ def test_a_coordinator_knows_how_long_it_may_take_to_stop(chosen: dict[str, Any]
     pod = coordinator_pod(make_job(coordinator={"template": {"spec": chosen}}), OperatorConfig("runtime:1"), 1)
     assert pod["spec"].get("terminationGracePeriodSeconds", 30) == grace_s
     assert environment(pod)[contract.ENV_GRACE] == str(grace_s)
+
+
+@pytest.mark.parametrize(("chosen", "grace_s"), [(-5, "0"), (60, "60")])
+def test_a_coordinator_is_given_its_grace_period_once_and_as_a_number_that_it_can_read(
+    chosen: int, grace_s: str
+) -> None:
+    container = {"name": contract.CONTAINER, "env": [{"name": contract.ENV_GRACE, "value": "soon"}]}
+    template = {"spec": {"terminationGracePeriodSeconds": chosen, "containers": [container]}}
+    pod = coordinator_pod(make_job(coordinator={"template": template}), OperatorConfig("runtime:1"), 1)
+    (main,) = pod["spec"]["containers"]
+    assert [one["value"] for one in main["env"] if one["name"] == contract.ENV_GRACE] == [grace_s]
 
 
 def test_tokens_of_trackers_reach_the_coordinator_alone_each_as_a_file_of_its_own() -> None:

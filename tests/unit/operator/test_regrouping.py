@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from longshore.api.contract import ExitCode
 from longshore.api.round_status import (
     RolloutTimes,
     RoundKind,
@@ -20,6 +21,13 @@ from tests.unit.operator.assigned import (
     reasons,
 )
 from tests.unit.operator.model import Cluster
+
+
+def without_nulls(value: Any) -> Any:
+    """As some API servers store what is applied."""
+    if isinstance(value, dict):
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return value
 
 
 class TestRegrouping:
@@ -56,6 +64,12 @@ class TestRegrouping:
         cluster.report(RuntimeStatus(attempt=1, tp_sizes=[1, 2], step=4, recent_rounds=rounds))
         assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
 
+    def test_a_profile_that_lacks_a_size_is_of_no_use(self) -> None:
+        times = RolloutTimes(switch_s=1_000.0, preemption_s=0.0, round_s={RoundKind.SHORT: {2: 60.0}})
+        cluster = job({"engine": {"parallelism": "Adaptive", "tensorParallelSize": 2}})
+        cluster.report(after_rounds(0, 0, 0, 0, rollout_times=times))
+        assert reasons(cluster) == ["Regrouping"]
+
     def test_a_rise_in_preemptions_doubles_the_engines_of_its_kind_of_round(self) -> None:
         cluster = job(ADAPTIVE)
         cluster.report(after_rounds(30, 30, 90))
@@ -85,6 +99,24 @@ class TestRegrouping:
         together.report(after_rounds(*counts))
         assert one_by_one.status.planner == together.status.planner
         assert one_by_one.status.assignment == together.status.assignment
+
+    def test_rounds_that_a_new_attempt_repeats_are_not_counted_twice(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.report(after_rounds(30, 30, 30))
+        before = cluster.status.planner
+        cluster.exit("demo-coordinator", ExitCode.INTERRUPTED)
+        cluster.reconcile_until_stable()
+        cluster.report(after_rounds(90, first=3, attempt=2))
+        assert cluster.status.planner == before
+        cluster.report(after_rounds(90, 90, first=3, attempt=2))
+        assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
+
+    def test_sizes_that_the_coordinator_has_not_reported_are_waited_for(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.report(after_rounds(30, 30, 90, tp_sizes=[]))
+        assert (cluster.status.assignment.epoch, cluster.status.planner) == (1, PlannerStatus())
+        cluster.report(after_rounds(30, 30, 90))
+        assert cluster.status.assignment.epoch == 2
 
     def test_a_size_that_does_not_suit_the_model_is_not_taken(self) -> None:
         cluster = job(ADAPTIVE, {"replicas": 1, "gpusPerPod": 4})
@@ -129,6 +161,16 @@ class TestRegrouping:
         cluster.report(at_milestone(4))
         assert cluster.status.assignment.epoch == 3
 
+    def test_an_api_server_that_drops_fields_without_a_value_costs_no_memory(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.report(after_rounds(30, 30))
+        planner = cluster.status.planner
+        assert planner is not None
+        stored = PlannerStatus(round=planner.round, state=without_nulls(planner.state))
+        cluster.status = cluster.status.model_copy(update={"planner": stored})
+        cluster.report(after_rounds(30, 30, 90))
+        assert cluster.status.assignment.baseline.tp_sizes == {RoundKind.SHORT: 2}
+
     @pytest.mark.parametrize("size", [0, -1, 2**70])
     def test_a_coordinator_that_reports_preemptions_at_impossible_sizes_stops_no_pass(self, size: int) -> None:
         seconds = {key: {1: 50.0, 2: 60.0} for key in (RoundKind.SHORT, RoundKind.LONG)}
@@ -139,6 +181,31 @@ class TestRegrouping:
         cluster.spec = cluster.spec | {"suspend": True}
         cluster.reconcile_until_stable()
         assert cluster.status.phase is Phase.SUSPENDED
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"recent": ["x"]},
+            {"recent": [-1]},
+            {"num_rounds": "x"},
+            {"known": [[0, 1.0]]},
+            {"known": [[2, "x"]]},
+            {"cool_down": [[1, 2]]},
+            {"expected": []},
+            {"zero_streak": None},
+        ],
+    )
+    def test_a_memory_with_other_things_than_numbers_in_it_is_replaced(self, change: dict[str, Any]) -> None:
+        """The coordinator may write it too."""
+        cluster = job(ADAPTIVE)
+        cluster.report(after_rounds(30, 30, 90))
+        planner = cluster.status.planner
+        assert planner is not None
+        kinds = {kind: state | change for kind, state in planner.state["kinds"].items()}
+        damaged = PlannerStatus(round=planner.round, state=planner.state | {"kinds": kinds})
+        cluster.status = cluster.status.model_copy(update={"planner": damaged})
+        cluster.report(after_rounds(30, first=4))
+        assert "PlannerReset" in reasons(cluster)
 
     def test_a_memory_that_cannot_be_read_is_replaced_and_reported(self) -> None:
         cluster = job(ADAPTIVE)
@@ -184,3 +251,10 @@ class TestSpecChange:
         assert cluster.status.assignment.epoch == 3
         assert cluster.status.assignment.reason == "the spec changed"
         assert cluster.status.assignment.baseline.tp_sizes == {}
+
+    def test_another_change_keeps_sizes_and_memory(self) -> None:
+        cluster = job(ADAPTIVE)
+        cluster.report(after_rounds(30, 30, 90))
+        before = cluster.status.assignment, cluster.status.planner
+        self.change(cluster, reward={"pods": 2})
+        assert (cluster.status.assignment, cluster.status.planner) == before

@@ -203,6 +203,24 @@ async def test_a_job_that_changed_before_passes_begin_is_first_and_has_one_pass(
     await made.schedule.close()
 
 
+async def test_jobs_that_never_rest_do_not_keep_the_listed_ones_waiting(passes: Passes) -> None:
+    restless = [(f"restless-{index}", "job") for index in range(8)]
+
+    async def changed_meanwhile(key: Key) -> PassResult:
+        if key in restless:
+            passes.schedule.wake(key)
+        await asyncio.sleep(0)
+        return PassResult(exists=True)
+
+    passes.does = changed_meanwhile
+    for key in restless:
+        passes.schedule.wake(key)
+    for key in listed(40):
+        passes.schedule.catch_up(key)
+    await passes.until(lambda: set(listed(40)) <= set(passes.seen))
+    assert len(passes.seen) < len(restless) * PASS_BURST / 2, "about half of the passes are theirs"
+
+
 async def test_changes_that_may_wait_share_a_pass(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE_S", 0.05)
     for _ in range(10):
@@ -219,6 +237,33 @@ async def test_a_change_that_may_not_wait_takes_those_that_may_with_it(passes: P
     await passes.until_quiet()
     assert passes.seen == [VICTIM]
     assert passes.schedule._entries[VICTIM].settles_at_s is None
+
+
+async def test_a_change_that_may_wait_is_not_lost_in_a_pass(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0.05)
+
+    async def changed_meanwhile(key: Key) -> PassResult:
+        if len(passes.seen) == 1:
+            passes.schedule.settle(key)
+        return PassResult(exists=True, next_look_s=3_600)
+
+    passes.does = changed_meanwhile
+    passes.schedule.wake(VICTIM)
+    await passes.until(lambda: len(passes.seen) == 2)
+
+
+async def test_a_look_that_comes_earlier_is_not_put_off(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 3_600)
+
+    async def looks_soon(key: Key) -> PassResult:
+        return PassResult(exists=True, next_look_s=0.01)
+
+    passes.does = looks_soon
+    passes.schedule.wake(VICTIM)
+    await passes.until_quiet()
+    passes.schedule.settle(VICTIM)
+    passes.does = passes._nothing
+    await passes.until(lambda: len(passes.seen) >= 2)
 
 
 async def test_an_operator_that_stops_ends_the_passes_that_run(passes: Passes) -> None:

@@ -203,3 +203,10 @@ def test_more_pods_than_any_job_may_have_are_not_booked(size: dict[str, int]) ->
 def test_a_restart_is_not_put_off_for_longer_than_any_back_off() -> None:
     assert read_status({"restartTime": "2026-01-01T00:06:00Z"}, START).unreadable == ""
     assert read_status({"restartTime": "2026-01-01T01:00:00Z"}, START).status.restart_time == "2026-01-01T00:00:00Z"
+
+
+def test_what_the_operator_wrote_is_read_as_it_was() -> None:
+    cluster = Cluster(ELASTIC)
+    cluster.reconcile_until_stable()
+    read = read_status(status_fields(cluster.status), cluster.now)
+    assert (read.status, read.unreadable) == (cluster.status, "")

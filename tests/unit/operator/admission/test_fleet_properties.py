@@ -229,5 +229,5 @@ class AnyFleet(RuleBasedStateMachine):
                 assert member.status.attempt == 0
 
 
-AnyFleet.TestCase.settings = settings(max_examples=examples(15), stateful_step_count=25, deadline=None)
+AnyFleet.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)
 TestAnyFleet = AnyFleet.TestCase

@@ -1,6 +1,7 @@
 """What the status of a job says of its GPUs, and what the operator says to those who wait."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from longshore_kube.times import rfc3339
 from longshore_operator.admission.config import AdmissionConfig, PriorityClass
 from longshore_operator.admission.demand import Extra, GpuRequest, Key, Stage, gang
 from longshore_operator.admission.ledger import Application, Ledger, application
-from longshore_operator.observed import PodView
+from longshore_operator.observed import PodView, Standing
 from tests.unit.operator.model import START, Cluster, make_job
 from tests.unit.operator.test_judge_pools import judged
 
@@ -165,6 +166,13 @@ class TestMessages:
         assert reason(made, "b") == "the job needs 8 nvidia.com/gpu, and 2 are free"
         assert reason(made, "c") == "the job needs 4 nvidia.com/gpu, and 2 are free; 1 job is ahead"
 
+    def test_a_job_that_is_ahead_is_named_in_its_own_namespace_only(self) -> None:
+        made = ledger(
+            request("a", 6, stage=Stage.ADMITTED), request("b", 8), request("c", 2), request("d", 2, team="b")
+        )
+        assert reason(made, "c") == "the job needs 2 nvidia.com/gpu, which b may need: it is ahead and waits for more"
+        assert "a job of another namespace" in reason(made, "d", "b")
+
     def test_a_job_that_never_fits(self) -> None:
         made = ledger(request("a", 9))
         standing = made.standing(("a", "a"))
@@ -203,6 +211,12 @@ class TestMemory:
         assert made.decide() == set()
         assert made.forget(("a", "one"))
         assert made.decide() == {("a", "two")}
+
+    def test_a_change_far_ahead_is_no_news_for_the_end_of_a_long_queue(self) -> None:
+        waiting = [request(f"job-{number:02}", 8) for number in range(30)]
+        made = ledger(request("a", 8, stage=Stage.ADMITTED), *waiting)
+        made.forget(("a", "a"))
+        assert len(made.decide()) <= 10
 
 
 ELASTIC = {"replicas": 6, "minReplicas": 2, "gpusPerPod": 1}
@@ -255,10 +269,75 @@ class TestElasticJobs:
         extra = self.extra(held, assignment={"size": size}, runtime=runtime)
         assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 1, True)
 
+    @pytest.mark.parametrize(("attempt", "is_settled"), [(1, True), (2, False), (0, False)])
+    def test_it_may_get_more_when_the_coordinator_of_the_attempt_has_answered(
+        self, attempt: int, is_settled: bool
+    ) -> None:
+        held = AdmissionStatus(admitted=True, gpus={GPU: 3}, workers=3)
+        size = JobSize(epoch=2, workers=3, held=3)
+        runtime = RuntimeStatus(attempt=attempt, size=size)
+        extra = self.extra(held, assignment={"size": size}, runtime=runtime)
+        assert (extra.num_granted, extra.num_held, extra.is_settled) == (1, 1, is_settled)
+
+    def test_a_job_that_ran_before_there_were_limits_has_all_its_pods(self) -> None:
+        request = self.application(None, phase=Phase.RUNNING)
+        assert request.held == {GPU: 6}
+
+    @pytest.mark.parametrize(("seconds", "is_overdue"), [(599, False), (600, True)])
+    def test_it_has_some_time_to_give_pods_back(self, seconds: int, is_overdue: bool) -> None:
+        since = rfc3339(START - timedelta(seconds=seconds))
+        held = AdmissionStatus(admitted=True, gpus={GPU: 5}, workers=3, shrinking_since=since)
+        size = JobSize(epoch=2, workers=3, held=5)
+        extra = self.extra(held, assignment={"size": size})
+        assert extra.is_overdue is is_overdue
+        answered = self.extra(held, assignment={"size": size}, runtime=RuntimeStatus(attempt=1, size=size))
+        assert not answered.is_overdue, "it has given them back"
+
+    def test_one_whose_gpus_nothing_limits_is_like_any_other(self) -> None:
+        workers = ELASTIC | {"gpuResourceName": "amd.com/gpu"}
+        job = make_job(RLJobStatus(admission=AdmissionStatus()), workers=workers)
+        request = asked(job)
+        assert (request.gpus, request.extra) == ({"amd.com/gpu": 6}, None)
+
+    def test_what_was_decided_counts_until_it_is_written(self) -> None:
+        made = ledger(elastic_request(4, 4), request("new", 4))
+        assert made.standing(("a", "elastic")) == Standing(
+            True,
+            AdmittedReason.ADMITTED,
+            f"the job may use 4 {GPU}, and gives 2 {GPU} back",
+            {GPU: 6},
+            num_extra_workers=2,
+            is_shrinking=True,
+        )
+        made.note(("a", "elastic"), Application(elastic_request(4, 4)))
+        assert ("a", "elastic") not in made.decide()
+        assert granted(made) == 2
+        made.note(("a", "elastic"), Application(elastic_request(2, 2)))
+        made.decide()
+        admitted = made.standing(("a", "new"))
+        assert admitted is not None
+        assert admitted.admitted
+        made.note(("a", "elastic"), Application(elastic_request(3, 3)))
+        assert granted(made) == 3, "what a pass reads counts again"
+
     def test_a_job_is_admitted_with_its_size(self) -> None:
         made = ledger(elastic_request(0, 0, Stage.WAITING))
         made.note(("a", "elastic"), Application(elastic_request(0, 0, Stage.WAITING)))
         assert granted(made) == 4
+
+    def test_those_who_wait_learn_who_makes_room(self) -> None:
+        made = ledger(elastic_request(4, 4), request("new", 4))
+        assert reason(made, "new") == f"the job needs 4 {GPU}; elastic jobs are giving GPUs back"
+
+    def test_one_that_is_stopped_because_it_did_not_answer_learns_so(self) -> None:
+        late = elastic_request(2, 4)
+        assert late.extra is not None
+        made = ledger(replace(late, extra=replace(late.extra, is_overdue=True)), request("new", 4))
+        standing = made.standing(late.key)
+        assert standing is not None
+        assert (standing.admitted, standing.reason) == (False, AdmittedReason.PREEMPTED)
+        assert standing.message == "it did not give worker pods back in time, and another job gets its GPUs"
+        assert standing.gpus == {GPU: 6}
 
 
 def granted(made: Ledger, key: Key = ("a", "elastic")) -> int | None:

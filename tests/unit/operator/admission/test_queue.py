@@ -71,6 +71,16 @@ class TestGangs:
         )
         assert decision.admitted == (), "first and second take all 13: the small job would have to be preempted"
 
+    def test_resources_are_counted_apart(self) -> None:
+        limits = Limits(capacity={GPU: 8, "amd.com/gpu": 4})
+        other = GpuRequest(("a", "amd"), {"amd.com/gpu": 4}, created="2026-01-01T01:00:00Z")
+        decision = decide([running("old", 8), job("head", 8, age=1), other], limits)
+        assert names(decision.admitted) == ["amd"]
+
+    def test_what_nothing_limits_is_admitted(self) -> None:
+        other = GpuRequest(("a", "amd"), {"amd.com/gpu": 4000})
+        assert names(decide([other], EIGHT).admitted) == ["amd"]
+
 
 class TestOrder:
     def test_first_come_first_served(self) -> None:
@@ -81,6 +91,11 @@ class TestOrder:
     def test_a_higher_priority_comes_first(self) -> None:
         decision = decide([job("early", 8, age=2), job("urgent", 8, age=1, priority=1)], EIGHT)
         assert names(decision.admitted) == ["urgent"]
+
+    def test_those_who_wait_are_reported_how_many_are_ahead(self) -> None:
+        waiting = [job(name, 8, age=age) for name, age in (("first", 3), ("second", 2), ("third", 1))]
+        decision = decide([running("old", 8), *waiting], EIGHT)
+        assert [why(decision, name).num_ahead for name in ("first", "second", "third")] == [0, 1, 2]
 
 
 class TestBackfill:
@@ -93,6 +108,15 @@ class TestBackfill:
         decision = decide([running("old", 6), job("head", 8, age=2), job("small", 2, age=1)], EIGHT)
         assert decision.admitted == ()
         assert why(decision, "small") == Wait(Why.BEHIND, 2, 2, GPU, num_ahead=1, head=("a", "head"))
+
+    def test_any_of_the_running_jobs_may_end_first(self) -> None:
+        """When the job with 2 GPUs ends first, 4 are free, which is all that the head needs."""
+        jobs = [running("short", 2), running("long", 4), job("head", 4, age=2), job("small", 2, age=1)]
+        assert decide(jobs, EIGHT).admitted == ()
+
+    def test_backfill_uses_what_is_left_over_once(self) -> None:
+        jobs = [running("old", 5), job("head", 6, age=3), job("one", 2, age=2), job("two", 1, age=1)]
+        assert names(decide(jobs, EIGHT).admitted) == ["one"]
 
 
 class TestPreemption:
@@ -107,6 +131,9 @@ class TestPreemption:
     def test_nobody_is_preempted_for_nothing(self) -> None:
         jobs = [running("low", 4), running("high", 4, priority=2), job("urgent", 8, priority=1)]
         assert decide(jobs, EIGHT).preempted == {}
+
+    def test_nobody_is_preempted_while_those_who_leave_are_enough(self) -> None:
+        assert decide([running("low", 4), leaving("old", 4), job("urgent", 4, priority=1)], EIGHT).preempted == {}
 
     def test_the_least_important_and_youngest_go_and_no_more_than_needed(self) -> None:
         jobs = [
@@ -145,6 +172,10 @@ class TestQuotas:
     def test_a_job_larger_than_the_quota_is_reported(self) -> None:
         assert why(decide([job("huge", 5)], self.LIMITS), "huge").why is Why.TOO_LARGE
 
+    def test_quotas_do_without_a_capacity(self) -> None:
+        decision = decide([job("one", 4), job("two", 4), job("free", 400, team="c")], Limits(quotas={"a": {GPU: 4}}))
+        assert names(decision.admitted) == ["free", "one"]
+
 
 def test_lowered_limits_admit_nobody_and_stop_nobody() -> None:
     decision = decide([running("one", 8), running("two", 8), job("new", 1)], EIGHT)
@@ -177,6 +208,16 @@ class TestElasticJobs:
         assert names(decision.admitted) == ["new"]
         assert decision.sizes == {("a", "new"): 1}
 
+    def test_it_takes_more_when_others_end(self) -> None:
+        assert decide([elastic("one", 2, 6)], EIGHT).sizes == {("a", "one"): 4}
+
+    def test_one_change_at_a_time(self) -> None:
+        assert decide([elastic("one", 2, 6, is_settled=False)], EIGHT).sizes == {}
+
+    def test_it_takes_whole_pods(self) -> None:
+        pods_of_three = GpuRequest(("a", "one"), {GPU: 3}, 0, "1", Stage.ADMITTED, Extra(GPU, 3, 4))
+        assert decide([pods_of_three], EIGHT).sizes == {("a", "one"): 1}
+
     def test_it_takes_nothing_that_the_head_of_the_queue_may_need(self) -> None:
         decision = decide([running("old", 4), elastic("one", 2, 8), job("head", 6)], EIGHT)
         assert decision.sizes == {}
@@ -199,6 +240,17 @@ class TestElasticJobs:
         assert decision.preempted == {}
         assert why(decision, "new").why is Why.SHRINKING
 
+    def test_gpus_stay_in_use_until_the_pods_are_gone(self) -> None:
+        waiting = job("new", 3)
+        assert decide([elastic("one", 2, 8, 5, held=8), waiting], EIGHT).admitted == ()
+        assert decide([elastic("one", 2, 8, 5, held=6), waiting], EIGHT).admitted == ()
+        assert decide([elastic("one", 2, 8, 5), waiting], EIGHT).admitted == (waiting.key,)
+
+    def test_each_lent_pod_may_be_what_the_head_lacks(self) -> None:
+        """The head starts with the 2 that are free, the 2 of the old job, and one lent pod: nothing is left over."""
+        jobs = [elastic("one", 2, 4, 4), running("old", 2), job("head", 5, age=5), job("small", 1)]
+        assert decide(jobs, EIGHT).admitted == ()
+
     def test_the_least_important_job_shrinks_first(self) -> None:
         decision = decide([elastic("low", 2, 4, 4), elastic("high", 2, 4, 4, priority=1), job("new", 2)], EIGHT)
         assert decision.sizes == {("a", "low"): 0}
@@ -212,6 +264,10 @@ class TestElasticJobs:
         decision = decide([elastic("high", 2, 4, 4, priority=9), running("low", 4), job("new", 5, priority=5)], EIGHT)
         assert names(dict(decision.preempted)) == ["low"]
         assert decision.sizes == {("a", "high"): 1}
+
+    def test_nobody_shrinks_for_nothing(self) -> None:
+        decision = decide([elastic("one", 2, 4, 4), running("old", 4), job("new", 5)], EIGHT)
+        assert decision.sizes == {}
 
     def test_a_job_that_does_not_answer_is_stopped_whatever_its_priority(self) -> None:
         slow = elastic("slow", 2, 8, 5, held=8, priority=9, is_overdue=True)

@@ -280,5 +280,5 @@ class AnyFleet(RuleBasedStateMachine):
             assert self.decision.waiting[key].why is Why.TOO_LARGE, "a job that fits waits for ever"
 
 
-AnyFleet.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+AnyFleet.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=30, deadline=None)
 TestAnyFleet = AnyFleet.TestCase

@@ -115,6 +115,21 @@ def test_waiting_does_not_count_towards_the_deadline() -> None:
     assert cluster.status.phase is Phase.PENDING
 
 
+def test_an_operator_that_has_not_decided_yet_leaves_what_was_reported() -> None:
+    cluster = Cluster()
+    look(cluster, WAITS)
+    before = cluster.status
+    look(cluster, Standing(False, AdmittedReason.QUOTA_PENDING, ""))
+    assert cluster.status == before
+
+
+def test_a_job_that_need_not_be_admitted_says_nothing_about_it() -> None:
+    cluster = Cluster()
+    cluster.reconcile_until_stable()
+    assert cluster.status.admission is None
+    assert all(condition.type != "Admitted" for condition in cluster.status.conditions)
+
+
 def test_the_status_says_the_place_in_the_queue_while_the_job_waits_there() -> None:
     cluster = Cluster()
     places = []

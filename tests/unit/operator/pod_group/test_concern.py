@@ -11,6 +11,7 @@ from longshore.api.status import ConditionType, Phase
 from longshore_operator.observed import Standing
 from longshore_operator.plan import CreateObject, CreatePod, DeleteObject
 from longshore_operator.reconcile import reconcile
+from tests.unit.operator.kueue.test_workload import assigned
 from tests.unit.operator.model import Cluster, running_cluster
 
 VOLCANO = {"scheduling": {"podGroup": "Volcano"}}
@@ -89,6 +90,16 @@ class TestLifeOfTheGroup:
         cluster.reconcile_until_stable()
         assert (cluster.status.phase, min_member(cluster)) == (Phase.RUNNING, 3)
 
+    def test_attempts_share_it(self) -> None:
+        cluster = running()
+        before = cluster.pod_group
+        cluster.exit("demo-coordinator", 1)
+        cluster.step()
+        cluster.pass_time(60)
+        cluster.reconcile_until_stable()
+        assert (cluster.status.attempt, cluster.status.phase) == (2, Phase.RUNNING)
+        assert cluster.pod_group is before
+
     def test_another_size_while_suspended_makes_another_one(self) -> None:
         cluster = running()
         assert min_member(cluster) == 3
@@ -110,6 +121,13 @@ class TestLifeOfTheGroup:
         assert cluster.status.phase in (Phase.SUSPENDED, Phase.FAILED)
         assert cluster.pod_group is None
 
+    def test_one_that_somebody_deletes_is_made_again(self) -> None:
+        cluster = running()
+        cluster.pod_group = None
+        cluster.step()
+        assert min_member(cluster) == 3
+        assert cluster.status.phase is Phase.RUNNING
+
 
 class TestSizeOfTheGang:
     def start(self, standing: Standing | None, workers: dict[str, int]) -> int:
@@ -121,6 +139,13 @@ class TestSizeOfTheGang:
     def test_workers_that_are_lent_do_not_keep_the_others_waiting(self) -> None:
         admitted = Standing(True, AdmittedReason.ADMITTED, "admitted", num_extra_workers=3)
         assert self.start(admitted, {"replicas": 8, "minReplicas": 2}) == 2
+
+    def test_workers_that_kueue_has_assigned_start_together(self) -> None:
+        workers: dict[str, Any] = {"replicas": 8, "minReplicas": 2, "gpusPerPod": 4}
+        cluster = Cluster(spec=VOLCANO | {"workers": workers})
+        plan = reconcile(cluster.job, cluster.observed(kueue=assigned(5)), cluster.now, cluster.config)
+        cluster.apply(plan)
+        assert min_member(cluster) == 5 + cluster.job.spec.reward.pods
 
     def test_where_nothing_admits_the_job_all_of_its_workers_start_together(self) -> None:
         assert self.start(None, {"replicas": 8, "minReplicas": 2}) == 8

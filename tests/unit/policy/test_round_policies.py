@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,11 +19,15 @@ from longshore.api.rollout import (
     Strategy,
     TailBatchingSettings,
 )
+from longshore.policy import partial_rollout, reorder_rollout
 from longshore.policy.draws import DrawCursor
 from longshore.policy.engine_load import EngineLoad
-from longshore.policy.round import ResponseId
-from longshore.policy.round_policy import BatchShape
+from longshore.policy.round import AcceptedGroup, ResponseId, Round
+from longshore.policy.round_plan import Gates
+from longshore.policy.round_policy import BatchShape, RoundPolicy
 from longshore.policy.scale_down import Milestones
+from longshore.policy.tail_batching import TailBatching as TailBatchingPolicy
+from longshore.policy.waiting import WaitingDraws
 from tests.properties import examples
 from tests.unit.policy.rounds import FakeRollout, Job, relaxed_partial
 
@@ -193,3 +198,120 @@ def test_a_cursor_refuses_a_checkpoint_of_other_data() -> None:
     state = DrawCursor(10, seed=1).export_state()
     with pytest.raises(ValueError, match="it has 9 prompts now and had 10"):
         DrawCursor(9, seed=1).load_state(state)
+
+
+def _lose_a_deferred_draw(patch: pytest.MonkeyPatch) -> None:
+    whole = WaitingDraws.left_over
+    patch.setattr(WaitingDraws, "left_over", lambda self, leftovers: whole(self, leftovers[1:]))
+
+
+def _queue_a_draw_twice(patch: pytest.MonkeyPatch) -> None:
+    once = WaitingDraws.left_over
+    patch.setattr(WaitingDraws, "left_over", lambda self, leftovers: once(self, [*leftovers, *leftovers[:1]]))
+
+
+def _accept_one_response_more(patch: pytest.MonkeyPatch) -> None:
+    def group(self: Round, draw: object) -> AcceptedGroup:
+        return AcceptedGroup(draw, tuple(self._open[draw].finished))  # type: ignore[arg-type,index]
+
+    def starts_with_more(self: Round, *arguments: object) -> None:
+        original(self, *arguments)  # type: ignore[arg-type]
+        self._num_responses += 1
+
+    original = Round.__init__
+    patch.setattr(Round, "_group", group)
+    patch.setattr(Round, "__init__", starts_with_more)
+
+
+def _count_no_versions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(partial_rollout, "num_due", lambda *arguments: 0)
+    patch.setattr(reorder_rollout, "num_due", lambda *arguments: 0)
+
+
+def _keep_tokens_in_strict_rounds(patch: pytest.MonkeyPatch) -> None:
+    strict = TailBatchingPolicy.__init__
+    patch.setattr(
+        TailBatchingPolicy,
+        "__init__",
+        lambda self, *arguments, keeps_tokens: strict(self, *arguments, keeps_tokens=True),
+    )
+
+
+def _forget_a_replacement(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Round, "num_missing", property(lambda self: 0))
+
+
+def _widen_the_frontier(patch: pytest.MonkeyPatch) -> None:
+    exact = Round.__init__
+
+    def wider(self: Round, plan: object, num_responses: int, acceptance: object, gates: Gates) -> None:
+        wide = Gates(gates.frontier_width and gates.frontier_width + 1, gates.max_running and gates.max_running + 1)
+        exact(self, plan, num_responses, acceptance, wide)  # type: ignore[arg-type]
+
+    patch.setattr(Round, "__init__", wider)
+
+
+def _forget_postponements_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    whole = WaitingDraws.export_state
+    patch.setattr(WaitingDraws, "export_state", lambda self: [[*entry[:2], 0, *entry[3:]] for entry in whole(self)])
+
+
+def _queue_what_has_no_variance(patch: pytest.MonkeyPatch) -> None:
+    whole = RoundPolicy.group_rewarded
+    patch.setattr(
+        RoundPolicy, "group_rewarded", lambda self, draw, zero_variance: whole(self, draw, zero_variance=False)
+    )
+
+
+MUTATIONS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
+    _lose_a_deferred_draw,
+    _queue_a_draw_twice,
+    _accept_one_response_more,
+    _count_no_versions,
+    _keep_tokens_in_strict_rounds,
+    _forget_a_replacement,
+    _widen_the_frontier,
+    _forget_postponements_at_a_restart,
+    _queue_what_has_no_variance,
+)
+
+SHAPE = BatchShape(3, 2)
+SCENARIOS = (
+    Job(Rollout(strategy=Strategy.TAIL_BATCHING), SHAPE, dynamic_sampling=True),
+    Job(Rollout(strategy=Strategy.TAIL_BATCHING), SHAPE),
+    Job(relaxed_partial(group_factor=2.0, max_policy_versions=2), SHAPE),
+    Job(
+        Rollout(strategy=Strategy.REORDER_ROLLOUT, reorder_rollout=ReorderRolloutSettings(max_postponements=1)),
+        SHAPE,
+    ),
+    Job(
+        Rollout(strategy=Strategy.GROUP_PIPELINE, admission=AdmissionSettings(frontier_width=1)),
+        SHAPE,
+        groups_per_update=1,
+    ),
+)
+
+
+def _run_scenarios() -> None:
+    """A fixed sample of what the properties above explore, restarts included."""
+    for job in SCENARIOS:
+        for seed in range(8):
+            policy = job.policy()
+            fake = FakeRollout(policy, job, random.Random(seed), rejection=0.1, zero_variance=0.3)
+            for _ in range(8):
+                assert len(fake.round().accepted) == job.shape.num_prompts
+                fake.audit.assert_invariants(policy)
+                state, policy = policy.export_state(), job.policy()
+                policy.load_state(state)
+                fake.use(policy)
+
+
+def test_the_scenarios_hold_for_the_policies_as_they_are() -> None:
+    _run_scenarios()
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__.strip("_"))
+def test_a_broken_policy_fails(mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, KeyError)):
+        _run_scenarios()

@@ -79,6 +79,16 @@ def test_whatever_json_writes_is_read_again(tmp_path_factory: pytest.TempPathFac
     assert [fields for _, fields in rows(path)] == values
 
 
+@given(st.binary(max_size=200))
+def test_no_content_is_too_ugly_for_a_sentence(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    path.write_bytes(content)
+    try:
+        rows(path)
+    except RowError as error:
+        assert "\n" not in str(error)
+
+
 @pytest.mark.parametrize(
     ("beginning", "advice"),
     [

@@ -137,3 +137,24 @@ def test_an_engine_that_stays_awake_leaves_the_trainer_less(model: ModelSize) ->
     apart = {"placement": "Disaggregated", "trainerWorkers": {"gpusPerPod": 8}}
     separate = RLJobSpec.model_validate(spec(rollout=awake).model_dump() | apart)
     assert memory_mistakes(separate, model, 80e9) == []
+
+
+def test_nothing_is_estimated_from_a_configuration_without_sizes() -> None:
+    assert ModelSize.of({}, 1) is None
+    assert ModelSize.of({"text_config": CONFIG}, 1) == ModelSize.of(CONFIG, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "is_tied"),
+    [
+        ({**CONFIG, "tie_word_embeddings": True}, True),
+        ({"tie_word_embeddings": False, "text_config": {**CONFIG, "tie_word_embeddings": True}}, True),
+        ({"tie_word_embeddings": True, "text_config": SIZES}, True),
+        (SIZES, False),
+    ],
+)
+def test_the_language_model_says_whether_its_embeddings_are_tied(config: dict[str, Any], is_tied: bool) -> None:
+    """As transformers reads it. Most models that do not say it are not."""
+    size = ModelSize.of(config, 1)
+    assert size is not None
+    assert size.is_tied == is_tied

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,16 @@ def test_any_files_arrive(tmp_path_factory: pytest.TempPathFactory, files: dict[
     target = tmp_path_factory.mktemp("target") / "copy"
     unpack(io.BytesIO(packed(root)), target)
     assert contents(target) == files
+
+
+def test_progress_runs_to_the_announced_total(model: Path, tmp_path: Path) -> None:
+    sent: list[tuple[int, int]] = []
+    got: list[tuple[int, int]] = []
+    out = io.BytesIO()
+    pack(model, out, lambda *counts: sent.append(counts))
+    unpack(io.BytesIO(out.getvalue()), tmp_path / "copy", progress=lambda *counts: got.append(counts))
+    total = 2 + 256 * 5000
+    assert sent[-1] == got[-1] == (total, total)
 
 
 def test_what_exists_is_kept_unless_forced(model: Path, tmp_path: Path) -> None:
@@ -149,6 +160,16 @@ def test_a_directory_arrives_by_its_link_too(model: Path, tmp_path: Path) -> Non
     (model / "weights").symlink_to(tmp_path / "disk")
     unpack(io.BytesIO(packed(model)), tmp_path / "copy")
     assert contents(tmp_path / "copy").keys() == {"config.json", "empty", "sub/weights.bin", "weights/shard"}
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [("nothing", "is a link to what does not exist"), ("..", "is a link to a directory around it")],
+)
+def test_a_link_that_leads_to_no_file_is_named(model: Path, target: str, sentence: str) -> None:
+    (model / "sub" / "link").symlink_to(target)
+    with pytest.raises(ArchiveError, match=f"sub/link {sentence}: remove the link"):
+        packed(model)
 
 
 def test_what_comes_out_of_a_storage_leaves_out_links_to_a_machine_that_is_gone(
@@ -292,6 +313,41 @@ def test_no_stream_is_too_ugly_for_a_sentence(
         unpack(io.BytesIO(whole[:place] + noise + whole[place:]), root / "copy")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"path": "a\0b"},
+        {"size": "many"},
+        {"GNU.sparse.map": "x,y", "GNU.sparse.size": "1"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "z"},
+    ],
+)
+def test_headers_that_no_tool_writes_get_a_sentence(tmp_path: Path, fields: dict[str, str]) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        index = tarfile.TarInfo(archive.INDEX)
+        content = json.dumps({"bytes": 1, "isFile": True}).encode()
+        index.size = len(content)
+        tar.addfile(index, io.BytesIO(content))
+        member = tarfile.TarInfo("file")
+        member.pax_headers = fields
+        tar.addfile(member)
+    with pytest.raises(ArchiveError):
+        unpack(io.BytesIO(stream.getvalue()), tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_that_is_nested_without_end_gets_a_sentence(tmp_path: Path) -> None:
+    content = b"[" * 100_000
+    index = tarfile.TarInfo(archive.INDEX)
+    index.size = len(content)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        tar.addfile(index, io.BytesIO(content))
+    with pytest.raises(ArchiveError, match="damaged"):
+        unpack(io.BytesIO(stream.getvalue()), tmp_path / "copy")
+
+
 @pytest.mark.parametrize("name", ["../escaped", "/tmp/escaped", "a/../../escaped"])
 def test_no_member_leaves_the_destination(tmp_path: Path, name: str) -> None:
     with pytest.raises(ArchiveError, match="would leave the destination"):
@@ -347,3 +403,8 @@ def test_a_choice_of_files_arrives_and_nothing_else(
     unpack(io.BytesIO(out.getvalue()), tmp_path / "copy")
     names = {f"rounds/round-00000{step}.json.gz" for step in steps}
     assert contents(tmp_path / "copy").keys() == names | {"profile.json"}
+
+
+def test_a_choice_of_nothing_is_reported(rounds: Path) -> None:
+    with pytest.raises(ArchiveError, match=r"^output holds none of the files that were asked for$"):
+        pack(rounds, io.BytesIO(), choices=[{"match": "samples/*"}])

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from longshore.api.crd import rljob_crd
 from longshore.api.rljob import RLJob
 from longshore_cli.convert import report
 from longshore_cli.convert.conversion import Conversion, convert
@@ -21,6 +22,8 @@ from longshore_cli.main import app
 from longshore_cli.simulate.errors import BadInput
 from tests.properties import examples
 from tests.unit.cli.conversions import FIXED, RUNS, TRL_RUN, VERL_RUN, trl, verl
+
+_SCHEMA: Final[dict[str, Any]] = rljob_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 def test_what_is_left_out_has_a_reason_and_what_is_the_same_has_none() -> None:
@@ -128,6 +131,21 @@ def test_every_key_is_accounted_for_and_a_job_is_valid_or_its_obstacle_named(
         RLJob.model_validate_json(json.dumps(found.job), strict=True)
         assert set(given_keys) <= set(message)
     assert not set(found.converted) & set(found.unknown)
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_tables_name_fields_that_exist(system: System) -> None:
+    paths = [*(path for one in system.entries for path in one.fields), *system.always]
+    assert [path for path in paths if not _exists(path)] == []
+
+
+def _exists(path: str) -> bool:
+    schema = _SCHEMA
+    for name in path.split("."):
+        schema = schema.get("properties", {}).get(name)
+        if schema is None:
+            return False
+    return True
 
 
 def test_the_system_and_the_name_follow_from_the_keys() -> None:

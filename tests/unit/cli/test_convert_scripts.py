@@ -108,6 +108,17 @@ def test_mappings_with_two_stars_are_read_where_the_script_assigns_them_once(wri
     assert read.computed == ("temperature",)
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["common['seed'] = 2", "common.update(seed=2)", "common |= {'seed': 2}", "if x:\n    common = {}",
+     "def f():\n    global common\n    common = {}", "for common in y: pass"],
+)  # fmt: skip
+def test_a_mapping_that_the_script_may_change_is_named_and_not_read(write: Write, change: str) -> None:
+    read = sources.read([str(write(f"common = {{'seed': 1}}\n{change}\nGRPOConfig(beta=0.0, **common)\n"))])
+    assert read.given == {"beta": 0.0}
+    assert read.computed == ("**common in GRPOConfig(...), which may set any key",)
+
+
 def test_arguments_are_read_by_position(write: Write) -> None:
     script = write(
         "from trl import GRPOConfig as Config, GRPOTrainer\nfrom mine import f\nfuncs = [f]\n"
@@ -116,6 +127,12 @@ def test_arguments_are_read_by_position(write: Write) -> None:
     read = sources.read([str(script)])
     assert read.given == {"model": "a/b", "reward_funcs": ["mine.f"], "output_dir": "out", "max_steps": 3}
     assert read.computed == ("*rest in GRPOTrainer(...)",)
+
+
+def test_reward_functions_that_the_program_collects_are_its_own(write: Write) -> None:
+    for made in ("funcs = [f]\nfuncs.append(g)\n", "funcs = get_reward_funcs()\n"):
+        read = sources.read([str(write(f"from mine import f\n{made}GRPOTrainer('a/b', funcs)\n"))])
+        assert (read.given, read.computed) == ({"model": "a/b"}, ("reward_funcs: funcs",))
 
 
 def test_a_script_whose_configuration_comes_from_elsewhere_says_so(write: Write) -> None:
@@ -163,3 +180,25 @@ def test_objects_that_change_a_training_are_reported(write: Write, argument: str
     found = converted(write(f"GRPOTrainer('a/b', 'm.f', {argument}={value})\n"))
     assert argument in found.left_out and argument not in found.beside_learning
     assert "optimizers" in converted(write("GRPOTrainer('a/b', 'm.f', optimizers=(None, None))\n")).same
+
+
+@pytest.mark.parametrize("argument", ["peft_config", "quantization_config"])
+def test_an_object_that_options_of_the_script_decide_is_named(write: Write, argument: str) -> None:
+    call = f"get_{argument}(model_args)"
+    script = write(f"from trl import get_{argument}\nGRPOTrainer('a/b', 'm.f', {argument}={call})\n")
+    read = sources.read([str(script)])
+    assert read.computed == (f"{argument} = {call}, which options of the script decide",)
+    assert converted(script).job is not None
+
+
+def test_the_model_and_the_adapter_of_unsloth_are_noticed(write: Write) -> None:
+    script = (
+        "model, tokenizer = FastLanguageModel.from_pretrained(model_name='unsloth/Qwen3-4B', load_in_4bit=True)\n"
+        "model = FastLanguageModel.get_peft_model(model, r=32)\n"
+        "GRPOTrainer(model=model, args=GRPOConfig(max_steps=5))\n"
+    )
+    read = sources.read([str(write(script))])
+    assert read.given == {
+        "model_name_or_path": "unsloth/Qwen3-4B", "load_in_4bit": True, "use_peft": True, "max_steps": 5
+    }  # fmt: skip
+    assert read.computed == ()

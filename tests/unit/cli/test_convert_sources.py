@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from longshore_cli.convert import sources
 from longshore_cli.convert.conversion import convert
 from longshore_cli.convert.mapping import ForeignSettings
+from longshore_cli.convert.systems import job_name
 from longshore_cli.convert.verl import VERL
 from longshore_cli.main import app
 from longshore_cli.simulate.errors import BadInput
@@ -63,6 +64,14 @@ def test_a_mapping_that_the_shell_has_split_is_refused_with_its_key() -> None:
         found = converted(f"+{key}=enable_thinking:False", f"+{key}=b:1")
         assert found.prevented[key].startswith("'b:1' is no mapping: put quotes around {…}")
     assert "no mapping" in trl(chat_template_kwargs="b:1").prevented["chat_template_kwargs"]
+
+
+def test_a_text_of_an_option_stays_one_whatever_it_begins_with() -> None:
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    typed = ["--chat_template", template, "--system_prompt", "Note: be brief, please", "--kwargs", "{a:1}"]
+    assert sources.read(typed).given == {
+        "chat_template": template, "system_prompt": "Note: be brief, please", "kwargs.a": 1
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -162,12 +171,23 @@ def test_a_launch_script_is_to_be_run_with_convert_in_place_of_its_program(tmp_p
         assert "with `longshore convert`, and run the script" in str(refused.value.fix)
 
 
+def test_dates_in_files_are_texts(tmp_path: Path) -> None:
+    (file := tmp_path / "verl.yaml").write_text("trainer: {experiment_name: 2025-02-30, project_name: 2025-02-03}")
+    read = sources.read([str(file)]).given
+    assert read == {"trainer.experiment_name": "2025-02-30", "trainer.project_name": "2025-02-03"}
+
+
 @pytest.mark.parametrize(
     "key", ["trainer.save_freq", "actor_rollout_ref.rollout.temperature", "data.max_prompt_length"]
 )
 def test_a_number_that_is_not_finite_is_refused(key: str) -> None:
     for value in (float("inf"), float("-inf"), float("nan")):
         assert "is no finite number" in convert(VERL, VERL_RUN | {key: value}, FIXED).prevented[key]
+
+
+def test_numbers_that_are_too_large_to_multiply_are_refused() -> None:
+    found = trl(max_steps=None, num_train_epochs=1e308, num_rows=10**300)
+    assert "too large" in found.prevented["max_steps"]
 
 
 def test_options_that_cannot_be_used_are_one_sentence(tmp_path: Path) -> None:
@@ -201,3 +221,10 @@ def test_values_that_refer_to_other_keys_are_followed() -> None:
 def test_a_reference_that_cannot_be_followed_is_refused_with_its_key(value: Any) -> None:
     assert "until ${…} is replaced" in verl(data__train_files=value).prevented["data.train_files"]
     assert "data.val_files" in verl(data__val_files=value).left_out, "a value that is not used does not matter"
+
+
+def test_references_inside_texts_and_lists_are_followed() -> None:
+    files = ["${data.root}/gsm8k/a.parquet", "${oc.select:data.none,/tmp}/b.parquet"]
+    found = spec(verl(data__root="/mnt", data__train_files=files))
+    assert [one["path"] for one in found["data"]["sources"]] == ["data/gsm8k/a.parquet", "data/tmp/b.parquet"]
+    assert job_name({"trainer.experiment_name": "${oc.env:RUN}"}) == "converted"

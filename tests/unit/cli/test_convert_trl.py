@@ -60,6 +60,13 @@ def test_reward_functions_that_trl_brings_are_to_be_copied_and_its_penalty_is_a_
     assert "rewards nothing" in trl(reward_funcs=["get_soft_overlong_punishment"]).prevented["reward_funcs"]
 
 
+def test_a_directory_has_no_revision() -> None:
+    path = {"model_name_or_path": "/data/models/Qwen2.5-1.5B"}
+    assert "revision" not in spec(trl(model_revision="main", **path))["model"]
+    assert "directory" in trl(model_revision="v2", **path).left_out["model_revision"]
+    assert spec(trl(model_revision="v2"))["model"]["revision"] == "v2"
+
+
 @pytest.mark.parametrize("key", ["tools", "environment_factory", "rollout_func", "quantization_config"])
 def test_what_no_rljob_can_do_prevents_one(key: str) -> None:
     assert key in trl(**{key: "made()"}).prevented
@@ -143,6 +150,16 @@ def test_what_a_person_must_look_at_is_said(given: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize(
+    "key",
+    ["attn_implementation", "model_init_kwargs.attn_implementation",
+     "per_device_eval_batch_size", "eval_accumulation_steps", "sapo_temperature_neg",
+     "vespo_k_pos", "ref_model_sync_steps", "entropy_target", "lora_r", "max_tool_calling_iterations"],
+)  # fmt: skip
+def test_what_belongs_to_features_that_are_off_has_no_part_in_what_is_learned(key: str) -> None:
+    assert key in trl(**{key: 8}).beside_learning
+
+
+@pytest.mark.parametrize(
     ("key", "same", "other"),
     [
         ("bf16", True, False),
@@ -168,6 +185,10 @@ def test_ratios_of_responses_are_gspo_whatever_the_loss_adds_up(loss: str, name:
     assert "loss_type = dapo (by default)" in trl(importance_sampling_level="sequence").left_out
 
 
+def test_a_norm_of_zero_does_not_clip() -> None:
+    assert spec(trl(max_grad_norm=0))["algorithm"]["maxGradNorm"] == 1e6
+
+
 def test_prompts_that_trl_cuts_are_left_out() -> None:
     assert any("TRL cuts them" in one for one in trl(max_prompt_length=512).to_do)
 
@@ -177,3 +198,14 @@ def test_rewards_scaled_over_the_batch_are_reinforce_plus_plus_with_one_update()
     assert spec(found)["algorithm"]["objective"]["name"] == "ReinforcePlusPlus"
     assert "deviation of centred rewards" in found.left_out["scale_rewards"]
     assert spec(trl(scale_rewards="batch", steps_per_generation=2))["algorithm"]["objective"]["name"] == "GRPO"
+
+
+def test_keys_of_open_r1_about_prompts_are_fields_of_the_data() -> None:
+    data = spec(trl(chat_template="{{ messages }}", system_prompt="think", dataset_prompt_column="problem"))["data"]
+    assert data["chat"] == {"template": "{{ messages }}", "systemPrompt": "think"}
+    assert data["promptField"] == "problem"
+
+
+def test_an_epsilon_of_ten_is_converted() -> None:
+    algorithm = spec(trl(epsilon=10.0))["algorithm"]
+    assert (algorithm["objective"]["clipLow"], algorithm["objective"]["clipHigh"]) == (10.0, 10.0)

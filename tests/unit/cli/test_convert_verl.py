@@ -7,7 +7,7 @@ import pytest
 from longshore_cli.convert import report
 from longshore_cli.convert.conversion import convert
 from longshore_cli.convert.verl import VERL
-from tests.unit.cli.conversions import ACTOR, FIXED, VERL_RUN, VLLM, converted, spec, trl, verl
+from tests.unit.cli.conversions import ACTOR, FIXED, VERL_GSPO, VERL_RUN, VLLM, converted, spec, trl, verl
 
 
 def test_a_run_of_verl_becomes_the_same_job_with_verls_defaults_where_it_is_silent() -> None:
@@ -152,6 +152,12 @@ def test_mappings_stay_mappings() -> None:
     }
 
 
+def test_a_mapping_takes_the_place_of_a_value_that_was_there() -> None:
+    given = {f"{VLLM}.compilation_config": 3, f"{VLLM}.compilation_config.level": 2}
+    engine = spec(convert(VERL, VERL_RUN | given, FIXED))["rollout"]["engine"]
+    assert engine["extraArgs"] == {"compilation_config": {"level": 2}}
+
+
 def test_a_mapping_that_vllm_cannot_have_is_left_out_with_all_its_keys() -> None:
     found = converted(f"+{VLLM}.override_generation_config={{top_k: 5, stop: {{a: 1}}}}")
     assert "extraArgs" not in spec(found)["rollout"]["engine"]
@@ -284,6 +290,17 @@ def test_the_penalty_of_long_responses_ends_where_responses_do() -> None:
     assert "maxResponseTokens" in other.left_out[f"{group}.max_resp_len"]
 
 
+def test_gspo_has_no_dual_clip_to_lose() -> None:
+    key = "actor_rollout_ref.actor.clip_ratio_c"
+    assert not any(name.startswith(key) for name in verl(**VERL_GSPO).left_out)
+    assert key in convert(VERL, VERL_RUN | {key: 10.0}, FIXED).left_out
+
+
+@pytest.mark.parametrize(("name", "ours"), [("grpo_vectorized", "GRPO"), ("rloo_vectorized", "RLOO")])
+def test_a_vectorised_estimator_is_the_same_one(name: str, ours: str) -> None:
+    assert spec(verl(algorithm__adv_estimator=name))["algorithm"]["objective"]["name"] == ours
+
+
 def test_a_reference_in_the_default_of_another_is_followed() -> None:
     qat = "actor_rollout_ref.rollout.qat"
     nested = (
@@ -323,6 +340,21 @@ def test_groups_are_compared_before_the_penalty_by_another_metric_than_the_rewar
     assert key in convert(VERL, VERL_RUN | metric | penalty, FIXED).left_out
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("reward.reward_manager.module.path", "mine.py"),
+        ("reward.reward_manager.source", "importlib"),
+        ("trainer.v1.sampler.custom_sampler.path", "mine.py"),
+        ("actor_rollout_ref.model.lora_adapter_path", "adapter"),
+        ("actor_rollout_ref.model.mtp.enable_train", True),
+    ],
+)
+def test_programs_of_a_persons_own_may_change_what_is_learned(key: str, value: Any) -> None:
+    found = convert(VERL, VERL_RUN | {key: value}, FIXED)
+    assert key in found.left_out and key not in found.beside_learning
+
+
 @pytest.mark.parametrize(("rows", "ends"), [(None, "if 2 epochs are fewer"), (5000, "after 8"), (500_000, None)])
 def test_verl_may_end_with_its_epochs(rows: int | None, ends: str | None) -> None:
     found = verl(trainer__total_epochs=2, num_rows=rows)
@@ -356,3 +388,25 @@ def test_a_single_response_is_reinforce_plus_plus_without_baseline() -> None:
              f"{ACTOR}ppo_mini_batch_size": 1024}  # fmt: skip
     algorithm = spec(verl(**alone))["algorithm"]
     assert (algorithm["objective"]["name"], algorithm["responsesPerPrompt"]) == ("ReinforcePlusPlus", 1)
+
+
+def test_a_column_of_images_is_not_beside_what_is_learned() -> None:
+    key = "data.image_key"
+    assert key in verl(data__image_key="images").same
+    found = verl(data__image_key="pictures")
+    assert key in found.left_out and key not in found.beside_learning
+
+
+def test_a_file_that_is_named_twice_weighs_twice() -> None:
+    sources = spec(verl(data__train_files=["/d/a.parquet", "/d/a.parquet", "/d/b.parquet"]))["data"]["sources"]
+    assert [one.get("weight", 1) for one in sources] == [2, 1]
+
+
+def test_fully_asynchronous_training_names_the_batch_of_a_step() -> None:
+    given = {
+        "data__train_batch_size": 0, "async_training__trigger_parameter_sync_step": 4,
+        "rollout__total_rollout_steps": 10_240, "trainer__total_training_steps": None,
+    }  # fmt: skip
+    reason = verl(**given).prevented["data.train_batch_size"]
+    assert "fully asynchronous" in reason and "data.train_batch_size=1024" in reason
+    assert spec(verl(**given | {"data__train_batch_size": 1024}))["algorithm"]["steps"] == 10

@@ -11,8 +11,8 @@ from rich.console import Console, RenderableType
 from longshore.api.runtime_status import RuntimeActivity
 from longshore_cli import summary
 from longshore_cli.watch import text, words
-from longshore_cli.watch.dashboard import dashboard
-from longshore_cli.watch.history import JobChange, WatchedStep, WatchHistory, advance, begin
+from longshore_cli.watch.dashboard import dashboard, line
+from longshore_cli.watch.history import JobChange, StepProgress, WatchedStep, WatchHistory, advance, begin
 from longshore_cli.watch.screen import LiveScreen, PlainScreen, screen_for
 from longshore_client.view import EventView, job_view
 from tests.unit.cli.samples import at_step, condition, rljob
@@ -107,6 +107,24 @@ def test_everything_that_a_coordinator_does_has_words(activity: RuntimeActivity)
     assert words.in_words(activity) != activity
 
 
+def test_progress_of_a_coordinator_that_has_ended_is_not_shown() -> None:
+    progress = {"unit": "Steps", "done": 150, "total": 300}
+    for phase in ("Restarting", "Failed"):
+        history = begin(job_view(rljob(at_step(1, activity="PrepareModel", progress=progress), phase=phase)), 10.0)
+        assert "150 of 300" not in drawn(dashboard(history, (), now_s=22.0))
+
+
+def test_held_out_reward_is_compared_only_once_there_is_a_later_one() -> None:
+    history = begin(job_view(rljob(at_step(1, heldOut={"before": 0.5, "latest": 0.5}))), 0.0)
+    shown = drawn(dashboard(history, (), now_s=0.0))
+    assert "0.500" in shown and "→" not in shown
+
+
+def test_the_dashboard_of_a_new_job_is_drawn_too() -> None:
+    history = begin(job_view({"metadata": {"name": "new"}}), 0.0)
+    assert "Pending" in drawn(dashboard(history, (), now_s=0.0))
+
+
 def test_the_dashboard_shows_what_is_not_well_and_what_happened() -> None:
     job = rljob(at_step(1), conditions=(condition("Scheduled", "False", "Unschedulable", "0/2 nodes are available"),))
     event = EventView("1", "2026-01-01T10:20:30Z", "Warning", "PodLost", "worker 1 was lost")
@@ -134,6 +152,12 @@ def test_the_watch_shows_an_alarm_in_the_panel_in_a_pipe_and_after_the_end() -> 
         assert f"! TrainingAlarm: RewardsAllZero: {sentence}" in shown
         assert "10:20:30 RewardsAllZero: every reward" in shown
     assert text.event_text(event) == "event Warning RewardsAllZero: every reward of the last 3 steps is 0"
+
+
+def test_an_alarm_that_is_over_is_no_problem() -> None:
+    over = condition("TrainingAlarm", "False", "Cleared", "nothing speaks against the training any longer")
+    history = begin(job_view(rljob(REPORT, conditions=(over,))), 0.0)
+    assert "TrainingAlarm" not in drawn(dashboard(history, (), now_s=0.0))
 
 
 REPURPOSED = "4 of 8 GPUs to training at 30 %: projected KV peak 50 %"
@@ -169,11 +193,24 @@ def test_brackets_in_messages_are_not_markup() -> None:
     assert "[red]no[/red]" in drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0))
 
 
+def test_brackets_in_what_a_coordinator_reports_are_not_markup() -> None:
+    progress = {"unit": "Bytes", "done": 1, "total": 4, "detail": "[/x] [link=https://example.com]org/name[/link]"}
+    job = rljob({"step": 1, "activity": "Download", "progress": progress})
+    shown = drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0), 160)
+    assert "[/x] [link=https://example.com]" in shown
+
+
 def done_step() -> WatchedStep:
     _, lines = advance(begin(job_view(rljob(at_step(3))), 0.0), job_view(rljob(REPORT)), 2.0)
     (done,) = [line for line in lines if isinstance(line, WatchedStep)]
     assert isinstance(done, WatchedStep)
     return done
+
+
+def test_a_finished_step_is_one_line_on_a_narrow_terminal() -> None:
+    shown = drawn(line(done_step()), width=80).splitlines()
+    assert len(shown) == 1
+    assert "step  4/10" in shown[0] and "reward 0.540" in shown[0]
 
 
 def test_a_finished_step_is_one_plain_line_in_a_pipe() -> None:
@@ -214,6 +251,14 @@ def test_a_terminal_gets_the_panel_with_the_lines_above() -> None:
     assert last.index("step  4/10") < last.rindex("RLJob team/demo") < last.rindex("attempt 1")
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_the_progress_of_a_step_is_a_line_in_a_pipe_only(is_terminal: bool) -> None:
+    out, history = io.StringIO(), run_of(at_step(3), REPORT)
+    with screen_for(Console(file=out, force_terminal=is_terminal, width=100), history, lambda: 0.0) as screen:
+        screen.job(history, (StepProgress("step 4/10  rollout: a long time"),))
+    assert ("a long time" in out.getvalue()) is not is_terminal
+
+
 def test_the_ending_says_what_was_learned_or_why_not() -> None:
     succeeded = job_view(rljob(REPORT, phase="Succeeded"))
     assert text.ending_text(succeeded) == "Succeeded after 4 steps; held-out reward 0.561 → 0.743 (+0.182)"
@@ -247,3 +292,8 @@ def test_the_dashboard_shows_how_many_worker_pods_an_elastic_job_has_and_is_to_h
     for granted, shown in ((2, "worker pods 2"), (4, "worker pods 2 → 4")):
         job = rljob(REPORT | {"size": size}, admission={"admitted": True, "workers": granted})
         assert shown in drawn(dashboard(begin(job_view(job), 0.0), (), now_s=0.0))
+
+
+def test_a_change_of_its_size_is_no_problem() -> None:
+    growing = condition("Resizing", "True", "Growing", "the job goes on with 4 worker pods")
+    assert "Resizing" not in drawn(dashboard(begin(job_view(rljob(REPORT, conditions=(growing,))), 0.0), (), now_s=0.0))

@@ -30,6 +30,19 @@ def test_a_token_and_an_embedded_authority(tmp_path: Path) -> None:
     assert access.token == "t"
 
 
+def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "cert.pem").write_bytes(b"cert")
+    (tmp_path / "key.pem").write_bytes(b"key")
+    user = {"client-certificate": "cert.pem", "client-key": "key.pem"}
+    access = from_kubeconfig(write(tmp_path / "config", user))
+    assert (access.certificate, access.key) == (b"cert", b"key")
+
+
+def test_a_token_file_is_relative_to_the_kubeconfig_too(tmp_path: Path) -> None:
+    access = from_kubeconfig(write(tmp_path / "config", {"tokenFile": "token"}))
+    assert access.token_file == tmp_path / "token"
+
+
 def test_the_first_file_that_has_an_entry_counts(tmp_path: Path) -> None:
     """As in kubectl: a list of files is one configuration."""
     (tmp_path / "apart").mkdir()
@@ -132,6 +145,32 @@ def test_a_credential_plugin_that_cannot_be_run_is_named(tmp_path: Path, entry: 
         plugin(tmp_path / "config", **entry)
 
 
+@pytest.mark.parametrize(
+    ("user", "cluster", "sentence"),
+    [({"auth-provider": {"name": "gcp"}}, {}, "use exec"),
+     ({}, {"server": None}, "the cluster has no server"),
+     ({"client-key": "none.pem"}, {}, "client-key cannot be read"),
+     ({}, {"certificate-authority-data": "%"}, "certificate-authority cannot be read")],
+)  # fmt: skip
+def test_an_entry_that_is_of_no_use_is_named(
+    tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(AccessError, match=sentence):
+        from_kubeconfig(write(tmp_path / "config", user, cluster))
+
+
+def test_a_kubeconfig_without_a_current_context_says_how_to_choose_one(tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match="kubectl config use-context"):
+        from_kubeconfig(write(tmp_path / "config", {}, current=""))
+
+
 def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="there is no kubeconfig at"):
         from_kubeconfig(tmp_path / "none")
+
+
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("[]")
+    with pytest.raises(AccessError, match=str(path)):
+        from_kubeconfig(path)

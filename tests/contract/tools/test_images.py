@@ -69,3 +69,15 @@ def test_the_lock_files_hold_what_the_project_names_and_hashes_of_everything(fil
         name = canonicalize_name(requirement.name)
         if name not in OWN:
             assert requirement.specifier.contains(versions[name], prereleases=True), requirement
+
+
+@pytest.mark.parametrize("image", ["operator", "runtime"])
+def test_an_image_checks_its_imports_and_hashes_and_runs_without_root(image: str) -> None:
+    lines = (ROOT / f"images/{image}.Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    assert "USER 1000" in lines
+    assert lines.index("ARG BASE=python:3.11-slim") < lines.index("FROM ${BASE}")
+    commands = [command for line in lines if line.startswith("RUN ") for command in line.split("&&")]
+    assert any("check_imports.py" in command for command in commands)
+    dependencies, itself = [command.split() for command in commands if "uv pip install" in command]
+    assert "--require-hashes" in dependencies
+    assert {"--no-deps", "--require-build-hashes"} <= set(itself)

@@ -88,6 +88,13 @@ class TestTokenFiles:
             async with Client(Access("http://127.0.0.1:1", token_file=tmp_path / "none"), "test") as client:
                 await ask(client)
 
+    async def test_an_expired_token_that_nobody_renews_is_sent_once(self) -> None:
+        script = Script(REFUSED)
+        async with access_to(script, token="stale") as access, Client(access, "test") as client:
+            with pytest.raises(ApiError, match="does not accept the credentials"):
+                await ask(client)
+        assert len(script.requests) == 1
+
 
 class TestPlugins:
     async def test_it_runs_once_for_many_requests_and_gets_the_cluster(self, tmp_path: Path) -> None:
@@ -151,6 +158,10 @@ class TestPlugins:
         missing = ExecPlugin(("get-a-token-of-nowhere",), V1, install_hint="Install it.")
         with pytest.raises(AccessError, match="cannot be run: No such file or directory; Install it"):
             await missing.run()
+
+    async def test_one_that_asks_questions_needs_a_terminal(self) -> None:
+        with pytest.raises(AccessError, match="needs a terminal"):
+            await ExecPlugin(("true",), V1, interactive_mode="Always").run()
 
     async def test_one_that_hangs_is_ended(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("longshore_kube.plugin._LIMIT_S", 0.2)
@@ -250,6 +261,11 @@ class TestCertificates:
                 await names_seen(client)
         async with server.access(ca=None, insecure=True) as access, Client(access, "test") as client:
             assert await names_seen(client) == []
+
+    async def test_certificates_that_are_none_are_said(self) -> None:
+        with pytest.raises(AccessError, match=r"the certificates for https://127\.0\.0\.1:1 cannot be used"):
+            async with Client(Access("https://127.0.0.1:1", ca=b"not PEM"), "test"):
+                pass
 
 
 async def test_requests_go_through_the_proxy() -> None:

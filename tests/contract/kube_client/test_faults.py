@@ -12,7 +12,7 @@ from aiohttp import web
 from longshore_kube import client as module
 from longshore_kube.access import Access
 from longshore_kube.client import PAGE_LIMIT, Client
-from longshore_kube.errors import ApiError, Gone, Unreachable, Unreadable
+from longshore_kube.errors import ApiError, Gone, KubeError, Unreachable, Unreadable
 from longshore_kube.reflector import Changed, Listed, Reflector
 from longshore_kube.resources import CONFIG_MAPS, PODS
 from tests.contract.kube_client.script import Answer, Script, access_to, event, failure, page, stream
@@ -91,6 +91,26 @@ class TestSentences:
     async def test_no_answer_comes(self) -> None:
         async with access_to(Script(*[silence] * 4)) as access, Client(access, "test", request_timeout_s=0.2) as client:
             with pytest.raises(Unreachable, match="does not answer: it took longer than"):
+                await client.get(PODS, "demo", "team")
+
+    @pytest.mark.parametrize(
+        ("answer", "error", "sentence"),
+        [
+            ({"status": 403, "text": "<html>blocked by the proxy</html>"}, ApiError, "blocked by the proxy"),
+            ({"status": 405}, ApiError, "the API server answers 405"),
+            *(({"text": text}, Unreadable, "is no object of Kubernetes") for text in ("<html>", "[]", "3", "")),
+            ({"text": '{"a":' * 50_000 + "1" + "}" * 50_000}, Unreadable, "nested too deeply"),
+        ],
+        ids=["of a proxy", "without a message", "html", "a list", "a number", "nothing", "nested too deeply"],
+    )
+    async def test_an_answer_that_is_none_of_kubernetes(
+        self, answer: dict[str, Any], error: type[KubeError], sentence: str
+    ) -> None:
+        async def answered(_: web.Request) -> web.Response:
+            return web.Response(**answer)
+
+        async with client_of(Script(answered)) as client:
+            with pytest.raises(error, match=sentence):
                 await client.get(PODS, "demo", "team")
 
 
@@ -231,6 +251,15 @@ class TestFollowing:
         script = Script(page([], 5), failure(403), stream(event("ADDED", pod("a", 6)), stays_open=True))
         async with followed(script) as news:
             await received(news, "listed", "ADDED a")
+
+    async def test_a_follower_may_give_up(self) -> None:
+        def give_up(error: KubeError, silence_s: float) -> None:
+            raise error
+
+        async with client_of(Script(page([], 5), failure(403))) as client:
+            with pytest.raises(ApiError, match="said 403"):
+                async for _ in Reflector(client, PATH, dict, on_error=give_up).changes():
+                    pass
 
     async def test_an_event_may_be_larger_than_any_line_buffer(self) -> None:
         large = pod("a", 6, annotations={"example.com/large": "x" * 2_000_000})

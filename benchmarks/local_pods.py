@@ -42,18 +42,10 @@ class Program(Protocol):
     def terminate(self) -> None: ...
 
 
-class RunModule(Protocol):
-    """Function that starts a module as a program. With a file for its output it is in a session of its own."""
-
-    def __call__(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path | None = None
-    ) -> Program: ...
-
-
 def new_process(
     module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path | None = None
 ) -> Program:
-    """Start a module as a process of its own; implements `RunModule`."""
+    """Start a module as a process of its own. With a file for its output it is in a session of its own."""
     command = [sys.executable, "-m", module, *arguments]
     if output is None:
         return subprocess.Popen(command, env=environment)
@@ -96,7 +88,6 @@ def run_in_coordinator(
     spec: RLJobSpec,
     *,
     pinned: bool = False,
-    run_module: RunModule = new_process,
 ) -> int:
     """Start GPU and reward pods of a job, run `module` in its coordinator pod, and return its exit status.
 
@@ -113,14 +104,14 @@ def run_in_coordinator(
         (root / _SPEC_FILE).write_text(spec.model_dump_json(by_alias=True, exclude_unset=True), encoding="utf-8")
         network = stack.enter_context(contextlib.closing(Addresses())).network
         environment = _environment(root, network, Component.COORDINATOR, 0)
-        coordinator = run_module(module, arguments, environment)
+        coordinator = new_process(module, arguments, environment)
         stack.callback(coordinator.terminate)
         cores = sorted(os.sched_getaffinity(0))
         reward_pods = [(Component.REWARD, index) for index in range(spec.reward.pods)]
         for number, (component, index) in enumerate([*_gpu_pods(spec), *reward_pods]):
             environment = _environment(root, network, component, index)
             log = root / f"{component}-{index}.log"
-            pod = run_module("longshore_runtime", [component.value], environment, log)
+            pod = new_process("longshore_runtime", [component.value], environment, log)
             is_alone = pinned and component is not Component.REWARD
             os.sched_setaffinity(pod.pid, {cores[number]} if is_alone else set(cores))  # What it starts inherits them.
             stack.enter_context(_ended_together(pod, log, coordinator))

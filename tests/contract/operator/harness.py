@@ -104,10 +104,6 @@ class Jobs:
     def patch(self, spec: dict[str, Any], name: str = "demo") -> None:
         self._custom("patch_namespaced_custom_object", name, {"spec": spec})
 
-    def patch_status(self, status: dict[str, Any], name: str) -> None:
-        """Change the part of a job's status that belongs to the operator."""
-        self._custom("patch_namespaced_custom_object_status", name, {"status": status})
-
     def delete(self, name: str = "demo") -> None:
         self._custom("delete_namespaced_custom_object", name)
 
@@ -271,15 +267,6 @@ class Operator:
             return '"event": "leading"' in self.log()
 
         eventually("the operator leads", leads)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """It sees nothing while the block runs, and the outcome afterwards."""
-        self._send(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self._send(signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; returns the exit code."""

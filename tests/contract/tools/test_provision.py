@@ -30,21 +30,6 @@ class Machine:
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
 
-    def add_python(self, name: str, version: str) -> None:
-        """A Python that claims to be of this version; everything else is real."""
-        major, minor = version.split(".")
-        pretend = f"import sys; sys.version_info = ({major}, {minor}, 0, 'final', 0)"
-        self.add(name, f'[ "$1" = -c ] || exit 9\nexec {sys.executable} -c "{pretend}\n$2"')
-
-    def add_creating_python(self, name: str) -> None:
-        """A real Python, but it only notes that it is to create a virtual environment."""
-        note = f"echo {name} > {self.bin}/created-by; exit 9"
-        self.add(name, f'[ "$1" = -c ] || {{ {note}; }}\nexec {sys.executable} "$@"')
-
-    def created_by(self) -> str:
-        """Which of them that was."""
-        return (self.bin / "created-by").read_text().strip()
-
     def make(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run make as a user does, with nothing else in the environment."""
         pythons = f"PYTHONS={self.bin}/distribution python3.11 python3 python"

@@ -49,14 +49,11 @@ def job_event(name: str, second: int) -> dict[str, Any]:
 class Cluster:
     """A job whose claim stays unbound; it ends after the claim was looked at several times.
 
-    Or, with `hangs`, while the server does not answer what storage classes there are; or, with `events`, when they are
-    watched.
+    Or, with `events`, when they are watched.
     """
 
-    def __init__(
-        self, *, may_read_claims: bool = True, hangs: bool = False, events: tuple[dict[str, Any], ...] = ()
-    ) -> None:
-        self._may_read_claims, self._hangs = may_read_claims, hangs
+    def __init__(self, *, may_read_claims: bool = True, events: tuple[dict[str, Any], ...] = ()) -> None:
+        self._may_read_claims = may_read_claims
         self._events = events
         self._num_looks = 0
         self._was_looked_at = asyncio.Event()
@@ -68,9 +65,6 @@ class Cluster:
         if kind == "claims" and not self._may_read_claims:
             self._was_looked_at.set()
             return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)
-        if kind == "storageclasses" and self._hangs:
-            self._was_looked_at.set()
-            await asyncio.Event().wait()
         if "watch" not in request.query:
             items = {"rljobs": [job("Pending")], "claims": [CLAIM], "events": list(self._events)}.get(kind, [])
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})

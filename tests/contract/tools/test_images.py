@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -42,12 +43,20 @@ CHECKED_WHEN_IMPORTED = {"pandas", "pyarrow"}
 """Those that the client asks its user to install, for data frames alone."""
 
 
+def run_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk over what a program runs, without imports for types alone."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
+            yield from run_nodes(child)
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_declares_what_it_imports(package: str) -> None:
     declared = [*PROJECT["dependencies"], *EXTRAS["client"] * bool(PACKAGES[package])]
     declared += [one for extra in PACKAGES[package] for one in EXTRAS[extra]]
     names = {canonicalize_name(Requirement(one).name) for one in declared}
-    nodes = [node for path in (ROOT / package).rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    nodes = [node for path in (ROOT / package).rglob("*.py") for node in run_nodes(ast.parse(path.read_text()))]
     imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     modules = {name.partition(".")[0] for name in imported} - sys.stdlib_module_names

@@ -75,8 +75,8 @@ class HubServer:
     """Sizes of files, where the listing says something else."""
     status: int | None = None
     """Every answer has it."""
-    cdn_statuses: list[int] = field(default_factory=list)
-    """Answers with the content of a large file have them one after the other, and all later ones the last."""
+    cdn_statuses: dict[str, list[int]] = field(default_factory=dict)
+    """Answers by method with the content of a large file have one each, until none is left."""
     xet_address: str | None = None
     """Large files lie in a Xet storage there, and not in this server."""
     before_file: threading.Event = field(default_factory=threading.Event)
@@ -134,8 +134,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(RecordedRequest(self.command, path, self.headers.get("Authorization"), first))
         if self.hub.status is not None:
             return self._send(self.hub.status, b"the hub is ill")
-        if path.startswith("/cdn/") and (statuses := self.hub.cdn_statuses):
-            return self._send(statuses.pop(0) if len(statuses) > 1 else statuses[0], b"no")
+        if path.startswith("/cdn/") and (statuses := self.hub.cdn_statuses.get(self.command)):
+            return self._send(statuses.pop(0), b"no")
         if path.startswith("/cdn/"):
             kind, owner, name, _, file = path.removeprefix("/cdn/").split("/", 4)
             return self._send_file(getattr(self.hub, kind)[f"{owner}/{name}"], file, first, moved=True)

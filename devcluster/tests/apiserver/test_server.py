@@ -1,4 +1,4 @@
-"""The server as a whole: files, restarts, the kubelet's streams."""
+"""The server as a whole: files, tokens, restarts, the kubelet's streams."""
 
 import asyncio
 import ssl
@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import jwt
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from longshore_devcluster.apiserver import ApiServer
+from longshore_devcluster.apiserver.access.jwt import BadToken, Signer
 
 
 def _token(server: ApiServer) -> str:
@@ -34,6 +37,19 @@ async def test_secrets_are_private_files(tmp_path: Path) -> None:
         assert set(modes.values()) == {0o600}, modes
     finally:
         await server.stop()
+
+
+def test_a_token_is_only_valid_as_signed() -> None:
+    signer = Signer(ec.generate_private_key(ec.SECP256R1()))
+    token = signer.sign({"sub": "a"})
+    assert signer.verify(token) == {"sub": "a"}
+    header, claims, signature = token.split(".")
+    unsigned = jwt.encode({"sub": "a"}, key=None, algorithm="none")
+    for forged in (f"{header}.{claims}.{signature[::-1]}", f"{header}.{claims[:-2]}.{signature}", unsigned, "x", ""):
+        with pytest.raises(BadToken):
+            signer.verify(forged)
+    with pytest.raises(BadToken):
+        Signer(ec.generate_private_key(ec.SECP256R1())).verify(token)
 
 
 async def test_a_restart_finds_the_cluster_as_it_was(tmp_path: Path) -> None:

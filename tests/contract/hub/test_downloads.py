@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -259,6 +260,22 @@ def test_credentials_in_the_address_of_a_mirror_are_not_shown(
     reported = refused(Job(tmp_path, gone))
     assert reported.startswith("hub.endpoint: http://127.0.0.1:")
     assert "s3cret" not in reported + "".join(capfd.readouterr())
+
+
+def test_signatures_in_addresses_of_files_are_not_shown(
+    hub: HubServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # huggingface_hub itself tries again after a 502, and says so, but takes a 520 for final.
+    hub.cdn_statuses = {"HEAD": [502], "GET": [520] * 3}
+    reported = refused(Job(tmp_path, hub))
+    assert reported.startswith(
+        f"hub.endpoint: {hub.url} cannot be reached for 'acme/tiny' (Server error '520 ' for url"
+    )
+    asked = Counter(one.method for one in hub.requests if one.path.startswith("/cdn/"))
+    assert asked == {"HEAD": 4, "GET": 3}, "the library tries once more"
+    hub.cut_after_bytes = len(WEIGHTS) // 2
+    Job(tmp_path, hub).fetch()
+    assert "s1gned" not in reported + "".join(capfd.readouterr())
 
 
 def test_a_xet_storage_that_cannot_be_reached_is_tried_again(

@@ -169,6 +169,32 @@ def test_a_token_reaches_no_message_and_no_log(
     assert "s3cret-t0ken" not in reported
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (b"", "holds no token on one line"),
+        (b"one\ntwo", "holds no token on one line"),
+    ],
+)
+def test_a_file_without_a_token_is_reported_by_its_field(
+    server: JudgeServer, tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_bytes(content)
+    with pytest.raises(JudgeSetupError, match=rf"^tokenSecret: '.*' {problem}$"):
+        RemoteJudge(replace(options(server), token_file=token)).complete(["Why?"], 7)
+    assert server.received == []
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1/v1", "http://host:port/v1"])
+def test_what_is_no_address_is_reported_by_its_field(url: str) -> None:
+    with pytest.raises(JudgeSetupError, match=r"^judge.url: '.*' is no address$"):
+        RemoteJudge(RemoteJudgeOptions(url, "qwen", retry_wait_s=0.0)).complete(["Why?"], 7)
+
+
 @pytest.mark.parametrize("url", ["http://user:s3cret@127.0.0.1:1/v1?key=s3cret", "http://s3cret@127.0.0.1:1/v1"])
 def test_the_password_of_an_address_reaches_no_message(url: str) -> None:
     judge = RemoteJudge(RemoteJudgeOptions(url, "judge", None, timeout_s=1.0, num_tries=1))

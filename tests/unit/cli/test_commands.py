@@ -1,6 +1,7 @@
 """Commands, as far as no cluster is needed: options, errors, and how jobs and paths are found."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -93,6 +94,62 @@ def test_the_jobs_of_a_manifest_are_found_among_other_objects(tmp_path: Path) ->
         "apiVersion: longshore.dev/v1alpha1\nkind: RLJob\nmetadata: {name: j}\n---\n"
     )
     assert [job["metadata"]["name"] for job in jobs.jobs_in(jobs.read_manifest(path))] == ["j"]
+
+
+def only_object(tmp_path: Path, body: str, metadata: str = "name: c") -> dict[str, Any]:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{{metadata}}}\n{body}")
+    [document] = jobs.read_manifest(path)
+    return document
+
+
+def test_a_null_namespace_in_a_manifest_means_the_namespace_of_the_command(tmp_path: Path) -> None:
+    document = only_object(tmp_path, "", "name: c, namespace: ")
+    jobs.require_namespace([document], "team")
+    assert Kube(cast(Any, None), "team").within(document).namespace == "team"
+
+
+def test_a_manifest_may_override_keys_that_it_merges(tmp_path: Path) -> None:
+    base, inner = "base: &base {k: 1, l: 1}\nother: &other {m: 4}\n", "outer: {inner: &inner {<<: *base, k: 2}}\n"
+    found = only_object(tmp_path, f"{base}{inner}data: {{<<: *other, <<: *inner, l: 3}}\n")
+    assert found["data"] == {"k": 2, "l": 3, "m": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (
+            float,
+            {
+                "1e-06": 1e-06, "5e-4": 5e-4, "+.5": 0.5, "1e21": 1e21, "1_000.5": 1000.5, ".inf": math.inf,
+                "-.Inf": -math.inf,
+            },
+        ),
+        (
+            int,
+            {
+                "12": 12, "-1_000": -1000, "-2.5E3": -2500, "1e3": 1000, "5.": 5, "08": 8, "017": 15, "0x1F": 31,
+                "0b11": 3,
+            },
+        ),
+        (bool, {"yes": True, "off": False}),
+        (
+            str,
+            {
+                text: text
+                for text in (
+                    "1:30", "-190:20:30", "1:30.5", "12e4567", "1e", "1.2.3", "500m", "2026-11-26",
+                    "2026-11-26T10:00:00Z",
+                )
+            },
+        ),
+        (type(None), {"": None}),
+    ],
+)  # fmt: skip
+def test_values_in_a_manifest_are_what_kubectl_reads(kind: type, values: dict[str, object], tmp_path: Path) -> None:
+    found = only_object(tmp_path, "data:\n" + "".join(f"- {written}\n" for written in values))["data"]
+    assert found == list(values.values())
+    assert {type(value) for value in found} == {kind}
 
 
 @pytest.mark.parametrize(

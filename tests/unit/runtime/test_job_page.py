@@ -150,6 +150,14 @@ class TestAnswers:
         assert view.sample_steps == tuple(range(1, 13))
         assert view.held_out_steps == (0, 10)
 
+    async def test_a_view_is_sent_again_only_until_all_rounds_were_read(self, client: TestClient[Any, Any]) -> None:
+        first = await client.get("/api/view")
+        second = await client.get("/api/view", headers={"If-None-Match": first.headers["ETag"]})
+        view = JobPageView.model_validate(await second.json())
+        assert [digest.step for digest in view.digests] == list(range(1, 13))
+        third = await client.get("/api/view", headers={"If-None-Match": second.headers["ETag"]})
+        assert (third.status, await third.read()) == (304, b"")
+
     async def test_a_new_step_or_status_is_a_new_view(self, tmp_path: Path) -> None:
         write_job(tmp_path, num_steps=1)
         reported = [status(1)]
@@ -167,6 +175,15 @@ class TestAnswers:
         heads = await (await client.get("/api/samples/5")).json()
         group = SampleGroup.model_validate(await (await client.get(f"/api/samples/5/{heads[0]['draw']}")).json())
         assert any(text in group.responses[0].text for text in HOSTILE)
+
+    @pytest.mark.parametrize(
+        "path", ["/api/rounds/999", "/api/samples/999", "/api/samples/999/0-1", "/api/samples/5/9-9", "/api/rounds/x",
+                 "/api/samples/5/..%2F..%2Fmetrics.jsonl", "/metrics.jsonl"],
+    )  # fmt: skip
+    async def test_a_step_or_draw_that_is_not_stored_is_not_found(
+        self, client: TestClient[Any, Any], path: str
+    ) -> None:
+        assert (await client.get(path)).status == 404
 
     async def test_a_damaged_file_is_no_answer_and_no_silence(self, tmp_path: Path) -> None:
         write_job(tmp_path, num_steps=1)

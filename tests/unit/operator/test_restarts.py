@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from longshore.api.contract import ExitCode
-from longshore.api.runtime_status import RuntimeStatus
+from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.status import Phase
 from longshore_kube.times import parse_time
 from longshore_operator.attempts import backoff
@@ -69,6 +69,35 @@ class TestCoordinatorEnds:
         running.spec, running.generation = {"checkpoint": {"keep": 3}}, 4
         running.reconcile_until_stable()
         assert (running.status.phase, running.status.attempt) == (Phase.RUNNING, 2)
+
+    @pytest.mark.parametrize("leaves_first", ["demo-worker-0", "demo-coordinator"])
+    @pytest.mark.parametrize(
+        ("activity", "worker_exit", "coordinator_exit", "phase"),
+        [
+            (RuntimeActivity.DONE, 0, 0, Phase.SUCCEEDED),
+            ("Failing", ExitCode.INTERRUPTED, ExitCode.USER_ERROR, Phase.FAILED),
+        ],
+        ids=["done", "a user's mistake"],
+    )
+    def test_a_job_that_ends_shows_no_restart_while_its_pods_leave(
+        self, running: Cluster, leaves_first: str, activity: str, worker_exit: int, coordinator_exit: int, phase: Phase
+    ) -> None:
+        running.report(RuntimeStatus(attempt=1, activity=activity))
+        running.change(leaves_first, ready=False)
+        running.step()
+        assert running.status.phase is Phase.RUNNING
+        running.exit("demo-worker-0", worker_exit)
+        running.step()
+        assert running.status.phase is Phase.RUNNING
+        running.exit("demo-coordinator", coordinator_exit)
+        running.step()
+        assert running.status.phase is phase
+
+    def test_a_coordinator_that_is_lost_although_it_was_done_shows_a_restart(self, running: Cluster) -> None:
+        running.report(RuntimeStatus(attempt=1, activity=RuntimeActivity.DONE))
+        running.exit("demo-coordinator", 1)
+        running.step()
+        assert (running.status.phase, running.status.attempt) == (Phase.RESTARTING, 2)
 
     def test_a_crash_is_counted_and_the_next_attempt_waits(self, running: Cluster) -> None:
         running.exit("demo-coordinator", 1, "CUDA error")
@@ -172,20 +201,25 @@ class TestCoordinatorEnds:
         assert (running.status.failures, running.status.interruptions) == (1, 0)
         assert running.condition("Ready")[2].startswith(f"demo-coordinator was evicted: {message}")
 
-    def test_a_coordinator_that_a_node_under_pressure_turns_away_waits_a_little(self, running: Cluster) -> None:
-        message = "Pod was rejected: The node had condition: [DiskPressure]. "
-        running.change(
-            "demo-coordinator",
-            ready=False,
-            phase="Failed",
-            reason="Evicted",
-            exit_code=None,
-            termination_message=message,
-        )
+    @pytest.mark.parametrize("pod", ["demo-coordinator", "demo-worker-0"])
+    @pytest.mark.parametrize(
+        ("reason", "message"),
+        [
+            ("Evicted", "Pod was rejected: The node had condition: [DiskPressure]. "),
+            ("NodeShutdown", "Pod was rejected as the node is shutting down."),
+        ],
+    )
+    def test_a_pod_that_its_node_turns_away_waits_a_little_and_is_no_failure(
+        self, running: Cluster, pod: str, reason: str, message: str
+    ) -> None:
+        """The words are those of kubelets."""
+        refused = {"reason": reason, "termination_message": message}
+        running.change(pod, ready=False, phase="Failed", exit_code=None, **refused)
         running.step()
         assert running.status.restart_time is not None
         assert (parse_time(running.status.restart_time) - running.now).total_seconds() == pytest.approx(10, abs=1)
-        assert "was rejected by its node (Evicted)" in running.condition("Ready")[2]
+        assert f"{pod} was rejected by its node ({reason})" in running.condition("Ready")[2]
+        assert running.status.failures == 0
 
     def test_failures_count_from_zero_once_a_newer_checkpoint_was_written(self) -> None:
         """A job of a month may fail more often than a job that does not get further."""
@@ -291,6 +325,25 @@ class TestCoordinatorEnds:
             "attempt 3 starts in 10 s, after 2 interruptions without a newer checkpoint",
             "attempt 4 starts in 20 s, after 3 interruptions without a newer checkpoint",
         ]
+
+    def test_after_a_suspension_checkpoints_count_from_the_beginning(self) -> None:
+        """The output may have been cleared meanwhile."""
+        cluster = running_cluster(backoffLimit=1)
+        cluster.report(RuntimeStatus(attempt=1, checkpoint_step=500))
+        cluster.exit("demo-coordinator", 139)
+        cluster.step()
+        assert cluster.status.counted_at_step == 500
+        for suspend in (True, False):
+            cluster.spec = {"backoffLimit": 1, "suspend": suspend}
+            cluster.generation += 1
+            cluster.reconcile_until_stable()
+        for step in (50, 100, 150):
+            cluster.report(RuntimeStatus(attempt=cluster.status.attempt, checkpoint_step=step))
+            cluster.exit("demo-coordinator", 139)
+            cluster.step()
+            assert (cluster.status.phase, cluster.status.failures) == (Phase.RESTARTING, 1)
+            cluster.pass_time(361)
+            cluster.reconcile_until_stable()
 
     def test_more_failures_than_the_limit_fail_the_job(self) -> None:
         cluster = Cluster(spec={"backoffLimit": 2})
@@ -442,6 +495,24 @@ class TestSickNodes:
             self.crash(running, node)
         assert running.status.crash_nodes == ["c", "b", "d"]
         assert running.status.phase is Phase.RUNNING
+
+    @pytest.mark.parametrize("message", ["", 'Usage of EmptyDir volume "scratch" exceeds the limit "1Gi". '])
+    def test_an_eviction_says_nothing_about_a_node(self, running: Cluster, message: str) -> None:
+        evicted = {"reason": "Evicted", "exit_code": None, "termination_message": message}
+        running.change("demo-worker-0", phase="Failed", ready=False, node="full", **evicted)
+        running.step()
+        assert running.status.crash_nodes == []
+
+    @pytest.mark.parametrize(("name", "code"), [("demo-worker-0", 137), ("demo-reward-0", 1), ("demo-coordinator", 1)])
+    def test_what_would_happen_on_every_node_says_nothing_about_one(
+        self, running: Cluster, name: str, code: int
+    ) -> None:
+        """A container that takes too much memory, and pods without GPUs."""
+        running.change(name, node="healthy")
+        running.exit(name, code)
+        running.step()
+        assert running.status.failures == 1
+        assert running.status.crash_nodes == []
 
     def test_a_suspension_makes_the_job_forget_them(self, running: Cluster) -> None:
         self.crash(running, "sick")

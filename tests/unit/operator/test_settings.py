@@ -12,10 +12,10 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.spec import _FROZEN_WHILE_RUNNING, RLJobSpec
-from longshore.api.status import Phase
+from longshore.api.status import AttemptSettings, Phase
 from longshore_operator import settings
 from longshore_operator.plan import Apply
-from longshore_operator.settings import NOT_SEEN_BY_PODS
+from longshore_operator.settings import NOT_SEEN_BY_PODS, settings_changed
 from tests.unit.operator.model import CONFIG, Cluster
 
 CONFIG_MAP = ("ConfigMap", "demo-config")
@@ -90,6 +90,15 @@ class TestUpgrade:
         running.reconcile_until_stable()
         assert running.status.attempt == 1
 
+    def test_a_change_of_settings_after_an_upgrade_starts_an_attempt(
+        self, running: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        upgrade(running, monkeypatch)
+        running.reconcile_until_stable()
+        running.spec, running.generation = running.spec | {"workers": {"replicas": 1}}, 4
+        running.reconcile_until_stable()
+        assert (running.status.attempt, len(running.workers())) == (2, 1)
+
     def test_a_running_job_whose_settings_are_gone_from_its_status_goes_on(self, running: Cluster) -> None:
         running.status = running.status.model_copy(update={"settings": None})
         running.spec = {"evaluation": {"responsesPerPrompt": 7}}
@@ -108,6 +117,23 @@ class TestRunningJob:
         running.reconcile_until_stable()
         assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "mine:3"
 
+    def test_an_image_that_waits_for_the_next_attempt_is_told_once_and_shown(self, running: Cluster) -> None:
+        running.spec, running.generation = {"image": "mine:3"}, 2
+        running.reconcile_until_stable()
+        how = "spec.image: mine:3 takes effect with the next attempt: suspend and resume the job to start one"
+        assert [event.message for event in running.events if event.reason == "ImageDeferred"] == [how]
+        assert running.condition("Ready")[2] == f"all 4 pods are ready; {how}"
+        running.delete("demo-coordinator")
+        running.reconcile_until_stable()
+        assert running.condition("Ready")[2] == "all 4 pods are ready"
+
+    def test_a_new_default_image_of_the_operator_is_no_edit_that_waits(self, running: Cluster) -> None:
+        running.config = replace(CONFIG, runtime_image="runtime:2")
+        running.spec, running.generation = {"backoffLimit": 9}, 2
+        running.reconcile_until_stable()
+        assert "ImageDeferred" not in [event.reason for event in running.events]
+        assert running.condition("Ready")[2] == "all 4 pods are ready"
+
     def test_deleted_settings_are_written_again(self, running: Cluster) -> None:
         del running.children[CONFIG_MAP]
         (action,) = running.plan().actions
@@ -124,6 +150,19 @@ class TestRunningJob:
 
 
 class TestFingerprint:
+    @pytest.mark.parametrize(
+        ("generation", "current", "changed"),
+        [
+            (5, "new-2", False), (6, "new-2", False), (7, "new-2", True), (7, "new-1", True),
+            (5, "old-2", False), (6, "old-2", True), (9, "old-1", False),
+        ],
+    )  # fmt: skip
+    def test_changes_are_counted_between_versions_and_settings_compared_within_one(
+        self, generation: int, current: str, changed: bool
+    ) -> None:
+        recorded = AttemptSettings(generation=5, fingerprint="old-1", image="runtime:1")
+        assert settings_changed(recorded, generation, current) is changed
+
     def test_whatever_pods_see_can_be_changed_only_while_the_job_is_suspended(self) -> None:
         """On this rests that a single change of the spec of a running job is none of its settings."""
 

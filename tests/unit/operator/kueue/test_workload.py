@@ -9,7 +9,10 @@ from pydantic import ValidationError
 from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
-from longshore_operator.kueue.desk import queue_of
+from longshore_kube.access import Access
+from longshore_kube.reflector import Changed, Listed
+from longshore_operator.kube import KubeClient
+from longshore_operator.kueue.desk import KueueDesk, queue_of
 from longshore_operator.kueue.standing import standing
 from longshore_operator.kueue.view import KueueView, Priority
 from longshore_operator.kueue.workload import placed, placements, requested_pod_sets, workload
@@ -139,6 +142,33 @@ class TestWorkload:
         assert made["metadata"]["name"] == "demo-rljob"
         assert made["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
         assert (made["spec"]["queueName"], made["spec"]["active"]) == ("team", False)
+
+    @pytest.mark.parametrize(
+        ("version", "is_kueues", "fields"),
+        [
+            (
+                "v1beta1",
+                True,
+                {"priorityClassName": "p", "priorityClassSource": "kueue.x-k8s.io/workloadpriorityclass"},
+            ),
+            ("v1beta1", False, {"priorityClassName": "p", "priorityClassSource": "scheduling.k8s.io/priorityclass"}),
+            (
+                "v1beta2",
+                True,
+                {"priorityClassRef": {"group": "kueue.x-k8s.io", "kind": "WorkloadPriorityClass", "name": "p"}},
+            ),
+            (
+                "v1beta2",
+                False,
+                {"priorityClassRef": {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "p"}},
+            ),
+        ],
+    )
+    def test_a_priority_class_has_the_fields_of_the_version(
+        self, version: str, is_kueues: bool, fields: dict[str, Any]
+    ) -> None:
+        spec = workload(make_job(), CONFIG, KueueView("team", version, priority=Priority("p", 5, is_kueues)))["spec"]
+        assert {name: value for name, value in spec.items() if name.startswith("priority")} == fields | {"priority": 5}
 
 
 class TestStanding:
@@ -475,6 +505,23 @@ class TestSteps:
         assert before.workload["spec"] != workload(upgraded.job, CONFIG, VIEW)["spec"]
         assert self.look(upgraded, before) == []
 
+    def test_a_job_keeps_its_place_when_kueue_serves_another_version(self) -> None:
+        before = stored(KueueView("team", "v1beta1", priority=Priority("p", 5, is_kueues=True)))
+        assert self.look(Cluster(), replace(before, version="v1beta2")) == []
+
+    def test_a_change_that_asks_for_the_same_pods_with_another_image_is_noted_once(self) -> None:
+        """Otherwise it would look like one of the pods after an upgrade."""
+        cluster, view = Cluster(spec={"ttlSecondsAfterFinished": 60}, generation=2), stored(VIEW)
+        upgraded = replace(CONFIG, runtime_image="runtime:2")
+        [step] = self.look(cluster, view, upgraded)
+        assert isinstance(step, PatchObject)
+        change = step.change["metadata"]["annotations"]
+        assert change == {"longshore.dev/generation": "2"}
+        assert view.workload is not None
+        metadata = view.workload["metadata"]
+        noted = {**view.workload, "metadata": {**metadata, "annotations": {**metadata["annotations"], **change}}}
+        assert self.look(cluster, replace(view, workload=noted), upgraded) == []
+
     def test_the_end_is_reported_when_the_pods_are_gone(self) -> None:
         cluster, view = self.running()
         cluster.exit("demo-coordinator", 0)
@@ -533,3 +580,12 @@ class TestLeavingTheQueue:
         assert queue_of(cluster.job) == "team"
         cluster.apply(cluster.plan(kueue=KueueView("team", mistake="Kueue is not installed")))
         assert queue_of(cluster.job) == "team"
+
+
+def test_a_workload_that_goes_while_nobody_follows_is_noticed_in_the_next_list() -> None:
+    desk = KueueDesk(KubeClient(Access("http://nowhere")), CONFIG, None, lambda _: None)
+    a, b, c = ("team", "a"), ("team", "b"), ("team", "c")
+    assert desk._concerned(Listed([a, b], 1)) == [a, b]
+    assert desk._concerned(Changed("ADDED", c)) == [c]
+    assert desk._concerned(Listed([a], 9)) == [a, b, c]
+    assert desk._concerned(Listed([a], 12)) == [a]

@@ -1,11 +1,15 @@
 """A pod that is asked to stop divides its grace period: updates, then the checkpoint, then what is to be sent."""
 
+import os
+import signal
 import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.api.contract import ExitCode
+from longshore_runtime import __main__ as program
 from longshore_runtime.errors import Interrupted
 from longshore_runtime.session.ending import Ending
 from longshore_runtime.stop import Stop
@@ -107,3 +111,23 @@ def test_services_have_less_time_where_little_of_the_grace_period_is_left() -> N
     ending.reports.callback(lambda: left_s.append(ending.left_s()))
     ending.close()
     assert left_s[0] <= 9.0
+
+
+class RaisesNothing:
+    """A callback in which Python ignores what the handler of a signal raises, as in those of imports."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_pod_that_is_asked_to_stop_before_its_component_has_begun_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process of a container gets no signal that it has no handler for, and would go on."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr(program, "configure_logging", RaisesNothing)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert program.main([]) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended == [ExitCode.INTERRUPTED]

@@ -10,6 +10,7 @@ from longshore_runtime.cluster.worker_imports import WorkerImports, worker_impor
 
 ENGINE = "longshore_runtime.backends.vllm_cpu"
 TRAINER = "longshore_runtime.backends.torch_trainer"
+FLASHINFER = "VLLM_ALLREDUCE_USE_FLASHINFER"
 GPUS = {"workers": {"gpusPerPod": 1}}
 OWN_PODS = {"placement": "Disaggregated", "trainerWorkers": {"gpusPerPod": 0}}
 
@@ -27,6 +28,29 @@ def imports(component: Component = Component.WORKER, **fields: Any) -> WorkerImp
 
 def test_a_worker_of_a_job_without_gpus_holds_engines_and_trainers() -> None:
     assert imports().modules == (ENGINE, TRAINER)
+
+
+def test_variables_of_vllm_are_set_before_it_is_imported() -> None:
+    assert imports().environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "TORCHDYNAMO_DISABLE" not in imports().environment
+    eager = imports(rollout={"engine": {"enforceEager": True}})
+    assert eager.environment["TORCHDYNAMO_DISABLE"] == "1"
+
+
+def test_engines_on_gpus_import_vllm_themselves() -> None:
+    """It looks for GPUs when it is imported, and a process that has used a GPU cannot be forked."""
+    assert imports(**GPUS).modules == (TRAINER,)
+
+
+def test_torch_gets_the_variables_that_vllm_would_set_too_late_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FLASHINFER, raising=False)
+    environment = imports(**GPUS).environment
+    assert environment["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+    assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in environment, "it is for engines on processors"
+    assert environment[FLASHINFER] == "0", "its kernels would need the compiler of CUDA"
+    monkeypatch.setenv(FLASHINFER, "1")
+    assert imports(**GPUS).environment[FLASHINFER] == "1", "the pod says that it has the compiler"
 
 
 @pytest.mark.parametrize("fields", [{}, GPUS], ids=["CPU", "GPU"])

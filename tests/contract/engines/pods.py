@@ -1,6 +1,7 @@
 """The engine pool of a job, with all that the driver hears of it."""
 
 import queue
+import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -40,11 +41,14 @@ class Job:
                 self.events.get(timeout=0.05)
 
     def assert_noticed_death(self, engine: int, worker: int) -> None:
-        """The only notice is that the process of an engine ended, and how."""
+        """The only notice is that the process of an engine ended, and how; none is still on its way."""
         self.wait_noticed()
+        for search in self.pool._notices._searches:
+            search.join(LIMIT_S)
         ((reason, message),) = self.notices
         assert reason == "EngineLost"
-        assert message.startswith(f"engine {engine} (worker {worker}) exited with code 1 after using ")
+        ended = rf"engine {engine} \(worker {worker}\) exited with code 1 after using \d+\.\d GiB"
+        assert re.fullmatch(ended, message), message
 
     def wait_started(self, engine: int) -> None:
         """Until an engine is there again, with or without weights."""

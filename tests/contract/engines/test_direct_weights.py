@@ -120,7 +120,7 @@ def test_ranks_that_are_cut_as_the_workers_are_write_what_they_hold(storage: Pat
         trainers.stop()
 
 
-@pytest.mark.parametrize(("backend", "sizes"), LAYOUTS[2:3])
+@pytest.mark.parametrize(("backend", "sizes"), LAYOUTS[1:3])
 def test_engines_far_from_the_trainers_sample_from_weights_that_are_broadcast(
     storage: Path, vllm: Job, monkeypatch: pytest.MonkeyPatch, backend: TrainerBackend, sizes: ParallelSizes
 ) -> None:

@@ -105,13 +105,19 @@ def publish(storage: Path, step: int, **state: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("kind", "field"), [("model", "model.path"), ("tokenizer", "model.path"), ("data", "data.path")]
+    ("kind", "field", "own"),
+    [
+        ("model", "model.path", "models/tiny"),
+        ("tokenizer", "model.path", "tokenizer of models/tiny"),
+        ("data", "data.path", "rows.jsonl"),
+    ],
 )
 def test_a_checkpoint_of_other_inputs_ends_the_preparation_before_anything_starts(
-    storage: Path, kind: str, field: str
+    storage: Path, kind: str, field: str, own: str
 ) -> None:
     publish(storage, 4, origins={kind: {"field": field, "name": "other", "fingerprint": "0f"}})
-    with pytest.raises(UserError, match=rf"^{field}: the checkpoint of step 4 .* belongs to {field} 'other'"):
+    belongs = rf"the checkpoint of step 4 in storage\.output belongs to {field} 'other', not to '{own}'; set it back"
+    with pytest.raises(UserError, match=rf"^{field}: {belongs}, or start a new job with another storage\.output$"):
         prepared(storage)
 
 

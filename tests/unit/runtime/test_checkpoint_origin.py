@@ -86,7 +86,10 @@ def test_little_of_a_large_model_is_read(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_warm_start_belongs_to_the_builtin_model_and_its_files_do_not() -> None:
     cold, warm = (model_origin(Model(builtin="Tiny", warm_start_steps=n), None, Path("gone")) for n in (0, 10))
     cold.require(asdict(cold), 1)
-    assert "model.builtin 'Tiny with warmStartSteps 0', not to 'Tiny with warmStartSteps 10'" in refusal(cold, warm)
+    assert refusal(cold, warm) == (
+        "model.builtin: the checkpoint of step 4 in storage.output belongs to model.builtin 'Tiny with warmStartSteps "
+        "0', not to 'Tiny with warmStartSteps 10'; set it back, or start a new job with another storage.output"
+    )
 
 
 def prompts(*texts: Any, answer: str = "1") -> Origin:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from longshore_runtime.rewards.maths import answers_agree
+from tests.properties import examples
 
 _NUMBERS = [
     "{a}", "-{a}", "{a}.{b}", "0.{a}{b}{c}{a}", "{a},{abc}", r"{a}\,{abc}", r"{a},\! {abc}", r"{a}\%", r"\${a}.{b}",
@@ -64,12 +65,12 @@ def _altered(answer: str, rng: random.Random) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("shapes", "times"),
-    [(_NUMBERS, 16), (_TERMS, 6), (_FORMULAS, 2), (_LISTS, 8), (_EQUATIONS, 8), (_INEQUALITIES, 4)],
+    [(_NUMBERS, 32), (_TERMS, 12), (_FORMULAS, 4), (_LISTS, 16), (_EQUATIONS, 16), (_INEQUALITIES, 8)],
     ids=["numbers", "terms", "formulas", "lists", "equations", "inequalities"],
 )
 def test_an_answer_with_one_altered_number_is_wrong(shapes: list[str], times: int) -> None:
     rng = random.Random(5)
-    answers = [_filled(shape, rng) for shape in shapes for _ in range(times)]
+    answers = [_filled(shape, rng) for shape in shapes for _ in range(examples(times))]
     assert [answer for answer in answers if not answers_agree(rf"\boxed{{{answer}}}", answer)] == []
     pairs = [(answer, altered) for answer in answers for altered in _altered(answer, rng)]
     assert [pair for pair in pairs if answers_agree(rf"\boxed{{{pair[1]}}}", pair[0])] == []

@@ -1,9 +1,13 @@
 """From scored groups to samples: rewards, masks, denominators and shares."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+from operator import ge
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.api.algorithm import Algorithm
@@ -15,12 +19,14 @@ from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer.samples import (
     batch_samples,
     off_policy_token_share,
+    rank_shares,
     shares,
     step_denominator,
     step_signal,
 )
 from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory
 from tests.contract.trainers.replicas import CLIPPED, OPTIONS, make_samples, options_of, with_masks, without_kl
+from tests.properties import examples
 
 RECORDS = [PromptRecord(index, "p", (7, index), "a") for index in range(9)]
 
@@ -100,6 +106,35 @@ def test_shares_hold_every_sample_once_and_differ_by_no_more_than_the_longest(nu
     together = [sample for part in shares(samples, num_replicas) for sample in part]
     assert sorted(map(repr, together)) == sorted(map(repr, samples))
     assert max(map(sum, lengths)) - min(map(sum, lengths)) <= max(map(max, lengths))
+
+
+@given(
+    dealt=st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=24),
+    num_ranks=st.integers(1, 4),
+    random=st.randoms(use_true_random=False),
+)
+@settings(max_examples=examples(100))
+def test_ranks_get_every_sample_once_and_alike_in_gradients_and_lengths(
+    dealt: list[tuple[int, bool]], num_ranks: int, random: Random
+) -> None:
+    (one,) = make_samples(1)
+    samples = [
+        replace(one, draw=Draw(0, number), trajectory=Trajectory.sampled(0, [3] * length, [-1.0] * length),
+                advantage=float(learns))
+        for number, (length, learns) in enumerate(dealt)
+    ]  # fmt: skip
+    parts = rank_shares(samples, num_ranks)
+    assert rank_shares(random.sample(samples, len(samples)), num_ranks) == parts, "no matter who had them first"
+    assert sorted(sample.draw for part in parts for sample in part) == [sample.draw for sample in samples]
+    for first, second in permutations(parts, 2):
+        assert abs(len(first) - len(second)) <= 1
+        for learns in (True, False):
+            one_lengths, other_lengths = (
+                sorted((sample.num_tokens for sample in part if bool(sample.advantage) is learns), reverse=True)
+                for part in (first, second)
+            )
+            assert len(one_lengths) <= len(other_lengths) + 1
+            assert all(map(ge, one_lengths, other_lengths[1:])), "a rank's next sample is no longer than another's last"
 
 
 def test_the_signal_of_a_step_is_the_share_of_samples_in_the_loss_that_have_an_advantage() -> None:

@@ -171,4 +171,4 @@ class TestFingerprint:
 
         fields = RLJobSpec.model_fields
         changeable = {name for name, field in fields.items() if not immutable(field)}
-        assert changeable == {*_FROZEN_WHILE_RUNNING, "trainer_workers", *NOT_SEEN_BY_PODS}
+        assert changeable == {*_FROZEN_WHILE_RUNNING, "trainer_workers", "modules", *NOT_SEEN_BY_PODS}

@@ -73,6 +73,15 @@ class TestOperatorPod:
         found = [pod(image=image)["spec"]["containers"][0]["image"] for image in images]
         assert found == ["longshore-operator:0.1.0", "longshore-operator:2", f"longshore-operator@{DIGEST}"]
 
+    def test_names_are_short_enough_with_the_longest_name_of_a_release_and_can_be_chosen(self) -> None:
+        long = "ml-platform-production-eu-west-1-reinforcement-learni"
+        assert len(long) == 53, "Helm takes no longer one"
+        for objects in (rendered(release=long), rendered(fullnameOverride=f"{long}-2")):
+            names_of = [name for kind, name in objects if kind in ("Service", "Deployment", "ServiceAccount")]
+            assert names_of
+            assert all(len(name) <= 63 and not name.endswith("-") for name in names_of)
+        assert ("Deployment", "ours") in rendered(fullnameOverride="ours")
+
     def test_pods_prefer_other_nodes_and_zones_than_their_like(self) -> None:
         template = pod(replicas=2)
         [term] = template["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
@@ -117,6 +126,10 @@ class TestPodUser:
         assert security == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
         assert options(podUser="assigned").pod_user is None
 
+    @pytest.mark.parametrize("user", [0, -1, "root", 1.5])
+    def test_what_is_no_user_is_refused(self, user: Any) -> None:
+        assert "podUser" in refusal(podUser=user)
+
 
 def test_pods_of_jobs_pull_their_images_with_the_secrets_of_the_values() -> None:
     assert options(runtimeImagePullSecrets=[{"name": "a"}, {"name": "b"}]).image_pull_secrets == ("a", "b")
@@ -141,6 +154,13 @@ class TestTemplatesOfJobs:
         assert (listed.priority_classes, listed.runtime_classes) == ({"batch", "urgent"}, frozenset())
         assert not listed.allow_privileged_templates
         assert options(allowPrivilegedTemplates=True).allow_privileged_templates
+
+    @pytest.mark.parametrize(
+        "values", [{"priorityClasses": "batch"}, {"runtimeClasses": [1]}, {"classes": []}], ids=str
+    )
+    def test_what_is_no_list_of_names_is_refused(self, values: Json) -> None:
+        (field,) = values
+        assert field in refusal(templates=values)
 
 
 class TestOperator:
@@ -199,6 +219,18 @@ class TestOperator:
     def test_one_that_is_not_healthy_keeps_nobody_from_draining_its_node(self) -> None:
         budget = rendered(podDisruptionBudget={"enabled": True})["PodDisruptionBudget", "longshore-operator"]
         assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+    def test_a_namespace_whose_name_looks_like_a_number_is_a_text(self) -> None:
+        objects = rendered(watchNamespace="2024", monitoring={"podMonitor": {"enabled": True}})
+        assert objects["Role", "longshore-operator"]["metadata"]["namespace"] == "2024"
+        assert objects["RoleBinding", "longshore-operator"]["metadata"]["namespace"] == "2024"
+        selected = [
+            one["spec"]["matchResources"] for (kind, _), one in objects.items() if kind.endswith("PolicyBinding")
+        ]
+        name = {"kubernetes.io/metadata.name": "2024"}
+        assert selected == [{"namespaceSelector": {"matchLabels": name}}] * 2
+        monitor = objects["PodMonitor", "longshore-operator-coordinators"]
+        assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["2024"]}
 
     def test_switches_switch(self) -> None:
         enabled = {"enabled": True}
@@ -289,6 +321,14 @@ class TestMonitoring:
         reported = refusal(monitoring={"serviceMonitor": {"enabled": True}}, metrics={"service": {"enabled": False}})
         assert "needs metrics.service.enabled: set it to true" in reported
 
+    def test_alerts_hold_for_as_long_as_the_values_say(self) -> None:
+        def rules(**value: Any) -> dict[str, str]:
+            rule = rendered(monitoring={"rules": {"enabled": True, **value}})["PrometheusRule", "longshore-operator"]
+            return {one["alert"]: one["for"] for one in rule["spec"]["groups"][0]["rules"]}
+
+        changed = rules() | {"LongshoreJobStuck": "2h"}
+        assert rules(**{"for": {"LongshoreJobStuck": "2h"}}) == changed != rules()
+
     def test_a_duration_for_an_alert_that_does_not_exist_names_those_that_do(self) -> None:
         reported = refusal(monitoring={"rules": {"enabled": True, "for": {"LongshoreJobStock": "2h"}}})
         assert "monitoring.rules.for.LongshoreJobStock: there is no such alert; choose from" in reported
@@ -339,6 +379,16 @@ class TestMonitoring:
                     assert (found["namespace"], found["service"]) == ("here", "longshore-operator-metrics"), expression
                 else:
                     assert "service" not in found, expression
+
+    def test_dashboards_are_config_maps_that_the_sidecar_finds(self) -> None:
+        objects = rendered(monitoring={"dashboards": {"enabled": True, "annotations": {"folder": "RL"}}})
+        boards = {name: one for (kind, name), one in objects.items() if name.endswith("-dashboard")}
+        assert boards.keys() == {"longshore-operator-fleet-dashboard", "longshore-operator-job-dashboard"}
+        for board in boards.values():
+            assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+            assert board["metadata"]["annotations"] == {"folder": "RL"}
+            [(file, content)] = board["data"].items()
+            assert json.loads(content) == json.loads((CHART / "files" / "dashboards" / file).read_text())
 
     def test_nothing_of_it_is_there_by_default(self) -> None:
         kinds = {kind for kind, _ in rendered()}

@@ -160,6 +160,15 @@ def test_labels_that_the_api_server_refuses_are_mistakes(
     assert (code, "✗ spec" in reported, mistake in reported) == (1, True, True)
 
 
+def test_labels_and_annotations_of_every_allowed_form_pass(tmp_path: Path) -> None:
+    job = yaml.safe_load(
+        manifest(tmp_path / "job.yaml", workers={"nodeSelector": {"a.b-c.io/D_e": "x.Y-z_0"}}).read_text()
+    )
+    job["metadata"] |= {"labels": {"empty": "", "k" * 63: "v" * 63}, "annotations": {"Example.ORG/a": "any: text\n"}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    assert command(tmp_path / "job.yaml")[0] == 0
+
+
 PARQUET = {"path": "data/train", "format": "Parquet", "heldOutPrompts": 1}
 """A directory of files."""
 
@@ -230,6 +239,27 @@ def test_a_spec_that_the_api_server_refuses_is_a_cross(tmp_path: Path) -> None:
     assert code == 1
     assert reported.startswith("✗ spec  1 mistake\n")
     assert "spec.data.promptTemplate: promptTemplate must contain {prompt}" in reported
+
+
+def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    job = manifest(tmp_path / "job.yaml")
+    for option, value in (
+        ("--gpu-memory", "much"),
+        ("--gpu-memory", "1/0"),
+        ("--gpu-memory", "0"),
+        ("--gpu-memory", "80"),
+        ("--gpu-type", "GTX"),
+        ("--skip", "everything"),
+        ("--model", "no-such-model"),
+        ("--data", "no-such-data.jsonl"),
+    ):
+        code, reported = command(job, option, value)
+        assert (code, reported.startswith(f"error: {option}: ")) == (2, True), reported
+
+
+def test_a_mistake_in_the_data_does_nothing_to_the_terminal(tmp_path: Path) -> None:
+    data = written(tmp_path / "train.jsonl", {"\x1b]0;owned\x07": 1})
+    assert "\x1b" not in command(manifest(tmp_path / "job.yaml"), "--data", data)[1]
 
 
 @pytest.mark.parametrize(

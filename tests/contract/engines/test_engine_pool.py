@@ -39,7 +39,6 @@ from tests.ray_pods import Pods, worker_pods
 from tests.unit.runtime.elastic_parts import Known
 
 SHORT_S = 2.0
-GONE = "the engine's process or pod is gone (ActorDiedError)"
 NEVER_ENDS = {"median_tokens": 1e9, "sigma": 0.0, "step_s": 0.001}
 ENDLESS = 1 << 30
 TWO_BY_TWO = Workers(replicas=2, gpus_per_pod=2, gpu_resource_name="longshore.dev/gpu")
@@ -193,6 +192,20 @@ def test_an_engine_that_does_not_fall_asleep_is_killed_and_comes_back_with_the_n
     assert job.notices == [("EngineDidNotSleep", "engine 1 (worker 1) did not fall asleep within 2 s and was stopped")]
 
 
+def test_an_engine_that_dies_while_it_falls_asleep_is_not_waited_for(start: Start) -> None:
+    job = start(TWO_BY_ONE, sleep_s=1e6)
+    job.pool.publish(weights(0))
+    thread = threading.Thread(target=job.pool.release, args=([1], 10 * LIMIT_S))
+    thread.start()
+    job.lose(1)
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+    job.assert_noticed_death(1, worker=1)
+    job.pool.wake()
+    job.pool.publish(weights(1))
+    wait_serving(job, [0, 1])
+
+
 def wait_serving(job: Job, engines: list[int]) -> None:
     """Until these engines serve; each may join any time and is reported with that, and nothing else may happen."""
     while job.pool.serving() != engines:
@@ -222,6 +235,20 @@ def test_an_engine_that_dies_asleep_is_nobodys_loss_and_comes_back_with_the_next
     job.assert_noticed_death(1, worker=1)
 
 
+def test_an_engine_that_dies_before_it_retires_comes_back_after_the_round(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    job.pool.publish(weights(0))
+    job.lose(1)
+    assert lost_engine(job.next_event()) == 1
+    job.assert_noticed_death(1, worker=1)
+    job.pool.release([1], LIMIT_S)
+    job.pool.replace(1)
+    assert job.pool._fleet[1].ended
+    job.pool.wake()
+    job.pool.publish(weights(1))
+    wait_serving(job, [0, 1])
+
+
 def test_an_engine_that_starts_when_its_pod_leaves_the_rollout_is_stopped(start: Start) -> None:
     job = start(ONE_BY_TWO)
     job.pool.publish(weights(0))
@@ -235,6 +262,14 @@ def test_an_engine_that_starts_when_its_pod_leaves_the_rollout_is_stopped(start:
     wait_serving(job, [0, 1])
     job.samples(1, policy_version=1)
     job.assert_noticed_death(1, worker=0)  # And of nothing else: what is stopped on purpose is not lost.
+
+
+def test_engines_that_end_with_the_job_are_not_reported_as_lost(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    job.pool.publish(weights(0))
+    job.pool.stop()
+    assert all(handle.ended for handle in job.pool._fleet)
+    assert job.notices == []
 
 
 def test_late_news_of_a_loss_does_not_stop_the_engine_that_came_back(start: Start) -> None:
@@ -261,6 +296,31 @@ def test_engines_regroup_and_the_way_back_is_warm(start: Start) -> None:
     assert (job.pool.tp_size, job.pool.serving()) == (1, [0, 1, 2, 3])
     for engine in job.pool.serving():
         job.samples(engine, policy_version=1)
+
+
+def test_engines_regroup_while_all_of_them_sleep(start: Start) -> None:
+    job = start(ONE_BY_TWO)
+    job.pool.publish(weights(0))
+    job.pool.sleep()
+    job.pool.regroup(2)
+    assert job.pool.serving() == []
+    job.pool.publish(weights(1))
+    assert job.pool.serving() == [2]
+    job.samples(2, policy_version=1)
+
+
+def test_only_one_fleet_is_parked(start: Start, pods: Pods) -> None:
+    job = start(Workers(replicas=1, gpus_per_pod=4, gpu_resource_name="longshore.dev/gpu"))
+    job.pool.publish(weights(0))
+    first = list(job.pool._fleet)
+    job.pool.regroup(2)
+    job.pool.regroup(4)
+    assert all(handle.ended for handle in first)
+    job.pool.regroup(2)
+    assert job.pool.serving() == [4, 5], "they were parked"
+    job.pool.regroup(1)
+    assert job.pool.serving() == [7, 8, 9, 10]
+    job.samples(10, policy_version=0)
 
 
 def test_an_engine_that_dies_while_it_is_parked_is_dropped_and_another_takes_its_place(start: Start) -> None:
@@ -473,3 +533,25 @@ def test_while_weights_are_delivered_the_pool_says_how_many_engines_have_them(st
     job.pool.publish(Watched(sent.buckets, sent.checksum, 1))
     assert seen == [(True, 2)]
     assert job.pool.delivered is None
+
+
+class NoCopies(StoredWeights):
+    """Weights that went straight from a trainer which is gone by now."""
+
+    def stored(self) -> StoredWeights:
+        raise TrainerLost("a trainer replica is gone")
+
+
+def test_engines_that_come_back_when_nobody_has_the_weights_end_the_round(start: Start) -> None:
+    job = start(TWO_BY_ONE)
+    sent = weights(1)
+    job.pool.publish(NoCopies(sent.buckets, sent.checksum, 1))
+    job.lose(0)
+    assert lost_engine(job.next_event()) == 0
+    job.pool.replace(0)
+    job.wait_started(0)
+    job.samples(1, policy_version=1)  # A round that another engine can finish goes on.
+    job.lose(1)
+    assert lost_engine(job.next_event()) == 1
+    job.pool.replace(1)
+    assert isinstance(job.next_event(), WeightsLost)

@@ -37,6 +37,8 @@ AGREEMENT = 1e-5
 """Of log-probabilities in fp32."""
 AGREEMENT_ON_A_GPU = 2e-3
 """Of the same on a GPU; 1.2e-3 were seen on an H100 while attention multiplied in TF32."""
+NOTICED = 2.5 * AGREEMENT_ON_A_GPU
+"""What a single parameter with its old values must change, so that the comparison sees it."""
 
 Publish = Callable[[Harness, int, Weights], str]
 PATHS: dict[str, Publish] = {
@@ -143,6 +145,17 @@ def test_an_engine_computes_with_every_parameter_that_was_published(served: Serv
     new = changed(old, seed=1)
     served.publish(path, new)
     served.require_agreement(new)
+
+
+@pytest.mark.soak  # transformers computes once for each parameter.
+def test_a_single_parameter_with_old_values_would_be_noticed(served: Served) -> None:
+    old = served.harness.weights
+    new = changed(old, seed=1)
+    served.publish("object store", new)
+    sampled = served.sample()
+    for name in new:
+        stale = served.reference.log_probs({**new, name: old[name]}, PROMPT, sampled)
+        assert np.abs(np.subtract(stale, sampled.trajectory.log_probs)).max() > NOTICED, name
 
 
 def test_new_weights_are_served_after_sleep(served: Served) -> None:

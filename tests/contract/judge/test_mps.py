@@ -80,6 +80,10 @@ def test_a_daemon_runs_with_pipes_and_logs_of_its_own(sharing: GpuSharing, conta
     assert running(sharing).fault() is None
 
 
+def test_clients_find_it_through_their_environment(sharing: GpuSharing, container: Container) -> None:
+    assert sharing.client_environment() == {"CUDA_MPS_PIPE_DIRECTORY": str(container.directory / "pipe")}
+
+
 def test_a_client_that_faulted_the_server_is_seen(sharing: GpuSharing) -> None:
     assert sharing.pipe_directory is not None
     (sharing.pipe_directory / "servers").write_text("4711\n")
@@ -171,6 +175,27 @@ def test_without_a_driver_the_reason_says_so(container: Container) -> None:
     sharing = share_gpus(container.directory, {"PATH": str(container.programs)})
     assert sharing.mode is SharingMode.TIME_SLICING
     assert sharing.reason == "there is no NVIDIA driver: nvidia-smi is not in this container"
+
+
+def test_a_driver_that_fails_is_quoted(container: Container) -> None:
+    container.install_smi("NVIDIA-SMI has failed because it could not communicate with the driver.", status=9)
+    assert container.share().reason.startswith("nvidia-smi sees no GPU (NVIDIA-SMI has failed")
+
+
+def test_without_the_control_program_the_reason_says_so(container: Container) -> None:
+    container.install_smi("0, 9.0, Default, Disabled")
+    assert container.share().reason == "nvidia-cuda-mps-control is not in this container"
+
+
+def test_a_daemon_that_does_not_start_is_quoted(container: Container) -> None:
+    container.install_smi("0, 9.0, Default, Disabled")
+    container.install("nvidia-cuda-mps-control", CONTROL)
+    container.install("broken", "")
+    sharing = container.share()
+    assert sharing.mode is SharingMode.TIME_SLICING
+    assert sharing.reason == (
+        "nvidia-cuda-mps-control ended with status 1: An instance of this daemon is already running"
+    )
 
 
 def test_a_directory_too_deep_for_sockets_is_a_reason(container: Container) -> None:

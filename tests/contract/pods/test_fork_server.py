@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -144,9 +145,56 @@ def test_a_worker_has_the_command_the_environment_and_the_files_of_its_launcher(
     forked.wait(LIMIT_S)
 
 
+@pytest.mark.parametrize("module", ["numpy", "longshore_runtime.backends.torch_trainer"])
+def test_a_server_that_has_imported_what_computes_has_one_thread(
+    module: str, socket_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    with started(socket_path, module):
+        worker = Launched(tmp_path, socket_path, "0")
+        assert worker.report["imported"]
+        worker.end()
+
+
+def test_workers_share_nothing_but_imports(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    first = Launched(tmp_path, socket_path, "3", ONLY="first")
+    second = Launched(tmp_path, socket_path, "0")
+    assert "ONLY" not in second.report["environment"]
+    os.kill(first.report["pid"], signal.SIGKILL)
+    first.process.wait(LIMIT_S)
+    assert second.process.poll() is None
+    second.end()
+
+
+def test_a_worker_of_another_job_or_raylet_starts_as_ray_starts_it(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    """Ray's library has read these variables when the server imported it."""
+    worker = Launched(tmp_path, socket_path, "4", RAY_JOB_ID="02000000")
+    assert worker.report["pid"] == worker.process.pid
+    assert worker.report["arguments"] == ["4"]
+    assert not worker.report["imported"]
+    worker.end()
+    assert worker.process.returncode == 4
+
+
 def test_without_a_server_a_worker_starts_as_ray_starts_it(socket_path: Path, tmp_path: Path) -> None:
     worker = Launched(tmp_path, socket_path, "0")
     assert worker.report["pid"] == worker.process.pid
+    worker.end()
+
+
+def test_a_launcher_that_is_killed_before_it_has_sent_everything_does_no_harm(
+    server: "subprocess.Popen[bytes]", socket_path: Path, tmp_path: Path
+) -> None:
+    for sent in (b"", b"\0\0", b"\0\0\0\x09half"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(socket_path))
+            connection.sendall(sent)
+    worker = Launched(tmp_path, socket_path, "0")
+    assert worker.report["imported"], "the server is still there"
     worker.end()
 
 

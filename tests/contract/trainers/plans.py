@@ -1,7 +1,7 @@
 """What training runs are given: in which parts, on which replicas, in which order; and a plain run to compare with."""
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -240,6 +240,30 @@ def apart(one: Named, other: Named) -> float:
     return max(
         float(np.linalg.norm(one[name] - other[name].astype(np.float64)) / np.linalg.norm(other[name])) for name in one
     )
+
+
+Mistake = Callable[[Step], Step]
+
+
+def wrong_denominator(step: Step) -> Step:
+    """One token too many."""
+    return replace(step, denominator=step.denominator + 1)
+
+
+def dropped_sample(step: Step) -> Step:
+    """One part lacks its weightiest sample."""
+    return _with_weightiest(step, 0)
+
+
+def doubled_sample(step: Step) -> Step:
+    """One part has its weightiest sample twice."""
+    return _with_weightiest(step, 2)
+
+
+def _with_weightiest(step: Step, times: int) -> Step:
+    first, *rest = step.parts[0]
+    weightiest, *others = sorted(first, key=lambda sample: -abs(sample.advantage) * sample.num_response_tokens)
+    return replace(step, parts=(((*[weightiest] * times, *others), *rest), *step.parts[1:]))
 
 
 @contextmanager

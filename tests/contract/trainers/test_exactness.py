@@ -13,13 +13,18 @@ from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.world import World
 from tests.contract.trainers.plans import (
     CORRECTED,
+    Mistake,
     Named,
+    Step,
     Trained,
     apart,
+    doubled_sample,
+    dropped_sample,
     plain,
     plan,
     train_megatron,
     train_torch,
+    wrong_denominator,
 )
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.tiny_models import FAMILIES, Family, build
@@ -234,3 +239,19 @@ def test_megatron_replicas_that_sleep(
     ranks = kept_ranks(4).run(train_megatron, models[family], steps, double, sizes)
     for rank in (0, 2):
         assert_exact(ranks[rank], expected[family], double=double)
+
+
+@pytest.mark.parametrize("mistake", [wrong_denominator, dropped_sample, doubled_sample])
+def test_the_comparison_notices_a_mistake(
+    mistake: Mistake, models: dict[Family, Path], expected: dict[Family, Trained]
+) -> None:
+    family = Family("qwen3", tied=False)
+    steps: tuple[Step, ...] = tuple(map(mistake, plan(1, seed=7)))
+    for double in (True, False):
+        for trained in (
+            train_torch(World(), models[family], steps, double),
+            train_megatron(World(), models[family], steps, double, ParallelSizes()),
+        ):
+            with pytest.raises(AssertionError):
+                assert_exact(trained, expected[family], double=double)
+            assert apart(trained.weights, expected[family].weights) > 10 * DOUBLE_WEIGHTS

@@ -150,6 +150,19 @@ def test_clipped_losses_and_gradients_are_those_of_the_papers(name: str, batch: 
     assert agree(ours(batch, options), expected(name, batch, options))
 
 
+@pytest.mark.parametrize("name", CLIPPED)
+def test_what_the_comparison_is_made_of_can_fail(name: str) -> None:
+    options = options_of(name)
+    truth = expected(name, TWO, options)
+    loss, gradient = ours(TWO, options)
+    assert agree((loss, gradient), truth)
+    unmasked = replace(TWO, samples=tuple(replace(sample, loss_mask=None) for sample in TWO.samples))
+    fewer = Batch(TWO.samples[:1], TWO.new[:1], TWO.initial[:1])
+    assert not agree((loss, [1.001 * value for value in gradient]), truth), "another denominator"
+    assert not agree(ours(unmasked, options), truth), "masks ignored"
+    assert not agree((ours(fewer, options)[0], [*ours(fewer, options)[1], 0.0]), truth), "a sample lost"
+
+
 TWO = Batch(
     samples=(
         sample(0, (-1.0, -0.5, -2.0), 1.5, loss_mask=(False, True, True)),

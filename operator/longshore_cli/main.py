@@ -106,7 +106,6 @@ def logs(
     component: Annotated[Component, typer.Option(help="Which pods.")] = Component.COORDINATOR,
     index: Annotated[int, typer.Option(help="Which worker, trainer, reward or judge pod.")] = 0,
     tail: Annotated[int | None, typer.Option(help="Print only the last N lines.")] = None,
-    previous: Annotated[bool, typer.Option("--previous", "-p", help="The container before the last restart.")] = False,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
@@ -116,7 +115,7 @@ def logs(
 
     kube = Target(kubeconfig, context, namespace).connect()
     pod = jobs.pod_name(job, component, index)
-    for line in jobs.pod_log(kube, pod, follow=follow, tail_lines=tail, previous=previous):
+    for line in jobs.pod_log(kube, pod, follow=follow, tail_lines=tail):
         typer.echo(line)
 
 

@@ -141,7 +141,7 @@ class Job:
         return newest_events(map(event_view, found), _MAX_EVENTS)
 
     def logs(self, component: Component | str = Component.COORDINATOR, index: int = 0, *, follow: bool = False,
-             tail: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
+             tail: int | None = None) -> Iterator[str]:  # fmt: skip
         """Return lines of the log of a pod.
 
         Raises:
@@ -151,7 +151,7 @@ class Job:
             raise ClientError(f"logs: {component!r} is no component; choose one of {', '.join(Component)}.")
         pod = jobs.pod_name(self.name, Component(component), index)
         with explained():
-            yield from jobs.pod_log(self._kube, pod, follow=follow, tail_lines=tail, previous=previous)
+            yield from jobs.pod_log(self._kube, pod, follow=follow, tail_lines=tail)
 
     @explained()
     def metrics(self) -> "pandas.DataFrame":

@@ -159,7 +159,7 @@ def _how_to_go_on(job: Json) -> str:
     )
 
 
-def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previous: bool) -> Iterator[str]:
+def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None) -> Iterator[str]:
     """Yield lines of a pod's log; with `follow` from its start, which is waited for, to its end.
 
     Raises:
@@ -174,7 +174,7 @@ def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None, previ
         found = next((item for _, item in changes if has_started(item)), found)
     if not has_started(found):
         raise ClientError(f"The pod {pod} has not started yet: {trouble(found) or 'its container is being created'}.")
-    yield from kube.log_lines(pod, follow=follow, tail_lines=tail_lines, previous=previous)
+    yield from kube.log_lines(pod, follow=follow, tail_lines=tail_lines)
 
 
 def has_started(pod: Json) -> bool:

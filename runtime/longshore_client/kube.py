@@ -169,9 +169,9 @@ class Kube:
         return self.items(PODS.path(namespace or self.namespace), labels=label_selector)
 
     def log_lines(self, pod: str, *, namespace: str | None = None, follow: bool = False,
-                  tail_lines: int | None = None, previous: bool = False) -> Iterator[str]:  # fmt: skip
+                  tail_lines: int | None = None) -> Iterator[str]:  # fmt: skip
         """Return lines of a pod's log; with `follow` until its container ends."""
-        query = {"follow": str(follow).lower(), "previous": str(previous).lower()}
+        query = {"follow": str(follow).lower()}
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)
         path = PODS.path(namespace or self.namespace, pod, "log")

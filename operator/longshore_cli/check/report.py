@@ -1,7 +1,8 @@
 """What the checks found: a line for each, and a line for each mistake."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import typer
@@ -13,6 +14,8 @@ from longshore_client.plain import plain
 
 _MOST_SHOWN: Final = 20
 """Mistakes of one check."""
+_ROW: Final = re.compile(r", (line|row) \d+")
+"""Place of a row in its file."""
 _SIGNS: Final = {
     CheckOutcome.PASSED: ("✓", "green"),
     CheckOutcome.FAILED: ("✗", "bold red"),
@@ -38,10 +41,20 @@ def _show(result: CheckResult, width: int, console: Console) -> None:
         text = f"not checked: {text}"
     console.print(sign, style=style, end=" ")
     console.print(f"{result.name.value:{width}}  {text}", markup=False, soft_wrap=True)
-    for mistake in result.mistakes[:_MOST_SHOWN]:
+    mistakes = list(_once(result.mistakes))
+    for mistake in mistakes[:_MOST_SHOWN]:
         console.print(f"  {plain(mistake)}", style="red", markup=False, soft_wrap=True)
-    if (more := len(result.mistakes) - _MOST_SHOWN) > 0:
+    if (more := len(mistakes) - _MOST_SHOWN) > 0:
         console.print(f"  and {fmt.count(more, 'mistake')} more", style="red")
+
+
+def _once(mistakes: Sequence[str]) -> Iterator[str]:
+    """Yield each mistake once; one that many rows of a file have is shown for the first of them."""
+    alike: dict[str, list[str]] = {}
+    for mistake in mistakes:
+        alike.setdefault(_ROW.sub("", mistake), []).append(mistake)
+    for first, *others in alike.values():
+        yield first + (f" (so have {fmt.count(len(others), 'other row')})" if others else "")
 
 
 def _as_json(results: Sequence[CheckResult]) -> str:

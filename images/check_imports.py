@@ -1,7 +1,4 @@
-"""Import what an image is to run, so that an image that lacks something is never finished.
-
-Libraries import their compiled parts late and hide why that failed, so name such parts, too (`vllm._C`).
-"""
+"""Import what an image is to run, so that an image that lacks something is never finished."""
 
 import importlib
 import pkgutil

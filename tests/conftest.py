@@ -41,6 +41,7 @@ LONGEST_FIRST = (
 
 _SAME_IMPORTS = {
     "tests/contract/profiling": "tests/contract/engines",
+    "tests/contract/transports": "tests/contract/engines",
 }
 """Parts of the contract tests that run where others have started a process with their imports (`tests.warm`)."""
 

@@ -1,7 +1,8 @@
-"""The rewards of a job: lanes of reward functions, with the workers that score for each lane."""
+"""The reward workers of a job: which functions share them, and where they run."""
 
 import os
-from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from longshore.api import contract
@@ -10,33 +11,43 @@ from longshore.api.reward import Reward
 from longshore_runtime.cluster.placement import ActorPlacement, placement
 from longshore_runtime.places import engine_places
 from longshore_runtime.rewards.judge import memory_limit
-from longshore_runtime.rollout.pod_workers import PodWorkers
-from longshore_runtime.rollout.ray_workers import RayWorkers
-from longshore_runtime.rollout.reward_logs import RewardLogs
-from longshore_runtime.rollout.reward_workers import RewardLane
-from longshore_runtime.rollout.worker_hosts import JoinedHosts, LocalWorkers, WorkerHost
-
-AddressOf = Callable[[int], str | None]
-"""Index of a reward pod -> its address, or None while it has none."""
+from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections
+from longshore_runtime.rewards.transports.pod_logs import RewardLogs
+from longshore_runtime.rewards.transports.ray_actor import RayTransport
+from longshore_runtime.rewards.transports.thread import ScoringThread
+from longshore_runtime.rewards.transports.transport import WorkerPlace
+from longshore_runtime.rewards.workers import WorkerGroup
 
 
-def reward_lanes(reward: Reward, workers: Workers, address_of: AddressOf) -> list[RewardLane]:
-    """Return a lane each for functions that compute, functions that wait, and colocated judges, if there are any.
+def worker_groups(reward: Reward, workers: Workers, address_of: AddressOf, resources: ExitStack) -> list[WorkerGroup]:
+    """Return a group each for functions that compute, functions that wait, and colocated judges, if there are any.
 
-    So what waits for an endpoint takes no worker from what computes.
+    So what waits for an endpoint takes no worker from what computes. If a job may have no reward pods, workers in this
+    pod come first.
+
+    Args:
+        address_of: returns the address of a reward pod by its index.
+        resources: closes the connections to reward pods.
     """
     may_grow = reward.most_pods > reward.pods
-    lanes = []
+    pods = None
+    if reward.most_pods:
+        pods = PodConnections(address_of, Path(os.environ[contract.ENV_REWARD_TOKEN]))
+        resources.callback(pods.close)
+    groups = []
     for functions, per_pod, decides in (
         (reward.computing, reward.workers_per_pod, not reward.is_sized_by_waiting),
         (reward.waiting, reward.requests_per_pod, reward.is_sized_by_waiting),
     ):
         if functions:
-            lanes.append(RewardLane(functions, _hosts(reward, per_pod, address_of), is_sized=may_grow and decides))
+            places = [] if reward.pods else [WorkerPlace("this pod", ScoringThread)] * per_pod
+            if pods is not None:
+                places += pods.places(reward.most_pods, per_pod)
+            groups.append(WorkerGroup(functions, places, is_sized=may_grow and decides))
     colocated = tuple(function for function in reward.functions if function.is_colocated)
     if colocated:
-        lanes.append(RewardLane(colocated, RayWorkers(judge_processes(reward, workers))))
-    return lanes
+        groups.append(WorkerGroup(colocated, list(map(_place, judge_processes(reward, workers)))))
+    return groups
 
 
 def reward_logs(reward: Reward, address_of: AddressOf, output_dir: Path, attempt: int) -> RewardLogs:
@@ -51,10 +62,5 @@ def judge_processes(reward: Reward, workers: Workers) -> list[ActorPlacement]:
     return [placement(place.worker, gpus=place.gpus, environment=limit) for place in engine_places(workers, tp_size=1)]
 
 
-def _hosts(reward: Reward, per_pod: int, address_of: AddressOf) -> WorkerHost:
-    """Return the workers of a lane in reward pods; if a job may have no pods, workers in this pod come first."""
-    hosts: list[WorkerHost] = [] if reward.pods else [LocalWorkers(per_pod)]
-    if reward.most_pods:
-        token = Path(os.environ[contract.ENV_REWARD_TOKEN])
-        hosts.append(PodWorkers(reward.most_pods, per_pod, address_of, token))
-    return JoinedHosts(hosts)
+def _place(process: ActorPlacement) -> WorkerPlace:
+    return WorkerPlace(str(process.options["label_selector"]), partial(RayTransport, process.remote))

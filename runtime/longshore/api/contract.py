@@ -74,7 +74,7 @@ PAGE_PORT: Final = 8088
 JUDGE_PORT: Final = 8000
 """`/health` and the OpenAI-compatible interface of judge pods."""
 REWARD_PORT: Final = 8001
-"""`/health` of reward pods, and what the coordinator asks them (`longshore_runtime.rewards.protocol`)."""
+"""`/health` of reward pods, and what the coordinator asks them (`rewards.transports.pod_protocol`)."""
 
 
 COORDINATOR_GRACE_S: Final = 120

@@ -1,7 +1,7 @@
 """The models that can judge."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from longshore_runtime.judge.errors import NoReply
 from longshore_runtime.judge.options import PoolJudgeOptions, RemoteJudgeOptions, StreamedJudgeOptions
@@ -20,6 +20,14 @@ class JudgeModel(Protocol):
 
     def close(self) -> None:
         """Give up memory and connections."""
+
+
+@runtime_checkable
+class WaitingModel(JudgeModel, Protocol):
+    """Model that may wait, within a call, for something that is away."""
+
+    def give_up(self) -> None:
+        """End the wait, and all later ones, with an error; called from any thread."""
 
 
 def create_judge_model(options: StreamedJudgeOptions | RemoteJudgeOptions | PoolJudgeOptions) -> JudgeModel:

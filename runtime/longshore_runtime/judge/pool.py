@@ -47,7 +47,7 @@ class PoolJudge:
         return [replies[number] for number in range(len(prompts))]
 
     def give_up(self) -> None:
-        """See `Waiting`."""
+        """See `WaitingModel`."""
         self._is_given_up.set()
 
     def close(self) -> None:

@@ -14,17 +14,17 @@ from longshore_runtime.judge.errors import (
     NoReply,
     NoReplyYet,
 )
-from longshore_runtime.judge.models import JudgeModel, create_judge_model
+from longshore_runtime.judge.models import JudgeModel, WaitingModel, create_judge_model
 from longshore_runtime.judge.options import JudgeOptions
 from longshore_runtime.judge.score import ScorePattern
 from longshore_runtime.judge.template import PromptTemplate
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, Waiting
+from longshore_runtime.rewards.scoring import ResponseScorer, ScoreItem, ScoreOutcome, ScoreResult
 
 _SHOWN_CHARACTERS: Final = 120
 _NOTHING_TO_ASK: Final = "nothing to ask: judge.promptTemplate has no text besides its placeholders"
 
 
-class JudgeReward:
+class JudgeReward(ResponseScorer):
     """Asks about all responses at once, and once more, with a reminder, about those whose reply holds no score."""
 
     def __init__(self, options: JudgeOptions, model: JudgeModel | None = None) -> None:
@@ -61,8 +61,8 @@ class JudgeReward:
         return [self._outcome(item, reply, seconds) for item, reply in zip(items, replies, strict=True)]
 
     def give_up(self) -> None:
-        """See `Waiting`."""
-        if isinstance(self._model, Waiting):
+        """End the wait for a judge that is away; see `ResponseScorer`."""
+        if isinstance(self._model, WaitingModel):
             self._model.give_up()
 
     def close(self) -> None:

@@ -9,7 +9,14 @@ from longshore.api.quantity import parse_bytes
 from longshore.api.reward import RewardFunction
 from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
 from longshore_runtime.rewards.case_lists import case_list
-from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
+from longshore_runtime.rewards.scoring import (
+    ResponseScorer,
+    RewardFault,
+    RewardSetupError,
+    ScoreItem,
+    ScoreResult,
+    WorkerBroken,
+)
 from longshore_runtime.rewards.thinking import after_thinking, is_thinking
 from longshore_runtime.sandbox.cases import CaseOutcome, CaseResult, TestCase, parse_case
 from longshore_runtime.sandbox.layers import Layer, LayerReport, SandboxLimits
@@ -41,8 +48,8 @@ def program_of(response: str) -> str:
     return _without_margin(blocks[-1]) if blocks else answer
 
 
-class CodeScorer:
-    """Implements `ResponseScorer`."""
+class CodeScorer(ResponseScorer):
+    """Runs programs in a sandbox of its own."""
 
     def __init__(self, function: RewardFunction) -> None:
         """Make the sandbox; raises RewardSetupError where a layer that the job asks for does not work.

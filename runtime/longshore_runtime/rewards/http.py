@@ -13,7 +13,14 @@ from longshore.api.reward import RewardFunction
 from longshore_runtime.rewards.answer_body import NOT_COMPRESSED, UnreadableBody, read_body
 from longshore_runtime.rewards.numbers import finite_reward
 from longshore_runtime.rewards.row_json import to_json
-from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem, ScoreResult
+from longshore_runtime.rewards.scoring import (
+    ResponseScorer,
+    RewardError,
+    RewardFault,
+    RewardSetupError,
+    ScoreItem,
+    ScoreResult,
+)
 
 _NO_ACCESS: Final = frozenset({401, 403})
 _NO_SERVICE: Final = frozenset({404, 405})
@@ -24,8 +31,8 @@ _CERTIFICATES: Final = httpx.create_ssl_context()
 """TLS context for all services of this process: a worker would take 25 ms to read the authorities."""
 
 
-class HttpScorer:
-    """Implements `ResponseScorer`. No answer in time, 5xx and no connection are faults: worth another attempt."""
+class HttpScorer(ResponseScorer):
+    """Asks a service of the user; no answer in time, 5xx and no connection are faults: worth another attempt."""
 
     def __init__(self, function: RewardFunction, token: Path | None) -> None:
         """Prepare requests; `token`: file with a bearer token, read again for every call so that it may rotate."""

@@ -19,6 +19,7 @@ from longshore_runtime.rewards.child_process import start_child
 from longshore_runtime.rewards.company import BESIDE, COMPANY
 from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import (
+    ResponseScorer,
     RewardError,
     RewardFault,
     RewardSetupError,
@@ -41,8 +42,8 @@ The program is not to blame for such a delay.
 """
 
 
-class ChildScorer:
-    """Implements `ResponseScorer` for kinds Task, Maths and Python: one process, restarted after every cut-off.
+class ChildScorer(ResponseScorer):
+    """Scorer of kinds Task, Maths and Python: one process, restarted after every cut-off.
 
     A function of the user that hangs, or is slow at its first call, would score 0 for ever. So the process of kind
     Python scores a row before it is used, and again after each restart.

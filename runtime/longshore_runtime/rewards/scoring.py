@@ -1,8 +1,9 @@
 """Inputs and results of reward functions, and the ways in which they can fail."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -38,6 +39,10 @@ class RewardFault(Exception):
     """Raised when the infrastructure failed, not the response: worth another attempt. The message is one sentence."""
 
     kind: ErrorKind = "fault"
+
+
+class WorkerDied(RewardFault):
+    """Raised when a worker was lost; the message is one sentence."""
 
 
 class WorkerBroken(RewardFault):
@@ -98,36 +103,35 @@ def wants_row(function: RewardFunction) -> bool:
     return function.signature is not Signature.LONGSHORE
 
 
-class ResponseScorer(Protocol):
+class ResponseScorer(ABC):
     """One reward function, ready to score."""
 
+    @property
+    def report(self) -> LayerReport | None:
+        """Layers of the scorer's sandbox, and the reasons why others are missing; None: it runs no code of models."""
+        return None
+
+    @abstractmethod
     def score(self, item: ScoreItem) -> ScoreResult:
         """Score one response; raises RewardError or RewardFault."""
 
+    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
+        """Score several responses, each with a separate outcome; raises RewardSetupError.
+
+        In turn, unless several responses together cost about as much as one.
+        """
+        return [_outcome(self, item) for item in items]
+
+    def give_up(self) -> None:  # noqa: B027 - most wait for nothing
+        """End waits for something that is away, this one and all later ones, with an error; called from any thread."""
+
+    @abstractmethod
     def close(self) -> None:
         """End what it started."""
 
 
-@runtime_checkable
-class ManyScorer(ResponseScorer, Protocol):
-    """Scorer for which several responses together cost about as much as one."""
-
-    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        """Score several responses, each with a separate outcome; raises RewardSetupError."""
-
-
-@runtime_checkable
-class Waiting(Protocol):
-    """Scorer that may wait, within a call, for something that is away."""
-
-    def give_up(self) -> None:
-        """End the wait, and all later ones, with an error; called from any thread."""
-
-
-@runtime_checkable
-class SandboxedScorer(ResponseScorer, Protocol):
-    """Scorer that runs code which models wrote."""
-
-    @property
-    def report(self) -> LayerReport:
-        """Layers of the scorer's sandbox, and the reasons why others are missing."""
+def _outcome(scorer: ResponseScorer, item: ScoreItem) -> ScoreOutcome:
+    try:
+        return scorer.score(item)
+    except (RewardError, RewardFault) as error:
+        return error

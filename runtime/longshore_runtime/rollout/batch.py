@@ -12,7 +12,8 @@ from longshore.policy.selection_bias import StartedGroup
 from longshore.record.history import TimedMessage
 from longshore.rounds.protocol import RoundTotals
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason
-from longshore_runtime.rollout.events import GroupScored
+from longshore_runtime.rewards.events import GroupScored
+from longshore_runtime.rewards.round_scores import RewardStats
 
 _COUNTERS: Final = attrgetter("num_steps", "num_tokens", "num_preemptions", "busy_s")
 """Counters that only grow while an engine lives."""
@@ -38,23 +39,6 @@ class ScoredGroup:
     responses: tuple[ScoredResponse, ...]
     domain: str = ""
     """Domain of the prompt."""
-
-
-@dataclass
-class RewardStats:
-    """Figures of the scoring in one round."""
-
-    max_depth: int = 0
-    """Largest number of responses that waited at once."""
-    max_wait_s: float = 0.0
-    """Longest wait of a response that its group waited for, in seconds."""
-    num_faults: int = 0
-    num_broken: int = 0
-    """Number of programs that broke their sandbox."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds that workers spent, by function."""
-    num_scored: dict[str, int] = field(default_factory=dict)
-    """Number of scored responses, by function."""
 
 
 @dataclass(frozen=True)

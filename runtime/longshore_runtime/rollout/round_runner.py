@@ -21,20 +21,10 @@ from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.clock import Clock
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, TrainerLost, UserError
-from longshore_runtime.rollout.batch import EngineUse, RewardStats, RoundResult, ScoredGroup, round_result, scored_group
-from longshore_runtime.rollout.events import (
-    EngineOutput,
-    Event,
-    GroupScored,
-    ResponseScored,
-    RetryDue,
-    RewardEvent,
-    RewardPulse,
-    StopRequested,
-    WeightsLost,
-    WorkerLost,
-    WorkerReady,
-)
+from longshore_runtime.rewards.events import GroupScored, RewardEvent
+from longshore_runtime.rewards.round_scores import RewardStats
+from longshore_runtime.rollout.batch import EngineUse, RoundResult, ScoredGroup, round_result, scored_group
+from longshore_runtime.rollout.events import EngineOutput, Event, StopRequested, WeightsLost
 
 log = structlog.get_logger()
 
@@ -66,7 +56,9 @@ class Engines(Protocol):
 class Scorer(Protocol):
     """Scores responses as they finish; its workers answer through the driver's events."""
 
-    stats: RewardStats
+    @property
+    def stats(self) -> RewardStats:
+        """Figures of the present round."""
 
     def finished(self, response: ResponseId, completion: Completion) -> None:
         """Offer a response for scoring, before it is known whether its group is served; does not wait."""
@@ -78,7 +70,7 @@ class Scorer(Protocol):
         """Forget these draws, whose rewards are not needed in this round any more."""
 
     def handle(self, event: RewardEvent) -> GroupScored | None:
-        """Process the answer of a worker; return the group that it completes or fails."""
+        """Process an event of the scorer; return the group that it completes or fails."""
 
 
 class RoundObserver(Protocol):
@@ -194,7 +186,7 @@ class RoundRunner:
                 self._engine_output(event)
             case GroupScored():
                 self._group_scored(event)
-            case ResponseScored() | WorkerReady() | WorkerLost() | RetryDue() | RewardPulse():
+            case _ if isinstance(event, RewardEvent):
                 scored = self._scorer.handle(event)
                 if scored is not None:
                     self._group_scored(scored)

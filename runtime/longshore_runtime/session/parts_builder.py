@@ -52,15 +52,15 @@ from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
 from longshore_runtime.errors import UserError
-from longshore_runtime.job_rewards import reward_lanes, reward_logs
+from longshore_runtime.job_rewards import reward_logs, worker_groups
 from longshore_runtime.places import Place, possible_tp_sizes, trainer_places
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.judge import check_judge
+from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.routing import rehearsals, routed
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.session.ending import Ending
 from longshore_runtime.session.initial_model import (
     InitialModel,
@@ -387,13 +387,13 @@ class PartsBuilder:
         if reward.most_pods:
             logs = reward_logs(reward, self._assignments.reward_address, self._storage.output_dir, self._attempt)
             self._ending.reports.callback(lambda: logs.close(self._ending.left_s()))
-        lanes = reward_lanes(reward, self._spec.workers, self._assignments.reward_address)
+        groups = worker_groups(reward, self._spec.workers, self._assignments.reward_address, self._exit)
         pool = RewardPool(
-            lanes,
+            groups,
             ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),
             self._events,
             SystemClock(),
-            self._recorder.reward_pressure if any(lane.is_sized for lane in lanes) else None,
+            self._recorder.reward_pressure if any(group.is_sized for group in groups) else None,
             self._recorder.reward_worker,
         )
         self._exit.callback(pool.stop)

@@ -24,9 +24,9 @@ from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.repurposing import RepurposingOptions
+from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.rollout.reward_pool import RewardPool
 from longshore_runtime.stop import Stop
 from longshore_runtime.storage import JobStorage
 from longshore_runtime.telemetry.recorder import Recorder

@@ -125,7 +125,8 @@ def test_a_pod_serves_the_judge_to_those_with_the_token_until_its_server_is_lost
 
     for name, value in environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    critic = ScorerFactory(spec().reward.functions, "out").create()["critic"]
+    (function,) = spec().reward.functions
+    critic = ScorerFactory((function,), "out").create(function)
     items = [ScoreItem(f"line {n}", "?", f"a verse {last}", "", {}) for n, last in enumerate("abcdxyz")]
     rewards = [critic.score(item).reward for item in items]
     assert len(set(rewards)) > 1

@@ -21,8 +21,9 @@ from longshore_runtime.errors import Interrupted, TrainerLost
 from longshore_runtime.places import trainer_places
 from longshore_runtime.profiling.profiler import Machine, Profiler, Scope
 from longshore_runtime.profiling.trainer_probe import TrainerLimits
+from longshore_runtime.rewards.events import CheckDue
 from longshore_runtime.rollout.engine_pool import EnginePool
-from longshore_runtime.rollout.events import Event, ReplicaLost, RewardPulse, StopRequested
+from longshore_runtime.rollout.events import Event, ReplicaLost, StopRequested
 from longshore_runtime.trainer.group import TrainerGroup
 from tests.contract.trainers.replicas import OPTIONS
 
@@ -89,9 +90,9 @@ def test_everything_is_measured_at_every_size_and_says_how_often(machine: Machin
 
 
 def test_events_of_others_are_still_there_afterwards(machine: Machine) -> None:
-    machine.events.put(RewardPulse())
+    machine.events.put(CheckDue())
     Profiler(machine, SCOPE).measure()
-    assert machine.events.get_nowait() == RewardPulse()
+    assert machine.events.get_nowait() == CheckDue()
 
 
 def test_trainers_with_gpus_of_their_own_switch_nothing(machine: Machine) -> None:

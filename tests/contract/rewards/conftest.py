@@ -95,7 +95,7 @@ def scorer(case: Case, endpoint: Endpoint, limit_s: float) -> Iterator[ResponseS
     """As a reward worker makes it; it must leave no process behind, but the one that is forked for mathematics."""
     start_child(RewardKind.MATHS).kill()
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    scorer = ScorerFactory((_function(case.kind, endpoint, limit_s),), output="").create()["mine"]
+    scorer = ScorerFactory((), output="").create(_function(case.kind, endpoint, limit_s))
     try:
         yield scorer
     finally:

@@ -26,14 +26,13 @@ from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.reward import Http, RewardFunction, RewardKind
 from longshore.api.spec import RLJobSpec
-from longshore_runtime.rewards import protocol
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult
-from longshore_runtime.rewards.server import SPARE_WORKERS, RewardServer
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult, WorkerDied
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rollout.pod_workers import PodWorkers
-from longshore_runtime.rollout.reward_logs import RewardLogs
-from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
+from longshore_runtime.rewards.transports import pod_protocol
+from longshore_runtime.rewards.transports.pod import PodConnections, PodTransport
+from longshore_runtime.rewards.transports.pod_logs import RewardLogs
+from longshore_runtime.rewards.transports.pod_server import SPARE_WORKERS, RewardServer
 from tests.addresses import network
 
 LIMIT_S = 120.0
@@ -123,23 +122,25 @@ def pod(tmp_path: Path, token: Path) -> Iterator[Pod]:
     process.wait()
 
 
-def workers_of(ip: str, token: Path, port: int = contract.REWARD_PORT) -> PodWorkers:
-    return PodWorkers(1, 1, lambda index: ip, token, port)
+def connections_to(ip: str, token: Path, port: int = contract.REWARD_PORT) -> PodConnections:
+    return PodConnections(lambda index: ip, token, port)
 
 
 @pytest.fixture
-def host(token: Path) -> Iterator[PodWorkers]:
-    host = workers_of(ip_of(1), token)
-    yield host
-    host.close()
+def connections(token: Path) -> Iterator[PodConnections]:
+    connections = connections_to(ip_of(1), token)
+    yield connections
+    connections.close()
 
 
-def requested(host: PodWorkers) -> RewardWorker:
-    return host.ask_for(0, ScorerFactory((MATHS,), "output"), 0.0)
+def requested(connections: PodConnections) -> PodTransport:
+    return PodTransport(connections, 0, ScorerFactory((MATHS,), "output"), 0.0)
 
 
-def test_a_pod_scores_without_ray_and_without_torch_and_ends_when_it_is_asked_to(pod: Pod, host: PodWorkers) -> None:
-    worker = requested(host)
+def test_a_pod_scores_without_ray_and_without_torch_and_ends_when_it_is_asked_to(
+    pod: Pod, connections: PodConnections
+) -> None:
+    worker = requested(connections)
     assert worker.ready.result(LIMIT_S).sandbox is None
     (result,) = worker.score("maths", [ITEM]).result(LIMIT_S)
     assert isinstance(result, ScoreResult) and result.reward == 1.0
@@ -154,8 +155,8 @@ def test_a_pod_scores_without_ray_and_without_torch_and_ends_when_it_is_asked_to
     assert worker.death.result(LIMIT_S) == "its pod closed the connection"
 
 
-def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, host: PodWorkers) -> None:
-    worker = requested(host)
+def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, connections: PodConnections) -> None:
+    worker = requested(connections)
     worker.ready.result(LIMIT_S)
     os.kill(pod.process.pid, signal.SIGSTOP)
     answer = worker.score("maths", [ITEM])
@@ -167,16 +168,18 @@ def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, host: Pod
 
 def test_a_pod_has_room_for_all_its_requests_and_starts_no_process_for_them(pod: Pod, token: Path) -> None:
     num_requests = SPARE_WORKERS + 1  # More than there is room for where one worker computes and none waits.
-    host = PodWorkers(1, num_requests, lambda index: pod.ip, token)
-    for place in range(num_requests):
-        worker = host.ask_for(place, ScorerFactory((SERVICE,), "output"), 0.0)
+    connections = connections_to(pod.ip, token)
+    for place in connections.places(1, num_requests):
+        worker = place.start(ScorerFactory((SERVICE,), "output"), 0.0)
         assert worker.ready.result(LIMIT_S) == Surroundings()
     assert psutil.Process(pod.process.pid).children() == []
-    host.close()
+    connections.close()
 
 
 def test_a_pod_lets_nobody_in_without_its_token(pod: Pod) -> None:
-    for path, header in itertools.product((protocol.PATH, protocol.LOG_PATH), (None, "Bearer ", "Bearer wrong", TOKEN)):
+    for path, header in itertools.product(
+        (pod_protocol.PATH, pod_protocol.LOG_PATH), (None, "Bearer ", "Bearer wrong", TOKEN)
+    ):
         headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
         headers |= {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="} | ({"Authorization": header} if header else {})
         with pytest.raises(HTTPError) as refused:
@@ -226,9 +229,9 @@ def test_a_first_message_that_cannot_be_read_ends_the_connection(message: bytes)
         async with (
             server.listening("127.0.0.1", 0) as port,
             aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
-            session.ws_connect(f"http://127.0.0.1:{port}{protocol.PATH}") as socket,
+            session.ws_connect(f"http://127.0.0.1:{port}{pod_protocol.PATH}") as socket,
         ):
-            protocol.decode(protocol.Hello, await socket.receive_bytes())
+            pod_protocol.decode(pod_protocol.Hello, await socket.receive_bytes())
             await socket.send_bytes(message)
             await socket.receive()
             return socket.close_code
@@ -306,7 +309,7 @@ GOOD = b'{"number":1,"outcomes":[' + SCORED + b"]}"
         (saying(GOOD.replace(b"1.0", b"1e999")), "what it says cannot be read: "),
         (saying(GOOD.replace(b"1.0", b"1e12")), "what it says cannot be read: .*less than or equal"),
         (saying(GOOD.replace(SCORED, SCORED + b"," + SCORED)), "it answers 2 of 1 responses"),
-        (saying(b" " * (protocol.MAX_ANSWER_BYTES + 1)), "its connection broke"),
+        (saying(b" " * (pod_protocol.MAX_ANSWER_BYTES + 1)), "its connection broke"),
     ],
     indirect=["hostile"],
     ids=["pickle", "text", "infinite", "large-number", "too-many", "large-message"],
@@ -314,20 +317,20 @@ GOOD = b'{"number":1,"outcomes":[' + SCORED + b"]}"
 def test_an_answer_that_breaks_the_protocol_costs_the_pod_its_worker(
     hostile: Hostile, token: Path, reason: str
 ) -> None:
-    host = workers_of("127.0.0.1", token, hostile.port)
-    worker = requested(host)
+    connections = connections_to("127.0.0.1", token, hostile.port)
+    worker = requested(connections)
     with pytest.raises(WorkerDied, match=reason):
         worker.score("maths", [ITEM]).result(LIMIT_S)
-    host.close()
+    connections.close()
 
 
 @pytest.mark.parametrize("hostile", [saying(GOOD.replace(b":1,", b":99,", 1), GOOD, GOOD)], indirect=True)
 def test_answers_that_nobody_asked_for_are_dropped(hostile: Hostile, token: Path) -> None:
-    host = workers_of("127.0.0.1", token, hostile.port)
-    worker = requested(host)
+    connections = connections_to("127.0.0.1", token, hostile.port)
+    worker = requested(connections)
     (result,) = worker.score("maths", [ITEM]).result(LIMIT_S)
     assert isinstance(result, ScoreResult) and result.reward == 1.0
-    host.close()
+    connections.close()
 
 
 async def _elsewhere(request: web.Request) -> web.StreamResponse:
@@ -338,17 +341,18 @@ async def _elsewhere(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize("hostile", [_elsewhere], indirect=True)
 def test_the_coordinator_follows_a_pod_nowhere(hostile: Hostile, token: Path) -> None:
-    host = workers_of("127.0.0.1", token, hostile.port)
-    worker = requested(host)
-    assert [hostile.requests.get(timeout=LIMIT_S) for _ in range(2)] == [protocol.PATH] * 2, "it only tries again"
+    connections = connections_to("127.0.0.1", token, hostile.port)
+    worker = requested(connections)
+    assert [hostile.requests.get(timeout=LIMIT_S) for _ in range(2)] == [pod_protocol.PATH] * 2, "it only tries again"
     worker.kill()
     assert worker.death.result(LIMIT_S)
-    host.close()
+    connections.close()
 
 
 def test_the_pods_program_imports_nothing_heavy() -> None:
     code = (
-        "import sys, longshore_runtime.rewards.server, longshore_runtime.rewards.code, longshore_runtime.rewards.http\n"
+        "import sys, longshore_runtime.rewards.code, longshore_runtime.rewards.http\n"
+        "import longshore_runtime.rewards.transports.pod_server\n"
         "heavy = {'ray', 'torch', 'vllm', 'transformers', 'numpy'}\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & heavy))"
     )

@@ -14,12 +14,13 @@ from longshore.api import contract
 from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
 from longshore.policy.reward_pods import RewardPressure
 from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.surroundings import Surroundings
+from longshore_runtime.rewards.transports.thread import ScoringThread
+from longshore_runtime.rewards.transports.transport import WorkerPlace
+from longshore_runtime.rewards.workers import WorkerGroup
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import RewardLane
-from longshore_runtime.rollout.worker_hosts import LocalWorkers
 from longshore_runtime.sandbox.cases import Ran
 from longshore_runtime.sandbox.detection import detect
 from longshore_runtime.sandbox.worker import SandboxWorker, default_python
@@ -90,8 +91,8 @@ def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_
     function = RewardFunction(name="gate", kind=RewardKind.CODE, retries=1, on_error=OnRewardError.REPLACE)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock, found = ManualClock(), list[Surroundings]()
-    lane = RewardLane((function,), LocalWorkers(1))
-    pool = RewardPool([lane], ScorerFactory((), "output"), events, clock, on_worker=found.append)
+    group = WorkerGroup((function,), [WorkerPlace("this pod", ScoringThread)])
+    pool = RewardPool([group], ScorerFactory((), "output"), events, clock, on_worker=found.append)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     driver.serve(0)

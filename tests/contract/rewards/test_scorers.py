@@ -58,9 +58,3 @@ def test_a_failure_names_reward_and_sample_and_leaves_the_scorer_usable(case: Ca
     assert "\n" not in str(failure.value)
     assert str(pickle.loads(pickle.dumps(failure.value))) == str(failure.value), "it has to travel between pods"
     assert scorer.score(case.item(case.right)).reward == 1.0
-
-
-def test_a_closed_scorer_can_be_used_again(case: Case, scorer: ResponseScorer) -> None:
-    assert scorer.score(case.item(case.right)).reward == 1.0
-    scorer.close()
-    assert scorer.score(case.item(case.right)).reward == 1.0

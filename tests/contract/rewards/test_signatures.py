@@ -12,9 +12,9 @@ import torch
 from longshore.api import contract
 from longshore.api.reward import RewardFunction
 from longshore_runtime.rewards.numbers import finite_reward
-from longshore_runtime.rewards.protocol import Begin, ScoreRequest, decode, encode_begin, encode_request
 from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem
+from longshore_runtime.rewards.transports.pod_protocol import Begin, ScoreRequest, decode, encode_begin, encode_request
 
 ROW: dict[str, Any] = {
     "data_source": "openai/gsm8k", "solution": "72", "level": 3, "day": date(2026, 1, 1),

@@ -4,7 +4,6 @@ import contextlib
 import queue
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.rewards import pool as reward_pool
+from longshore_runtime.rewards.events import CheckDue, GroupScored, ResponseScored, WorkerLost
+from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rollout import pod_workers, reward_pool, reward_workers
-from longshore_runtime.rollout.call_watch import CallWatch
-from longshore_runtime.rollout.events import Event, GroupScored, ResponseScored, WorkerLost
-from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import RewardLane
+from longshore_runtime.rewards.transports import pod
+from longshore_runtime.rewards.workers import WorkerGroup
+from longshore_runtime.rollout.events import Event
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.unit.runtime.reward_servers import Pods
 
@@ -91,6 +91,13 @@ class Driver:
             is_reported = isinstance(event, WorkerLost)
             self.pool.handle(event)  # type: ignore[arg-type]  # No engine and no trainer is here.
 
+    def until_checked(self) -> None:
+        """Handle events up to the next check of the workers, and that one."""
+        event = None
+        while event != CheckDue():
+            event = self.events.get(timeout=LIMIT_S)
+            self.pool.handle(event)  # type: ignore[arg-type]  # As above.
+
     def until_there(self, path: Path) -> None:
         """Handle events until a worker has made a file, which is gone afterwards."""
         while not path.exists():
@@ -121,9 +128,8 @@ def record(index: int, answer: str = "") -> PromptRecord:
 def pods_in(directory: Path) -> Iterator[Pods]:
     """Reward pods in this process, and a coordinator that looks often."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reward_workers, "CallWatch", partial(CallWatch, check_s=0.05))
-        patch.setattr(pod_workers, "_TICK_S", 0.02)
-        patch.setattr(reward_pool, "PULSE_S", 0.05)
+        patch.setattr(pod, "_TICK_S", 0.02)
+        patch.setattr(reward_pool, "CHECK_EVERY_S", 0.05)
         pods = Pods(directory)
         yield pods
         pods.close()
@@ -135,23 +141,23 @@ def users_function(pods: Pods, factory: ScorerFactory, **options: Any) -> Iterat
     options = {"import_path": "somewhere:gate", "timeout_s": LIMIT_S, **options}
     function = RewardFunction(name="gate", kind=RewardKind.PYTHON, **options)
     pods.factory = replace(factory, functions=(function,))
-    lane = RewardLane((function,), pods.host(NUM_PODS), is_sized=True)
+    group = WorkerGroup((function,), pods.places(NUM_PODS), is_sized=True)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
     pressures: list[RewardPressure] = []
-    pool = RewardPool([lane], ScorerFactory((), "output"), events, clock, pressures.append)
+    pool = RewardPool([group], ScorerFactory((), "output"), events, clock, pressures.append)
     pool.use([record(index) for index in range(8)])
     yield Driver(pool, events, clock, pressures)
     pool.stop()
 
 
-def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any], **lane: float) -> Driver:
+def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any]) -> Driver:
     """A pool whose judges wait for pods."""
     function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=JUDGE, **options)
     pods.factory = replace(factory, functions=(function,))
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
-    lanes = [RewardLane((function,), pods.host(NUM_PODS), is_sized=True, **lane)]
-    pool = RewardPool(lanes, factory, events, clock, lambda _: None)
+    group = WorkerGroup((function,), pods.places(NUM_PODS), is_sized=True)
+    pool = RewardPool([group], factory, events, clock, lambda _: None)
     pool.use([record(index) for index in range(8)])
     return Driver(pool, events, clock, [])

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.server import RewardServer
-from longshore_runtime.rollout.pod_workers import PodWorkers
+from longshore_runtime.rewards.transports.pod import PodConnections
+from longshore_runtime.rewards.transports.pod_server import RewardServer
+from longshore_runtime.rewards.transports.transport import WorkerPlace
 from tests.addresses import network
 
 TOKEN = "of the tests"
@@ -31,6 +32,7 @@ class Pods:
     _stopping: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
     servers: dict[int, RewardServer] = field(default_factory=dict)
     port: int = 0
+    _connections: PodConnections | None = None
 
     def __post_init__(self) -> None:
         (self.directory / "token").write_text(f"{TOKEN}\n")
@@ -38,10 +40,11 @@ class Pods:
         self._thread = threading.Thread(target=self._loop.run_forever, name="reward-servers", daemon=True)
         self._thread.start()
 
-    def host(self, num_pods: int) -> PodWorkers:
-        """The coordinator's side."""
+    def places(self, num_pods: int) -> list[WorkerPlace]:
+        """The coordinator's side, with a worker in each pod."""
         self._run(self._choose_port())
-        return PodWorkers(num_pods, 1, self.address, self.directory / "token", self.port)
+        self._connections = PodConnections(self.address, self.directory / "token", self.port)
+        return self._connections.places(num_pods, 1)
 
     def address(self, index: int) -> str | None:
         """As the operator would tell it: of a pod that is there."""
@@ -56,6 +59,8 @@ class Pods:
         self._run(self._leave(index))
 
     def close(self) -> None:
+        if self._connections is not None:
+            self._connections.close()
         for index in list(self._ends):
             self.leave(index)
         self._loop.call_soon_threadsafe(self._loop.stop)

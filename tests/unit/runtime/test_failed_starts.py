@@ -1,6 +1,6 @@
 """How often workers may fail to start, and when the next one is tried."""
 
-from longshore_runtime.rollout.failed_starts import FailedStarts
+from longshore_runtime.rewards.workers import FailedStarts
 
 
 def test_failures_at_one_place_are_counted_until_a_worker_is_ready() -> None:

@@ -11,25 +11,31 @@ import structlog
 
 from longshore.api.reward import Judge, JudgePlacement, OnRewardError, RewardFunction, RewardKind
 from longshore_runtime.judge.options import POOL_WAIT_S
+from longshore_runtime.rewards.events import CheckDue, GroupScored
+from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.scoring import RewardError, ScoreItem, ScoreOutcome, WorkerBroken
+from longshore_runtime.rewards.scoring import (
+    RewardError,
+    ScoreItem,
+    ScoreOutcome,
+    ScoreResult,
+    WorkerBroken,
+    WorkerDied,
+)
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rollout.events import Event, GroupScored
-from longshore_runtime.rollout.reward_pool import RewardPool
-from longshore_runtime.rollout.reward_workers import RewardLane, RewardWorkers
-from longshore_runtime.rollout.worker_hosts import WorkerDied
+from longshore_runtime.rewards.transports.transport import WorkerPlace
+from longshore_runtime.rewards.workers import WorkerGroup, call_limit_s
+from longshore_runtime.rollout.events import Event
 from tests.unit.runtime.reward_driver import JUDGE, Driver, ManualClock, record
 
 
 class Mortal:
-    """A `WorkerHost` and its `Worker`: whatever is scored ends the worker, or finds its sandbox broken."""
-
-    num_places = 1
+    """A `Transport`, one after the other: whatever is scored ends the worker, or finds its sandbox broken."""
 
     def __init__(self, *, is_broken: bool = False) -> None:
         self._is_broken = is_broken
 
-    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> "Mortal":
+    def start(self, factory: ScorerFactory, wait_s: float) -> "Mortal":
         self.node, self.ready, self.death = Future[str](), Future[Surroundings](), Future[str]()
         self.node.set_result("the pod")
         self.ready.set_result(Surroundings())
@@ -46,34 +52,27 @@ class Mortal:
 
     def kill(self) -> None: ...
 
-    def close(self) -> None: ...
-
-    def name(self, place: int) -> str:
-        return "the pod"
-
 
 def test_a_worker_that_waits_for_the_pods_of_its_judge_does_not_count_as_hanging() -> None:
     judge = Judge(**{**JUDGE.model_dump(), "placement": JudgePlacement.POOL, "pool": {"replicas": 1}})
     function = RewardFunction(name="gate", kind=RewardKind.JUDGE, judge=judge)
-    lane = RewardLane((function,), Mortal())
-    workers = RewardWorkers(0, lane, ScorerFactory((), "output"), queue.SimpleQueue())
-    limit_s = workers._limit_s("gate", [ScoreItem("row 7", "prompt", "response", "", {})])
-    workers.stop()
+    limit_s = call_limit_s(function, [ScoreItem("row 7", "prompt", "response", "", {})])
     assert limit_s > 2 * POOL_WAIT_S, "it may be asked twice, and wait each time"
 
 
-def driver_of(host: Mortal, function: RewardFunction) -> Driver:
+def driver_of(worker: Mortal, function: RewardFunction) -> Driver:
     """A function whose workers are of this kind."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
-    pool = RewardPool([RewardLane((function,), host)], ScorerFactory((), "output"), events, clock)
+    group = WorkerGroup((function,), [WorkerPlace("the pod", worker.start)])
+    pool = RewardPool([group], ScorerFactory((), "output"), events, clock)
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     return Driver(pool, events, clock, [])
 
 
-def scored_by(host: Mortal, function: RewardFunction | None = None) -> tuple[GroupScored, RewardPool]:
+def scored_by(worker: Mortal, function: RewardFunction | None = None) -> tuple[GroupScored, RewardPool]:
     """A program, by workers of this kind."""
-    driver = driver_of(host, function or RewardFunction(name="gate", kind=RewardKind.CODE, retries=1))
+    driver = driver_of(worker, function or RewardFunction(name="gate", kind=RewardKind.CODE, retries=1))
     driver.serve(0)
     (group,) = driver.until_scored(1)
     driver.pool.stop()
@@ -112,7 +111,7 @@ def test_a_response_that_a_function_cannot_stand_costs_its_group_or_the_job_as_i
 
 
 class Failing(Mortal):
-    """A host whose worker reports an error of the function for every response."""
+    """A worker that reports an error of the function for every response."""
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
         answer = Future[list[ScoreOutcome]]()
@@ -146,3 +145,25 @@ def test_a_response_that_nobody_waits_for_does_not_end_the_job() -> None:
     (group,) = driver.until_scored(1)
     driver.pool.stop()
     assert group.is_fatal, "now it is needed"
+
+
+class Sound(Mortal):
+    """A worker that answers at once."""
+
+    def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
+        answer = Future[list[ScoreOutcome]]()
+        answer.set_result([ScoreResult(1.0, 0.0) for _ in items])
+        return answer
+
+
+def test_an_answer_that_the_driver_has_not_read_for_long_is_in_time() -> None:
+    driver = driver_of(Sound(), own(OnRewardError.FAIL))
+    driver.until(lambda: driver.pool.is_complete)
+    driver.serve(0)
+    driver.clock.time_s = 100_000.0
+    with structlog.testing.capture_logs() as logs:
+        driver.pool.handle(CheckDue())
+        (group,) = driver.until_scored(1)
+    driver.pool.stop()
+    assert [score.reward for score in group.scores] == [1.0]
+    assert logs == [] and driver.pool.stats.num_faults == 0

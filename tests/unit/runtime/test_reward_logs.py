@@ -7,8 +7,8 @@ import pytest
 
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rollout import reward_logs
-from longshore_runtime.rollout.reward_logs import RewardLogs
+from longshore_runtime.rewards.transports import pod_logs
+from longshore_runtime.rewards.transports.pod_logs import RewardLogs
 from tests.unit.runtime.reward_servers import Pods
 
 MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS)
@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
     pods = Pods(tmp_path, factory=ScorerFactory((MATHS,), "output"))
-    pods.host(1).close()
+    pods.places(1)
     yield pods
     pods.close()
 
@@ -57,7 +57,7 @@ def test_log_of_a_pod_does_nothing_to_a_terminal_and_reveals_no_password(pods: P
 
 
 def test_two_files_of_bounded_size_are_kept_of_a_pod(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_logs, "_MAX_FILE_BYTES", 8)
+    monkeypatch.setattr(pod_logs, "_MAX_FILE_BYTES", 8)
     pods.join(0)
     for line in (b"first\n", b"second\n", b"third\n"):
         write(pods, 0, line)
@@ -69,7 +69,7 @@ def test_two_files_of_bounded_size_are_kept_of_a_pod(pods: Pods, monkeypatch: py
 
 
 def test_pod_that_sends_without_end_is_cut_off(pods: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reward_logs, "_MAX_ANSWER_BYTES", 4)
+    monkeypatch.setattr(pod_logs, "_MAX_ANSWER_BYTES", 4)
     pods.join(0)
     write(pods, 0, b"12345678\n")
     assert (copied(pods) / "reward-0-3.log").read_text() == "1234"

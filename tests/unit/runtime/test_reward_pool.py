@@ -11,18 +11,22 @@ from typing import Any
 
 import pytest
 
-from longshore.api.reward import RewardFunction, RewardKind, Signature
+from longshore.api.reward import RewardFunction, Signature
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.errors import UserError
+from longshore_runtime.rewards import workers
+from longshore_runtime.rewards.events import CheckDue, GroupScored
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, ScoreResult, WorkerBroken
-from longshore_runtime.rollout import reward_workers
-from longshore_runtime.rollout.events import Event, GroupScored, RewardPulse
-from longshore_runtime.rollout.pulse import Pulse
-from longshore_runtime.rollout.worker_hosts import LocalWorkers, WorkerDied
+from longshore_runtime.rewards.scoring import (
+    ResponseScorer,
+    ScoreItem,
+    ScoreOutcome,
+    ScoreResult,
+    WorkerBroken,
+)
 from tests.unit.runtime.reward_driver import (
     LIMIT_S,
     Driver,
@@ -34,6 +38,8 @@ from tests.unit.runtime.reward_driver import (
 )
 from tests.unit.runtime.reward_servers import Pods
 
+AN_HOUR_S = 3_600.0
+
 
 @dataclass(frozen=True)
 class Fragile(ScorerFactory):
@@ -41,12 +47,12 @@ class Fragile(ScorerFactory):
 
     directory: str = ""
 
-    def create(self) -> Mapping[str, Any]:
+    def create(self, function: RewardFunction) -> ResponseScorer:
         starts = Path(self.directory, "failing-starts")
         if left := starts.read_text():
             starts.write_text(left[1:])
             self._fail(Failure(left[0]))
-        return {function.name: FragileScorer(Path(self.directory)) for function in self.functions}
+        return FragileScorer(Path(self.directory))
 
     def _fail(self, failure: "Failure") -> None:
         match failure:
@@ -65,13 +71,13 @@ class Failure(StrEnum):
     """After it has said so, by the file `begun`."""
 
 
-class ScorerHere:
+class ScorerHere(ResponseScorer):
     """Scores in the thread of its worker, without a process that begins and ends."""
 
-    report: None = None
-
-    def prepare(self) -> None:
-        """Nothing."""
+    def score(self, item: ScoreItem) -> ScoreResult:
+        (outcome,) = self.score_many([item])
+        assert isinstance(outcome, ScoreResult)
+        return outcome
 
     def close(self) -> None:
         """Nothing."""
@@ -88,7 +94,7 @@ class FragileScorer(ScorerHere):
             (self.directory / "pipe").read_text()
         hangs = self.directory / "hangs"
         if hangs.exists():
-            hangs.unlink()
+            hangs.rename(self.directory / "hung")
             threading.Event().wait()
         broken = self.directory / "broken"
         if broken.exists():
@@ -120,8 +126,8 @@ class Gates(ScorerFactory):
 
     gates: Mapping[str, Gate] = field(default_factory=dict)
 
-    def create(self) -> Mapping[str, Any]:
-        return {function.name: GateScorer(self.gates) for function in self.functions}
+    def create(self, function: RewardFunction) -> ResponseScorer:
+        return GateScorer(self.gates)
 
 
 @dataclass
@@ -141,15 +147,15 @@ class GateScorer(ScorerHere):
 class OfCut(ScorerFactory):
     """Workers whose reward is whether a response was cut."""
 
-    def create(self) -> Mapping[str, Any]:
-        return {function.name: CutScorer() for function in self.functions}
+    def create(self, function: RewardFunction) -> ResponseScorer:
+        return CutScorer()
 
 
 class CutScorer(ScorerHere):
     """1 for a response that was cut."""
 
-    def score_many(self, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        return [ScoreResult(float(item.is_cut), 0.0) for item in items]
+    def score(self, item: ScoreItem) -> ScoreResult:
+        return ScoreResult(float(item.is_cut), 0.0)
 
 
 @pytest.fixture
@@ -173,11 +179,14 @@ def driver(pods: Pods, gates: Mapping[str, Gate]) -> Iterator[Driver]:
 
 
 @pytest.fixture
-def fragile(pods: Pods, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """Judges that break as the files of `tmp_path` say; the parameters: how the first do not start, and a limit."""
-    failures, limit_s = getattr(request, "param", ("", LIMIT_S))
+def fragile(
+    pods: Pods, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Driver]:
+    """Judges that break as the files of `tmp_path` say; the parameters: how the first ones do not start."""
+    failures = getattr(request, "param", "")
     (tmp_path / "failing-starts").write_text("".join(failures))
-    driver = judges(pods, Fragile((), "output", directory=str(tmp_path)), {}, start_limit_s=limit_s, start_wait_s=0.01)
+    monkeypatch.setattr(workers, "START_WAIT_S", 0.01)
+    driver = judges(pods, Fragile((), "output", directory=str(tmp_path)), {})
     yield driver
     driver.pool.stop()
 
@@ -296,7 +305,7 @@ def test_a_response_that_gets_a_worker_has_waited_until_then(
     assert driver.pool.stats.max_wait_s == 60.0
 
 
-def test_the_pressure_is_reported_by_pulses_and_at_the_end_of_a_round(
+def test_the_pressure_is_reported_by_checks_and_at_the_end_of_a_round(
     driver: Driver, one_pod: Pods, gates: Mapping[str, Gate]
 ) -> None:
     driver.until_workers(1)
@@ -352,24 +361,24 @@ def test_a_worker_whose_gpu_failed_is_replaced_and_its_responses_are_scored_agai
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_responses_are_scored_again(
-    fragile: Driver, one_pod: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fragile: Driver, one_pod: Pods, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(reward_workers, "_OVERTIME", 0.0)
-    monkeypatch.setattr(reward_workers, "_GRACE_S", 2.0)
     (tmp_path / "hangs").touch()
     fragile.serve(0, 1)
+    fragile.until_there(tmp_path / "hung")
+    fragile.clock.time_s += AN_HOUR_S
     assert [group.error for group in fragile.until_scored(2)] == [None, None]
     assert fragile.pool.stats.num_faults == 2
 
 
-@pytest.mark.parametrize("fragile", [([Failure.RAISES] * 2, LIMIT_S)], indirect=True)
+@pytest.mark.parametrize("fragile", [[Failure.RAISES] * 2], indirect=True)
 def test_a_worker_that_does_not_start_is_started_again(fragile: Driver, one_pod: Pods) -> None:
     fragile.serve(0)
     assert [group.error for group in fragile.until_scored(1)] == [None]
     assert fragile.pool.stats.num_faults == 0
 
 
-@pytest.mark.parametrize("fragile", [([Failure.RAISES] * 3, LIMIT_S)], indirect=True)
+@pytest.mark.parametrize("fragile", [[Failure.RAISES] * 3], indirect=True)
 def test_three_workers_in_a_row_that_do_not_start_end_the_job(fragile: Driver, one_pod: Pods) -> None:
     reason = r"the reward worker failed \(RuntimeError: CUDA error: the MPS server is not ready\)"
     with pytest.raises(
@@ -378,13 +387,18 @@ def test_three_workers_in_a_row_that_do_not_start_end_the_job(fragile: Driver, o
         fragile.until_workers(1)
 
 
-@pytest.mark.parametrize("fragile", [([Failure.HANGS] * 3, 0.01)], indirect=True)
-def test_workers_that_hang_while_they_start_end_the_job_as_well(fragile: Driver, one_pod: Pods) -> None:
-    with pytest.raises(UserError, match=r"3 times in a row: it hangs: it starts for more than 0.01 s \(the log of"):
-        fragile.until_workers(1)
+@pytest.mark.parametrize("fragile", [[Failure.HANGS] * 3], indirect=True)
+def test_workers_that_hang_while_they_start_end_the_job_as_well(fragile: Driver, one_pod: Pods, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"3 times in a row: it hangs: it starts for more than 1800 s \(the log of"):
+        for _ in range(3):
+            fragile.until_there(tmp_path / "begun")
+            # Noticed by the first check since it began to count, and judged by the next.
+            fragile.until_checked()
+            fragile.clock.time_s += AN_HOUR_S
+            fragile.until_checked()
 
 
-@pytest.mark.parametrize("fragile", [([Failure.HANGS] * 3, LIMIT_S)], indirect=True)
+@pytest.mark.parametrize("fragile", [[Failure.HANGS] * 3], indirect=True)
 def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
     fragile: Driver, one_pod: Pods, tmp_path: Path
 ) -> None:
@@ -396,28 +410,13 @@ def test_workers_that_go_with_their_pods_while_they_start_do_not_count(
     fragile.until_workers(1)
 
 
-def test_a_worker_in_this_process_that_is_given_up_does_not_keep_its_responses(gates: Mapping[str, Gate]) -> None:
-    function = RewardFunction(name="gate", kind=RewardKind.PYTHON, import_path="somewhere:gate")
-    worker = LocalWorkers(1).ask_for(0, Gates((function,), "output", gates=gates), 0.0)
-    worker.ready.result(LIMIT_S)
-    answer = worker.score("gate", [ScoreItem("row 7", "prompt", "response", "first", {})])
-    assert gates["first"]._begun.wait(LIMIT_S)
-    worker.kill()
-    with pytest.raises(WorkerDied):
-        answer.result(LIMIT_S)
-    gates["first"].open()
-
-
-def test_pulses_do_not_pile_up() -> None:
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    event = RewardPulse()
-    pulse = Pulse(events, event, every_s=0.001)
+def test_checks_do_not_pile_up(driver: Driver) -> None:
     for _ in range(3):
-        assert events.get(timeout=LIMIT_S) is event
+        check = driver.events.get(timeout=LIMIT_S)
+        assert check == CheckDue()
         with pytest.raises(queue.Empty):
-            events.get(timeout=0.05)
-        pulse.answered()
-    pulse.stop()
+            driver.events.get(timeout=0.2)
+        driver.pool.handle(check)
 
 
 def test_who_waits_for_workers_loses_no_event(pods: Pods, driver: Driver) -> None:
@@ -428,5 +427,5 @@ def test_who_waits_for_workers_loses_no_event(pods: Pods, driver: Driver) -> Non
     driver.pool.wait_ready(LIMIT_S)
     assert driver.pool.pressure(0.0).num_workers == 1
     kept = [driver.events.get(timeout=0) for _ in range(driver.events.qsize())]
-    assert [event for event in kept if event != RewardPulse()] == others
+    assert [event for event in kept if event != CheckDue()] == others
     pods.leave(0)

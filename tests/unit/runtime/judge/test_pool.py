@@ -11,10 +11,9 @@ from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.judge import pool
 from longshore_runtime.judge.options import JudgeOptions, PoolJudgeOptions
 from longshore_runtime.judge.reward import JudgeReward
-from longshore_runtime.rewards import scorers
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem
-from longshore_runtime.rewards.worker import ScoringThread
+from longshore_runtime.rewards.transports.thread import ScoringThread
 from tests.unit.runtime.reward_driver import JUDGE, LIMIT_S
 
 
@@ -30,11 +29,11 @@ def test_a_worker_ends_while_it_waits_for_the_pods_of_its_judge(
     model = PoolJudgeOptions(tmp_path, 1, 1, "qwen", None)
     judge = JudgeReward(JudgeOptions("judge", model, "{response}", r"(\d)", 0, 9, 4))
     monkeypatch.setattr(pool, "known", known)
-    monkeypatch.setattr(scorers, "_create", lambda *_: judge)
+    monkeypatch.setattr(ScorerFactory, "create", lambda *_: judge)
     function = RewardFunction(name="judge", kind=RewardKind.JUDGE, judge=JUDGE)
     thread = ScoringThread(ScorerFactory((function,), "output"))
-    thread.prepare().result(LIMIT_S)
+    thread.ready.result(LIMIT_S)
     thread.score("judge", [ScoreItem("row 7", "prompt", "response", "", {})])
     assert has_looked.wait(LIMIT_S)
-    thread.close()
+    thread.kill()
     thread.ended.result(LIMIT_S)

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from longshore.api.reward import Http, RewardFunction, RewardKind
 from longshore.policy.adaptive_timeout import CaseRun
-from longshore_runtime.rewards import protocol
-from longshore_runtime.rewards.protocol import Answer, BadMessage, Begin, Failed, Ready, ScoreRequest, Started
 from longshore_runtime.rewards.scoring import (
     RewardError,
     RewardFault,
@@ -23,6 +21,16 @@ from longshore_runtime.rewards.scoring import (
     WorkerBroken,
 )
 from longshore_runtime.rewards.surroundings import Surroundings
+from longshore_runtime.rewards.transports import pod_protocol as protocol
+from longshore_runtime.rewards.transports.pod_protocol import (
+    Answer,
+    BadMessage,
+    Begin,
+    Failed,
+    Ready,
+    ScoreRequest,
+    Started,
+)
 from longshore_runtime.sandbox.layers import Layer, LayerReport
 
 CODE = RewardFunction(name="run", kind=RewardKind.CODE)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from longshore.api.rollout import Strategy
-from longshore_runtime.rollout.batch import RewardStats, RoundResult
+from longshore_runtime.rewards.round_scores import RewardStats
+from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.telemetry.step_metrics import StepTimes, step_metrics
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 from tests.unit.runtime.test_alarms import timed_out, trained, with_responses

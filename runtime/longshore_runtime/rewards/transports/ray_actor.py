@@ -1,22 +1,20 @@
-"""Reward workers alongside engines: Ray actors that hold the judges of a job on the GPUs of its worker pods.
+"""Score alongside engines: Ray actors that hold the judges of a job on the GPUs of its worker pods.
 
 Ray keeps an actor pending, at no cost, until a node has the labels that it asks for.
 """
 
+import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import ray
 
-from longshore_runtime.cluster.placement import ActorPlacement, set_environment
-from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome
+from longshore_runtime.rewards.scorers import ScorerFactory, Scorers
+from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, WorkerDied
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rewards.worker import ScorerSet
-from longshore_runtime.rollout.worker_hosts import RewardWorker, WorkerDied
 
 T = TypeVar("T")
 
@@ -25,8 +23,8 @@ class _RewardActor:
     """One worker: every reward function, ready to score; one call of `score` at a time."""
 
     def __init__(self, environment: Mapping[str, str], factory: ScorerFactory) -> None:
-        set_environment(environment)
-        self._scorers = ScorerSet(factory)
+        os.environ.update(environment)  # Before anything else: see `ActorPlacement`.
+        self._scorers = Scorers(factory)
 
     def node(self) -> str:
         """Return the node that it is on; answers as soon as there is a process."""
@@ -54,33 +52,16 @@ _CALLS_AT_ONCE: Final = 3
 _Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=_CALLS_AT_ONCE)(_RewardActor)
 
 
-class RayWorkers:
-    """Implements `WorkerHost`."""
+class RayTransport:
+    """Implements `Transport`."""
 
-    def __init__(self, placements: Sequence[ActorPlacement]) -> None:
-        """Keep the placements, one per worker."""
-        self.num_places = len(placements)
-        self._placements = placements
-
-    def ask_for(self, place: int, factory: ScorerFactory, wait_s: float) -> RewardWorker:
-        return _RayWorker(self._placements[place].remote(_Actor, factory), wait_s)
-
-    def name(self, place: int) -> str:
-        return str(self._placements[place].options["label_selector"])
-
-    def close(self) -> None:
-        """Do nothing: actors were killed one by one."""
-
-
-class _RayWorker:
-    """Implements `RewardWorker`."""
-
-    def __init__(self, actor: Any, wait_s: float) -> None:
-        self._actor = actor
-        self.node: Future[str] = _of(actor.node.remote().future())
-        self.ready: Future[Surroundings] = _of(actor.ready.remote(wait_s).future())
+    def __init__(self, place_actor: Callable[..., Any], factory: ScorerFactory, wait_s: float) -> None:
+        """Request an actor; `place_actor` starts it where its worker belongs, as `ActorPlacement.remote` does."""
+        self._actor = place_actor(_Actor, factory)
+        self.node: Future[str] = _of(self._actor.node.remote().future())
+        self.ready: Future[Surroundings] = _of(self._actor.ready.remote(wait_s).future())
         self.death: Future[str] = Future()
-        attends: Future[None] = actor.attend.remote().future()
+        attends: Future[None] = self._actor.attend.remote().future()
         attends.add_done_callback(lambda future: self.death.set_result(_death(future.exception())))
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":

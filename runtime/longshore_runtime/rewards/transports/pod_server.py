@@ -1,4 +1,4 @@
-"""Main program of a reward pod: scores what the coordinator sends, and answers with numbers (`rewards.protocol`).
+"""Main program of a reward pod: scores what the coordinator sends, and answers with numbers (`pod_protocol`).
 
 It runs code that models wrote, so it is no member of the job's Ray cluster: it listens on one port, and anyone who owns
 the pod owns a token with which that port can be asked, and nothing else of the job.
@@ -22,11 +22,11 @@ from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.errors import ASKED_TO_STOP
-from longshore_runtime.rewards import protocol
 from longshore_runtime.rewards.captured_log import CapturedLog
-from longshore_runtime.rewards.protocol import BadMessage, Begin, Hello, ScoreRequest
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.worker import ScoringThread
+from longshore_runtime.rewards.transports import pod_protocol
+from longshore_runtime.rewards.transports.pod_protocol import BadMessage, Begin, Hello, ScoreRequest
+from longshore_runtime.rewards.transports.thread import ScoringThread
 from longshore_runtime.settings import Settings
 from longshore_runtime.storage import job_storage
 
@@ -97,8 +97,8 @@ class RewardServer:
         """Serve while the block runs; yields the port."""
         application = web.Application()
         application.router.add_get("/health", self._health)
-        application.router.add_get(protocol.PATH, self._worker)
-        application.router.add_get(protocol.LOG_PATH, self._log)
+        application.router.add_get(pod_protocol.PATH, self._worker)
+        application.router.add_get(pod_protocol.LOG_PATH, self._log)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -129,12 +129,12 @@ class RewardServer:
         if len(self._threads) >= self._most_workers:
             raise web.HTTPServiceUnavailable(text="every worker is taken")
         socket = web.WebSocketResponse(
-            heartbeat=protocol.HEARTBEAT_S, max_msg_size=protocol.MAX_REQUEST_BYTES, compress=False
+            heartbeat=pod_protocol.HEARTBEAT_S, max_msg_size=pod_protocol.MAX_REQUEST_BYTES, compress=False
         )
         await socket.prepare(request)
         self._sockets.add(socket)
         try:
-            await socket.send_bytes(protocol.encode(Hello(pod=self._name)))
+            await socket.send_bytes(pod_protocol.encode(Hello(pod=self._name)))
             message = await socket.receive()
             if message.type is WSMsgType.BINARY:
                 await self._serve_worker(socket, self._factory_for(message.data))
@@ -146,8 +146,8 @@ class RewardServer:
 
     def _factory_for(self, data: bytes) -> ScorerFactory:
         """Return what a worker needs to know, by the first message; raises BadMessage."""
-        begin = protocol.decode(Begin, data)
-        functions = protocol.functions_of(begin, self._factory.functions)
+        begin = pod_protocol.decode(Begin, data)
+        functions = pod_protocol.functions_of(begin, self._factory.functions)
         return replace(self._factory, functions=functions, rehearsals=begin.rehearsals)
 
     async def _serve_worker(self, socket: web.WebSocketResponse, factory: ScorerFactory) -> None:
@@ -156,7 +156,7 @@ class RewardServer:
         try:
             await self._work(socket, thread)
         finally:
-            thread.close()
+            thread.kill()
             closing = asyncio.create_task(self._wait_ended(thread))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
@@ -178,23 +178,23 @@ class RewardServer:
 
     async def _start(self, socket: web.WebSocketResponse, thread: ScoringThread) -> None:
         try:
-            found = await asyncio.wrap_future(thread.prepare())
+            found = await asyncio.wrap_future(thread.ready)
         except Exception as error:  # noqa: BLE001 - the coordinator gets it, and decides
-            await socket.send_bytes(protocol.encode(protocol.started(error)))
+            await socket.send_bytes(pod_protocol.encode(pod_protocol.started(error)))
         else:
-            await socket.send_bytes(protocol.encode(protocol.started(found)))
+            await socket.send_bytes(pod_protocol.encode(pod_protocol.started(found)))
 
     async def _answer(self, socket: web.WebSocketResponse, thread: ScoringThread, data: bytes) -> None:
         try:
-            request = protocol.decode(ScoreRequest, data)
+            request = pod_protocol.decode(ScoreRequest, data)
         except BadMessage as error:
             await _refuse(socket, error)
             return
         try:
             outcomes = await asyncio.wrap_future(thread.score(request.function, request.items))
-            answer = protocol.encode_outcomes(request.number, outcomes)
+            answer = pod_protocol.encode_outcomes(request.number, outcomes)
         except Exception as error:  # noqa: BLE001 - as above
-            answer = protocol.encode_outcomes(request.number, [error] * len(request.items))
+            answer = pod_protocol.encode_outcomes(request.number, [error] * len(request.items))
         await socket.send_bytes(answer)
 
     async def _wait_ended(self, thread: ScoringThread) -> None:

@@ -1,9 +1,9 @@
-"""The lanes of a job on real workers: what waits for an endpoint holds up neither its like nor what computes."""
+"""The workers of a job: what waits for an endpoint holds up neither its like nor what computes."""
 
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from longshore.api import contract
 from longshore.api.pods import Workers
 from longshore.api.reward import Reward, RewardKind
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.job_rewards import reward_lanes
+from longshore_runtime.job_rewards import worker_groups
 from longshore_runtime.rewards.child_process import start_child
+from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rollout.events import Event
-from longshore_runtime.rollout.reward_pool import RewardPool
 from tests.contract.rewards.endpoint import Reply, service, serving
 from tests.unit.runtime.reward_driver import LIMIT_S, Driver, ManualClock, pods_in
 
@@ -77,13 +77,14 @@ def driver_of(
                 pods.num_workers = reward.num_computing + reward.num_waiting
                 pods.join(0)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-            lanes = reward_lanes(reward, Workers(), pods.address)
-            pool = RewardPool(lanes, ScorerFactory((), "output"), events, ManualClock())
-            pool.use([record(draw) for draw in range(2 * NUM_REQUESTS)])
-            made = Driver(pool, events, ManualClock(), [])
-            made.until(lambda: pool.is_complete)
-            yield made
-            pool.stop()
+            with ExitStack() as resources:
+                groups = worker_groups(reward, Workers(), pods.address, resources)
+                pool = RewardPool(groups, ScorerFactory((), "output"), events, ManualClock())
+                resources.callback(pool.stop)
+                pool.use([record(draw) for draw in range(2 * NUM_REQUESTS)])
+                made = Driver(pool, events, ManualClock(), [])
+                made.until(lambda: pool.is_complete)
+                yield made
             if reward.pods:
                 pods.leave(0)
 

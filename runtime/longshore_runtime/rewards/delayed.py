@@ -5,23 +5,22 @@ import itertools
 import queue
 import threading
 import time
-
-from longshore_runtime.rollout.events import Event
+from typing import Any
 
 
 class Delayed:
     """Puts events into the driver's queue after a time, by one thread: thousands may wait while a service is away."""
 
-    def __init__(self, events: "queue.SimpleQueue[Event]") -> None:
+    def __init__(self, events: "queue.SimpleQueue[Any]") -> None:
         self._events = events
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, int, Event]] = []
+        self._waiting: list[tuple[float, int, object]] = []
         """Heap of events by the monotonic times at which they are due; numbers keep the order of equal ones."""
         self._numbers = itertools.count()
         self._is_stopped = False
         threading.Thread(target=self._run, name="delayed", daemon=True).start()
 
-    def put(self, event: Event, wait_s: float) -> None:
+    def put(self, event: object, wait_s: float) -> None:
         """Put an event into the queue after `wait_s`."""
         with self._changed:
             heapq.heappush(self._waiting, (time.monotonic() + wait_s, next(self._numbers), event))

@@ -13,9 +13,9 @@ import structlog
 
 from longshore.api import contract
 from longshore.api.addresses import redacted
-from longshore_runtime.rewards import protocol
 from longshore_runtime.rewards.captured_log import MAX_LOG_BYTES
-from longshore_runtime.rollout.pod_workers import AddressOf
+from longshore_runtime.rewards.transports import pod_protocol
+from longshore_runtime.rewards.transports.pod import AddressOf
 from longshore_runtime.settings import host_port
 
 log = structlog.get_logger()
@@ -73,13 +73,13 @@ class RewardLogs:
         try:
             data = self._new_lines(address)
         except httpx.HTTPError:
-            return  # `PodWorkers` reports pods that do not answer.
+            return  # `PodConnections` reports pods that do not answer.
         if data:
             self._append(self._directory / f"reward-{index}-{self._attempt}.log", data)
 
     def _new_lines(self, address: str) -> bytes:
         headers = {"Authorization": f"Bearer {self._token.read_text(encoding='utf-8').strip()}"}
-        url = f"http://{host_port(address, self._port)}{protocol.LOG_PATH}"
+        url = f"http://{host_port(address, self._port)}{pod_protocol.LOG_PATH}"
         data, deadline_s = b"", time.monotonic() + _ASK_LIMIT_S
         with self._client.stream("GET", url, headers=headers) as answer:
             answer.raise_for_status()

@@ -196,7 +196,7 @@ def _objective(name: Check, objective: Custom) -> CheckResult:
 
 
 def _import(name: Check, function: RewardFunction) -> CheckResult:
-    from longshore_runtime.rewards.scorer import ChildScorer
+    from longshore_runtime.rewards.child_scorer import ChildScorer
     from longshore_runtime.rewards.scoring import RewardSetupError
 
     try:
@@ -209,8 +209,8 @@ def _import(name: Check, function: RewardFunction) -> CheckResult:
 
 def _call(name: Check, function: RewardFunction, spec: RLJobSpec, path: Path) -> CheckResult:
     """Score rows as the reward pods do before they are used: with their reference answers as responses."""
+    from longshore_runtime.rewards.child_scorer import ChildScorer
     from longshore_runtime.rewards.routing import rehearsals
-    from longshore_runtime.rewards.scorer import ChildScorer
     from longshore_runtime.rewards.scoring import RewardSetupError
 
     rows = _valid_rows(path, spec.data.each[0])

@@ -36,7 +36,7 @@ class ScorerFactory:
         token = _token(function)
         match function.kind:
             case RewardKind.TASK | RewardKind.MATHS | RewardKind.PYTHON:
-                from longshore_runtime.rewards.scorer import ChildScorer
+                from longshore_runtime.rewards.child_scorer import ChildScorer
 
                 return ChildScorer(function, self.rehearsals.get(function.name, ()))
             case RewardKind.CODE:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from longshore.api.reward import RewardFunction, RewardKind
-from longshore_runtime.rewards import scorer as scorer_module
+from longshore_runtime.rewards import child_scorer as scorer_module
 from longshore_runtime.rewards.child_process import ChildProcess
-from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards.child_scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardFault, ScoreItem
 
 LIMIT_S = 120.0

@@ -13,7 +13,7 @@ import pytest
 
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.rewards.child_process import ChildProcess, start_child
-from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards.child_scorer import ChildScorer
 from longshore_runtime.rewards.scoring import ScoreItem
 
 REPOSITORY = Path(__file__).parents[3]

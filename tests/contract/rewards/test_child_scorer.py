@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from longshore.api.reward import RewardFunction, RewardKind, Signature
-from longshore_runtime.rewards import scorer as scorer_module
-from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards import child_scorer as scorer_module
+from longshore_runtime.rewards.child_scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem
 
 REPOSITORY = Path(__file__).parents[3]
@@ -135,7 +135,7 @@ def in_time(scorer: ChildScorer, response: str) -> float:
 
 WORKER = """
 import sys
-from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards.child_scorer import ChildScorer
 from longshore_runtime.rewards.scoring import ScoreItem
 from tests.contract.rewards.test_child_scorer import misbehaving, function
 scorer = ChildScorer(function(f"{misbehaving.__module__}:misbehaving", timeout_s=3600.0))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from longshore.api.reward import RewardFunction, RewardKind
-from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards.child_scorer import ChildScorer
 from longshore_runtime.rewards.scoring import ScoreItem
 
 

@@ -11,8 +11,8 @@ import torch
 
 from longshore.api import contract
 from longshore.api.reward import RewardFunction
+from longshore_runtime.rewards.child_scorer import ChildScorer
 from longshore_runtime.rewards.numbers import finite_reward
-from longshore_runtime.rewards.scorer import ChildScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem
 from longshore_runtime.rewards.transports.pod_protocol import Begin, ScoreRequest, decode, encode_begin, encode_request
 

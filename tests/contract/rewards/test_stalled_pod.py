@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from longshore_runtime.rewards import scorer as scorer_module
-from longshore_runtime.rewards.scorer import ChildScorer
+from longshore_runtime.rewards import child_scorer as scorer_module
+from longshore_runtime.rewards.child_scorer import ChildScorer
 from tests.contract.rewards import test_child_scorer as users
 
 

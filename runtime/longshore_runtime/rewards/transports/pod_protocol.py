@@ -95,7 +95,7 @@ class Begin(_RewardMessage):
     """First message of the coordinator: what the worker is for."""
 
     functions: Annotated[list[str], Field(min_length=1)]
-    """Names of the functions that the worker makes ready: those of its lane, and no others."""
+    """Names of the functions that the worker makes ready: those of its group, and no others."""
     rehearsals: dict[str, list[ScoreItem]]
     """Rows that the user's functions have to be able to score, by function."""
 

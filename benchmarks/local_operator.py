@@ -12,10 +12,9 @@ from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import Assignment, RLJobStatus
-from longshore_operator.context import Context, LifecycleProgress
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import Context, LifecycleProgress, Observed
 from longshore_operator.elasticity import reconcile_elasticity
-from longshore_operator.observed import Observed
-from longshore_operator.plan import OperatorConfig
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 
 ATTEMPT: Final = 1

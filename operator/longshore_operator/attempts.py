@@ -1,18 +1,22 @@
-"""Decide how attempts follow one another: at once, after a back-off, or not at all. Pure."""
+"""How pods end, whose fault that is, and how attempts follow one another: at once, after a back-off, or not at all.
 
+Pure: time is an argument.
+"""
+
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta
+from enum import Enum, auto
 
+from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.reasons import FailedReason, Reason, RestartReason, SuspendedReason
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import MAX_CRASH_NODES, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import rfc3339
-from longshore_operator.clock import rfc3339_not_before
 from longshore_operator.context import LifecycleProgress
-from longshore_operator.ending import describe_end, is_rejected
-from longshore_operator.observed import PodView
 from longshore_operator.plan import Event
+from longshore_operator.pod_view import PodView
 
 BACKOFF_BASE = timedelta(seconds=10)
 BACKOFF_LIMIT = timedelta(minutes=6)
@@ -23,6 +27,24 @@ EXTRA_POD_DELAY = timedelta(minutes=1)
 _WITH_GPUS = frozenset({Component.WORKER, Component.TRAINER, Component.JUDGE})
 _KILLED = 137
 """Exit code of a container that was killed, mostly because it took more memory than it may."""
+_INTERRUPTED_REASONS = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
+"""`status.reason` of pods that the cluster ended, which is never the fault of the job."""
+_REJECTED_REASONS = frozenset({"NodeAffinity", "TaintToleration", "TopologyAffinityError", "UnexpectedAdmissionError"})
+"""Reasons of pods that a kubelet refuses, as after a reboot of its node, before GPUs are registered again."""
+_OWN_LIMIT = re.compile(r"exceed(?:s|ed) (?:its|the) (?:\w+ )*limit")
+"""Text in the message of an eviction by which the pod has used more of the disk than it may.
+
+It would do so on every node.
+"""
+_MEMORY_OF = {
+    Component.COORDINATOR: "coordinator.resources",
+    Component.WORKER: "workers.resources",
+    Component.TRAINER: "trainerWorkers.resources",
+    Component.REWARD: "reward.resources",
+    Component.JUDGE: "reward.functions[].pool.resources",
+}
+_OUT_OF = "OutOf"
+"""Begins the reason of a kubelet that lacks a resource."""
 
 
 def backoff(failures: int) -> timedelta:
@@ -179,3 +201,92 @@ def count_failure(
         message=what,
         events=(Event("Warning", reason, f"{what}; {subject} starts in {delay.seconds} s", f"failure-{pod.uid}"),),
     )
+
+
+class PodEnd(Enum):
+    """Why a pod no longer works for the job."""
+
+    SUCCEEDED = auto()
+    USER_ERROR = auto()
+    CANNOT_CONTINUE = auto()
+    INTERRUPTED = auto()
+    CRASHED = auto()
+
+
+def pod_end(pod: PodView) -> PodEnd | None:
+    """Return how a pod ended, or None while it runs."""
+    if pod.terminal and pod.exit_code == ExitCode.SUCCEEDED:
+        return PodEnd.SUCCEEDED
+    if pod.terminal and pod.exit_code == ExitCode.USER_ERROR:
+        return PodEnd.USER_ERROR
+    if pod.terminal and pod.exit_code == ExitCode.CANNOT_CONTINUE:
+        return PodEnd.CANNOT_CONTINUE
+    if pod.terminal and _is_over_its_limit(pod):
+        return PodEnd.CRASHED
+    if pod.deleting or pod.disruption or pod.reason in _INTERRUPTED_REASONS or is_rejected(pod):
+        return PodEnd.INTERRUPTED
+    if pod.terminal:
+        return PodEnd.INTERRUPTED if pod.exit_code == ExitCode.INTERRUPTED else PodEnd.CRASHED
+    return None
+
+
+def is_rejected(pod: PodView) -> bool:
+    """Whether a kubelet refused it. The scheduler may choose the same node again, so its successor waits."""
+    is_refusal = pod.reason in _REJECTED_REASONS or pod.reason.startswith(_OUT_OF) or _is_turned_away(pod)
+    return pod.terminal and pod.exit_code is None and is_refusal
+
+
+def _is_turned_away(pod: PodView) -> bool:
+    """Whether a node under pressure, or one that shuts down, did not even start it."""
+    is_late = pod.reason == "NodeShutdown" and "was rejected" in pod.termination_message
+    return is_late or (pod.reason == "Evicted" and "The node had condition" in pod.termination_message)
+
+
+def is_squeezed_out(pod: PodView) -> bool:
+    """Whether a node under pressure ended it, perhaps because of what it does itself, which it would do elsewhere."""
+    return pod.terminal and pod.reason == "Evicted" and not is_rejected(pod)
+
+
+def _is_over_its_limit(pod: PodView) -> bool:
+    return pod.reason == "Evicted" and _OWN_LIMIT.search(pod.termination_message) is not None
+
+
+def describe_end(pod: PodView) -> str:
+    """Describe in one sentence how a pod ended."""
+    if _is_over_its_limit(pod):
+        what = "was evicted"
+    elif pod.disruption:
+        what = f"was disrupted ({pod.disruption})"
+    elif is_rejected(pod):
+        what = f"was rejected by its node ({pod.reason})"
+    elif pod.reason in _INTERRUPTED_REASONS:
+        what = f"was ended by the cluster ({pod.reason})"
+    elif pod.is_out_of_memory:
+        limit = f"its limit of {pod.memory_limit}" if pod.memory_limit else "its limit"
+        what = f"was killed: it used more memory than {limit} (OOMKilled); raise {memory_field(pod.component)}"
+    elif pod.exit_code is not None:
+        what = f"exited with code {pod.exit_code}"
+    elif pod.deleting:
+        what = "was deleted"
+    else:
+        what = f"failed ({pod.reason or 'no reason given'})"
+    # A process that is killed leaves no message, so the kubelet takes the last lines of its log.
+    message = "" if pod.is_out_of_memory else pod.termination_message
+    return f"{pod.name} {what}" + (f": {message}" if message else "")
+
+
+def memory_field(component: Component) -> str:
+    """Return the field of the spec with the memory of a component's pods."""
+    return f"{_MEMORY_OF[component]}.memory"
+
+
+def ended_by_cluster(pod: PodView) -> bool:
+    """Return whether the cluster ended it for reasons of its own; it then finds it another place."""
+    if is_rejected(pod) or is_squeezed_out(pod):
+        return False
+    return bool(pod.disruption) or pod.reason in _INTERRUPTED_REASONS
+
+
+def rfc3339_not_before(moment: datetime) -> str:
+    """RFC 3339, rounded up to the second: waiting until then never ends early."""
+    return rfc3339(moment + timedelta(microseconds=999_999) if moment.microsecond else moment)

@@ -6,22 +6,15 @@ them; each attempt makes them again, and so does a look at a pod that does not s
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from pydantic import ValidationError
-
 from longshore.api import names
-from longshore.api.names import Component
-from longshore.api.rljob import RLJob
 from longshore_kube.reflector import Listed, Reflector
-from longshore_operator.children import secrets
-from longshore_operator.identity import controller
-from longshore_operator.informer import Key
+from longshore_operator.identity import Key, controller
 from longshore_operator.job_memory import JobMemory
 from longshore_operator.kube import KubeClient, Object
-from longshore_operator.observed import Observed, PodView, is_of_job
-from longshore_operator.stored_job import StoredJob
+from longshore_operator.pod_view import is_of_job
 
 _KINDS: Final = ("Service", "ServiceAccount", "Role", "RoleBinding")
 _NETWORK_POLICY: Final = "NetworkPolicy"
@@ -88,21 +81,3 @@ def _child(found: Object) -> _Child | None:
     owner = controller(metadata)
     name = str(owner.get("name", ""))
     return _Child((metadata["namespace"], name), metadata["name"], owner["uid"]) if is_of_job(metadata, name) else None
-
-
-async def lost_secrets(
-    kube: KubeClient, stored: StoredJob, memory: JobMemory, pods: Sequence[PodView]
-) -> tuple[str, ...]:
-    """Return Secrets of a job that are gone; they are looked for while a pod beside a running coordinator starts."""
-    runs = any(pod.component is Component.COORDINATOR and pod.phase == "Running" for pod in pods)
-    if isinstance(stored.spec, ValidationError) or not (runs and memory.num_starting_looks):
-        return ()
-    lost = []
-    for secret in secrets(RLJob(metadata=stored.metadata, spec=stored.spec), Observed()):
-        if secret.key in memory.applied:
-            continue
-        if await kube.is_missing(secret.manifest):
-            lost.append(secret.key[1])
-        else:
-            memory.applied[secret.key] = ""
-    return tuple(lost)

@@ -8,13 +8,11 @@ from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.pods import ClaimTemplate
 from longshore.api.rljob import RLJob
-from longshore_operator.context import Context
-from longshore_operator.fingerprint import fingerprint
-from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import Context, Observed
+from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity, fingerprint
 from longshore_operator.network import network_policies
-from longshore_operator.observed import Observed
-from longshore_operator.outcome import Outcome
-from longshore_operator.plan import Apply, CreateOnce, OperatorConfig
+from longshore_operator.plan import Apply, CreateOnce, Outcome
 
 
 def reconcile_children(context: Context) -> Outcome:

@@ -1,14 +1,118 @@
-"""Facts that a decision about a job may depend on."""
+"""Facts that a decision about a job may depend on: what was observed, and how far the job is."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from longshore.api.names import Component
+from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, Phase, RLJobStatus
-from longshore_operator.observed import Observed, PodView
-from longshore_operator.plan import Event, OperatorConfig
+from longshore_operator.config import OperatorConfig
+from longshore_operator.kueue.view import KueueView
+from longshore_operator.plan import Event
+from longshore_operator.pod_group_api import PodGroupView
+from longshore_operator.pod_view import PodView
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """The volume claim of a job."""
+
+    name: str
+    exists: bool
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlacement:
+    """Requirements that an admission adds to pods."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    scheduling_gates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a job that has to be admitted may have pods."""
+
+    admitted: bool
+    reason: AdmittedReason
+    message: str
+    """Empty: nothing has been decided yet, and the earlier message may still be true."""
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by resource that the job holds for as long as it has pods."""
+    queue: str = ""
+    """LocalQueue of Kueue that the job is in."""
+    placements: Mapping[str, PodPlacement] = field(default_factory=dict)
+    """Requirements for its pods, by pod set."""
+    position: int = 0
+    """Place in the operator's queue, from 1; 0: the job does not wait there."""
+    num_extra_workers: int | None = None
+    """Worker pods that the job may have beyond those that it needs; None: it is not elastic and has all of them."""
+    num_reward_pods: int | None = None
+    """Reward pods that the job may have; None: as many as its spec says."""
+    is_shrinking: bool = False
+    """Whether the job still holds worker pods that it may no longer have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Parts of the cluster that a pass has read for a job, besides the job itself and its pods."""
+
+    claim: ClaimView | None = None
+    pod_group: PodGroupView | None = None
+    kueue: KueueView | None = None
+    secrets: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+    """Whether Secrets exist that were looked for, by (kind, name)."""
+    is_searched: bool = False
+    """Whether pods without labels were searched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything that `reconcile` reads besides the RLJob itself."""
+
+    pods: tuple[PodView, ...] = ()
+    children: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Fingerprint that was last applied, by (kind, name); absent: not known to exist."""
+    lost_secrets: tuple[str, ...] = ()
+    """Secrets that somebody has deleted although pods of the attempt use their tokens."""
+    ray_token: str = ""
+    judge_token: str = ""
+    reward_token: str = ""
+    """Fresh random tokens, used if the Secrets have to be created."""
+    claim: ClaimView | None = None
+    """The job's volume claim, if it was read."""
+    apply_error: str | None = None
+    """Why the previous plan could not be applied in full."""
+    reported_rejection: int = 0
+    """Newest epoch of an assignment whose rejection was reported."""
+    reported_notice: tuple[int, int] = (0, 0)
+    """Attempt and number of the coordinator's newest notice that was reported."""
+    applied_for: tuple[int, int] = (0, 0)
+    """Generation of the spec and attempt whose children all exist as they should; 0: not known."""
+    spec_hash: str = ""
+    """Fingerprint of the settings in the spec, if it is already known."""
+    kueue: KueueView | None = None
+    """State of Kueue for the job; None: the job is in no queue."""
+    pod_group: PodGroupView | None = None
+    """State of the PodGroup of the job; None: it wants none."""
+    admission: Admission | None = None
+    """Whether the job is admitted; None: it needs no admission."""
+    unreadable_status: str = ""
+    """Parts of the stored status that were dropped, and why."""
+
+    def obstacle(self, status: RLJobStatus) -> tuple[AdmittedReason, str] | None:
+        """Return why the job must not have pods, whatever it was granted; None: it may."""
+        if self.pod_group is not None and self.pod_group.keeps_waiting(status):
+            return AdmittedReason.POD_GROUP_UNAVAILABLE, self.pod_group.mistake
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +166,7 @@ class LifecycleProgress:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Facts that every concern of a job sees."""
+    """Facts that every part of `reconcile` sees."""
 
     job: RLJob
     observed: Observed
@@ -70,7 +174,7 @@ class Context:
     config: OperatorConfig
     progress: LifecycleProgress
     decided: RLJobStatus
-    """The fields of the new status that the concerns before this one have set."""
+    """The fields of the new status that the parts before this one have set."""
     settings_changed: bool = False
     """Whether the user has changed the settings since the attempt was started, see `settings`."""
 

@@ -1,24 +1,28 @@
-"""Observe, decide, apply: one pass over one job."""
+"""One pass over one job: observe, decide, apply.
+
+    kopf (rljob_watch), PodInformer, ChildWatch, KueueClient, GpuAdmission, timers  ──►  Schedule  ──►  Controller._pass
+    Controller._pass:  Observer reads  ──►  reconcile decides (pure)  ──►  the status is written, Executor applies
+
+All of it runs in the one event loop of the process. Between the last read and the decision nothing is awaited.
+"""
 
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
-from longshore.api import names
-from longshore.api.limits import too_large
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, RLJobStatus
-from longshore_kube.errors import ApiError, Unreadable
-from longshore_operator.admission.desk import AdmissionDesk
-from longshore_operator.child_watch import ChildWatch, lost_secrets
-from longshore_operator.execute import (
+from longshore_kube.errors import ApiError
+from longshore_operator.admission.gpu_admission import GpuAdmission
+from longshore_operator.apply import (
     ApplyFailed,
     Executor,
     replace_status,
@@ -26,24 +30,22 @@ from longshore_operator.execute import (
     status_fields,
     write_status,
 )
-from longshore_operator.existing_jobs import ExistingJobs
-from longshore_operator.handlers import JobNews
-from longshore_operator.hidden_pods import LOOK_EVERY_S, HiddenPods, has_hidden
-from longshore_operator.informer import Key, PodInformer
+from longshore_operator.child_watch import ChildWatch
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import Admission, Observed, Reads
+from longshore_operator.identity import Key
 from longshore_operator.job_memory import JobMemory
 from longshore_operator.kube import KubeClient
-from longshore_operator.kueue.desk import KueueDesk
-from longshore_operator.kueue.view import KueueView
+from longshore_operator.kueue.kueue_client import KueueClient
 from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.notices import newest_notice
-from longshore_operator.observed import Observed
-from longshore_operator.plan import Action, Event, LabelPod, OperatorConfig, Plan
-from longshore_operator.pod_group.desk import PodGroupDesk
-from longshore_operator.pod_group.view import PodGroupView
+from longshore_operator.observe import Observer
+from longshore_operator.plan import Action, Event, LabelPod, Plan
+from longshore_operator.pod_informer import LOOK_EVERY_S, PodInformer
 from longshore_operator.reconcile import reconcile, reject
+from longshore_operator.rljob_watch import JobNews, find_deletions, list_jobs, until_first_ends
 from longshore_operator.schedule import PassResult, Schedule
 from longshore_operator.stored_job import StoredJob, read_job
-from longshore_operator.volume_claim import read_claim
 
 _SECRET_BYTES = 32
 
@@ -71,12 +73,10 @@ class Controller:
         self._config = config
         self._metrics = metrics
         self._clock = clock
+        self._namespace = namespace
         self._memories: dict[Key, JobMemory] = {}
         self.schedule = Schedule(self._pass, self._forget, metrics, max_concurrency, namespace is not None)
-        self._existing = ExistingJobs(kube, namespace)
-        self._kueue = KueueDesk(kube, config, namespace, self.schedule.wake)
-        self._pod_groups = PodGroupDesk(kube, config)
-        self._desk = AdmissionDesk(config.admission, self.schedule.wake)
+        self._admission = GpuAdmission(config.admission, self.schedule.wake)
         self.informer = PodInformer(
             kube,
             namespace,
@@ -85,10 +85,22 @@ class Controller:
             on_listed=self.schedule.catch_up,
             on_synced=self.schedule.open,
         )
-        self._hidden = HiddenPods(kube, self.informer)
+        self._kueue = KueueClient(kube, config, namespace, self.schedule.wake)
+        self._observer = Observer(kube, config, self.informer, self._kueue)
         self._children = ChildWatch(
             kube, namespace, self._memories, self.schedule.wake, network_policies=config.network_policies
         )
+
+    async def run(self) -> None:
+        """Follow everything that jobs own or wait for, and reconcile the jobs concerned; never return."""
+        parts: list[Coroutine[Any, Any, object]] = [
+            self.informer.run(),
+            self._admission.open(partial(list_jobs, self._kube, self._namespace)),
+            find_deletions(self._kube, self._namespace, self._memories.keys(), self.schedule.wake),
+            self._kueue.run(),
+            self._children.run(),
+        ]
+        await until_first_ends(parts)
 
     def on_news(self, key: Key, news: JobNews) -> None:
         """Schedule a job that changed, unless the change is the operator's own write or the job has ended."""
@@ -106,41 +118,26 @@ class Controller:
 
     async def close(self) -> None:
         """Stop all passes."""
-        self._desk.close()
+        self._admission.close()
         await self.schedule.close()
-
-    async def follow_kueue(self) -> None:
-        """Wake jobs whose Workloads change; never return."""
-        await self._kueue.run()
-
-    async def follow_children(self) -> None:
-        """Wake jobs whose children are deleted; never return."""
-        await self._children.run()
-
-    async def open_admission(self) -> None:
-        """List the existing jobs, if jobs have to be admitted; never return."""
-        await self._existing.admit_once_known(self._desk)
-
-    async def find_deletions(self) -> None:
-        """Wake jobs that are not there any more, although the watch did not say so; never return."""
-        await self._existing.find_deletions(lambda: self._memories, self.schedule.wake)
 
     def _forget(self, key: Key) -> None:
         self._memories.pop(key, None)
-        self._desk.withdraw(key, has_pods=any(pod.holds_resources for pod in self.informer.pods(key)))
+        self._admission.withdraw(key, has_pods=any(pod.holds_resources for pod in self.informer.pods(key)))
         self._metrics.forget(key)
 
     async def _pass(self, key: Key) -> PassResult:
         """Reconcile one job."""
-        await self._hidden.look(key)
+        await self.informer.read_hidden(key)
         now = self._clock()
-        memory, pods, busy_s = self._memories.setdefault(key, JobMemory()), self.informer.pods(key), 0.0
-        stored = memory.take_kept(pods, now)
+        memory, busy_s = self._memories.setdefault(key, JobMemory()), 0.0
+        memory.note_pods(self.informer.pods(key), now)
+        stored = memory.take_kept(now)
         if stored is None:
-            found = await self._found(key)
+            found = await self._observer.read_job(key)
             if found is None:
                 self._forget(key)
-                is_left = has_hidden(self.informer.pods(key))
+                is_left = self.informer.has_hidden(key)
                 return PassResult(exists=is_left, next_look_s=LOOK_EVERY_S if is_left else None)
             began_s = time.perf_counter()
             stored = read_job(found, now)
@@ -149,134 +146,95 @@ class Controller:
             busy_s = time.perf_counter() - began_s
         memory = memory.refreshed(stored.metadata["uid"], stored.version, self.informer.pods(key), now)
         self._memories[key] = memory
-        around = await self._around(key, memory, stored, now)
+        reads = await self._observe(key, memory, stored, now)
         began_s = time.perf_counter()
-        plan = self._decide(key, memory, stored, around, now)
+        plan = self._decide(key, memory, stored, reads, now)
         busy_s += time.perf_counter() - began_s
-        next_look_s = await self._carry_out(key, memory, stored, plan, now)
+        next_look_s = await self._apply(key, memory, stored, plan, now)
         status = plan.status or stored.status.status
         is_finished = next_look_s is None and status.phase in FINISHED_PHASES
         memory.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
-        if has_hidden(self.informer.pods(key)):
+        if self.informer.has_hidden(key):
             next_look_s = min(LOOK_EVERY_S, next_look_s if next_look_s is not None else LOOK_EVERY_S)
         return PassResult(exists=True, next_look_s=next_look_s, busy_s=busy_s)
 
-    async def _around(self, key: Key, memory: JobMemory, stored: StoredJob, now: datetime) -> Observed:
+    async def _observe(self, key: Key, memory: JobMemory, stored: StoredJob, now: datetime) -> Reads:
         """Return what a decision reads besides the job and its pods."""
         try:
-            pod_group = await self._pod_group_view(stored)
-            around = Observed(
-                claim=await read_claim(self._kube, memory, stored, self.informer.pods(key), now),
-                pod_group=pod_group,
-                kueue=await self._kueue_view(key, stored, pod_group),
-                lost_secrets=await lost_secrets(self._kube, stored, memory, self.informer.pods(key)),
-            )
-            memory.searched_for = await self._hidden.search(key, stored, memory.searched_for)
-            return around
+            reads = await self._observer.read(key, memory, stored, now)
         except Exception:
             # The pass fails, and may fail again: admission must not wait for this job.
             if not isinstance(stored.spec, ValidationError):
                 job = RLJob(metadata=stored.metadata, spec=stored.spec, status=stored.status.status)
-                self._desk.recover(key, job, self.informer.pods(key), now)
+                self._admission.report_failed(key, job, self.informer.pods(key), now)
             raise
+        memory.note_reads(reads, stored.status.status.attempt)
+        return reads
 
-    async def _found(self, key: Key) -> dict[str, Any] | None:
-        """Return the job, or, if it cannot be read, its metadata with the reason in place of the spec."""
-        try:
-            return await self._kube.get(names.KIND, *key)
-        except Unreadable as error:
-            found = await self._kube.get(names.KIND, *key, metadata_only=True)
-            return None if found is None else {"metadata": found["metadata"], "spec": too_large(str(error))}
-
-    def _decide(self, key: Key, memory: JobMemory, stored: StoredJob, around: Observed, now: datetime) -> Plan:
-        """Return the plan for a stored job; `around`: what was read besides it."""
+    def _decide(self, key: Key, memory: JobMemory, stored: StoredJob, reads: Reads, now: datetime) -> Plan:
+        """Return the plan for a stored job."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         has_pods = any(pod.holds_resources for pod in pods)
         if isinstance(stored.spec, ValidationError):
-            self._desk.withdraw(key, has_pods=has_pods)
-            return reject(status, generation, stored.spec, pods, now, around.kueue)
-        parsed = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
-        observed = replace(
-            around,
+            self._admission.withdraw(key, has_pods=has_pods)
+            return reject(status, generation, stored.spec, pods, now, reads.kueue)
+        job = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
+        observed = Observed(
             pods=pods,
             children=memory.applied,
+            lost_secrets=tuple(name for (_, name), exists in reads.secrets.items() if not exists),
             ray_token=secrets.token_hex(_SECRET_BYTES),
             judge_token=secrets.token_hex(_SECRET_BYTES),
             reward_token=secrets.token_hex(_SECRET_BYTES),
+            claim=reads.claim,
             apply_error=memory.apply_error,
             reported_rejection=memory.reported_rejection,
             reported_notice=memory.reported_notice,
             applied_for=memory.applied_for,
             spec_hash=memory.spec_hash(generation, stored.spec),
+            kueue=reads.kueue,
+            pod_group=reads.pod_group,
             unreadable_status=stored.status.unreadable,
         )
-        if around.kueue is not None:
-            # Pods of a job that Kueue has not admitted are left of an admission by the operator itself.
-            self._desk.withdraw(key, has_pods=not around.kueue.holds("Admitted") and has_pods)
-        elif around.obstacle(status) is not None:
-            self._desk.stop(key, parsed, pods, now)
-        else:
-            observed = replace(observed, standing=self._desk.look(key, parsed, pods, now))
+        observed = replace(observed, admission=self._admit(key, job, observed, now))
         try:
-            plan = reconcile(parsed, observed, now, self._config)
+            plan = reconcile(job, observed, now, self._config)
         except Exception:
             if not has_pods:
-                self._desk.withdraw(key, has_pods=False)  # It would raise again, and others wait for its GPUs.
+                self._admission.withdraw(key, has_pods=False)  # It would raise again, and others wait for its GPUs.
             raise
         if plan.status is not None and plan.status.phase in FINISHED_PHASES:
-            self._desk.withdraw(key, has_pods=has_pods)  # There may be no further pass, as nothing may change any more.
+            # There may be no further pass, as nothing may change any more.
+            self._admission.withdraw(key, has_pods=has_pods)
         return plan
 
-    async def _pod_group_view(self, stored: StoredJob) -> PodGroupView | None:
-        """Return the state of the PodGroup of a job that wants one."""
-        if "deletionTimestamp" in stored.metadata or isinstance(stored.spec, ValidationError):
+    def _admit(self, key: Key, job: RLJob, observed: Observed, now: datetime) -> Admission | None:
+        """Report the job to the operator's admission; return what that says of it, None if it has no say."""
+        has_pods = any(pod.holds_resources for pod in observed.pods)
+        if observed.kueue is not None:
+            # Pods of a job that Kueue has not admitted are left of an admission by the operator itself.
+            self._admission.withdraw(key, has_pods=not observed.kueue.holds("Admitted") and has_pods)
             return None
-        if stored.spec.runs_elsewhere:
+        if observed.obstacle(job.status) is not None:
+            self._admission.stop(key, job, observed.pods, now)
             return None
-        return await self._pod_groups.look(RLJob(metadata=stored.metadata, spec=stored.spec))
+        self._admission.report(key, job, observed.pods, now)
+        return self._admission.state(key)
 
-    async def _kueue_view(self, key: Key, stored: StoredJob, pod_group: PodGroupView | None) -> KueueView | None:
-        """Return the state of Kueue for a job with a queue."""
-        status = stored.status.status
-        if isinstance(stored.spec, ValidationError):
-            queue = status.admission.queue if status.admission is not None else ""
-            return await self._kueue.of_unreadable(key, queue) if queue else None
-        view = await self._kueue.look(RLJob(metadata=stored.metadata, spec=stored.spec, status=status))
-        if view is not None and pod_group is not None and pod_group.keeps_waiting(status):
-            view = replace(view, mistake=view.mistake or pod_group.mistake)
-        return view
-
-    async def _carry_out(
-        self, key: Key, memory: JobMemory, stored: StoredJob, plan: Plan, now: datetime
-    ) -> float | None:
-        """Write the status and apply the actions; returns in how many seconds to look again."""
-        before = stored.status.status
+    async def _apply(self, key: Key, memory: JobMemory, stored: StoredJob, plan: Plan, now: datetime) -> float | None:
+        """Write the status, then apply the actions; return in how many seconds to look again, None for never."""
+        before, num_lost = stored.status.status, memory.num_lost
         may_be_kept = plan.status is not None and stored.may_be_kept(plan.status)
-        num_lost = memory.num_lost
         if plan.status is not None:
             self._metrics.show(key, plan.status)
-            fields = status_fields(plan.status)
-            if fields != status_fields(before) or stored.status.unreadable:
+            if status_fields(plan.status) != status_fields(before) or stored.status.unreadable:
+                may_be_kept = may_be_kept and not memory.is_contended
                 # Written first: if the operator ends here, no pod may belong to an attempt that is not in the status.
-                version = "" if memory.is_contended else stored.version
-                try:
-                    written = await (
-                        replace_status(self._kube, key, memory.uid, stored.version, before, fields)
-                        if stored.runs_elsewhere
-                        else write_status(self._kube, key, memory.uid, fields, version)
-                    )
-                except ApiError as error:
-                    if not (version and error.conflict):
-                        raise
-                    memory.is_contended = True
-                    return 0.0
+                written = await self._write_status(key, memory, stored, plan.status)
                 if written is None:
                     return 0.0
-                stored = stored.written(plan.status, written["metadata"]["resourceVersion"])
-                # News of several changes are merged: what others have changed before this write would be taken for it.
-                memory.seen_version = "" if memory.is_contended else stored.version
-                may_be_kept, memory.is_contended = may_be_kept and not memory.is_contended, False
+                stored = written
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = memory.apply_error
         await self._execute(key, memory, plan, now)
@@ -289,6 +247,30 @@ class Controller:
         if plan.requeue_at is None and (plan.status is None or plan.status.phase in FINISHED_PHASES):
             return None
         return _seconds_until(plan.requeue_at, now, memory.next_look(self.informer.pods(key), now))
+
+    async def _write_status(
+        self, key: Key, memory: JobMemory, stored: StoredJob, status: RLJobStatus
+    ) -> StoredJob | None:
+        """Write the status; return the job with it, or None if the job has changed and must be read again."""
+        fields, version = status_fields(status), "" if memory.is_contended else stored.version
+        try:
+            if stored.runs_elsewhere:
+                before = stored.status.status
+                written = await replace_status(self._kube, key, memory.uid, stored.version, before, fields)
+            else:
+                written = await write_status(self._kube, key, memory.uid, fields, version)
+        except ApiError as error:
+            if not (version and error.conflict):
+                raise
+            memory.is_contended = True
+            return None
+        if written is None:
+            return None
+        stored = stored.written(status, written["metadata"]["resourceVersion"])
+        # News of several changes are merged: what others have changed before this write would be taken for it.
+        memory.seen_version = "" if memory.is_contended else stored.version
+        memory.is_contended = False
+        return stored
 
     def _note_reported(self, memory: JobMemory, status: RLJobStatus) -> None:
         """Remember which rejection and notices have been reported by events, so that they are not reported again."""

@@ -26,8 +26,7 @@ from longshore.policy.scale_down import (
 from longshore.policy.shapes import replica_pods
 from longshore.policy.strategies import round_kinds, usual_period
 from longshore_operator.context import Context, LifecycleProgress
-from longshore_operator.outcome import Fact, Outcome
-from longshore_operator.plan import Event
+from longshore_operator.plan import Event, Fact, Outcome
 from longshore_operator.size import next_size
 
 

@@ -11,8 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-Key = tuple[str, str]
-"""(namespace, name) of a job."""
+from longshore_operator.identity import Key
 
 EXPECTED_COST_S: Final = 0.02
 """Cost of a pass until it is known."""

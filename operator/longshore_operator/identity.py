@@ -1,5 +1,7 @@
 """Who a job is, and what marks everything that belongs to it."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +10,8 @@ from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 
+Key = tuple[str, str]
+"""(namespace, name) of an RLJob."""
 ANNOTATION_FINGERPRINT = "longshore.dev/fingerprint"
 """Fingerprint of a child's manifest."""
 ANNOTATION_GENERATION = "longshore.dev/generation"
@@ -83,3 +87,9 @@ class Identity:
 def controller(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reference to the controlling owner; empty without one."""
     return next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), {})
+
+
+def fingerprint(value: Any) -> str:
+    """Sixteen hexadecimal digits that depend on the JSON value alone."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -8,8 +8,9 @@ from typing import Final
 
 from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
+from longshore_operator.context import ClaimView, Reads
 from longshore_operator.fairness import Bucket
-from longshore_operator.observed import ClaimView, PodView
+from longshore_operator.pod_view import PodView
 from longshore_operator.settings import pod_settings_fingerprint
 from longshore_operator.stored_job import StoredJob
 
@@ -77,7 +78,8 @@ class JobMemory:
         memory = self
         if uid != self.uid:
             memory = JobMemory(uid, applied_since=now, news_version=self.news_version, events=self.events)
-        if memory._has_expired(pods, now):
+        memory.note_pods(pods, now)
+        if memory._has_expired(now):
             memory.num_starting_looks += 1
             memory.applied, memory.applied_for, memory.applied_since, memory.bound_claim = {}, (0, 0), now, None
         if not memory.starting_since:
@@ -88,40 +90,52 @@ class JobMemory:
             memory.repairs = {uid: repair for uid, repair in memory.repairs.items() if uid in present}
         return memory
 
-    def take_kept(self, pods: Sequence[PodView], now: datetime) -> StoredJob | None:
+    def note_pods(self, pods: Sequence[PodView], now: datetime) -> None:
+        """Note since when pods are pending, and since when those that start have a node."""
+        pending = pending_pods(pods)
+        self.starting_since = {pod.uid: self.starting_since.get(pod.uid, now) for pod in pending if pod.scheduled}
+        self.pending_since = (self.pending_since or now) if pending else None
+        if not pending:
+            self.bound_claim = None
+
+    def note_reads(self, reads: Reads, attempt: int) -> None:
+        """Note what a pass of this attempt has read, so that the next one need not read it again."""
+        if reads.claim is not None:
+            self.bound_claim = reads.claim if reads.claim.phase == "Bound" else None
+        self.applied |= {secret: "" for secret, exists in reads.secrets.items() if exists}
+        if reads.is_searched:
+            self.searched_for = attempt
+
+    def take_kept(self, now: datetime) -> StoredJob | None:
         """Return the job without reading it, if it is known: there are no news, and it was read not too long ago."""
         kept, self.kept = self.kept, None
-        if kept is None or self.news_version > int(kept.version) or self._has_expired(pods, now):
+        if kept is None or self.news_version > int(kept.version) or self._has_expired(now):
             return None
         return kept
 
     def needs_claim(self, pods: Sequence[PodView], now: datetime) -> bool:
-        """Note since when pods are pending; return whether the volume claim may be what they wait for."""
+        """Return whether the volume claim may be what pods wait for."""
         pending = pending_pods(pods)
         if not pending:
-            self.bound_claim = self.pending_since = None
             return False
-        self.pending_since = self.pending_since or now
         is_refused = any(pod.unschedulable is not None for pod in pending)
-        return is_refused or now - self.pending_since >= _claim_patience(pending)
+        return is_refused or now - (self.pending_since or now) >= _claim_patience(pending)
 
     def next_look(self, pods: Sequence[PodView], now: datetime) -> timedelta:
         """Return for how long the job may stay without a pass when nothing changes."""
         pending = pending_pods(pods)
         patience = _claim_patience(pending)
         is_new = self.pending_since is None or now - self.pending_since < patience
-        until_resync = max(timedelta(0), self._resync_at(pods, now) - now)
+        until_resync = max(timedelta(0), self._resync_at(now) - now)
         return min(until_resync, patience) if pending and is_new else until_resync
 
-    def _has_expired(self, pods: Sequence[PodView], now: datetime) -> bool:
-        return self.applied_since is not None and now >= self._resync_at(pods, now)
+    def _has_expired(self, now: datetime) -> bool:
+        return self.applied_since is not None and now >= self._resync_at(now)
 
-    def _resync_at(self, pods: Sequence[PodView], now: datetime) -> datetime:
+    def _resync_at(self, now: datetime) -> datetime:
         """Return until when children that were applied are taken to be unchanged."""
-        starting = {pod.uid for pod in pending_pods(pods) if pod.scheduled}
-        self.starting_since = {uid: self.starting_since.get(uid, now) for uid in starting}
         applied_since = self.applied_since or now
-        if not starting:
+        if not self.starting_since:
             return applied_since + RESYNC
         patience = RESYNC_WHILE_STARTING * (1 << min(self.num_starting_looks, 8))
         return max(applied_since, min(self.starting_since.values())) + min(RESYNC, patience)

@@ -7,7 +7,7 @@ from longshore_kube.access import Access
 from longshore_kube.client import JSON_TYPE, METADATA_TYPE, Client
 from longshore_kube.errors import ApiError
 from longshore_kube.resources import BY_KIND, Resource
-from longshore_operator.pod_group.api import APIS
+from longshore_operator.pod_group_api import APIS
 
 Object = dict[str, Any]
 

@@ -25,24 +25,25 @@ from longshore.api.status import FINISHED_PHASES, WITHOUT_PODS, ConditionType, P
 from longshore_kube.times import parse_time, rfc3339
 from longshore_operator.attempts import (
     QUIET_RESTART_DELAY,
+    PodEnd,
     count_failure,
+    ended_by_cluster,
     extra_crashed,
     finish,
     forgiven,
     interrupted,
     is_held,
+    is_squeezed_out,
     lost,
+    pod_end,
     put_off,
     restarted,
     squeezed_out,
 )
-from longshore_operator.clock import next_of
-from longshore_operator.context import Context, LifecycleProgress
-from longshore_operator.ending import Ending, ended_by_cluster, ending, is_squeezed_out
+from longshore_operator.context import Admission, Context, LifecycleProgress
 from longshore_operator.identity import Identity
-from longshore_operator.observed import PodView, Standing
-from longshore_operator.outcome import Fact, Outcome
-from longshore_operator.plan import DeleteJob, Event
+from longshore_operator.plan import DeleteJob, Event, Fact, Outcome, next_of
+from longshore_operator.pod_view import PodView
 
 
 def advance(
@@ -52,7 +53,7 @@ def advance(
     now: datetime,
     *,
     settings_changed: bool,
-    standing: Standing | None = None,
+    admission: Admission | None = None,
     lost_secrets: Sequence[str] = (),
 ) -> LifecycleProgress:
     """Return the next state of the job. Deterministic: the same input gives the same progress.
@@ -71,8 +72,8 @@ def advance(
         return _suspend(current, status)
     if (held := _held(current, status, mine, settings_changed=settings_changed)) is not None:
         return held
-    if standing is not None and not standing.admitted:
-        return _queue(current, status, standing)
+    if admission is not None and not admission.admitted:
+        return _queue(current, status, admission)
     if status.attempt == 0 or status.phase in WITHOUT_PODS:
         return _begin(current, status, now)
     deadline = _deadline(spec, current)
@@ -167,11 +168,11 @@ def _deadline(spec: RLJobSpec, progress: LifecycleProgress) -> datetime | None:
 def _verdict(current: LifecycleProgress, mine: tuple[PodView, ...], now: datetime) -> LifecycleProgress | None:
     """Return an end that takes precedence over everything else: success, or a user's mistake that a pod reported."""
     for pod in mine:
-        if ending(pod) is Ending.SUCCEEDED and pod.component is Component.COORDINATOR:
+        if pod_end(pod) is PodEnd.SUCCEEDED and pod.component is Component.COORDINATOR:
             message = pod.termination_message or "training finished"
             return finish(current, Phase.SUCCEEDED, CompleteReason.FINISHED, message, now)
     for pod in mine:
-        if ending(pod) is Ending.USER_ERROR:
+        if pod_end(pod) is PodEnd.USER_ERROR:
             message = pod.termination_message or f"{pod.name} reported a mistake in the job without naming it"
             return finish(current, Phase.FAILED, FailedReason.USER_ERROR, message, now)
     return None
@@ -205,7 +206,7 @@ def _held(
         is_as_it_was = is_held(status) and not settings_changed
         return replace(held, message=before.message) if before is not None and is_as_it_was else None
     for pod in mine:
-        if pod.component is Component.COORDINATOR and ending(pod) is Ending.CANNOT_CONTINUE:
+        if pod.component is Component.COORDINATOR and pod_end(pod) is PodEnd.CANNOT_CONTINUE:
             found = pod.termination_message or f"{pod.name} reported a mistake in the job without naming it"
             message = (
                 f"{found}. The job keeps its checkpoints: set suspend to true, correct it, and set suspend to false"
@@ -215,7 +216,7 @@ def _held(
     return None
 
 
-def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) -> LifecycleProgress:
+def _queue(current: LifecycleProgress, status: RLJobStatus, admission: Admission) -> LifecycleProgress:
     """Wait for admission. A running job stops as if suspended, and later continues from its newest checkpoint."""
     was_active = status.attempt > 0
     queued = replace(
@@ -223,12 +224,12 @@ def _queue(current: LifecycleProgress, status: RLJobStatus, standing: Standing) 
         phase=Phase.QUEUED,
         start_time=None,
         restart_time=None,
-        reason=standing.reason,
-        message=standing.message,
+        reason=admission.reason,
+        message=admission.message,
     )
     if not was_active or status.phase in WITHOUT_PODS:
         return queued
-    event = Event("Warning", standing.reason, f"{standing.message}; all pods stop", f"stop-{current.attempt}")
+    event = Event("Warning", admission.reason, f"{admission.message}; all pods stop", f"stop-{current.attempt}")
     return replace(queued, events=(event,))
 
 
@@ -259,10 +260,10 @@ def _advance_attempt(
             backs_off = parse_time(current.restart_time) > now
             return replace(current, phase=Phase.RESTARTING) if backs_off else current
         return lost(current, now)
-    end = ending(coordinator)
-    if end is Ending.INTERRUPTED:
+    end = pod_end(coordinator)
+    if end is PodEnd.INTERRUPTED:
         return interrupted(current, coordinator, now)
-    if end is Ending.CRASHED:
+    if end is PodEnd.CRASHED:
         return count_failure(spec, current, coordinator, now, new_attempt=True)
     if settings_changed:
         why = "its pods run with other settings than the spec has now"
@@ -298,7 +299,7 @@ def _replaced(
     spec: RLJobSpec, current: LifecycleProgress, ended: Sequence[PodView], now: datetime
 ) -> LifecycleProgress:
     """Decide when pods that have ended are replaced: what the cluster has ended for reasons of its own, at once."""
-    crashed = [pod for pod in ended if ending(pod) is Ending.CRASHED]
+    crashed = [pod for pod in ended if pod_end(pod) is PodEnd.CRASHED]
     if needed := next((pod for pod in crashed if _is_needed(spec, pod)), None):
         return count_failure(spec, current, needed, now, new_attempt=False)
     for pod in ended:

@@ -22,16 +22,13 @@ from longshore.api.contract import POD_USER, USERS_ASSIGNED
 from longshore.api.scheduling import PodGroupKind
 from longshore_kube.access import Access, load
 from longshore_kube.errors import KubeError
-from longshore_operator import handlers, health
-from longshore_operator.admission import config as admission
-from longshore_operator.admission.config import NO_ADMISSION, read_config
+from longshore_operator import health
+from longshore_operator.config import API_SERVER_PORTS, NO_ADMISSION, ConfigError, OperatorConfig, read_config
 from longshore_operator.controller import Controller, utc_now
-from longshore_operator.definition import until_served
 from longshore_operator.kube import KubeClient
 from longshore_operator.leader import Election, LeadershipLost
 from longshore_operator.metrics import OperatorMetrics
-from longshore_operator.plan import API_SERVER_PORTS, OperatorConfig
-from longshore_operator.tasks import until_first_ends
+from longshore_operator.rljob_watch import until_first_ends, watch_jobs
 
 log = structlog.get_logger(__name__)
 
@@ -179,21 +176,10 @@ async def run(options: OperatorOptions, access: Access, stop: asyncio.Event) -> 
         metrics.leader.set(1)
         parts: list[Coroutine[Any, Any, object]] = [
             stop.wait(),
-            controller.informer.run(),
-            controller.open_admission(),
-            controller.find_deletions(),
-            controller.follow_kueue(),
-            controller.follow_children(),
-            _watch_jobs(kube, access, options.namespace, controller, stop),
+            controller.run(),
+            watch_jobs(kube, options.namespace, controller.on_news, stop),
         ]
         await until_first_ends([*parts, election.hold()] if options.leader_election else parts)
-
-
-async def _watch_jobs(
-    kube: KubeClient, access: Access, namespace: str | None, controller: Controller, stop: asyncio.Event
-) -> None:
-    await until_served(kube)
-    await handlers.watch_jobs(access, namespace, controller.on_news, stop)
 
 
 async def _acquire(election: Election, stop: asyncio.Event) -> bool:
@@ -215,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         _configure_logging()
         asyncio.run(_main(options))
-    except (KubeError, admission.ConfigError, LeadershipLost, OSError) as error:
+    except (KubeError, ConfigError, LeadershipLost, OSError) as error:
         sys.exit(f"longshore-operator: {error}")
 
 

@@ -6,9 +6,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from longshore.api.status import FINISHED_PHASES, Assignment, GpuCounts, Phase, RLJobStatus
+from longshore_operator.identity import Key
 
 _JOB: Final = ("job_namespace", "job_name")
-Key = tuple[str, str]
 
 
 class OperatorMetrics:

@@ -8,8 +8,8 @@ from longshore.api.addresses import METADATA_NETWORKS_V4, METADATA_NETWORKS_V6
 from longshore.api.names import Component
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
+from longshore_operator.config import OperatorConfig
 from longshore_operator.identity import Identity
-from longshore_operator.plan import OperatorConfig
 
 Json = dict[str, Any]
 

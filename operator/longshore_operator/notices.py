@@ -4,8 +4,7 @@ from longshore.api.reasons import NoticeReason, TrainingAlarmReason
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, ConditionType, Phase, RLJobStatus
 from longshore_operator.context import Context
-from longshore_operator.outcome import Fact, Outcome
-from longshore_operator.plan import Event
+from longshore_operator.plan import Event, Fact, Outcome
 
 
 def reconcile_notices(context: Context) -> Outcome:

@@ -1,19 +1,17 @@
-"""Decisions of a reconciliation: actions for the shell to carry out, and the status to write."""
+"""Decisions of a pass as plain data: actions, the outcome of each part, and the plan that they are merged into."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from longshore.api.contract import POD_USER
-from longshore.api.scheduling import PodGroupKind
-from longshore.api.status import RLJobStatus
-from longshore_operator.admission.config import NO_ADMISSION, AdmissionConfig
-from longshore_operator.template_rules import Allowed
+from longshore.api.status import Condition, ConditionStatus, ConditionType, RLJobStatus
+from longshore_kube.times import rfc3339
 
 POD_BATCH: Final = 32
 """Pods that one pass creates or deletes, and pods that it labels."""
-API_SERVER_PORTS: Final = (443, 6443)
-"""Ports of the API server's service, and of its endpoints in most clusters."""
+_MAX_MESSAGE_LENGTH: Final = 1024
+_NOTHING: Final = RLJobStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,36 +137,65 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorConfig:
-    """Options that the operator was installed with."""
+class Fact:
+    """A condition before it has a history."""
 
-    runtime_image: str
-    allow_privileged_templates: bool = False
-    network_policies: bool = True
-    api_server_ports: tuple[int, ...] = API_SERVER_PORTS
-    """Ports through which coordinators reach the API server, for the network policy."""
-    page_peers: tuple[dict[str, Any], ...] = ()
-    """NetworkPolicyPeers that may read the pages of jobs, in addition to users who forward the port."""
-    priority_classes: frozenset[str] = frozenset()
-    """PriorityClasses that templates may name."""
-    admission: AdmissionConfig = NO_ADMISSION
-    kueue: bool = False
-    """Whether jobs may be in queues of Kueue."""
-    pod_groups: frozenset[PodGroupKind] = frozenset()
-    """Kinds of PodGroups that jobs may ask for."""
-    runtime_classes: frozenset[str] = frozenset()
-    """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
-    pod_user: int | None = POD_USER
-    """User and group of the pods, and the group of their volumes; None: the cluster assigns them, as OpenShift does."""
-    image_pull_secrets: tuple[str, ...] = ()
-    """Secrets, in the namespace of a job, with which its pods pull images."""
+    holds: bool
+    reason: str
+    message: str
 
-    @property
-    def opens_pages(self) -> bool:
-        """Whether pages of jobs listen on the addresses of pods, which requires policies for who may reach them."""
-        return self.network_policies and bool(self.page_peers)
 
-    @property
-    def allowed(self) -> Allowed:
-        """Limits of templates."""
-        return Allowed(self.allow_privileged_templates, self.priority_classes, self.runtime_classes)
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Decisions of one part of `reconcile`, or of all parts together."""
+
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    conditions: Mapping[ConditionType, Fact | None] = field(default_factory=dict)
+    """Facts by type of condition; None: the condition is absent."""
+    status: RLJobStatus = _NOTHING
+    """Fields of the status to write; only fields that were set count."""
+    requeue_at: datetime | None = None
+    """Time of the next pass if nothing changes; now, if there is more to do."""
+
+    def joined(self, other: "Outcome") -> "Outcome":
+        """Merge two outcomes; each condition and field of the status belongs to one part only."""
+        fields = {name: getattr(other.status, name) for name in other.status.model_fields_set}
+        assert not self.status.model_fields_set & fields.keys(), fields.keys()
+        assert not self.conditions.keys() & other.conditions.keys(), other.conditions.keys()
+        return Outcome(
+            self.actions + other.actions,
+            self.events + other.events,
+            {**self.conditions, **other.conditions},
+            self.status.model_copy(update=fields),
+            min(filter(None, (self.requeue_at, other.requeue_at)), default=None),
+        )
+
+
+def with_history(
+    facts: Mapping[ConditionType, Fact | None], previous: Iterable[Condition], generation: int, now: datetime
+) -> list[Condition]:
+    """Return conditions in a fixed order; the transition time changes only with the status."""
+    before = {condition.type: condition for condition in previous}
+    conditions = []
+    for kind in ConditionType:
+        fact, old = facts.get(kind), before.get(kind.value)
+        if fact is None:
+            continue
+        status = ConditionStatus.TRUE if fact.holds else ConditionStatus.FALSE
+        conditions.append(
+            Condition(
+                type=kind.value,
+                status=status,
+                reason=fact.reason,
+                message=fact.message[:_MAX_MESSAGE_LENGTH],
+                last_transition_time=old.last_transition_time if old and old.status is status else rfc3339(now),
+                observed_generation=generation,
+            )
+        )
+    return conditions
+
+
+def next_of(now: datetime, *moments: datetime | None) -> datetime | None:
+    """Return the first of those that are still to come."""
+    return min((moment for moment in moments if moment is not None and moment > now), default=None)

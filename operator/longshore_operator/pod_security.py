@@ -5,7 +5,7 @@ from typing import Any
 from longshore.api import contract
 from longshore.api.pods import PodOptions
 from longshore_operator import template
-from longshore_operator.plan import OperatorConfig
+from longshore_operator.config import OperatorConfig
 from longshore_operator.template_rules import MESH_LABELS
 
 _CONTAINER_SECURITY: dict[str, Any] = {

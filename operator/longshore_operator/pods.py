@@ -9,9 +9,9 @@ from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
 from longshore.api.spec import Placement
 from longshore.checks.pod_memory import coordinator_memory
-from longshore_operator import mounts, one_node, topology
+from longshore_operator import mounts, topology
+from longshore_operator.config import OperatorConfig
 from longshore_operator.identity import Identity
-from longshore_operator.plan import OperatorConfig
 from longshore_operator.pod_security import pod_security, with_template
 from longshore_operator.template_rules import MESH_ANNOTATIONS, MESH_LABELS
 
@@ -76,7 +76,7 @@ def worker_pod(
         mounts.modules(pod, job.spec.modules)
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
-    one_node.follow_coordinator(pod, job)
+    topology.follow_coordinator(pod, job)
     return _finished_gpu_pod(pod, config, workers)
 
 
@@ -92,7 +92,7 @@ def trainer_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, co
         mounts.modules(pod, job.spec.modules)
     _hold_gpus(pod, workers)
     topology.constrain(pod, job)
-    one_node.follow_coordinator(pod, job)
+    topology.follow_coordinator(pod, job)
     return _finished_gpu_pod(pod, config, workers)
 
 
@@ -110,7 +110,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.REWARD_PORT}
     if reward.runtime_class_name is not None:
         pod["spec"]["runtimeClassName"] = reward.runtime_class_name
-    one_node.follow_coordinator(pod, job)
+    topology.follow_coordinator(pod, job)
     requests = {"cpu": _reward_cpu(reward), "memory": REWARD_MEMORY_REQUEST}
     return _finished(pod, config, reward, requests, f"{reward.pod_memory_bytes >> 20}Mi")
 
@@ -128,7 +128,7 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     container["ports"] = [{"name": "judge", "containerPort": contract.JUDGE_PORT}]
     container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
     _hold_gpus(pod, function.pool)
-    one_node.follow_coordinator(pod, job)
+    topology.follow_coordinator(pod, job)
     return _finished_gpu_pod(pod, config, function.pool)
 
 
@@ -192,7 +192,7 @@ def _pod(
     options: PodOptions,
 ) -> dict[str, Any]:
     identity = Identity.of(job)
-    options = one_node.placed(options, component, job.spec.workers, job.spec.storage)
+    options = topology.place_with_volume(options, component, job.spec.workers, job.spec.storage)
     secrets = [{"name": secret} for secret in config.image_pull_secrets]
     metadata = identity.metadata(name, component)
     metadata["labels"] = identity.pod_labels(component, index, attempt) | MESH_LABELS

@@ -1,19 +1,19 @@
 """Conditions Scheduled and Ready, and the phase: whether a job runs, and if not, the most informative obstacle."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from longshore.api.names import Component
 from longshore.api.reasons import ReadyReason, ScheduledReason
 from longshore.api.runtime_status import ENDING_ACTIVITIES
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import ConditionStatus, ConditionType, Phase, RLJobStatus
-from longshore_operator import one_node
-from longshore_operator.context import Context
-from longshore_operator.converge import num_required
-from longshore_operator.observed import NORMAL_WAITS, ClaimView, PodView
-from longshore_operator.outcome import Fact, Outcome
-from longshore_operator.plan import Event
-from longshore_operator.refused_pods import with_advice
+from longshore_operator import topology
+from longshore_operator.context import ClaimView, Context
+from longshore_operator.plan import Event, Fact, Outcome
+from longshore_operator.pod_actions import num_required
+from longshore_operator.pod_view import NORMAL_WAITS, PodView
 from longshore_operator.settings import HOW_TO_TAKE_EFFECT, waits_for_next_attempt
 from longshore_operator.size import num_needed
 from longshore_operator.template_rules import pod_options
@@ -21,6 +21,10 @@ from longshore_operator.template_rules import pod_options
 _MAX_NAMES = 5
 _MAX_COMPARED = 500
 """Characters of what was refused; messages of conditions are cut."""
+_LIMIT_BELOW_REQUEST: Final = re.compile(r"must be less than or equal to .*limit")
+_QUOTA_OF_PODS: Final = re.compile(r"^pods? .*failed quota: [^:]+: must specify (?P<what>.+)", re.IGNORECASE)
+_CONTAINERS: Final = re.compile(r"for: ([\w.,-]+)")
+_OURS: Final = "longshore"
 
 
 def reconcile_readiness(context: Context) -> Outcome:
@@ -56,7 +60,7 @@ def _unschedulable(context: Context, pods: Sequence[PodView]) -> str:
     """Return the first pod that fits no node, with the sentence of the scheduler; empty: all pods fit."""
     for pod in pods:
         if pod.unschedulable is not None and not pod.scheduled:
-            return f"{pod.name}: {pod.unschedulable}{one_node.advice(context.job, pods, pod)}"
+            return f"{pod.name}: {pod.unschedulable}{topology.advise_on_volume(context.job, pods, pod)}"
     return ""
 
 
@@ -181,3 +185,31 @@ def _phase(context: Context, *, is_ready: bool) -> Phase:
         return Phase.RESTARTING
     coordinator = next((pod for pod in context.pods if pod.component is Component.COORDINATOR), None)
     return Phase.STARTING if coordinator is not None and coordinator.scheduled else Phase.PENDING
+
+
+def with_advice(refusal: str, components: Iterable[str]) -> str:
+    """Return what the API server says, with the fix if it is about requests and limits of a pod.
+
+    `components`: fields of the spec that describe pods, such as `spec.workers`.
+    """
+    fields = list(components)
+    templates = _listed([f"{field}.template" for field in fields])
+    if _LIMIT_BELOW_REQUEST.search(refusal):
+        return (
+            f"{refusal}; that limit is one of the template or of a LimitRange of the namespace: set higher limits of "
+            f"the container longshore in {templates}, or lower resources there"
+        )
+    required = _QUOTA_OF_PODS.search(refusal)
+    if required is None:
+        return refusal
+    named = [name for names in _CONTAINERS.findall(required["what"]) for name in names.split(",")]
+    containers = list(dict.fromkeys(named)) or [_OURS]
+    if "limits." in required["what"] or containers != [_OURS]:
+        what = "limits" if "limits." in required["what"] else "resources"
+        plural = "s" if len(containers) > 1 else ""
+        return f"{refusal}; set them as {what} of the container{plural} {_listed(containers)} in {templates}"
+    return f"{refusal}; set them in resources of {_listed(fields)}"
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -9,12 +9,10 @@ from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import RewardPodCounts, RLJobStatus
 from longshore.policy.reward_pods import RewardPodLimits, RewardPods, RewardPressure, desired_pods, next_look_s
 from longshore_kube.times import parse_time, rfc3339
-from longshore_operator.clock import next_of
 from longshore_operator.context import Context
-from longshore_operator.kueue.reclaim import WINDOW, next_peak
-from longshore_operator.observed import PodView
-from longshore_operator.outcome import Outcome
-from longshore_operator.plan import Event
+from longshore_operator.kueue.kueue_admission import WINDOW, next_peak
+from longshore_operator.plan import Event, Outcome, next_of
+from longshore_operator.pod_view import PodView
 
 
 def reconcile_rewards(context: Context) -> Outcome:
@@ -25,8 +23,8 @@ def reconcile_rewards(context: Context) -> Outcome:
         return Outcome(status=RLJobStatus(rewards=RewardPodCounts().model_copy(update=seen)))
     before, now = context.job.status.rewards, context.now
     reward, pressure = context.job.spec.reward, _pressure(context.runtime)
-    standing, runtime = context.observed.standing, context.runtime
-    left = standing.num_reward_pods if standing is not None else None
+    admission, runtime = context.observed.admission, context.runtime
+    left = admission.num_reward_pods if admission is not None else None
     most = reward.most_pods if left is None else min(reward.most_pods, left)
     limits = RewardPodLimits(reward.pods, max(most, reward.pods), reward.sized_per_pod)
     after = desired_pods(_pods(before), limits, pressure, now.timestamp())

@@ -9,8 +9,9 @@ from typing import Final
 import structlog
 
 from longshore_kube.errors import KubeError
-from longshore_operator.execute import ApplyFailed
-from longshore_operator.fairness import Bucket, FairQueue, Key
+from longshore_operator.apply import ApplyFailed
+from longshore_operator.fairness import Bucket, FairQueue
+from longshore_operator.identity import Key
 from longshore_operator.metrics import OperatorMetrics
 
 PASS_LIMIT_S: Final = 60.0

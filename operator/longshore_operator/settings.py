@@ -12,10 +12,8 @@ from longshore.api.reasons import EventReason
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import AttemptSettings, RLJobStatus
 from longshore_operator.context import Context
-from longshore_operator.fingerprint import fingerprint
-from longshore_operator.identity import Identity
-from longshore_operator.outcome import Outcome
-from longshore_operator.plan import Event
+from longshore_operator.identity import Identity, fingerprint
+from longshore_operator.plan import Event, Outcome
 
 NOT_SEEN_BY_PODS: Final = frozenset(
     {

@@ -20,11 +20,9 @@ from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import JobSize
 from longshore.api.status import Condition, ConditionStatus, ConditionType, RLJobStatus
 from longshore_kube.times import parse_time
-from longshore_operator.clock import next_of
 from longshore_operator.context import Context
-from longshore_operator.observed import PodView
-from longshore_operator.outcome import Fact, Outcome
-from longshore_operator.plan import Event
+from longshore_operator.plan import Event, Fact, Outcome, next_of
+from longshore_operator.pod_view import PodView
 
 PATIENCE: Final = timedelta(minutes=2)
 """Time for which a job waits for pods that it does not need and that have no node.
@@ -51,10 +49,10 @@ def num_in_use(job: RLJob) -> int:
 
 def num_granted(context: Context) -> int:
     """Worker pods that the job may have."""
-    workers, standing = context.job.spec.workers, context.observed.standing
-    if standing is None or standing.num_extra_workers is None:
+    workers, admission = context.job.spec.workers, context.observed.admission
+    if admission is None or admission.num_extra_workers is None:
         return workers.replicas
-    return workers.least_replicas + standing.num_extra_workers
+    return workers.least_replicas + admission.num_extra_workers
 
 
 def num_wanted(context: Context) -> int:
@@ -132,8 +130,8 @@ def _patience_ends(context: Context) -> datetime | None:
 
     None: it does not wait. Pods become ready one after the other, so the wait starts again with each.
     """
-    standing, ready = context.observed.standing, context.job.status.condition(ConditionType.READY)
-    is_lent = standing is not None and standing.num_extra_workers is not None
+    admission, ready = context.observed.admission, context.job.status.condition(ConditionType.READY)
+    is_lent = admission is not None and admission.num_extra_workers is not None
     usable = _num_usable(context)
     if not is_lent or usable < context.job.spec.workers.least_replicas or ready is None:
         return None
@@ -147,12 +145,17 @@ def _patience_ends(context: Context) -> datetime | None:
 
 def _fact(context: Context) -> Fact | None:
     workers, asked = context.job.spec.workers, context.decided.assignment.size
-    standing, runtime = context.observed.standing, context.runtime
-    if not context.progress.active or not workers.is_elastic or standing is None or standing.num_extra_workers is None:
+    admission, runtime = context.observed.admission, context.runtime
+    if (
+        not context.progress.active
+        or not workers.is_elastic
+        or admission is None
+        or admission.num_extra_workers is None
+    ):
         return None
     granted = num_granted(context)
     limits = f"it needs {workers.least_replicas} and takes {workers.replicas} at most"
-    if standing.is_shrinking:
+    if admission.is_shrinking:
         message = f"the job goes on with {granted} worker pods from its next step on; {limits}"
         return Fact(True, ResizingReason.SHRINKING, message)
     running = asked.workers if asked is not None else workers.replicas

@@ -1,13 +1,15 @@
-"""Where the nodes of a job's pods are: affinity and spreading of GPU pods, and nodes that all pods avoid."""
+"""Nodes of the pods of a job: affinity and spreading of GPU pods, nodes to avoid, and the node of the volume."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 from longshore.api import names
 from longshore.api.names import Component
+from longshore.api.pods import AccessMode, PodOptions, Storage, Workers
 from longshore.api.rljob import RLJob
 from longshore.api.scheduling import TopologyMode
 from longshore_operator.identity import Identity
+from longshore_operator.pod_view import PodView
 
 _GPU_PODS: Final = [Component.WORKER.value, Component.TRAINER.value]
 _IS_GPU_POD: Final = {"key": names.LABEL_COMPONENT, "operator": "In", "values": _GPU_PODS}
@@ -18,6 +20,7 @@ _WEIGHT_ELSEWHERE: Final = 75
 """Between the two: a job stays together, and is not packed onto a node where its pods crash."""
 _WEIGHT_PACKED: Final = 50
 """Below that of the topology: packing chooses among the nodes that suit the job."""
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def constrain(pod: dict[str, Any], job: RLJob) -> None:
@@ -53,7 +56,7 @@ def constrain(pod: dict[str, Any], job: RLJob) -> None:
         pod["spec"]["affinity"] = {"podAffinity": {field: terms for field, terms in affinity.items() if terms}}
 
 
-def avoiding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
+def avoid_nodes(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
     """Return the pod such that it prefers other nodes than these, besides what its template says about nodes."""
     if not nodes:
         return pod
@@ -76,3 +79,53 @@ def _field(mapping: Any, name: str, unset: Any) -> Any:
 
 def _gpu_pods_of(job: str) -> dict[str, Any]:
     return {"matchLabels": {names.LABEL_JOB: job}, "matchExpressions": [_IS_GPU_POD]}
+
+
+def place_with_volume(options: PodOptions, component: Component, workers: Workers, storage: Storage) -> PodOptions:
+    """Return the options of a pod, with those of the workers where it has none of its own and must be on their node.
+
+    The coordinator is created first, alone, and its node decides where the volume is: it has to be one for workers.
+    """
+    if not _is_on_one_node(storage):
+        return options
+    selector, tolerations = _nodes_of(workers)
+    fields: dict[str, Any] = {"tolerations": options.tolerations or tolerations}
+    if component is Component.COORDINATOR:
+        fields["node_selector"] = options.node_selector or selector
+    return options.model_copy(update=fields)
+
+
+def _nodes_of(workers: Workers) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Return the node selector and the tolerations of workers, with those of their template."""
+    spec = workers.template.get("spec")
+    template = spec if isinstance(spec, dict) else {}
+    # Another shape is refused with the pods that have it.
+    selector, tolerations = template.get("nodeSelector"), template.get("tolerations")
+    more = selector if isinstance(selector, dict) else {}
+    others = tolerations if isinstance(tolerations, list) else []
+    return {**workers.node_selector, **more}, workers.tolerations + [one for one in others if isinstance(one, dict)]
+
+
+def advise_on_volume(job: RLJob, pods: Sequence[PodView], pod: PodView) -> str:
+    """Return why no node fits a pod that must be where the coordinator is, and what to do; else nothing."""
+    coordinator = next((one for one in pods if one.component is Component.COORDINATOR and one.node), None)
+    if coordinator is None or pod.component is Component.COORDINATOR or not _is_on_one_node(job.spec.storage):
+        return ""
+    return (
+        f"; its volume is ReadWriteOnce, so all pods must be on {coordinator.node}, where the coordinator is: set "
+        "spec.workers.nodeSelector to nodes that have room for all of them, or take a volume that is ReadWriteMany"
+    )
+
+
+def follow_coordinator(pod: dict[str, Any], job: RLJob) -> None:
+    """Require the node of the coordinator for another pod, which could not mount the volume on any other."""
+    if not _is_on_one_node(job.spec.storage):
+        return
+    coordinator = {names.LABEL_JOB: Identity.of(job).name, names.LABEL_COMPONENT: Component.COORDINATOR.value}
+    term = {"topologyKey": _NODE, "labelSelector": {"matchLabels": coordinator}}
+    together = pod["spec"].setdefault("affinity", {}).setdefault("podAffinity", {})
+    together[_REQUIRED] = [*together.get(_REQUIRED, ()), term]
+
+
+def _is_on_one_node(storage: Storage) -> bool:
+    return storage.create is not None and storage.create.access_mode is AccessMode.READ_WRITE_ONCE

@@ -19,7 +19,12 @@ _MARGIN_S = 10.0
 
 
 async def open_session(
-    access: Access, user_agent: str, *, middlewares: Sequence[ClientMiddlewareType] = (), max_connections: int = 0
+    access: Access,
+    user_agent: str,
+    *,
+    middlewares: Sequence[ClientMiddlewareType] = (),
+    response_class: type[aiohttp.ClientResponse] = aiohttp.ClientResponse,
+    max_connections: int = 0,
 ) -> aiohttp.ClientSession:
     """Open a session for one API server, with a limit on connections (0: none).
 
@@ -33,6 +38,7 @@ async def open_session(
         connector=aiohttp.TCPConnector(ssl=credentials.tls, limit=max_connections, force_close=is_certified),
         headers={"User-Agent": user_agent},
         middlewares=[*middlewares, credentials.authenticate],
+        response_class=response_class,
         proxy=access.proxy_url,
     )
 

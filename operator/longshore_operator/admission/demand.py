@@ -7,9 +7,8 @@ from enum import Enum, auto
 from typing import Final
 
 from longshore.api.spec import RLJobSpec
+from longshore_operator.identity import Key
 
-Key = tuple[str, str]
-"""(namespace, name) of a job."""
 Pool = tuple[str, str]
 """(namespace, resource): the quota of a namespace; the namespace is empty for the capacity of the cluster."""
 Gpus = Mapping[str, int]

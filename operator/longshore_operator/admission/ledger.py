@@ -15,11 +15,13 @@ from longshore.api.reasons import AdmittedReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import FINISHED_PHASES, Phase
 from longshore_kube.times import parse_time
-from longshore_operator.admission.config import AdmissionConfig
-from longshore_operator.admission.demand import Extra, GpuRequest, Gpus, Key, Limits, Stage, gang
+from longshore_operator.admission.demand import Extra, GpuRequest, Gpus, Limits, Stage, gang
 from longshore_operator.admission.queue import Wait, Why, carried_out, decide
 from longshore_operator.attempts import is_held
-from longshore_operator.observed import PodView, Standing
+from longshore_operator.config import AdmissionConfig
+from longshore_operator.context import Admission
+from longshore_operator.identity import Key
+from longshore_operator.pod_view import PodView
 from longshore_operator.size import is_acknowledged, num_in_use
 
 _NUM_UPDATED_AT_ONCE = 8
@@ -183,26 +185,26 @@ class Ledger:
         changed = {key for key, wait in decision.waiting.items() if _is_news(before.get(key), wait)}
         return {*touched, *changed}
 
-    def standing(self, key: Key) -> Standing | None:
+    def state(self, key: Key) -> Admission | None:
         """Whether the job is admitted, in words for people; None: nothing limits it."""
         if key in self._mistakes:
-            return Standing(False, AdmittedReason.PRIORITY_CLASS_NOT_FOUND, self._mistakes[key])
+            return Admission(False, AdmittedReason.PRIORITY_CLASS_NOT_FOUND, self._mistakes[key])
         request = self._requests.get(key)
         if request is None:
             return None
         if request.stage is Stage.ADMITTED:
             return _admitted(request)
         if key in self._preempted:
-            return Standing(False, AdmittedReason.PREEMPTED, self._preempted[key], request.gpus)
+            return Admission(False, AdmittedReason.PREEMPTED, self._preempted[key], request.gpus)
         if request.stage is Stage.LEAVING:
             message = "pods of the job still end and hold their GPUs"
-            return Standing(False, AdmittedReason.QUOTA_PENDING, message, request.gpus)
+            return Admission(False, AdmittedReason.QUOTA_PENDING, message, request.gpus)
         wait = self._waiting.get(key)
         if wait is None:
-            return Standing(False, AdmittedReason.QUOTA_PENDING, "")
+            return Admission(False, AdmittedReason.QUOTA_PENDING, "")
         if wait.why is Why.TOO_LARGE:
-            return Standing(False, AdmittedReason.TOO_LARGE, sentence(key, wait))
-        return Standing(False, AdmittedReason.QUOTA_PENDING, sentence(key, wait), position=wait.num_ahead + 1)
+            return Admission(False, AdmittedReason.TOO_LARGE, sentence(key, wait))
+        return Admission(False, AdmittedReason.QUOTA_PENDING, sentence(key, wait), position=wait.num_ahead + 1)
 
 
 def _asks_for_the_same(admitted: GpuRequest | None, request: GpuRequest) -> bool:
@@ -222,17 +224,17 @@ def _why_preempted(request: GpuRequest) -> str:
     return "a job of higher priority gets its GPUs"
 
 
-def _admitted(request: GpuRequest) -> Standing:
+def _admitted(request: GpuRequest) -> Admission:
     extra, held = request.extra, request.held
     returning = extra.gpus(extra.num_held - extra.num_granted) if extra is not None else {}
     usable = {resource: count - returning.get(resource, 0) for resource, count in held.items()}
     message = f"the job may use {_listed(usable)}"
     if returning:
         message += f", and gives {_listed(returning)} back"
-    standing = Standing(True, AdmittedReason.ADMITTED, message, held)
+    admission = Admission(True, AdmittedReason.ADMITTED, message, held)
     if extra is None:
-        return standing
-    return replace(standing, num_extra_workers=extra.num_granted, is_shrinking=bool(returning))
+        return admission
+    return replace(admission, num_extra_workers=extra.num_granted, is_shrinking=bool(returning))
 
 
 def _listed(gpus: Gpus) -> str:

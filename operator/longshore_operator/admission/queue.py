@@ -3,7 +3,7 @@
 A job that lacks GPUs of a pool is the *head* of that pool if no job before it is. A job behind a head may take GPUs
 that the head needs only if the head can start just as early, in whatever order the running jobs end: nobody knows how
 long they run. The head becomes startable at one of the amounts that are free now or after some of the running jobs
-have ended, so jobs behind it may take what the smallest sufficient amount leaves over (`Book.slack`).
+have ended, so jobs behind it may take what the smallest sufficient amount leaves over (`PoolUsage.slack`).
 
 A head may take worker pods that elastic jobs do not need, and preempt jobs of strictly lower priority, if it can start
 when they are gone. What is left over goes to elastic jobs, as far as it would go to jobs behind the heads.
@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from longshore_operator.admission.book import Book, Demand
-from longshore_operator.admission.demand import CLUSTER, GpuRequest, Key, Limits, Pool, Stage
-from longshore_operator.admission.room import Room, room_for
+from longshore_operator.admission.demand import CLUSTER, GpuRequest, Limits, Pool, Stage
+from longshore_operator.admission.pools import Demand, FreedGpus, PoolUsage, free_gpus
+from longshore_operator.identity import Key
 
 
 class Why(Enum):
@@ -87,7 +87,7 @@ class _Look:
     """A decision, and what there was to decide by."""
 
     decision: QueueDecision
-    book: Book
+    usage: PoolUsage
     heads: list[_Head]
 
 
@@ -166,8 +166,8 @@ def _grown(request: GpuRequest, look: _Look) -> GpuRequest | None:
     extra = request.extra
     assert extra is not None, "only elastic jobs grow"
     num_more = extra.num_most - extra.num_held
-    for pool, amount in look.book.per_pod(request).items():
-        left = [look.book.free(pool), *(head.slack.get(pool, num_more * amount) for head in look.heads)]
+    for pool, amount in look.usage.per_pod(request).items():
+        left = [look.usage.free(pool), *(head.slack.get(pool, num_more * amount) for head in look.heads)]
         num_more = min(num_more, min(left) // amount)
     return replace(request, extra=extra.granting(extra.num_held + num_more)) if num_more > 0 else None
 
@@ -175,7 +175,7 @@ def _grown(request: GpuRequest, look: _Look) -> GpuRequest | None:
 def _decide(requests: Iterable[GpuRequest], limits: Limits, kept_back: Collection[Key]) -> _Look:
     """Make one round of decisions; jobs that are `kept_back` do not go ahead of a head."""
     requests = tuple(requests)
-    book = Book(limits, (request for request in requests if request.stage is not Stage.WAITING))
+    usage = PoolUsage(limits, (request for request in requests if request.stage is not Stage.WAITING))
     heads: list[_Head] = []
     admitted: list[Key] = []
     preempted: dict[Key, Key] = {}
@@ -183,41 +183,43 @@ def _decide(requests: Iterable[GpuRequest], limits: Limits, kept_back: Collectio
     waiting: dict[Key, Wait] = {}
     num_ahead = 0
     for request in sorted((one for one in requests if one.stage is Stage.WAITING), key=lambda one: one.order):
-        demand = book.demand(request)
+        demand = usage.demand(request)
         too_large = [pool for pool, amount in demand.items() if amount > limits.size(pool)]
         if too_large:
             waiting[request.key] = _wait(Why.TOO_LARGE, demand, too_large, limits.size)
             continue
-        lacking = [pool for pool, amount in demand.items() if amount > book.free(pool)]
+        lacking = [pool for pool, amount in demand.items() if amount > usage.free(pool)]
         behind = next((head for head in heads if request.key in kept_back or not head.leaves(demand)), None)
         if not lacking and behind is None:
             admitted.append(request.key)
-            book.take(request)
+            usage.take(request)
             for head in heads:
                 head.give(demand)
             continue
-        room = _become_head(request, demand, lacking, book, heads)
-        preempted |= {victim.key: request.key for victim in room.victims}
-        shrunk |= {lender.key for lender, _ in room.given_back}
-        why = _why(lacking, room)
+        freed = _become_head(request, demand, lacking, usage, heads)
+        preempted |= {victim.key: request.key for victim in freed.victims}
+        shrunk |= {lender.key for lender, _ in freed.given_back}
+        why = _why(lacking, freed)
         head_key = behind.key if behind is not None and why is Why.BEHIND else None
-        waiting[request.key] = _wait(why, demand, lacking or list(demand), book.free, num_ahead, head_key)
+        waiting[request.key] = _wait(why, demand, lacking or list(demand), usage.free, num_ahead, head_key)
         num_ahead += 1
-    sizes = {key: book.num_granted[key] for key in shrunk - preempted.keys()}
-    return _Look(QueueDecision(tuple(admitted), preempted, sizes, waiting), book, heads)
+    sizes = {key: usage.num_granted[key] for key in shrunk - preempted.keys()}
+    return _Look(QueueDecision(tuple(admitted), preempted, sizes, waiting), usage, heads)
 
 
-def _why(lacking: list[Pool], room: Room) -> Why:
+def _why(lacking: list[Pool], freed: FreedGpus) -> Why:
     if not lacking:
         return Why.BEHIND
-    if room.victims:
+    if freed.victims:
         return Why.PREEMPTING
-    if room.given_back:
+    if freed.given_back:
         return Why.SHRINKING
     return Why.NO_QUOTA if _of_namespace(lacking) else Why.NO_CAPACITY
 
 
-def _become_head(request: GpuRequest, demand: Demand, lacking: list[Pool], book: Book, heads: list[_Head]) -> Room:
+def _become_head(
+    request: GpuRequest, demand: Demand, lacking: list[Pool], usage: PoolUsage, heads: list[_Head]
+) -> FreedGpus:
     """Protect the job from those behind it if it is the first that lacks GPUs of a pool; returns who makes room.
 
     A job that the quota of its namespace holds back keeps nothing of the cluster from others, unless it is about to
@@ -225,17 +227,17 @@ def _become_head(request: GpuRequest, demand: Demand, lacking: list[Pool], book:
     """
     headed = {pool for head in heads for pool in head.slack}
     if all(pool in headed for pool in _of_namespace(lacking) or lacking):
-        return Room()
-    room = room_for(request, demand, book)
-    for victim in room.victims:
-        book.leave(victim)
-    for lender, num_pods in room.given_back:
-        book.give_back(lender, num_pods)
-    protected = _of_namespace(lacking) if _of_namespace(lacking) and not room.is_enough else list(demand)
-    heads.append(_Head(request.key, {pool: book.slack(pool, demand[pool]) for pool in protected}))
+        return FreedGpus()
+    freed = free_gpus(request, demand, usage)
+    for victim in freed.victims:
+        usage.leave(victim)
+    for lender, num_pods in freed.given_back:
+        usage.give_back(lender, num_pods)
+    protected = _of_namespace(lacking) if _of_namespace(lacking) and not freed.is_enough else list(demand)
+    heads.append(_Head(request.key, {pool: usage.slack(pool, demand[pool]) for pool in protected}))
     for pool in protected:
-        book.reserved[pool] += demand[pool]
-    return room
+        usage.reserved[pool] += demand[pool]
+    return freed
 
 
 def _of_namespace(pools: list[Pool]) -> list[Pool]:

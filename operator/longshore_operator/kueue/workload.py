@@ -7,8 +7,9 @@ from typing import Any, Final
 from longshore.api import names
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
-from longshore_operator.fingerprint import fingerprint
-from longshore_operator.identity import ANNOTATION_FINGERPRINT, ANNOTATION_GENERATION, Identity
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import PodPlacement
+from longshore_operator.identity import ANNOTATION_FINGERPRINT, ANNOTATION_GENERATION, Identity, fingerprint
 from longshore_operator.kueue.view import (
     GROUP,
     LABEL_PREBUILT,
@@ -17,10 +18,7 @@ from longshore_operator.kueue.view import (
     Object,
     Priority,
 )
-from longshore_operator.observed import PodPlacement
-from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_requests import requests
-from longshore_operator.pod_sets import PodSet, pod_sets
+from longshore_operator.pod_sets import PodSet, pod_sets, requests
 
 MAX_POD_SETS: Final = 8
 """Largest number of pod sets of a Workload."""

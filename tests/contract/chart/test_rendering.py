@@ -12,12 +12,11 @@ from prometheus_client import CollectorRegistry
 from longshore.api import names
 from longshore.api.scheduling import PodGroupKind
 from longshore_operator import template_rules
-from longshore_operator.admission.config import AdmissionConfig
 from longshore_operator.admission.demand import Limits
+from longshore_operator.config import AdmissionConfig, OperatorConfig
 from longshore_operator.main import parse
 from longshore_operator.metrics import OperatorMetrics
-from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_group.api import APIS
+from longshore_operator.pod_group_api import APIS
 from longshore_operator.pods import coordinator_pod
 from longshore_runtime.telemetry.step_gauges import MAX_DOMAINS, MAX_NAME_BYTES, StepGauges
 from tests.unit.chart.test_alerts_and_dashboards import Selectors

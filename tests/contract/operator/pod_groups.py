@@ -7,7 +7,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from longshore.api.scheduling import PodGroupKind
-from longshore_operator.pod_group.api import APIS
+from longshore_operator.pod_group_api import APIS
 from tests.contract.operator.harness import Cluster, Jobs, eventually
 
 Json = dict[str, Any]

@@ -10,10 +10,10 @@ import structlog
 from aiohttp import web
 
 from longshore_operator import leader
-from longshore_operator.admission.config import AdmissionConfig
+from longshore_operator.config import AdmissionConfig
 from longshore_operator.controller import utc_now
-from longshore_operator.definition import until_served
 from longshore_operator.leader import Election
+from longshore_operator.rljob_watch import until_served
 from tests.contract.kube_client.script import Answer, Script, failure
 from tests.contract.operator.test_client_faults import client_of
 

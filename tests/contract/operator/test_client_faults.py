@@ -9,8 +9,9 @@ import pytest
 from aiohttp import web
 
 from longshore_kube.errors import ApiError
-from longshore_operator.informer import Key, PodInformer
+from longshore_operator.identity import Key
 from longshore_operator.kube import KubeClient
+from longshore_operator.pod_informer import PodInformer
 from tests.contract.kube_client.script import Script, access_to, event, failure, page, stream
 
 KEY = ("team", "demo")

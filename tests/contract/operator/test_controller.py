@@ -13,16 +13,16 @@ import pytest
 from longshore.api.rljob import RLJob
 from longshore_kube.access import Access
 from longshore_kube.client import Client, Patch
-from longshore_operator import existing_jobs, schedule
+from longshore_operator import rljob_watch, schedule
+from longshore_operator.apply import Executor
 from longshore_operator.children import children
+from longshore_operator.config import OperatorConfig
 from longshore_operator.controller import Controller
-from longshore_operator.execute import Executor
-from longshore_operator.handlers import JobNews
 from longshore_operator.job_memory import CLAIM_PATIENCE, EVENT_BURST, RESYNC
 from longshore_operator.kube import RLJOBS, KubeClient, Object
 from longshore_operator.metrics import OperatorMetrics
-from longshore_operator.observed import pod_view
-from longshore_operator.plan import OperatorConfig
+from longshore_operator.pod_view import pod_view
+from longshore_operator.rljob_watch import JobNews
 from tests.contract.operator.no_nodes import JOB as KEY
 from tests.contract.operator.no_nodes import api_server, create_job
 from tests.unit.operator.model import SPEC
@@ -311,8 +311,10 @@ async def test_a_job_that_is_deleted_after_its_end_is_forgotten_although_nobody_
     await operator.until_no_pass_is_due()
     assert phases_of(operator) == {"demo", "other"}
     await operator.kube.delete("RLJob", *KEY, news.uid)
-    monkeypatch.setattr(existing_jobs, "_DELETIONS_EVERY_S", 0.01)
-    looking = asyncio.create_task(operator.controller.find_deletions())
+    monkeypatch.setattr(rljob_watch, "_DELETIONS_EVERY_S", 0.01)
+    looking = asyncio.create_task(
+        rljob_watch.find_deletions(operator.kube, "default", operator.controller._memories.keys(), schedule.wake)
+    )
     async with asyncio.timeout(60):
         while phases_of(operator) != {"other"}:  # noqa: ASYNC110 - passes end without telling anybody
             await asyncio.sleep(0.01)

@@ -10,20 +10,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from longshore_kube.access import Access
+from longshore_operator.apply import ApplyFailed, Executor
 from longshore_operator.children import children
-from longshore_operator.execute import ApplyFailed, Executor
+from longshore_operator.config import OperatorConfig
 from longshore_operator.kube import KubeClient
-from longshore_operator.plan import (
-    Action,
-    CreateOnce,
-    CreatePod,
-    DeleteJob,
-    DeletePod,
-    Event,
-    LabelPod,
-    OperatorConfig,
-    PatchObject,
-)
+from longshore_operator.plan import Action, CreateOnce, CreatePod, DeleteJob, DeletePod, Event, LabelPod, PatchObject
 from tests.unit.operator.model import make_job
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,8 +6,8 @@ from typing import Any
 from aiohttp import web
 
 from longshore_kube.client import METADATA_LIST_TYPE, METADATA_TYPE
-from longshore_operator.handlers import JobNews, rljob_session, watch_jobs
-from tests.contract.kube_client.script import Script, access_to, event, stream
+from longshore_operator.rljob_watch import JobNews, rljob_session, watch_jobs
+from tests.contract.kube_client.script import Script, event, stream
 from tests.contract.operator.test_client_faults import client_of
 
 RLJOBS = "/apis/longshore.dev/v1alpha1/rljobs"
@@ -23,6 +23,15 @@ async def test_jobs_are_listed_and_watched_without_what_they_hold() -> None:
             await (await session.get(kube.client.access.server + path)).read()
     accepted = [request.headers["Accept"] for request in script.requests]
     assert accepted == [METADATA_LIST_TYPE, METADATA_TYPE, "*/*"]
+
+
+async def test_a_list_without_jobs_has_items_for_kopf() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": None})
+
+    async with client_of(Script(answer)) as kube, await rljob_session(kube.client.access) as session:
+        response = await session.get(f"{kube.client.access.server}{RLJOBS}?limit=16")
+        assert (await response.json())["items"] == []
 
 
 async def test_all_jobs_are_listed_sixteen_at_a_time_and_changes_are_distinguished_from_them() -> None:
@@ -49,9 +58,9 @@ async def test_all_jobs_are_listed_sixteen_at_a_time_and_changes_are_distinguish
             changes.append((key[1], news.resource_version))
             arrived.set()
 
-    async with access_to(Script(*[answer] * 100)) as access:
+    async with client_of(Script(*[answer] * 100)) as kube:
         stop = asyncio.Event()
-        watching = asyncio.create_task(watch_jobs(access, None, wake, stop))
+        watching = asyncio.create_task(watch_jobs(kube, None, wake, stop))
         async with asyncio.timeout(60):
             await arrived.wait()
             stop.set()

@@ -13,8 +13,9 @@ from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import Phase, RLJobStatus
 from longshore_kube.times import rfc3339
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import Observed
 from longshore_operator.notices import newest_notice
-from longshore_operator.observed import Observed, PodView
 from longshore_operator.plan import (
     Apply,
     CreateObject,
@@ -25,10 +26,10 @@ from longshore_operator.plan import (
     DeletePod,
     Event,
     LabelPod,
-    OperatorConfig,
     Plan,
 )
-from longshore_operator.pod_group.view import PodGroupView
+from longshore_operator.pod_group_api import PodGroupView
+from longshore_operator.pod_view import PodView
 from longshore_operator.reconcile import reconcile
 from longshore_operator.settings import pod_settings_fingerprint
 
@@ -181,7 +182,7 @@ class Cluster:
                     self.reported_rejection = self.status.assignment.epoch
 
     def _new_pod(self, manifest: dict[str, Any]) -> PodView:
-        from longshore_operator.observed import pod_view
+        from longshore_operator.pod_view import pod_view
 
         self._num_created += 1
         metadata = manifest["metadata"] | {"uid": f"uid-{self._num_created}", "resourceVersion": "1"}

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import RLJobStatus
-from longshore_operator.execute import event_manifest, status_fields
+from longshore_operator.apply import event_manifest, status_fields
 from longshore_operator.plan import Event
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

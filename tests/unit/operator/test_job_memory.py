@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from longshore.api.names import Component
 from longshore_operator.job_memory import CLAIM_PATIENCE, NODE_PATIENCE, RESYNC, RESYNC_WHILE_STARTING, JobMemory
-from longshore_operator.observed import PodView
+from longshore_operator.pod_view import PodView
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHILD = ("ConfigMap", "job")
@@ -39,8 +39,10 @@ PENDING = PodView("job-coordinator", "team", "pod-uid", "job", Component.COORDIN
 def looked_at_after(pod: PodView) -> timedelta:
     """When the volume claim is first read, if passes come only when the memory asks for them."""
     memory, now = JobMemory(), NOW
+    memory.note_pods([pod], now)
     while not memory.needs_claim([pod], now):
         now += memory.next_look([pod], now)
+        memory.note_pods([pod], now)
     return now - NOW
 
 

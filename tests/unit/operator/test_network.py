@@ -7,8 +7,8 @@ import pytest
 
 from longshore.api import contract, names
 from longshore.api.names import Component
+from longshore_operator.config import OperatorConfig
 from longshore_operator.network import network_policies
-from longshore_operator.plan import OperatorConfig
 from tests.unit.operator.model import make_job
 
 Json = dict[str, Any]

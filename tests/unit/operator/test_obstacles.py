@@ -10,8 +10,10 @@ from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.status import Phase, RLJobStatus
-from longshore_operator.observed import ClaimView, PodView
-from longshore_operator.plan import DeletePod, OperatorConfig
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import ClaimView
+from longshore_operator.plan import DeletePod
+from longshore_operator.pod_view import PodView
 from longshore_operator.reconcile import reject
 from tests.unit.operator.model import START, Cluster, make_job
 from tests.unit.operator.test_disaggregated import apart

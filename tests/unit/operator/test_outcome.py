@@ -1,4 +1,4 @@
-"""Outcomes of concerns add up to one, and none speaks for another."""
+"""Outcomes of the parts of a decision add up to one, and none speaks for another."""
 
 from datetime import timedelta
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from longshore.api.reasons import CONDITIONS, EVENTS
 from longshore.api.status import FINISHED_PHASES, ConditionType, PodCounts, RLJobStatus
-from longshore_operator.observed import Observed, PodView
-from longshore_operator.outcome import Fact, Outcome
-from longshore_operator.plan import DeletePod, Event
+from longshore_operator.context import Observed
+from longshore_operator.plan import DeletePod, Event, Fact, Outcome
+from longshore_operator.pod_view import PodView
 from longshore_operator.reconcile import reconcile
 from tests.properties import examples
 from tests.unit.operator.model import CONFIG, START, make_job
@@ -37,7 +37,7 @@ def test_an_outcome_that_decides_nothing_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("twice", [Outcome(conditions=READY), Outcome(status=RLJobStatus(attempt=0))])
-def test_two_concerns_never_decide_the_same(twice: Outcome) -> None:
+def test_two_parts_never_decide_the_same(twice: Outcome) -> None:
     with pytest.raises(AssertionError):
         twice.joined(twice)
 

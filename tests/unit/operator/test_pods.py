@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from longshore.api import contract
-from longshore_operator.plan import OperatorConfig
+from longshore_operator.config import OperatorConfig
 from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, trainer_pod, worker_pod
 from tests.unit.operator.model import CONFIG, SPEC, make_job
 

@@ -8,7 +8,8 @@ import pytest
 from longshore.api.contract import ExitCode
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import Phase, RLJobStatus
-from longshore_operator.plan import Apply, CreateOnce, CreatePod, OperatorConfig
+from longshore_operator.config import OperatorConfig
+from longshore_operator.plan import Apply, CreateOnce, CreatePod
 from tests.unit.operator.model import ALL_PODS, START, Cluster
 
 

@@ -16,8 +16,9 @@ from longshore.api.names import Component
 from longshore.api.round_status import RepurposingBenefit, RoundKind
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, ConditionStatus, Phase, RLJobStatus
-from longshore_operator.observed import Observed, PodView
-from longshore_operator.plan import OperatorConfig
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import Observed
+from longshore_operator.pod_view import PodView
 from longshore_operator.reconcile import reconcile
 from tests.properties import examples
 from tests.unit.operator.assigned import COSTS, PAYS, after_rounds, at_milestone, load

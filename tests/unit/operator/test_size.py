@@ -8,7 +8,8 @@ from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.runtime_status import JobSize, RuntimeStatus
 from longshore.api.status import Phase
-from longshore_operator.observed import Observed, PodView, Standing
+from longshore_operator.context import Admission, Observed
+from longshore_operator.pod_view import PodView
 from longshore_operator.size import PATIENCE, START_PATIENCE
 from tests.unit.operator.model import Cluster
 
@@ -23,14 +24,14 @@ class Elastic(Cluster):
 
     def observed(self, pods: tuple[PodView, ...] | None = None, **more: object) -> Observed:
         held = len(self.workers())
-        standing = Standing(
+        admission = Admission(
             True,
             AdmittedReason.ADMITTED,
             "admitted",
             num_extra_workers=self.granted - 1,
             is_shrinking=held > self.granted,
         )
-        return super().observed(pods, standing=standing, **more)
+        return super().observed(pods, admission=admission, **more)
 
     def grant(self, num_workers: int) -> None:
         self.granted = num_workers

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from longshore.api.rljob import RLJob
 from longshore.api.status import Assignment, Phase, RLJobStatus
-from longshore_operator.execute import status_fields
-from longshore_operator.observed import Observed
+from longshore_operator.apply import status_fields
+from longshore_operator.context import Observed
 from longshore_operator.plan import DeletePod, Event, Plan
 from longshore_operator.reconcile import reconcile
-from longshore_operator.stored_status import read_status
+from longshore_operator.stored_job import read_status
 from tests.unit.operator.model import CONFIG, START, Cluster, make_job
 
 ELASTIC: dict[str, Any] = {

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from longshore_operator import pods
-from longshore_operator.plan import OperatorConfig
-from longshore_operator.topology import avoiding
+from longshore_operator.config import OperatorConfig
+from longshore_operator.topology import avoid_nodes
 from tests.unit.operator.model import make_job
 
 CONFIG = OperatorConfig(runtime_image="runtime:1")
@@ -83,7 +83,9 @@ def test_nodes_are_avoided_besides_what_a_template_says_about_nodes() -> None:
     pod = {"spec": worker(template)}
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("a", "b")]
     wanted = [own, {"weight": 75, "preference": {"matchFields": fields}}]
-    assert avoiding(pod, ["a", "b"])["spec"]["affinity"]["nodeAffinity"] == {preferred: wanted}
-    assert avoiding(pod, []) == pod
+    assert avoid_nodes(pod, ["a", "b"])["spec"]["affinity"]["nodeAffinity"] == {preferred: wanted}
+    assert avoid_nodes(pod, []) == pod
     for odd in ("a", {"nodeAffinity": "a"}, {"nodeAffinity": {preferred: "a"}}):
-        assert avoiding({"spec": {"affinity": odd}}, ["a"]) == {"spec": {"affinity": odd}}, "the API server refuses it"
+        assert avoid_nodes({"spec": {"affinity": odd}}, ["a"]) == {"spec": {"affinity": odd}}, (
+            "the API server refuses it"
+        )

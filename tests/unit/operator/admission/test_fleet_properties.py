@@ -10,9 +10,10 @@ from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.status import FINISHED_PHASES, Phase
-from longshore_operator.admission.config import AdmissionConfig, PriorityClass
-from longshore_operator.admission.demand import Key, gang
+from longshore_operator.admission.demand import gang
 from longshore_operator.admission.ledger import Ledger, application
+from longshore_operator.config import AdmissionConfig, PriorityClass
+from longshore_operator.identity import Key
 from longshore_operator.reconcile import reconcile
 from tests.properties import examples
 from tests.unit.operator.model import Cluster
@@ -136,9 +137,9 @@ class AnyFleet(RuleBasedStateMachine):
         self.ledger = self._new_ledger()
         self._look_at_all()
         for key, known in before.items():
-            standing = self.ledger.standing(key)
-            if known is not None and known.admitted and standing is not None and not self._is_out(key):
-                assert standing.admitted, "what was admitted stays admitted"
+            admission = self.ledger.state(key)
+            if known is not None and known.admitted and admission is not None and not self._is_out(key):
+                assert admission.admitted, "what was admitted stays admitted"
 
     @rule(seconds=st.sampled_from([1, 400]))
     def time_passes(self, seconds: float) -> None:
@@ -161,7 +162,7 @@ class AnyFleet(RuleBasedStateMachine):
         member = self.members[key]
         self.ledger.note(key, application(member.job, member.pods.values(), CONFIG, member.now))
         self.ledger.decide()
-        observed = member.observed(standing=self.ledger.standing(key))
+        observed = member.observed(admission=self.ledger.state(key))
         member.apply(reconcile(member.job, observed, member.now, member.config))
         if member.status.phase is Phase.QUEUED:
             self._keeps_no_pods_but_those_that_a_last_checkpoint_needs(member)

@@ -12,10 +12,12 @@ from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import JobSize, RuntimeStatus
 from longshore.api.status import AdmissionStatus, Condition, ConditionStatus, ConditionType, Phase, RLJobStatus
 from longshore_kube.times import rfc3339
-from longshore_operator.admission.config import AdmissionConfig, PriorityClass
-from longshore_operator.admission.demand import Extra, GpuRequest, Key, Stage, gang
+from longshore_operator.admission.demand import Extra, GpuRequest, Stage, gang
 from longshore_operator.admission.ledger import Application, Ledger, application
-from longshore_operator.observed import PodView, Standing
+from longshore_operator.config import AdmissionConfig, PriorityClass
+from longshore_operator.context import Admission
+from longshore_operator.identity import Key
+from longshore_operator.pod_view import PodView
 from tests.unit.operator.model import START, Cluster, make_job
 from tests.unit.operator.test_judge_pools import judged
 
@@ -44,9 +46,9 @@ def request(name: str, gpus: int, priority: int = 0, stage: Stage = Stage.WAITIN
 
 
 def reason(made: Ledger, name: str, team: str = "a") -> str:
-    standing = made.standing((team, name))
-    assert standing is not None
-    return standing.message
+    admission = made.state((team, name))
+    assert admission is not None
+    return admission.message
 
 
 def pods() -> tuple[PodView, ...]:
@@ -175,10 +177,10 @@ class TestMessages:
 
     def test_a_job_that_never_fits(self) -> None:
         made = ledger(request("a", 9))
-        standing = made.standing(("a", "a"))
-        assert standing is not None
-        assert standing.reason is AdmittedReason.TOO_LARGE
-        assert standing.message.startswith("the job needs 9 nvidia.com/gpu and may have 8 at most: lower")
+        admission = made.state(("a", "a"))
+        assert admission is not None
+        assert admission.reason is AdmittedReason.TOO_LARGE
+        assert admission.message.startswith("the job needs 9 nvidia.com/gpu and may have 8 at most: lower")
 
     def test_preemption(self) -> None:
         made = ledger(request("low", 8, stage=Stage.ADMITTED), request("urgent", 8, priority=1))
@@ -301,7 +303,7 @@ class TestElasticJobs:
 
     def test_what_was_decided_counts_until_it_is_written(self) -> None:
         made = ledger(elastic_request(4, 4), request("new", 4))
-        assert made.standing(("a", "elastic")) == Standing(
+        assert made.state(("a", "elastic")) == Admission(
             True,
             AdmittedReason.ADMITTED,
             f"the job may use 4 {GPU}, and gives 2 {GPU} back",
@@ -314,7 +316,7 @@ class TestElasticJobs:
         assert granted(made) == 2
         made.note(("a", "elastic"), Application(elastic_request(2, 2)))
         made.decide()
-        admitted = made.standing(("a", "new"))
+        admitted = made.state(("a", "new"))
         assert admitted is not None
         assert admitted.admitted
         made.note(("a", "elastic"), Application(elastic_request(3, 3)))
@@ -333,14 +335,14 @@ class TestElasticJobs:
         late = elastic_request(2, 4)
         assert late.extra is not None
         made = ledger(replace(late, extra=replace(late.extra, is_overdue=True)), request("new", 4))
-        standing = made.standing(late.key)
-        assert standing is not None
-        assert (standing.admitted, standing.reason) == (False, AdmittedReason.PREEMPTED)
-        assert standing.message == "it did not give worker pods back in time, and another job gets its GPUs"
-        assert standing.gpus == {GPU: 6}
+        admission = made.state(late.key)
+        assert admission is not None
+        assert (admission.admitted, admission.reason) == (False, AdmittedReason.PREEMPTED)
+        assert admission.message == "it did not give worker pods back in time, and another job gets its GPUs"
+        assert admission.gpus == {GPU: 6}
 
 
 def granted(made: Ledger, key: Key = ("a", "elastic")) -> int | None:
-    standing = made.standing(key)
-    assert standing is not None
-    return standing.num_extra_workers
+    admission = made.state(key)
+    assert admission is not None
+    return admission.num_extra_workers

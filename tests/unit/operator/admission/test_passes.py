@@ -12,15 +12,16 @@ from longshore.api.scheduling import PodGroupKind
 from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
 from longshore_kube.access import Access
 from longshore_kube.errors import ApiError
-from longshore_operator.admission.config import AdmissionConfig
+from longshore_operator.apply import status_fields
+from longshore_operator.config import AdmissionConfig, OperatorConfig
+from longshore_operator.context import Reads
 from longshore_operator.controller import Controller
-from longshore_operator.execute import status_fields
 from longshore_operator.job_memory import JobMemory
 from longshore_operator.kube import KubeClient
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.metrics import OperatorMetrics
-from longshore_operator.observed import Observed, PodView
-from longshore_operator.plan import OperatorConfig, Plan
+from longshore_operator.plan import Plan
+from longshore_operator.pod_view import PodView
 from longshore_operator.stored_job import read_job
 from tests.unit.operator.kueue.test_workload import VIEW, assigned
 from tests.unit.operator.model import SPEC, START, make_job
@@ -56,7 +57,7 @@ async def controller() -> AsyncIterator[Controller]:
         admission=AdmissionConfig(capacity={GPU: 2}),
     )
     controller = Controller(Broken(), config, OperatorMetrics(), "team", clock=lambda: START)
-    await controller._desk.expect(nobody())
+    await controller._admission.expect(nobody())
     yield controller
     await controller.close()
 
@@ -73,19 +74,20 @@ def stored(job: RLJob) -> dict[str, Any]:
 
 
 def decide(controller: Controller, job: RLJob, kueue: KueueView | None = None) -> Plan:
-    return controller._decide(KEY, JobMemory(), read_job(stored(job), START), Observed(kueue=kueue), START)
+    return controller._decide(KEY, JobMemory(), read_job(stored(job), START), Reads(kueue=kueue), START)
 
 
 def is_free(controller: Controller) -> bool:
     """Whether another job gets both GPUs."""
-    desk, other = controller._desk, make_job()
+    fleet, other = controller._admission, make_job()
     other.metadata.update(name=OTHER[1], uid="other-uid")
-    desk.look(OTHER, other, (), START)
-    desk._decide(None)  # Without the pause since the last decision.
-    standing = desk.look(OTHER, other, (), START)
-    desk.withdraw(OTHER, has_pods=False)
-    assert standing is not None
-    return standing.admitted
+    fleet.report(OTHER, other, (), START)
+    fleet._decide(None)  # Without the pause since the last decision.
+    fleet.report(OTHER, other, (), START)
+    admission = fleet.state(OTHER)
+    fleet.withdraw(OTHER, has_pods=False)
+    assert admission is not None
+    return admission.admitted
 
 
 async def test_a_job_that_is_refused_in_the_pass_that_admits_it_leaves_its_gpus(controller: Controller) -> None:
@@ -118,9 +120,9 @@ async def test_a_job_whose_passes_fail_keeps_its_gpus_and_nobody_waiting(control
     async def existing() -> AsyncIterator[list[tuple[str, str]]]:
         yield [KEY]
 
-    await controller._desk.expect(existing())
-    assert controller._desk._unseen == {KEY}
+    await controller._admission.expect(existing())
+    assert controller._admission._unseen == {KEY}
     with pytest.raises(ApiError):
         await controller._pass(KEY)
-    assert not controller._desk._unseen
+    assert not controller._admission._unseen
     assert not is_free(controller)

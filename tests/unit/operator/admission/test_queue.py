@@ -1,7 +1,8 @@
 """Who gets GPUs next, as a specification: one rule per test."""
 
-from longshore_operator.admission.demand import Extra, GpuRequest, Key, Limits, Stage
+from longshore_operator.admission.demand import Extra, GpuRequest, Limits, Stage
 from longshore_operator.admission.queue import QueueDecision, Wait, Why, decide
+from longshore_operator.identity import Key
 
 GPU = "nvidia.com/gpu"
 EIGHT = Limits(capacity={GPU: 8})

@@ -6,8 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from longshore_operator.admission.demand import CLUSTER, Extra, GpuRequest, Key, Limits, Stage
+from longshore_operator.admission.demand import CLUSTER, Extra, GpuRequest, Limits, Stage
 from longshore_operator.admission.queue import QueueDecision, Why, decide
+from longshore_operator.identity import Key
 from tests.properties import examples
 
 KINDS = ("nvidia.com/gpu", "amd.com/gpu")

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import Phase
-from longshore_operator.observed import Standing
+from longshore_operator.context import Admission
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.model import Cluster
 
-WAITS = Standing(False, AdmittedReason.QUOTA_PENDING, "the job needs 2 GPUs, and 0 are free")
-ADMITTED = Standing(True, AdmittedReason.ADMITTED, "the job may use 2 GPUs", {"nvidia.com/gpu": 2})
-PREEMPTED = Standing(False, AdmittedReason.PREEMPTED, "a job of higher priority gets its GPUs", ADMITTED.gpus)
+WAITS = Admission(False, AdmittedReason.QUOTA_PENDING, "the job needs 2 GPUs, and 0 are free")
+ADMITTED = Admission(True, AdmittedReason.ADMITTED, "the job may use 2 GPUs", {"nvidia.com/gpu": 2})
+PREEMPTED = Admission(False, AdmittedReason.PREEMPTED, "a job of higher priority gets its GPUs", ADMITTED.gpus)
 
 
-def look(cluster: Cluster, standing: Standing, times: int = 1) -> None:
+def look(cluster: Cluster, admission: Admission, times: int = 1) -> None:
     """Passes, and what the kubelet does in between."""
     for _ in range(times):
-        observed = cluster.observed(standing=standing)
+        observed = cluster.observed(admission=admission)
         cluster.apply(reconcile(cluster.job, observed, cluster.now, cluster.config))
         if times > 1:
             cluster.kubelet()
@@ -119,7 +119,7 @@ def test_an_operator_that_has_not_decided_yet_leaves_what_was_reported() -> None
     cluster = Cluster()
     look(cluster, WAITS)
     before = cluster.status
-    look(cluster, Standing(False, AdmittedReason.QUOTA_PENDING, ""))
+    look(cluster, Admission(False, AdmittedReason.QUOTA_PENDING, ""))
     assert cluster.status == before
 
 
@@ -133,8 +133,8 @@ def test_a_job_that_need_not_be_admitted_says_nothing_about_it() -> None:
 def test_the_status_says_the_place_in_the_queue_while_the_job_waits_there() -> None:
     cluster = Cluster()
     places = []
-    for standing in (replace(WAITS, position=3), replace(WAITS, position=1), ADMITTED):
-        look(cluster, standing)
+    for admission in (replace(WAITS, position=3), replace(WAITS, position=1), ADMITTED):
+        look(cluster, admission)
         assert cluster.status.admission is not None
         places.append(cluster.status.admission.position)
     assert places == [3, 1, 0]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from longshore.api.status import Phase
-from longshore_operator.admission.config import AdmissionConfig
-from longshore_operator.admission.uncounted import uncounted_gpus
+from longshore_operator.admission.admission_status import uncounted_gpus
+from longshore_operator.config import AdmissionConfig
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.admission.test_reconcile_admission import ADMITTED
@@ -125,8 +125,8 @@ def test_a_job_that_runs_when_the_limits_come_keeps_what_it_has_until_its_settin
         cluster.step()
         cluster.kubelet()
     cluster.config = LIMITED
-    cluster.apply(cluster.plan(standing=ADMITTED))
+    cluster.apply(cluster.plan(admission=ADMITTED))
     assert cluster.status.phase is Phase.RUNNING
     cluster.spec, cluster.generation = MORE | {"checkpoint": {"everySteps": 2}}, 4
-    cluster.apply(cluster.plan(standing=ADMITTED))
+    cluster.apply(cluster.plan(admission=ADMITTED))
     assert cluster.status.phase is Phase.FAILED

@@ -8,10 +8,10 @@ import pytest
 
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
-from longshore_operator.kueue.concern import unusable
-from longshore_operator.kueue.standing import standing
+from longshore_operator.kueue.kueue_admission import decide_admission
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.kueue.workload import workload
+from longshore_operator.kueue.workload_steps import unusable
 from longshore_operator.plan import CreateObject, CreatePod, DeleteJob, PatchObject
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import CONFIG, SUSPENDED, VIEW, conditions, inactive, stored
@@ -155,7 +155,7 @@ class TestWhereTheJobRuns:
         assert (metadata["resourceVersion"], metadata["labels"]["longshore.dev/job"]) == ("3", "demo")
         assert [one["uid"] for one in metadata["ownerReferences"]] == ["job-uid"]
         assert cluster.pods == {}
-        assert standing(cluster.job, prebuilt([owner("job-uid")], **ADMITTED)).admitted
+        assert decide_admission(cluster.job, prebuilt([owner("job-uid")], **ADMITTED)).admitted
 
     def test_a_workload_that_somebody_changes_meanwhile_is_taken_over_at_the_next_look(self) -> None:
         cluster = Cluster()
@@ -184,7 +184,7 @@ class TestWhereTheJobRuns:
             mistake = unusable(job, CONFIG, prebuilt())
             assert "the worker pods of the job need" in mistake
             view = replace(prebuilt([owner("job-uid")], **ADMITTED), mistake=mistake)
-            assert standing(job, view).reason is AdmittedReason.QUEUE_UNAVAILABLE
+            assert decide_admission(job, view).reason is AdmittedReason.QUEUE_UNAVAILABLE
 
     def test_an_upgrade_that_asks_for_more_stops_no_job_that_runs(self) -> None:
         larger, view = {"workers": {"replicas": 2, "gpusPerPod": 4}}, prebuilt([owner("job-uid")], **ADMITTED)

@@ -11,15 +11,15 @@ from longshore.api.reasons import AdmittedReason
 from longshore.api.status import AdmissionStatus, Phase, RLJobStatus
 from longshore_kube.access import Access
 from longshore_kube.reflector import Changed, Listed
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import PodPlacement
 from longshore_operator.kube import KubeClient
-from longshore_operator.kueue.desk import KueueDesk, queue_of
-from longshore_operator.kueue.standing import standing
+from longshore_operator.kueue.kueue_admission import decide_admission
+from longshore_operator.kueue.kueue_client import KueueClient, queue_of
 from longshore_operator.kueue.view import KueueView, Priority
 from longshore_operator.kueue.workload import placed, placements, requested_pod_sets, workload
-from longshore_operator.observed import PodPlacement
-from longshore_operator.plan import CreateObject, DeleteObject, OperatorConfig, PatchObject
-from longshore_operator.pod_requests import requests
-from longshore_operator.pod_sets import pod_set
+from longshore_operator.plan import CreateObject, DeleteObject, PatchObject
+from longshore_operator.pod_sets import pod_set, requests
 from longshore_operator.pods import worker_pod
 from longshore_operator.reconcile import reconcile, reject
 from tests.unit.operator.model import Cluster, make_job
@@ -211,7 +211,7 @@ class TestStanding:
     def test_the_conditions_of_the_workload_say_it(
         self, found: dict[str, str], reason: AdmittedReason, message: str
     ) -> None:
-        made = standing(make_job(), stored(VIEW, **found))
+        made = decide_admission(make_job(), stored(VIEW, **found))
         assert (made.admitted, made.reason) == (reason is AdmittedReason.ADMITTED, reason)
         assert made.message.startswith(message)
 
@@ -236,31 +236,31 @@ class TestStanding:
         view.workload["metadata"]["generation"] = 1
         for one in view.workload["status"]["conditions"]:
             one["observedGeneration"] = observed
-        made = standing(make_job(), view)
+        made = decide_admission(make_job(), view)
         assert (made.admitted, made.reason) == (False, AdmittedReason.DEACTIVATED)
         assert made.message.startswith(who)
 
     @pytest.mark.parametrize(("count", "extra", "gpus"), [(2, 0, 8), (5, 3, 20), (8, 6, 32)])
     def test_an_elastic_job_has_the_workers_that_kueue_has_assigned(self, count: int, extra: int, gpus: int) -> None:
-        made = standing(make_job(workers=ELASTIC), assigned(count))
+        made = decide_admission(make_job(workers=ELASTIC), assigned(count))
         assert (made.num_extra_workers, made.gpus) == (extra, {GPU: gpus})
         assert (f"with {count} of 8 worker pods" in made.message) == (count < 8)
 
     def test_a_job_of_fixed_size_has_all_of_its_workers(self) -> None:
-        assert standing(make_job(), assigned(2)).num_extra_workers is None
+        assert decide_admission(make_job(), assigned(2)).num_extra_workers is None
 
     def test_an_elastic_job_keeps_its_size_if_kueue_is_removed(self) -> None:
         running = RLJobStatus(attempt=1, admission=AdmissionStatus(admitted=True, queue="team", workers=5))
-        made = standing(make_job(running, workers=ELASTIC), KueueView("team", mistake="gone"))
+        made = decide_admission(make_job(running, workers=ELASTIC), KueueView("team", mistake="gone"))
         assert (made.num_extra_workers, made.gpus) == (3, {GPU: 20})
 
     def test_a_mistake_is_reported(self) -> None:
-        made = standing(make_job(), KueueView("team", mistake="Kueue is not installed in this cluster"))
+        made = decide_admission(make_job(), KueueView("team", mistake="Kueue is not installed in this cluster"))
         assert (made.admitted, made.reason) == (False, AdmittedReason.QUEUE_UNAVAILABLE)
 
     def test_a_job_that_runs_goes_on_if_kueue_is_removed(self) -> None:
         running = RLJobStatus(attempt=1, admission=AdmissionStatus(admitted=True, queue="team"))
-        assert standing(make_job(running), KueueView("team", mistake="gone")).admitted
+        assert decide_admission(make_job(running), KueueView("team", mistake="gone")).admitted
 
     def test_a_job_stays_in_the_queue_that_its_status_names(self) -> None:
         assert queue_of(make_job()) is None
@@ -583,9 +583,9 @@ class TestLeavingTheQueue:
 
 
 def test_a_workload_that_goes_while_nobody_follows_is_noticed_in_the_next_list() -> None:
-    desk = KueueDesk(KubeClient(Access("http://nowhere")), CONFIG, None, lambda _: None)
+    client = KueueClient(KubeClient(Access("http://nowhere")), CONFIG, None, lambda _: None)
     a, b, c = ("team", "a"), ("team", "b"), ("team", "c")
-    assert desk._concerned(Listed([a, b], 1)) == [a, b]
-    assert desk._concerned(Changed("ADDED", c)) == [c]
-    assert desk._concerned(Listed([a], 9)) == [a, b, c]
-    assert desk._concerned(Listed([a], 12)) == [a]
+    assert client._concerned(Listed([a, b], 1)) == [a, b]
+    assert client._concerned(Changed("ADDED", c)) == [c]
+    assert client._concerned(Listed([a], 9)) == [a, b, c]
+    assert client._concerned(Listed([a], 12)) == [a]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from longshore_operator.plan import OperatorConfig
-from longshore_operator.pod_group.manifest import pod_group
-from longshore_operator.pod_requests import requests
+from longshore_operator.config import OperatorConfig
+from longshore_operator.pod_group_steps import pod_group
+from longshore_operator.pod_sets import requests
 from tests.unit.operator.model import make_job
 from tests.unit.operator.test_judge_pools import judged
 

@@ -1,16 +1,12 @@
-"""Slim, immutable views of the pods and other objects of a job; whole objects are not kept."""
+"""Slim, immutable views of the pods of jobs; whole objects are not kept."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from longshore.api import contract, names
 from longshore.api.names import Component
-from longshore.api.reasons import AdmittedReason
-from longshore.api.status import RLJobStatus
 from longshore_operator.identity import Identity, controller
-from longshore_operator.kueue.view import KueueView
-from longshore_operator.pod_group.view import PodGroupView
 
 _KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
 _KUEUE_HOLDS_IT: Final = (
@@ -92,91 +88,6 @@ class PodView:
     def holds_resources(self) -> bool:
         """Whether the pod occupies GPUs."""
         return not self.terminal or self.others_run
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimView:
-    """The volume claim of a job."""
-
-    name: str
-    exists: bool
-    phase: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PodPlacement:
-    """Requirements that an admission adds to pods."""
-
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, Any], ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    scheduling_gates: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Whether a job that has to be admitted may have pods."""
-
-    admitted: bool
-    reason: AdmittedReason
-    message: str
-    """Empty: nothing has been decided yet, and the earlier message may still be true."""
-    gpus: Mapping[str, int] = field(default_factory=dict)
-    """GPUs by resource that the job holds for as long as it has pods."""
-    queue: str = ""
-    """LocalQueue of Kueue that the job is in."""
-    placements: Mapping[str, PodPlacement] = field(default_factory=dict)
-    """Requirements for its pods, by pod set."""
-    position: int = 0
-    """Place in the operator's queue, from 1; 0: the job does not wait there."""
-    num_extra_workers: int | None = None
-    """Worker pods that the job may have beyond those that it needs; None: it is not elastic and has all of them."""
-    num_reward_pods: int | None = None
-    """Reward pods that the job may have; None: as many as its spec says."""
-    is_shrinking: bool = False
-    """Whether the job still holds worker pods that it may no longer have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """Everything that `reconcile` reads besides the RLJob itself."""
-
-    pods: tuple[PodView, ...] = ()
-    children: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Fingerprint that was last applied, by (kind, name); absent: not known to exist."""
-    lost_secrets: tuple[str, ...] = ()
-    """Secrets that somebody has deleted although pods of the attempt use their tokens."""
-    ray_token: str = ""
-    judge_token: str = ""
-    reward_token: str = ""
-    """Fresh random tokens, used if the Secrets have to be created."""
-    claim: ClaimView | None = None
-    """The job's volume claim, if it was read."""
-    apply_error: str | None = None
-    """Why the previous plan could not be applied in full."""
-    reported_rejection: int = 0
-    """Newest epoch of an assignment whose rejection was reported."""
-    reported_notice: tuple[int, int] = (0, 0)
-    """Attempt and number of the coordinator's newest notice that was reported."""
-    applied_for: tuple[int, int] = (0, 0)
-    """Generation of the spec and attempt whose children all exist as they should; 0: not known."""
-    spec_hash: str = ""
-    """Fingerprint of the settings in the spec, if it is already known."""
-    kueue: KueueView | None = None
-    """State of Kueue for the job; None: the job is in no queue."""
-    pod_group: PodGroupView | None = None
-    """State of the PodGroup of the job; None: it wants none."""
-    standing: Standing | None = None
-    """Whether the job is admitted; None: it needs no admission."""
-    unreadable_status: str = ""
-    """Parts of the stored status that were dropped, and why."""
-
-    def obstacle(self, status: RLJobStatus) -> tuple[AdmittedReason, str] | None:
-        """Return why the job must not have pods, whatever it was granted; None: it may."""
-        if self.pod_group is not None and self.pod_group.keeps_waiting(status):
-            return AdmittedReason.POD_GROUP_UNAVAILABLE, self.pod_group.mistake
-        return None
 
 
 def comes_up(before: PodView, after: PodView) -> bool:

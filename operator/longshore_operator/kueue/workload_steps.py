@@ -1,16 +1,20 @@
-"""What Kueue learns about a job: its Workload, whether its pods are ready, that its quota is free, and its end."""
+"""Steps on the Workload of a job: it is made, reports readiness, gives quota back, and ends.
+
+MultiKueue may have sent the job to another cluster: its pods are there, and its status is copied from there.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from longshore.api.reasons import EventReason
 from longshore.api.rljob import RLJob
 from longshore.api.status import WITHOUT_PODS, Phase
-from longshore_kube.times import rfc3339
+from longshore_kube.times import parse_time, rfc3339
+from longshore_operator.config import OperatorConfig
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
-from longshore_operator.kueue.reclaim import reclaimable
+from longshore_operator.kueue.kueue_admission import reclaimable
 from longshore_operator.kueue.view import (
     ANNOTATION_SUSPENDED,
     DEACTIVATED,
@@ -28,9 +32,8 @@ from longshore_operator.kueue.workload import (
     workload,
     workload_name,
 )
-from longshore_operator.observed import PodView
-from longshore_operator.outcome import Outcome
-from longshore_operator.plan import CreateObject, DeleteObject, Event, ObjectAction, OperatorConfig, PatchObject
+from longshore_operator.plan import CreateObject, DeleteObject, Event, ObjectAction, Outcome, PatchObject
+from longshore_operator.pod_view import PodView
 
 _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
@@ -39,6 +42,9 @@ _MISTAKE_LOOK = timedelta(seconds=30)
 """Interval of retries, because no event shows that a mistake was corrected."""
 _TAKE_OVER_LOOK = timedelta(seconds=1)
 """Interval of retries, because no event shows a change of a Workload that is not the job's yet."""
+_STOP: Final = timedelta(minutes=5)
+"""Time to stop there after an eviction here. Older versions of MultiKueue do not ask the other cluster to stop the job:
+it is deleted there when the quota is given back here."""
 
 
 def reconcile_kueue(context: Context) -> Outcome:
@@ -261,3 +267,20 @@ def _status_patch(view: KueueView, status: dict[str, Any]) -> PatchObject:
     assert view.workload is not None, "there is a Workload"
     version = {"resourceVersion": view.workload["metadata"]["resourceVersion"]}
     return _patch(view, {"metadata": version, "status": status}, "status")
+
+
+def reconcile_elsewhere(context: Context) -> Outcome:
+    """Steps on the Workload; MultiKueue ends it when the job has ended."""
+    view, status = context.observed.kueue, context.job.status
+    if view is None or view.workload is None or view.version is None or context.progress.finished:
+        return Outcome()
+    if context.job.spec.suspend and view.is_active:
+        return Outcome(actions=(activate(view, active=False),))
+    if not view.holds("Evicted"):
+        step = pods_ready(context, view)
+        return Outcome(actions=() if step is None else (step,))
+    holds_gpus = status.admission is not None and bool(status.admission.gpus)
+    until = parse_time(view.condition("Evicted")["lastTransitionTime"]) + _STOP
+    if until > context.now and (holds_gpus or status.phase not in WITHOUT_PODS):
+        return Outcome(requeue_at=until)
+    return Outcome(actions=(release(context, view),))

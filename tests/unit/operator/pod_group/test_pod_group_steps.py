@@ -8,7 +8,7 @@ import pytest
 from longshore.api.names import Component
 from longshore.api.reasons import AdmittedReason
 from longshore.api.status import ConditionType, Phase
-from longshore_operator.observed import Standing
+from longshore_operator.context import Admission
 from longshore_operator.plan import CreateObject, CreatePod, DeleteObject
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import assigned
@@ -130,14 +130,14 @@ class TestLifeOfTheGroup:
 
 
 class TestSizeOfTheGang:
-    def start(self, standing: Standing | None, workers: dict[str, int]) -> int:
+    def start(self, admission: Admission | None, workers: dict[str, int]) -> int:
         cluster = Cluster(spec=VOLCANO | {"workers": workers})
-        observed = cluster.observed(standing=standing)
+        observed = cluster.observed(admission=admission)
         cluster.apply(reconcile(cluster.job, observed, cluster.now, cluster.config))
         return min_member(cluster) - cluster.job.spec.reward.pods
 
     def test_workers_that_are_lent_do_not_keep_the_others_waiting(self) -> None:
-        admitted = Standing(True, AdmittedReason.ADMITTED, "admitted", num_extra_workers=3)
+        admitted = Admission(True, AdmittedReason.ADMITTED, "admitted", num_extra_workers=3)
         assert self.start(admitted, {"replicas": 8, "minReplicas": 2}) == 2
 
     def test_workers_that_kueue_has_assigned_start_together(self) -> None:

@@ -1,25 +1,37 @@
-"""The shell of the admission: it collects what passes see of jobs, and decides about all of them, not too often."""
+"""The operator's own admission: passes report what they see of jobs, and it decides about all of them at once.
+
+report, stop, withdraw (from passes)  ──►  Ledger  ──►  decide, not too often  ──►  wake the jobs concerned
+state (to passes)                     ◄──  Ledger
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 
-from longshore.api.rljob import RLJob
-from longshore_operator.admission.config import AdmissionConfig
-from longshore_operator.admission.demand import Key, Stage
-from longshore_operator.admission.ledger import Ledger, application
-from longshore_operator.observed import PodView, Standing
+import structlog
 
+from longshore.api.rljob import RLJob
+from longshore_kube.errors import KubeError
+from longshore_operator.admission.demand import Stage
+from longshore_operator.admission.ledger import Ledger, application
+from longshore_operator.config import AdmissionConfig
+from longshore_operator.context import Admission
+from longshore_operator.identity import Key
+from longshore_operator.pod_view import PodView
+
+_RELIST_PAUSE_S = 5.0
 _MIN_PAUSE_S = 0.1
 _PAUSE_PER_COST = 20
 """Deciding takes a twentieth of the time at most, however many jobs there are and however often they change."""
 
+log = structlog.get_logger(__name__)
 
-class AdmissionDesk:
-    """Asked in every pass; `wake(key)` is called for jobs of which a decision has been made.
 
-    It decides nothing until every job that existed at the start has been looked at: who holds GPUs is in the status of
+class GpuAdmission:
+    """Collects the GPU requests of all jobs; `wake(key)` is called for jobs about which something was decided.
+
+    It decides nothing until a pass has reported every job that existed at the start: who holds GPUs is in the status of
     the jobs.
     """
 
@@ -38,8 +50,19 @@ class AdmissionDesk:
         """Whether jobs have to be admitted at all."""
         return self._ledger is not None
 
+    async def open(self, list_jobs: Callable[[], AsyncIterator[Sequence[Key]]]) -> None:
+        """Expect the jobs that exist, if jobs have to be admitted; never return."""
+        while self.is_open:
+            try:
+                await self.expect(list_jobs())
+                break
+            except KubeError as error:
+                log.warning("jobs could not be listed; none is admitted until they are", error=repr(error))
+                await asyncio.sleep(_RELIST_PAUSE_S)
+        await asyncio.Event().wait()
+
     async def expect(self, pages: AsyncIterator[Sequence[Key]]) -> None:
-        """Note the jobs that exist: each is looked at before anything is decided."""
+        """Note the jobs that exist: each must be reported before anything is decided."""
         unseen: set[Key] = set()
         async for page in pages:
             unseen.update(page)
@@ -48,17 +71,20 @@ class AdmissionDesk:
             self._wake(key)
         self._decide_soon(None)
 
-    def look(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> Standing | None:
-        """A pass looks at a job: whether it is admitted; None: it need not be."""
+    def state(self, key: Key) -> Admission | None:
+        """Return whether a job that was reported is admitted; None: it need not be."""
+        return self._ledger.state(key) if self._ledger is not None else None
+
+    def report(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
+        """Note what a pass sees of a job."""
         if self._ledger is None:
-            return None
+            return
         if self._ledger.note(key, application(job, pods, self._config, now)):
             self._is_due = True
         self._seen(key)
-        return self._ledger.standing(key)
 
-    def recover(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
-        """A pass could not look at a job: what it holds counts all the same, and what it wants waits for the next."""
+    def report_failed(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
+        """Note that a pass has failed: what the job holds counts all the same, and what it wants waits for the next."""
         if self._ledger is None or self._unseen is None or key not in self._unseen:
             return
         found = application(job, pods, self._config, now)
@@ -102,7 +128,7 @@ class AdmissionDesk:
 
     def _decide(self, current: Key | None) -> None:
         """`current`: the job whose pass goes on with the decision; it need not be woken."""
-        assert self._ledger is not None, "only an open desk decides"
+        assert self._ledger is not None, "there is something to decide"
         self._timer, self._is_due = None, False
         began_s = time.monotonic()
         changed = self._ledger.decide()

@@ -8,10 +8,10 @@ import pytest
 from longshore.api import names
 from longshore_kube.access import Access
 from longshore_kube.reflector import Listed
-from longshore_operator.informer import PodInformer, _view
 from longshore_operator.kube import KubeClient
-from longshore_operator.observed import pod_view
 from longshore_operator.plan import CreatePod
+from longshore_operator.pod_informer import PodInformer, _view
+from longshore_operator.pod_view import pod_view
 from tests.unit.operator.model import Cluster
 
 KEY = ("team", "demo")
@@ -105,7 +105,7 @@ def test_a_hidden_pod_that_does_not_exist_is_forgotten() -> None:
     pods = informer()
     take(pods, "ADDED", coordinator("one"))
     pods.take("DELETED", pod_view(coordinator("one", "2")))
-    pods.mark_gone(KEY, pods.pods(KEY)[0])
+    pods._forget(KEY, pods.pods(KEY)[0])
     assert uids(pods) == []
     pods.mark_found(coordinator("one"))
     assert uids(pods) == [], "an answer that was on its way does not bring it back"

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from longshore.api.runtime_status import RewardLoad, RuntimeStatus
 from longshore.api.status import RewardPodCounts
 from longshore_kube.times import rfc3339
-from longshore_operator.kueue.reclaim import NUM_STEPS, WINDOW, reclaimable
+from longshore_operator.config import OperatorConfig
+from longshore_operator.kueue.kueue_admission import NUM_STEPS, WINDOW, reclaimable
 from longshore_operator.kueue.view import KueueView
-from longshore_operator.plan import OperatorConfig, PatchObject
+from longshore_operator.plan import PatchObject
 from longshore_operator.reconcile import reconcile
 from tests.unit.operator.kueue.test_workload import VIEW, stored
 from tests.unit.operator.model import Cluster

@@ -7,7 +7,7 @@ import pytest
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore_operator.identity import Identity
-from longshore_operator.observed import pod_view
+from longshore_operator.pod_view import pod_view
 
 JOB = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "name": "demo", "uid": "job-uid", "controller": True}
 

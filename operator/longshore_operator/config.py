@@ -1,17 +1,23 @@
-"""What the operator was installed with: GPUs that jobs may hold, and classes of priority."""
+"""Options that the operator was installed with, and the limits of its own admission."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
 from longshore.api.base import ApiModel
+from longshore.api.contract import POD_USER
 from longshore.api.mistakes import sentence
+from longshore.api.scheduling import PodGroupKind
 from longshore_operator.admission.demand import Limits
+from longshore_operator.template_rules import Allowed
 
 Count = Annotated[int, Field(ge=0, le=10**6)]
 Namespace = Annotated[str, Field(min_length=1, max_length=63)]
 GpuLimits = Annotated[dict[str, Count], Field(max_length=16)]
+API_SERVER_PORTS: Final = (443, 6443)
+"""Ports of the API server's service, and of its endpoints in most clusters."""
 
 
 class ConfigError(Exception):
@@ -75,3 +81,39 @@ def read_config(path: Path) -> AdmissionConfig:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
         raise ConfigError(f"{path}: {sentence(error, 'admission')}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorConfig:
+    """Options that the operator was installed with."""
+
+    runtime_image: str
+    allow_privileged_templates: bool = False
+    network_policies: bool = True
+    api_server_ports: tuple[int, ...] = API_SERVER_PORTS
+    """Ports through which coordinators reach the API server, for the network policy."""
+    page_peers: tuple[dict[str, Any], ...] = ()
+    """NetworkPolicyPeers that may read the pages of jobs, in addition to users who forward the port."""
+    priority_classes: frozenset[str] = frozenset()
+    """PriorityClasses that templates may name."""
+    admission: AdmissionConfig = NO_ADMISSION
+    kueue: bool = False
+    """Whether jobs may be in queues of Kueue."""
+    pod_groups: frozenset[PodGroupKind] = frozenset()
+    """Kinds of PodGroups that jobs may ask for."""
+    runtime_classes: frozenset[str] = frozenset()
+    """RuntimeClasses that templates and `reward.runtimeClassName` may name."""
+    pod_user: int | None = POD_USER
+    """User and group of the pods, and the group of their volumes; None: the cluster assigns them, as OpenShift does."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Secrets, in the namespace of a job, with which its pods pull images."""
+
+    @property
+    def opens_pages(self) -> bool:
+        """Whether pages of jobs listen on the addresses of pods, which requires policies for who may reach them."""
+        return self.network_policies and bool(self.page_peers)
+
+    @property
+    def allowed(self) -> Allowed:
+        """Limits of templates."""
+        return Allowed(self.allow_privileged_templates, self.priority_classes, self.runtime_classes)

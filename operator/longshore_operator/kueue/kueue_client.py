@@ -1,4 +1,4 @@
-"""The shell of the Kueue integration: reads what a decision needs, and follows Workloads."""
+"""Reads from Kueue: the Workload of a job with what a decision needs besides it, and which Workloads change."""
 
 import asyncio
 import time
@@ -12,9 +12,9 @@ from longshore.api import names
 from longshore.api.rljob import RLJob
 from longshore_kube.errors import KubeError
 from longshore_kube.reflector import Changed, Listed, Reflector
-from longshore_operator.informer import Key
+from longshore_operator.config import OperatorConfig
+from longshore_operator.identity import Key
 from longshore_operator.kube import KubeClient
-from longshore_operator.kueue.concern import too_many_pod_sets, unusable
 from longshore_operator.kueue.view import (
     GROUP,
     LABEL_PREBUILT,
@@ -27,7 +27,7 @@ from longshore_operator.kueue.view import (
     flavor_names,
 )
 from longshore_operator.kueue.workload import workload, workload_name
-from longshore_operator.plan import OperatorConfig
+from longshore_operator.kueue.workload_steps import too_many_pod_sets, unusable
 from longshore_operator.template_rules import refusal
 
 _SELECTOR = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY},{names.LABEL_JOB}"
@@ -45,7 +45,7 @@ def queue_of(job: RLJob) -> str | None:
     return label or recorded or None
 
 
-class KueueDesk:
+class KueueClient:
     """Reads Workloads and what belongs to them; `wake(key)` is called when the Workload of a job changes."""
 
     def __init__(
@@ -62,7 +62,7 @@ class KueueDesk:
         self._served: tuple[float, tuple[str, ...]] = (0.0, ())
         """Served versions of Kueue's API, with the time until which they are not read again."""
 
-    async def look(self, job: RLJob) -> KueueView | None:
+    async def read(self, job: RLJob) -> KueueView | None:
         """Return the state of Kueue for a job; None: the job is in no queue."""
         queue = queue_of(job)
         if queue is None and job.spec.runs_elsewhere:
@@ -88,7 +88,7 @@ class KueueDesk:
             flavors[flavor] = (read or {}).get("spec") or {}
         return replace(view, flavors=flavors)
 
-    async def of_unreadable(self, key: Key, queue: str) -> KueueView:
+    async def read_unreadable(self, key: Key, queue: str) -> KueueView:
         """Return the state of Kueue for a job of which only the status can be read."""
         version = await self._version()
         found = await self._kube.get(f"Workload@{version}", key[0], names.workload(key[1])) if version else None

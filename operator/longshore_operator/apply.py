@@ -13,10 +13,8 @@ from longshore.api import names
 from longshore.api.status import RLJobStatus
 from longshore_kube.errors import ApiError, KubeError
 from longshore_kube.times import rfc3339, rfc3339_micro
-from longshore_operator.identity import ANNOTATION_FINGERPRINT, controller
-from longshore_operator.informer import Key
+from longshore_operator.identity import ANNOTATION_FINGERPRINT, Key, controller
 from longshore_operator.kube import KubeClient
-from longshore_operator.observed import is_of_job
 from longshore_operator.plan import (
     Action,
     Apply,
@@ -30,6 +28,7 @@ from longshore_operator.plan import (
     LabelPod,
     ObjectAction,
 )
+from longshore_operator.pod_view import is_of_job
 
 _PARALLEL_REQUESTS = 8
 """Concurrent requests of one pass; all passes share the API server."""

@@ -14,18 +14,18 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import PodCounts, RLJobStatus
 from longshore_kube.times import parse_time
 from longshore_operator import pods as build
-from longshore_operator.context import Context
-from longshore_operator.ending import describe_end, ended_by_cluster
+from longshore_operator.attempts import describe_end, ended_by_cluster
+from longshore_operator.config import OperatorConfig
+from longshore_operator.context import Context, PodPlacement
 from longshore_operator.identity import Identity
 from longshore_operator.kueue.workload import placed
-from longshore_operator.observed import PodPlacement, PodView
-from longshore_operator.outcome import Outcome
-from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Event, OperatorConfig
-from longshore_operator.pod_group.api import joined
-from longshore_operator.pod_group.concern import may_create_members
+from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Event, Outcome
+from longshore_operator.pod_group_api import joined
+from longshore_operator.pod_group_steps import may_create_members
 from longshore_operator.pod_sets import pod_set
+from longshore_operator.pod_view import PodView
 from longshore_operator.size import num_granted, num_needed, num_wanted
-from longshore_operator.topology import avoiding
+from longshore_operator.topology import avoid_nodes
 
 _Build = Callable[[RLJob, OperatorConfig, int, int, str], dict[str, Any]]
 """Job, operator, attempt, index and coordinator's address -> the manifest of a pod."""
@@ -141,15 +141,15 @@ def _create_peers(context: Context, coordinator: PodView, count: dict[Component,
 
 
 def _creation(context: Context, manifest: dict[str, Any], component: Component, index: int) -> CreatePod:
-    standing = context.observed.standing
-    if standing is not None and standing.placements:
-        placement = standing.placements.get(pod_set(context.job, component, index), PodPlacement())
+    admission = context.observed.admission
+    if admission is not None and admission.placements:
+        placement = admission.placements.get(pod_set(context.job, component, index), PodPlacement())
         manifest = placed(manifest, placement)
     kind = context.job.spec.scheduling.pod_group
     if kind is not None and component is not Component.COORDINATOR:
         group = names.pod_group(Identity.of(context.job).name)
         manifest = joined(manifest, kind, group, context.job.spec.scheduling.group_scheduler)
-    return CreatePod(avoiding(manifest, context.progress.crash_nodes))
+    return CreatePod(avoid_nodes(manifest, context.progress.crash_nodes))
 
 
 def _as_started(context: Context) -> RLJob:

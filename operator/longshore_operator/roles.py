@@ -14,9 +14,8 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.status import Condition, ConditionStatus, ConditionType, GpuCounts, RLJobStatus
 from longshore_operator.context import Context
 from longshore_operator.identity import Identity
-from longshore_operator.observed import PodView
-from longshore_operator.outcome import Fact, Outcome
-from longshore_operator.plan import POD_BATCH, Event, LabelPod
+from longshore_operator.plan import POD_BATCH, Event, Fact, LabelPod, Outcome
+from longshore_operator.pod_view import PodView
 
 
 def reconcile_roles(context: Context) -> Outcome:

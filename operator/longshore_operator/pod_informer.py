@@ -3,22 +3,25 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from longshore.api import names
 from longshore_kube.reflector import Listed, Reflector
 from longshore_kube.resources import PODS
+from longshore_operator.identity import Key
 from longshore_operator.kube import KubeClient
-from longshore_operator.observed import PodView, comes_up, pod_view
-
-Key = tuple[str, str]
-"""(namespace, name) of an RLJob."""
+from longshore_operator.pod_view import PodView, comes_up, is_of_job, pod_view
 
 SELECTOR = names.LABEL_JOB
 """Label by which the watch selects the pods of jobs.
 
-It is one that only this operator uses. A pod that loses it is read by its name (`hidden_pods`).
+It is one that only this operator uses. A pod that loses it is read by its name (`PodInformer.read_hidden`).
 """
+LOOK_EVERY_S: Final = 10.0
+"""Interval at which a hidden pod is read again, since no event tells what becomes of it."""
+_WITHOUT_LABEL: Final = f"!{names.LABEL_JOB}"
+_LIKE_OURS: Final = "spec.restartPolicy=Never"
+"""Field that pods of all jobs have, and pods of services do not have."""
 _REMEMBERED = 1024
 
 
@@ -54,6 +57,7 @@ class PodInformer:
         on_listed: Callable[[Key], None],
         on_synced: Callable[[], None] = lambda: None,
     ) -> None:
+        self._kube = kube
         self._reflector: Reflector[PodView | _Unowned] = Reflector(
             kube.client, PODS.path(namespace), _view, labels=SELECTOR
         )
@@ -113,7 +117,35 @@ class PodInformer:
             view = replace(view, is_hidden=names.LABEL_JOB not in (pod["metadata"].get("labels") or {}))
         self.take("MODIFIED", view)
 
-    def mark_gone(self, key: Key, pod: PodView) -> None:
+    def has_hidden(self, key: Key) -> bool:
+        """Return whether some pods of a job have to be read again, because the watch does not show them."""
+        return any(pod.is_hidden for pod in self.pods(key))
+
+    async def read_hidden(self, key: Key) -> None:
+        """Read the pods of a job that the watch shows no more."""
+        for pod in self.pods(key):
+            if pod.is_hidden:
+                found = await self._kube.get("Pod", key[0], pod.name)
+                if found is None or found["metadata"]["uid"] != pod.uid:
+                    self._forget(key, pod)
+                if found is not None:
+                    self.mark_found(found)
+
+    async def find_unlabelled(self, key: Key) -> None:
+        """Search the namespace for pods of a job that have lost the label that the watch selects by.
+
+        The operator may have been down while somebody edited the labels, so the watch has never shown these pods.
+        """
+        path = self._kube.path("Pod", key[0])
+        pages = self._kube.client.pages(path, labels=_WITHOUT_LABEL, fields=_LIKE_OURS, metadata_only=True)
+        async for page in pages:
+            for item in page.get("items") or ():
+                if is_of_job(item["metadata"], key[1]):
+                    found = await self._kube.get("Pod", key[0], item["metadata"]["name"])
+                    if found is not None:
+                        self.mark_found(found)
+
+    def _forget(self, key: Key, pod: PodView) -> None:
         """Forget a pod that was hidden and does not exist any more."""
         self._deleted.append(pod.uid)
         self._jobs.pop(pod.uid, None)

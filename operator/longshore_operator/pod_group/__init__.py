@@ -1,1 +1,0 @@
-"""Pods that a scheduler starts together or not at all, by a PodGroup."""

@@ -42,6 +42,7 @@ from longshore_operator.notices import newest_notice
 from longshore_operator.observe import Observer
 from longshore_operator.plan import Action, Event, LabelPod, Plan
 from longshore_operator.pod_informer import LOOK_EVERY_S, PodInformer
+from longshore_operator.pod_view import hold_resources
 from longshore_operator.reconcile import reconcile, reject
 from longshore_operator.rljob_watch import JobNews, find_deletions, list_jobs, until_first_ends
 from longshore_operator.schedule import PassResult, Schedule
@@ -123,7 +124,7 @@ class Controller:
 
     def _forget(self, key: Key) -> None:
         self._memories.pop(key, None)
-        self._admission.withdraw(key, has_pods=any(pod.holds_resources for pod in self.informer.pods(key)))
+        self._admission.withdraw(key, self.informer.pods(key))
         self._metrics.forget(key)
 
     async def _pass(self, key: Key) -> PassResult:
@@ -175,9 +176,8 @@ class Controller:
         """Return the plan for a stored job."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
-        has_pods = any(pod.holds_resources for pod in pods)
         if isinstance(stored.spec, ValidationError):
-            self._admission.withdraw(key, has_pods=has_pods)
+            self._admission.withdraw(key, pods)
             return reject(status, generation, stored.spec, pods, now, reads.kueue)
         job = RLJob(metadata=stored.metadata, spec=stored.spec, status=status)
         observed = Observed(
@@ -201,20 +201,19 @@ class Controller:
         try:
             plan = reconcile(job, observed, now, self._config)
         except Exception:
-            if not has_pods:
-                self._admission.withdraw(key, has_pods=False)  # It would raise again, and others wait for its GPUs.
+            if not hold_resources(pods):
+                self._admission.withdraw(key, pods)  # It would raise again, and others wait for its GPUs.
             raise
         if plan.status is not None and plan.status.phase in FINISHED_PHASES:
             # There may be no further pass, as nothing may change any more.
-            self._admission.withdraw(key, has_pods=has_pods)
+            self._admission.withdraw(key, pods)
         return plan
 
     def _admit(self, key: Key, job: RLJob, observed: Observed, now: datetime) -> Admission | None:
         """Report the job to the operator's admission; return what that says of it, None if it has no say."""
-        has_pods = any(pod.holds_resources for pod in observed.pods)
         if observed.kueue is not None:
             # Pods of a job that Kueue has not admitted are left of an admission by the operator itself.
-            self._admission.withdraw(key, has_pods=not observed.kueue.holds("Admitted") and has_pods)
+            self._admission.withdraw(key, () if observed.kueue.holds("Admitted") else observed.pods)
             return None
         if observed.obstacle(job.status) is not None:
             self._admission.stop(key, job, observed.pods, now)

@@ -1,6 +1,6 @@
 """Slim, immutable views of the pods of jobs; whole objects are not kept."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -88,6 +88,11 @@ class PodView:
     def holds_resources(self) -> bool:
         """Whether the pod occupies GPUs."""
         return not self.terminal or self.others_run
+
+
+def hold_resources(pods: Iterable[PodView]) -> bool:
+    """Return whether one of the pods occupies GPUs."""
+    return any(pod.holds_resources for pod in pods)
 
 
 def comes_up(before: PodView, after: PodView) -> bool:

@@ -40,7 +40,7 @@ from longshore_operator.notices import reconcile_notices
 from longshore_operator.plan import POD_BATCH, Action, DeletePod, Event, Fact, Outcome, Plan, with_history
 from longshore_operator.pod_actions import reconcile_pods
 from longshore_operator.pod_group_steps import reconcile_pod_group
-from longshore_operator.pod_view import PodView
+from longshore_operator.pod_view import PodView, hold_resources
 from longshore_operator.readiness import reconcile_readiness
 from longshore_operator.rewards import reconcile_rewards
 from longshore_operator.roles import reconcile_roles
@@ -161,7 +161,7 @@ def _reconcile_deletion(job: RLJob, observed: Observed, now: datetime) -> Plan:
     stops = "its pods are being stopped" if pods else "its pods have been stopped"
     holders = f"; it goes when its finalizers are removed: {', '.join(finalizers)}" if finalizers else ""
     facts = {ConditionType.READY: Fact(False, ReadyReason.BEING_DELETED, f"the job is being deleted: {stops}{holders}")}
-    holds = any(pod.holds_resources for pod in pods)
+    holds = hold_resources(pods)
     held = {"admission": status.admission, "gpus": status.gpus} if holds else {"admission": None}
     return Plan(actions, _without_pods(status, facts, identity.generation, now, **held), requeue_at)
 

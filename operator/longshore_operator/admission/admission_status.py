@@ -13,6 +13,7 @@ from longshore_operator.context import Admission, Context
 from longshore_operator.identity import Identity
 from longshore_operator.plan import Event, Fact, Outcome, next_of
 from longshore_operator.pod_sets import PodSet, pod_sets, requests
+from longshore_operator.pod_view import hold_resources
 from longshore_operator.size import num_granted
 
 _DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io/"
@@ -24,7 +25,7 @@ def reconcile_admission(context: Context) -> Outcome:
     admission, before, progress = context.observed.admission, context.job.status, context.progress
     if admission is None:
         return Outcome(status=RLJobStatus(admission=None))
-    holds = progress.active or any(pod.holds_resources for pod in context.observed.pods)
+    holds = progress.active or hold_resources(context.observed.pods)
     is_elastic = progress.active and admission.num_extra_workers is not None
     since = before.admission.shrinking_since if before.admission is not None else None
     held = AdmissionStatus(

@@ -13,12 +13,12 @@ import structlog
 
 from longshore.api.rljob import RLJob
 from longshore_kube.errors import KubeError
-from longshore_operator.admission.demand import Stage
+from longshore_operator.admission.demand import Limits, Stage
 from longshore_operator.admission.ledger import Ledger, application
 from longshore_operator.config import AdmissionConfig
 from longshore_operator.context import Admission
 from longshore_operator.identity import Key
-from longshore_operator.pod_view import PodView
+from longshore_operator.pod_view import PodView, hold_resources
 
 _RELIST_PAUSE_S = 5.0
 _MIN_PAUSE_S = 0.1
@@ -38,21 +38,16 @@ class GpuAdmission:
     def __init__(self, config: AdmissionConfig, wake: Callable[[Key], None]) -> None:
         self._config = config
         self._wake = wake
-        self._ledger = Ledger(config.limits) if config.limits is not None else None
+        self._ledger = Ledger(config.limits or Limits())
         self._unseen: set[Key] | None = None
         """Jobs that existed at the start and were not looked at yet; None: it is not known which existed."""
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._not_before_s = 0.0
 
-    @property
-    def is_open(self) -> bool:
-        """Whether jobs have to be admitted at all."""
-        return self._ledger is not None
-
     async def open(self, list_jobs: Callable[[], AsyncIterator[Sequence[Key]]]) -> None:
         """Expect the jobs that exist, if jobs have to be admitted; never return."""
-        while self.is_open:
+        while self._config.limits is not None:
             try:
                 await self.expect(list_jobs())
                 break
@@ -73,19 +68,17 @@ class GpuAdmission:
 
     def state(self, key: Key) -> Admission | None:
         """Return whether a job that was reported is admitted; None: it need not be."""
-        return self._ledger.state(key) if self._ledger is not None else None
+        return self._ledger.state(key)
 
     def report(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
         """Note what a pass sees of a job."""
-        if self._ledger is None:
-            return
         if self._ledger.note(key, application(job, pods, self._config, now)):
             self._is_due = True
         self._seen(key)
 
     def report_failed(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
         """Note that a pass has failed: what the job holds counts all the same, and what it wants waits for the next."""
-        if self._ledger is None or self._unseen is None or key not in self._unseen:
+        if self._unseen is None or key not in self._unseen:
             return
         found = application(job, pods, self._config, now)
         if found.request is not None and found.request.stage is not Stage.WAITING and self._ledger.note(key, found):
@@ -94,16 +87,13 @@ class GpuAdmission:
 
     def stop(self, key: Key, job: RLJob, pods: tuple[PodView, ...], now: datetime) -> None:
         """Withdraw a job that must not have pods for now; it holds GPUs as long as it has pods."""
-        has_pods = any(pod.holds_resources for pod in pods)
-        if self._ledger is not None and has_pods and self._ledger.note(key, application(job, pods, self._config, now)):
+        if hold_resources(pods) and self._ledger.note(key, application(job, pods, self._config, now)):
             self._is_due = True
-        self.withdraw(key, has_pods=has_pods)
+        self.withdraw(key, pods)
 
-    def withdraw(self, key: Key, *, has_pods: bool) -> None:
+    def withdraw(self, key: Key, pods: tuple[PodView, ...]) -> None:
         """Withdraw a job that is deleted, unreadable or in a queue of Kueue; its pods may still hold GPUs."""
-        if self._ledger is None:
-            return
-        if self._ledger.leave(key) if has_pods else self._ledger.forget(key):
+        if self._ledger.leave(key) if hold_resources(pods) else self._ledger.forget(key):
             self._is_due = True
         self._seen(key)
 
@@ -128,7 +118,6 @@ class GpuAdmission:
 
     def _decide(self, current: Key | None) -> None:
         """`current`: the job whose pass goes on with the decision; it need not be woken."""
-        assert self._ledger is not None, "there is something to decide"
         self._timer, self._is_due = None, False
         began_s = time.monotonic()
         changed = self._ledger.decide()

@@ -21,7 +21,7 @@ from longshore_operator.attempts import is_held
 from longshore_operator.config import AdmissionConfig
 from longshore_operator.context import Admission
 from longshore_operator.identity import Key
-from longshore_operator.pod_view import PodView
+from longshore_operator.pod_view import PodView, hold_resources
 from longshore_operator.size import is_acknowledged, num_in_use
 
 _NUM_UPDATED_AT_ONCE = 8
@@ -58,7 +58,7 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig, no
     recorded = status.admission
     held = recorded.gpus if recorded is not None else {}
     leaving = replace(request, gpus=held, stage=Stage.LEAVING, extra=None)
-    has_pods = any(pod.holds_resources for pod in pods)
+    has_pods = hold_resources(pods)
     is_out = status.phase in FINISHED_PHASES or "deletionTimestamp" in job.metadata or spec.suspend or is_held(status)
     if is_out or (recorded is not None and not recorded.admitted and held and has_pods):
         return Application(leaving if held and has_pods else None)

@@ -33,7 +33,7 @@ from longshore_operator.kueue.workload import (
     workload_name,
 )
 from longshore_operator.plan import CreateObject, DeleteObject, Event, ObjectAction, Outcome, PatchObject
-from longshore_operator.pod_view import PodView
+from longshore_operator.pod_view import PodView, hold_resources
 
 _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Evictions after which the owner asks to be queued again; after the others, Kueue decides when."""
@@ -73,7 +73,7 @@ def _step(context: Context, view: KueueView) -> ObjectAction | None:
     found, progress = view.workload, context.progress
     if view.is_foreign(Identity.of(context.job).uid):
         return None
-    has_pods = any(pod.holds_resources for pod in context.observed.pods)
+    has_pods = hold_resources(context.observed.pods)
     if progress.finished:
         if found is None or has_pods or view.holds("Finished"):
             return None
@@ -120,7 +120,7 @@ def _waits_for_pod_group(context: Context) -> bool:
 
 def abandon(view: KueueView | None, pods: tuple[PodView, ...]) -> tuple[DeleteObject, ...]:
     """Give up the Workload of a job that cannot be read, once none of its pods needs the quota."""
-    if view is None or view.version is None or view.workload is None or any(pod.holds_resources for pod in pods):
+    if view is None or view.version is None or view.workload is None or hold_resources(pods):
         return ()
     return (_deletion(view, view.workload),)
 

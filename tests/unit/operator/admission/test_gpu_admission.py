@@ -47,7 +47,7 @@ async def test_nobody_is_admitted_before_every_job_that_exists_was_looked_at() -
     assert set(woken) == {("team", "a"), ("team", "b"), ("team", "gone")}
     assert not reported(fleet, named("a")).admitted
     assert reported(fleet, held("b")).admitted
-    fleet.withdraw(("team", "gone"), has_pods=False)
+    fleet.withdraw(("team", "gone"), ())
     assert reported(fleet, named("a")).message == "the job needs 2 nvidia.com/gpu, and 0 are free"
     fleet.close()
 
@@ -61,7 +61,7 @@ async def test_a_job_that_cannot_be_looked_at_keeps_its_gpus_and_nobody_waiting(
     assert reported(fleet, named("b")).message == "the job needs 2 nvidia.com/gpu, and 0 are free"
     fleet.report_failed(("team", "c"), held("c"), (), START)
     fleet._not_before_s = 0.0  # Without a pause since the last decision.
-    fleet.withdraw(("team", "a"), has_pods=False)
+    fleet.withdraw(("team", "a"), ())
     assert reported(fleet, named("b")).admitted, "a later failure of a pass changes nothing"
     fleet.close()
 
@@ -80,7 +80,7 @@ async def test_changes_that_come_together_are_decided_together() -> None:
     fleet = GpuAdmission(CONFIG, woken.put_nowait)
     await fleet.expect(pages())
     assert reported(fleet, named("a")).admitted
-    fleet.withdraw(("team", "a"), has_pods=False)
+    fleet.withdraw(("team", "a"), ())
     assert not reported(fleet, named("c")).admitted
     assert not reported(fleet, named("b")).admitted
     async with asyncio.timeout(60):
@@ -92,6 +92,5 @@ async def test_changes_that_come_together_are_decided_together() -> None:
 
 async def test_without_limits_nobody_is_asked() -> None:
     fleet = GpuAdmission(NO_ADMISSION, lambda _: None)
-    assert not fleet.is_open
     fleet.report(("team", "a"), named("a"), (), START)
     assert fleet.state(("team", "a")) is None

@@ -85,7 +85,7 @@ def is_free(controller: Controller) -> bool:
     fleet._decide(None)  # Without the pause since the last decision.
     fleet.report(OTHER, other, (), START)
     admission = fleet.state(OTHER)
-    fleet.withdraw(OTHER, has_pods=False)
+    fleet.withdraw(OTHER, ())
     assert admission is not None
     return admission.admitted
 

@@ -171,7 +171,7 @@ class TestWorkload:
         assert {name: value for name, value in spec.items() if name.startswith("priority")} == fields | {"priority": 5}
 
 
-class TestStanding:
+class TestAdmission:
     @pytest.mark.parametrize(
         ("found", "reason", "message"),
         [

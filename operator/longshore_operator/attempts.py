@@ -74,40 +74,40 @@ def is_held(status: RLJobStatus) -> bool:
     return status.phase is Phase.SUSPENDED and is_reason
 
 
-def interrupted(current: LifecycleProgress, coordinator: PodView, now: datetime) -> LifecycleProgress:
+def restart_interrupted(current: LifecycleProgress, coordinator: PodView, now: datetime) -> LifecycleProgress:
     """Start a new attempt after something outside has ended the coordinator."""
     least = QUIET_RESTART_DELAY if is_rejected(coordinator) else timedelta()
-    return _restarted_again(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), now, least)
+    return _restart_again(current, RestartReason.COORDINATOR_INTERRUPTED, describe_end(coordinator), now, least)
 
 
-def lost(current: LifecycleProgress, now: datetime) -> LifecycleProgress:
+def restart_lost(current: LifecycleProgress, now: datetime) -> LifecycleProgress:
     """Start a new attempt after the coordinator has vanished."""
-    return _restarted_again(current, RestartReason.COORDINATOR_LOST, "the coordinator pod is gone", now)
+    return _restart_again(current, RestartReason.COORDINATOR_LOST, "the coordinator pod is gone", now)
 
 
-def _restarted_again(
+def _restart_again(
     current: LifecycleProgress, reason: RestartReason, message: str, now: datetime, least: timedelta = timedelta()
 ) -> LifecycleProgress:
     """Start a new attempt: at once, unless this has happened before and the job got no further."""
-    counted, delay = _interruption(current)
+    counted, delay = _count_interruption(current)
     why = f", after {counted.interruptions} interruptions without a newer checkpoint" if delay else ""
-    return restarted(counted, reason, message, now, max(least, delay), why)
+    return restart(counted, reason, message, now, max(least, delay), why)
 
 
-def squeezed_out(current: LifecycleProgress, pod: PodView, now: datetime) -> LifecycleProgress:
+def replace_squeezed_out(current: LifecycleProgress, pod: PodView, now: datetime) -> LifecycleProgress:
     """Replace a pod that a node under pressure has ended: at once, unless that has happened before."""
-    counted, delay = _interruption(current)
-    return put_off(counted, pod, now, delay)
+    counted, delay = _count_interruption(current)
+    return replace_later(counted, pod, now, delay)
 
 
-def _interruption(current: LifecycleProgress) -> tuple[LifecycleProgress, timedelta]:
+def _count_interruption(current: LifecycleProgress) -> tuple[LifecycleProgress, timedelta]:
     """Count an interruption; return the wait for what comes after it."""
-    current = _counted_since_checkpoint(current)
+    current = _reset_counts_after_checkpoint(current)
     delay = backoff(current.interruptions) if current.interruptions > 0 else timedelta()
     return replace(current, interruptions=current.interruptions + 1), delay
 
 
-def put_off(current: LifecycleProgress, pod: PodView, now: datetime, delay: timedelta) -> LifecycleProgress:
+def replace_later(current: LifecycleProgress, pod: PodView, now: datetime, delay: timedelta) -> LifecycleProgress:
     """Replace a pod that has not crashed after a delay."""
     return replace(
         current,
@@ -118,21 +118,21 @@ def put_off(current: LifecycleProgress, pod: PodView, now: datetime, delay: time
     )
 
 
-def extra_crashed(current: LifecycleProgress, pod: PodView, now: datetime) -> LifecycleProgress:
+def replace_extra_later(current: LifecycleProgress, pod: PodView, now: datetime) -> LifecycleProgress:
     """Replace a pod that the job can do without, after a delay. That it crashes is no failure of the job."""
     message = f"{describe_end(pod)}; its replacement starts in {EXTRA_POD_DELAY.seconds} s"
     event = Event("Warning", RestartReason.POD_FAILED, message, f"failure-{pod.uid}")
     return replace(current, restart_time=rfc3339_not_before(now + EXTRA_POD_DELAY), events=(event,))
 
 
-def _counted_since_checkpoint(current: LifecycleProgress) -> LifecycleProgress:
+def _reset_counts_after_checkpoint(current: LifecycleProgress) -> LifecycleProgress:
     """Count again from zero if there is a newer checkpoint than when failures and interruptions were last counted."""
     if current.checkpoint_step <= current.counted_at_step:
         return current
     return replace(current, failures=0, interruptions=0, counted_at_step=current.checkpoint_step)
 
 
-def _with_crash_node(current: LifecycleProgress, pod: PodView) -> LifecycleProgress:
+def _note_crash_node(current: LifecycleProgress, pod: PodView) -> LifecycleProgress:
     """Remember where a pod with GPUs has crashed: a sick node looks free to the scheduler."""
     exceeds_limits = pod.exit_code == _KILLED or pod.reason == "Evicted"  # It would do so on every node.
     if pod.node is None or pod.component not in _WITH_GPUS or exceeds_limits:
@@ -141,12 +141,12 @@ def _with_crash_node(current: LifecycleProgress, pod: PodView) -> LifecycleProgr
     return replace(current, crash_nodes=(*others, pod.node)[-MAX_CRASH_NODES:])
 
 
-def forgiven(current: LifecycleProgress) -> LifecycleProgress:
+def drop_failures(current: LifecycleProgress) -> LifecycleProgress:
     """Return the progress of a job that begins as if nothing had happened, since its spec may have been corrected."""
     return replace(current, failures=0, interruptions=0, counted_at_step=0, crash_nodes=(), out_of_memory_step=None)
 
 
-def restarted(
+def restart(
     current: LifecycleProgress,
     reason: RestartReason,
     message: str,
@@ -172,7 +172,7 @@ def count_failure(
     spec: RLJobSpec, current: LifecycleProgress, pod: PodView, now: datetime, *, new_attempt: bool
 ) -> LifecycleProgress:
     """Replace a pod that has crashed, or start a new attempt, after the back-off; or end the job."""
-    current = _with_crash_node(_counted_since_checkpoint(current), pod)
+    current = _note_crash_node(_reset_counts_after_checkpoint(current), pod)
     failures = current.failures + 1
     what = describe_end(pod)
     if pod.is_out_of_memory and pod.component is not Component.REWARD:  # What rewards run differs each time.

@@ -173,7 +173,7 @@ class Controller:
         return reads
 
     def _decide(self, key: Key, memory: JobMemory, stored: StoredJob, reads: Reads, now: datetime) -> Plan:
-        """Return the plan for a stored job."""
+        """Report what was observed of a job to the admission, and return the plan for the job."""
         pods, status = self.informer.pods(key), stored.status.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):

@@ -27,18 +27,18 @@ from longshore_operator.attempts import (
     QUIET_RESTART_DELAY,
     PodEnd,
     count_failure,
+    drop_failures,
     ended_by_cluster,
-    extra_crashed,
     finish,
-    forgiven,
-    interrupted,
     is_held,
     is_squeezed_out,
-    lost,
     pod_end,
-    put_off,
-    restarted,
-    squeezed_out,
+    replace_extra_later,
+    replace_later,
+    replace_squeezed_out,
+    restart,
+    restart_interrupted,
+    restart_lost,
 )
 from longshore_operator.context import Admission, Context, LifecycleProgress
 from longshore_operator.identity import Identity
@@ -61,16 +61,16 @@ def advance(
     `settings_changed`: the pods of the attempt run with other settings than the spec has now. `lost_secrets`: Secrets
     that were deleted while pods of the attempt run.
     """
-    current = recorded_progress(status, now)
+    current = read_progress(status, now)
     if current.finished:
         return current
     mine = tuple(pod for pod in pods if pod.attempt == status.attempt)
-    verdict = _verdict(current, mine, now)
+    verdict = _judge_end(current, mine, now)
     if verdict is not None:
         return verdict
     if spec.suspend:
         return _suspend(current, status)
-    if (held := _held(current, status, mine, settings_changed=settings_changed)) is not None:
+    if (held := _hold(current, status, mine, settings_changed=settings_changed)) is not None:
         return held
     if admission is not None and not admission.admitted:
         return _queue(current, status, admission)
@@ -84,11 +84,11 @@ def advance(
     if lost_secrets and not after.finished and after.attempt == current.attempt:
         # Pods that run have the old tokens, which nobody can read; new pods could not join them with new ones.
         why = f"Secret {lost_secrets[0]} was deleted, and with new tokens no pod can join those that run"
-        return restarted(current, RestartReason.SECRET_DELETED, why, now)
+        return restart(current, RestartReason.SECRET_DELETED, why, now)
     return after
 
 
-def recorded_progress(status: RLJobStatus, now: datetime) -> LifecycleProgress:
+def read_progress(status: RLJobStatus, now: datetime) -> LifecycleProgress:
     """Return how far the job is by its status; `now`: its end if it has ended and the status does not say when."""
     is_finished = status.phase in FINISHED_PHASES
     return LifecycleProgress(
@@ -125,10 +125,10 @@ def reconcile_lifecycle(context: Context) -> Outcome:
             completion_time=progress.completion_time,
         ),
         requeue_at=next_of(now, _deadline(job.spec, progress)),
-    ).joined(expired(context))
+    ).merge(delete_expired(context))
 
 
-def expired(context: Context) -> Outcome:
+def delete_expired(context: Context) -> Outcome:
     """Delete a job whose time to live after its end is over."""
     expiry = _expiry(context.job.spec, context.progress)
     if expiry is None or expiry > context.now:
@@ -165,7 +165,7 @@ def _deadline(spec: RLJobSpec, progress: LifecycleProgress) -> datetime | None:
     return parse_time(progress.start_time) + timedelta(seconds=spec.active_deadline_seconds)
 
 
-def _verdict(current: LifecycleProgress, mine: tuple[PodView, ...], now: datetime) -> LifecycleProgress | None:
+def _judge_end(current: LifecycleProgress, mine: tuple[PodView, ...], now: datetime) -> LifecycleProgress | None:
     """Return an end that takes precedence over everything else: success, or a user's mistake that a pod reported."""
     for pod in mine:
         if pod_end(pod) is PodEnd.SUCCEEDED and pod.component is Component.COORDINATOR:
@@ -194,7 +194,7 @@ def _suspend(current: LifecycleProgress, status: RLJobStatus) -> LifecycleProgre
     return replace(suspended, events=(event,))
 
 
-def _held(
+def _hold(
     current: LifecycleProgress, status: RLJobStatus, mine: tuple[PodView, ...], *, settings_changed: bool
 ) -> LifecycleProgress | None:
     """Suspend a job that cannot go on from its checkpoint, until its owner has suspended, corrected and resumed it."""
@@ -220,7 +220,7 @@ def _queue(current: LifecycleProgress, status: RLJobStatus, admission: Admission
     """Wait for admission. A running job stops as if suspended, and later continues from its newest checkpoint."""
     was_active = status.attempt > 0
     queued = replace(
-        forgiven(current) if status.phase is Phase.SUSPENDED else current,
+        drop_failures(current) if status.phase is Phase.SUSPENDED else current,
         phase=Phase.QUEUED,
         start_time=None,
         restart_time=None,
@@ -239,7 +239,7 @@ def _begin(current: LifecycleProgress, status: RLJobStatus, now: datetime) -> Li
     reason = SuspendedReason.RESUMED if resumed else EventReason.STARTED
     message = f"the job {'resumes' if resumed else 'starts'} with attempt {attempt}"
     return replace(
-        current if status.phase is Phase.QUEUED else forgiven(current),
+        current if status.phase is Phase.QUEUED else drop_failures(current),
         attempt=attempt,
         start_time=rfc3339(now),
         restart_time=rfc3339(now),
@@ -259,15 +259,15 @@ def _advance_attempt(
         if current.restart_time is not None and not peers:
             backs_off = parse_time(current.restart_time) > now
             return replace(current, phase=Phase.RESTARTING) if backs_off else current
-        return lost(current, now)
+        return restart_lost(current, now)
     end = pod_end(coordinator)
     if end is PodEnd.INTERRUPTED:
-        return interrupted(current, coordinator, now)
+        return restart_interrupted(current, coordinator, now)
     if end is PodEnd.CRASHED:
         return count_failure(spec, current, coordinator, now, new_attempt=True)
     if settings_changed:
         why = "its pods run with other settings than the spec has now"
-        return restarted(current, RestartReason.SPEC_CHANGED, why, now)
+        return restart(current, RestartReason.SPEC_CHANGED, why, now)
     return _advance_peers(spec, current, peers, now)
 
 
@@ -280,7 +280,7 @@ def _advance_peers(
     """
     terminal = [pod for pod in peers if pod.terminal]
     if current.restart_time is None:
-        after = _replaced(spec, current, [pod for pod in terminal if not pod.deleting], now)
+        after = _replace_ended(spec, current, [pod for pod in terminal if not pod.deleting], now)
     elif terminal:
         after = replace(current, phase=Phase.RESTARTING)
     else:
@@ -295,7 +295,7 @@ def _is_needed(spec: RLJobSpec, pod: PodView) -> bool:
     return pod.component is not Component.REWARD or pod.index < spec.reward.pods
 
 
-def _replaced(
+def _replace_ended(
     spec: RLJobSpec, current: LifecycleProgress, ended: Sequence[PodView], now: datetime
 ) -> LifecycleProgress:
     """Decide when pods that have ended are replaced: what the cluster has ended for reasons of its own, at once."""
@@ -304,7 +304,7 @@ def _replaced(
         return count_failure(spec, current, needed, now, new_attempt=False)
     for pod in ended:
         if is_squeezed_out(pod):
-            return squeezed_out(current, pod, now)
+            return replace_squeezed_out(current, pod, now)
         if pod not in crashed and not ended_by_cluster(pod):
-            return put_off(current, pod, now, QUIET_RESTART_DELAY)
-    return extra_crashed(current, crashed[0], now) if crashed else current
+            return replace_later(current, pod, now, QUIET_RESTART_DELAY)
+    return replace_extra_later(current, crashed[0], now) if crashed else current

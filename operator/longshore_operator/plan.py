@@ -158,7 +158,7 @@ class Outcome:
     requeue_at: datetime | None = None
     """Time of the next pass if nothing changes; now, if there is more to do."""
 
-    def joined(self, other: "Outcome") -> "Outcome":
+    def merge(self, other: "Outcome") -> "Outcome":
         """Merge two outcomes; each condition and field of the status belongs to one part only."""
         fields = {name: getattr(other.status, name) for name in other.status.model_fields_set}
         assert not self.status.model_fields_set & fields.keys(), fields.keys()

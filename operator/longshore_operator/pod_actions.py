@@ -18,9 +18,9 @@ from longshore_operator.attempts import describe_end, ended_by_cluster
 from longshore_operator.config import OperatorConfig
 from longshore_operator.context import Context, PodPlacement
 from longshore_operator.identity import Identity
-from longshore_operator.kueue.workload import placed
+from longshore_operator.kueue.workload import place_pod
 from longshore_operator.plan import POD_BATCH, Action, CreatePod, DeletePod, Event, Outcome
-from longshore_operator.pod_group_api import joined
+from longshore_operator.pod_group_api import join_group
 from longshore_operator.pod_group_steps import may_create_members
 from longshore_operator.pod_sets import pod_set
 from longshore_operator.pod_view import PodView
@@ -144,11 +144,11 @@ def _creation(context: Context, manifest: dict[str, Any], component: Component, 
     admission = context.observed.admission
     if admission is not None and admission.placements:
         placement = admission.placements.get(pod_set(context.job, component, index), PodPlacement())
-        manifest = placed(manifest, placement)
+        manifest = place_pod(manifest, placement)
     kind = context.job.spec.scheduling.pod_group
     if kind is not None and component is not Component.COORDINATOR:
         group = names.pod_group(Identity.of(context.job).name)
-        manifest = joined(manifest, kind, group, context.job.spec.scheduling.group_scheduler)
+        manifest = join_group(manifest, kind, group, context.job.spec.scheduling.group_scheduler)
     return CreatePod(avoid_nodes(manifest, context.progress.crash_nodes))
 
 

@@ -39,7 +39,7 @@ ANNOTATION_VOLCANO: Final = "scheduling.k8s.io/group-name"
 LABEL_SCHEDULER_PLUGINS: Final = "scheduling.x-k8s.io/pod-group"
 
 
-def joined(pod: dict[str, Any], kind: PodGroupKind, group: str, scheduler: str | None) -> dict[str, Any]:
+def join_group(pod: dict[str, Any], kind: PodGroupKind, group: str, scheduler: str | None) -> dict[str, Any]:
     """Return the pod as a member of a PodGroup, whatever its template says of that."""
     metadata, spec = pod["metadata"], pod["spec"]
     if scheduler is not None:

@@ -35,7 +35,7 @@ from longshore_operator.kueue.kueue_admission import decide_admission
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.kueue.workload import is_outdated
 from longshore_operator.kueue.workload_steps import abandon, reconcile_elsewhere, reconcile_kueue
-from longshore_operator.lifecycle import advance, expired, reconcile_lifecycle, recorded_progress
+from longshore_operator.lifecycle import advance, delete_expired, read_progress, reconcile_lifecycle
 from longshore_operator.notices import reconcile_notices
 from longshore_operator.plan import POD_BATCH, Action, DeletePod, Event, Fact, Outcome, Plan, with_history
 from longshore_operator.pod_actions import reconcile_pods
@@ -85,7 +85,7 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     identity, before = Identity.of(job), job.status
     pods = _without_namesakes(observed.pods, identity.uid)
     if job.spec.runs_elsewhere and _is_elsewhere(job, observed.kueue):
-        return _followed(Context(job, observed, now, config, recorded_progress(before, now), decided=before))
+        return _followed(Context(job, observed, now, config, read_progress(before, now), decided=before))
     observed = replace(observed, pods=pods, spec_hash=observed.spec_hash or pod_settings_fingerprint(job.spec))
     if (kueue := observed.kueue) is not None:
         if observed.pod_group is not None and observed.pod_group.keeps_waiting(before):
@@ -111,7 +111,7 @@ def reconcile(job: RLJob, observed: Observed, now: datetime, config: OperatorCon
     outcome = Outcome(status=RLJobStatus(observed_generation=identity.generation, runtime=before.runtime))
     for reconcile_part in RECONCILERS:
         context = Context(job, observed, now, config, progress, decided=outcome.status, settings_changed=changed)
-        outcome = outcome.joined(reconcile_part(context))
+        outcome = outcome.merge(reconcile_part(context))
     conditions = with_history(outcome.conditions, before.conditions, identity.generation, now)
     status = outcome.status.model_copy(update={"conditions": conditions})
     return Plan((*outcome.actions, *outcome.events), status, outcome.requeue_at, has_all_children=progress.active)
@@ -226,7 +226,7 @@ def _is_elsewhere(job: RLJob, view: KueueView | None) -> bool:
 
 def _followed(context: Context) -> Plan:
     """Plan for a job that another cluster runs: that cluster decides everything, also whether the job has failed."""
-    outcome = reconcile_elsewhere(context).joined(expired(context))
+    outcome = reconcile_elsewhere(context).merge(delete_expired(context))
     return Plan(outcome.actions, requeue_at=outcome.requeue_at)
 
 

@@ -171,7 +171,7 @@ def placements(view: KueueView) -> dict[str, PodPlacement]:
     return {name: _placement(parts) for name, parts in requested.items()}
 
 
-def placed(pod: dict[str, Any], placement: PodPlacement) -> dict[str, Any]:
+def place_pod(pod: dict[str, Any], placement: PodPlacement) -> dict[str, Any]:
     """Return the pod with the requirements of its admission added to its own."""
     spec, metadata = pod["spec"], pod["metadata"]
     tolerations = spec.get("tolerations") or []

@@ -25,7 +25,7 @@ def test_a_joined_outcome_has_what_both_have() -> None:
     event = Event("Normal", "Started", "now", "attempt-1")
     one = Outcome((first,), conditions=READY, status=RLJobStatus(attempt=1), requeue_at=LATER)
     other = Outcome((second,), (event,), status=RLJobStatus(workers=PodCounts(desired=2)), requeue_at=SOON)
-    both = one.joined(other)
+    both = one.merge(other)
     assert (both.actions, both.events, both.conditions) == ((first, second), (event,), READY)
     assert (both.status.attempt, both.status.workers.desired) == (1, 2)
     assert both.requeue_at == SOON
@@ -33,13 +33,13 @@ def test_a_joined_outcome_has_what_both_have() -> None:
 
 def test_an_outcome_that_decides_nothing_changes_nothing() -> None:
     one = Outcome((DeletePod("a", "1"),), conditions=READY, status=RLJobStatus(attempt=1), requeue_at=LATER)
-    assert one.joined(Outcome()) == Outcome().joined(one) == one
+    assert one.merge(Outcome()) == Outcome().merge(one) == one
 
 
 @pytest.mark.parametrize("twice", [Outcome(conditions=READY), Outcome(status=RLJobStatus(attempt=0))])
 def test_two_parts_never_decide_the_same(twice: Outcome) -> None:
     with pytest.raises(AssertionError):
-        twice.joined(twice)
+        twice.merge(twice)
 
 
 @given(

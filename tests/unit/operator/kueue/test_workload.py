@@ -17,7 +17,7 @@ from longshore_operator.kube import KubeClient
 from longshore_operator.kueue.kueue_admission import decide_admission
 from longshore_operator.kueue.kueue_client import KueueClient, queue_of
 from longshore_operator.kueue.view import KueueView, Priority
-from longshore_operator.kueue.workload import placed, placements, requested_pod_sets, workload
+from longshore_operator.kueue.workload import place_pod, placements, requested_pod_sets, workload
 from longshore_operator.plan import CreateObject, DeleteObject, PatchObject
 from longshore_operator.pod_sets import pod_set, requests
 from longshore_operator.pods import worker_pod
@@ -304,7 +304,7 @@ class TestPlacement:
         view = replace(VIEW, workload={"status": status}, flavors={"h100": flavor})
         worker_placement = placements(view)["worker"]
         assert worker_placement == PodPlacement({"gpu": "h100"}, (toleration,), {}, {"provisioned": "yes"})
-        pod = placed(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), worker_placement)
+        pod = place_pod(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), worker_placement)
         assert pod["spec"]["nodeSelector"] == {"gpu": "h100"}
         assert pod["spec"]["tolerations"].count(toleration) == 1
         assert pod["metadata"]["annotations"]["provisioned"] == "yes"
@@ -317,12 +317,12 @@ class TestPlacement:
         by_set = placements(replace(VIEW, workload=found))
         own = {"name": "example.com/licence"}
         job = make_job(workers={"template": {"spec": {"schedulingGates": [own]}}})
-        pod = placed(worker_pod(job, CONFIG, 1, 0, "10.0.0.1", 1), by_set["worker"])
+        pod = place_pod(worker_pod(job, CONFIG, 1, 0, "10.0.0.1", 1), by_set["worker"])
         assert pod["spec"]["schedulingGates"] == [own, {"name": "kueue.x-k8s.io/topology"}]
         labels = {"kueue.x-k8s.io/podset": "worker", "kueue.x-k8s.io/tas": "true", "longshore.dev/index": "0"}
         assert labels.items() <= pod["metadata"]["labels"].items()
         assert pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == "demo-rljob"
-        free = placed(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), by_set["coordinator"])
+        free = place_pod(worker_pod(make_job(), CONFIG, 1, 0, "10.0.0.1", 1), by_set["coordinator"])
         assert "schedulingGates" not in free["spec"]
 
 

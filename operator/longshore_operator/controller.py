@@ -152,7 +152,7 @@ class Controller:
         plan = self._decide(key, memory, stored, reads, now)
         busy_s += time.perf_counter() - began_s
         next_look_s = await self._apply(key, memory, stored, plan, now)
-        status = plan.status or stored.status.status
+        status = plan.status or stored.status
         is_finished = next_look_s is None and status.phase in FINISHED_PHASES
         memory.finished_generation = stored.metadata.get("generation", 0) if is_finished else 0
         if self.informer.has_hidden(key):
@@ -166,15 +166,15 @@ class Controller:
         except Exception:
             # The pass fails, and may fail again: admission must not wait for this job.
             if not isinstance(stored.spec, ValidationError):
-                job = RLJob(metadata=stored.metadata, spec=stored.spec, status=stored.status.status)
+                job = RLJob(metadata=stored.metadata, spec=stored.spec, status=stored.status)
                 self._admission.report_failed(key, job, self.informer.pods(key), now)
             raise
-        memory.note_reads(reads, stored.status.status.attempt)
+        memory.note_reads(reads, stored.status.attempt)
         return reads
 
     def _decide(self, key: Key, memory: JobMemory, stored: StoredJob, reads: Reads, now: datetime) -> Plan:
         """Report what was observed of a job to the admission, and return the plan for the job."""
-        pods, status = self.informer.pods(key), stored.status.status
+        pods, status = self.informer.pods(key), stored.status
         generation = stored.metadata.get("generation", 0)
         if isinstance(stored.spec, ValidationError):
             self._admission.withdraw(key, pods)
@@ -195,7 +195,7 @@ class Controller:
             spec_hash=memory.spec_hash(generation, stored.spec),
             kueue=reads.kueue,
             pod_group=reads.pod_group,
-            unreadable_status=stored.status.unreadable,
+            unreadable_status=stored.unreadable,
         )
         observed = replace(observed, admission=self._admit(key, job, observed, now))
         try:
@@ -223,11 +223,11 @@ class Controller:
 
     async def _apply(self, key: Key, memory: JobMemory, stored: StoredJob, plan: Plan, now: datetime) -> float | None:
         """Write the status, then apply the actions; return in how many seconds to look again, None for never."""
-        before, num_lost = stored.status.status, memory.num_lost
+        before, num_lost = stored.status, memory.num_lost
         may_be_kept = plan.status is not None and stored.may_be_kept(plan.status)
         if plan.status is not None:
             self._metrics.show(key, plan.status)
-            if status_fields(plan.status) != status_fields(before) or stored.status.unreadable:
+            if status_fields(plan.status) != status_fields(before) or stored.unreadable:
                 may_be_kept = may_be_kept and not memory.is_contended
                 # Written first: if the operator ends here, no pod may belong to an attempt that is not in the status.
                 written = await self._write_status(key, memory, stored, plan.status)
@@ -254,7 +254,7 @@ class Controller:
         fields, version = status_fields(status), "" if memory.is_contended else stored.version
         try:
             if stored.runs_elsewhere:
-                before = stored.status.status
+                before = stored.status
                 written = await replace_status(self._kube, key, memory.uid, stored.version, before, fields)
             else:
                 written = await write_status(self._kube, key, memory.uid, fields, version)

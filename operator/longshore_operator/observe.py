@@ -67,7 +67,7 @@ class Observer:
         self, memory: JobMemory, stored: StoredJob, pods: Sequence[PodView], now: datetime
     ) -> ClaimView | None:
         """Return the volume claim, which is read only while pods wait for long, or are refused by the scheduler."""
-        if isinstance(stored.spec, ValidationError) or stored.status.status.phase in FINISHED_PHASES:
+        if isinstance(stored.spec, ValidationError) or stored.status.phase in FINISHED_PHASES:
             return None
         if not memory.needs_claim(pods, now):
             return None
@@ -104,7 +104,7 @@ class Observer:
 
     async def _read_kueue(self, key: Key, stored: StoredJob) -> KueueView | None:
         """Return the state of Kueue for a job with a queue."""
-        status = stored.status.status
+        status = stored.status
         if isinstance(stored.spec, ValidationError):
             queue = status.admission.queue if status.admission is not None else ""
             return await self._kueue.read_unreadable(key, queue) if queue else None
@@ -131,7 +131,7 @@ def _may_have_unlabelled(stored: StoredJob, pods: Sequence[PodView], searched_fo
     Args:
         searched_for: the attempt of the previous search of this job.
     """
-    status, spec = stored.status.status, stored.spec
+    status, spec = stored.status, stored.spec
     if searched_for == status.attempt or status.phase in FINISHED_PHASES or "deletionTimestamp" in stored.metadata:
         return False
     if not isinstance(spec, RLJobSpec) or spec.suspend or spec.runs_elsewhere:

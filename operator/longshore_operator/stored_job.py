@@ -37,21 +37,15 @@ _MAX_COUNTED: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class StoredStatus:
-    """A status that decisions can rely on."""
-
-    status: RLJobStatus
-    unreadable: str = ""
-    """Sentence that says what was dropped and why; empty: nothing."""
-
-
-@dataclass(frozen=True, slots=True)
 class StoredJob:
     """A job that was read, or was last written."""
 
     metadata: dict[str, Any]
     spec: RLJobSpec | ValidationError
-    status: StoredStatus
+    status: RLJobStatus
+    """Status that decisions can rely on."""
+    unreadable: str
+    """Sentence that says what was dropped of the stored status and why; empty: nothing."""
     is_small: bool
 
     @property
@@ -73,7 +67,8 @@ class StoredJob:
 
     def written(self, status: RLJobStatus, version: str) -> "StoredJob":
         """Return the job after its status was written on top of this version."""
-        return replace(self, metadata=self.metadata | {"resourceVersion": version}, status=StoredStatus(status))
+        metadata = self.metadata | {"resourceVersion": version}
+        return replace(self, metadata=metadata, status=status, unreadable="")
 
 
 def read_job(found: dict[str, Any], now: datetime) -> StoredJob:
@@ -86,13 +81,13 @@ def read_job(found: dict[str, Any], now: datetime) -> StoredJob:
             spec = RLJob.model_validate({"metadata": metadata, "spec": spec}).spec
         except ValidationError as error:
             spec = error
-    return StoredJob(metadata, spec, read_status(found.get("status"), now), is_small)
+    return StoredJob(metadata, spec, *read_status(found.get("status"), now), is_small)
 
 
-def read_status(stored: Any, now: datetime) -> StoredStatus:
-    """Return the readable parts of a stored status, with times in the range that decisions can use."""
+def read_status(stored: Any, now: datetime) -> tuple[RLJobStatus, str]:
+    """Return the readable parts of a stored status, with times that decisions can use, and what was dropped and why."""
     if not isinstance(stored, Mapping):
-        return StoredStatus(RLJobStatus())
+        return RLJobStatus(), ""
     dropped: list[str] = []
     try:
         status = RLJobStatus.model_validate(stored)
@@ -100,7 +95,7 @@ def read_status(stored: Any, now: datetime) -> StoredStatus:
         status, dropped = _by_field(stored)
     status, odd_times = _with_times(status, now)
     status, odd_counts = _with_counts(status)
-    return StoredStatus(status, "; ".join([*dropped, *odd_times, *odd_counts])[:_MAX_MESSAGE_LENGTH])
+    return status, "; ".join([*dropped, *odd_times, *odd_counts])[:_MAX_MESSAGE_LENGTH]
 
 
 def reconcile_stored_status(context: Context) -> Outcome:

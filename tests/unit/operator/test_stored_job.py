@@ -100,11 +100,11 @@ STATUSES = st.one_of(LIKELY, ANYTHING)
 
 def decide(stored: Any, *, suspend: bool = False, cluster: Cluster | None = None) -> tuple[RLJob, Plan]:
     """What the operator makes of a stored status: the job as it reads it, and the plan."""
-    read = read_status(stored, START)
+    status_read, unreadable = read_status(stored, START)
     made = make_job(**ELASTIC | {"suspend": suspend})
-    job = RLJob(metadata=made.metadata, spec=made.spec, status=read.status)  # As the controller makes it.
+    job = RLJob(metadata=made.metadata, spec=made.spec, status=status_read)  # As the controller makes it.
     observed = cluster.observed() if cluster is not None else Observed()
-    return job, reconcile(job, replace(observed, unreadable_status=read.unreadable), START, CONFIG)
+    return job, reconcile(job, replace(observed, unreadable_status=unreadable), START, CONFIG)
 
 
 @example({"planner": {"state": {"x": 10**20}}})
@@ -113,9 +113,9 @@ def test_no_status_stops_the_operator_and_what_it_writes_can_be_read_again(store
     _, plan = decide(stored)
     assert plan.status is not None
     written = status_fields(plan.status)
-    reread = read_status(written, START)
-    assert reread.unreadable == ""
-    assert status_fields(reread.status) == written
+    status_reread, unreadable = read_status(written, START)
+    assert unreadable == ""
+    assert status_fields(status_reread) == written
 
 
 @given(STATUSES)
@@ -161,14 +161,14 @@ def test_an_unreadable_runtime_is_dropped_and_reported_once(runtime: Any) -> Non
     cluster = Cluster()
     cluster.reconcile_until_stable()
     own = cluster.status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    read = read_status(own | {"runtime": runtime}, START)
-    assert read.status == cluster.status
-    assert read.unreadable.startswith("status.runtime")
-    plan = cluster.plan(unreadable_status=read.unreadable)
+    status_read, unreadable = read_status(own | {"runtime": runtime}, START)
+    assert status_read == cluster.status
+    assert unreadable.startswith("status.runtime")
+    plan = cluster.plan(unreadable_status=unreadable)
     assert [action.reason for action in plan.actions if isinstance(action, Event)] == ["StatusUnreadable"]
     cluster.apply(plan)
-    assert cluster.condition("StatusUnreadable") == ("True", "Dropped", read.unreadable)
-    assert cluster.plan(unreadable_status=read.unreadable).actions == ()
+    assert cluster.condition("StatusUnreadable") == ("True", "Dropped", unreadable)
+    assert cluster.plan(unreadable_status=unreadable).actions == ()
     cluster.apply(cluster.plan())
     assert not [one for one in cluster.status.conditions if one.type == "StatusUnreadable"]
 
@@ -176,37 +176,39 @@ def test_an_unreadable_runtime_is_dropped_and_reported_once(runtime: Any) -> Non
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2026-01-01T00:00:00", "soon"])
 @pytest.mark.parametrize("field", ["startTime", "restartTime", "completionTime"])
 def test_a_time_with_which_nothing_can_be_computed_becomes_now(field: str, time: str) -> None:
-    read = read_status({field: time}, START)
-    assert read.status.model_dump(by_alias=True)[field] == "2026-01-01T00:00:00Z"
-    assert read.unreadable == f"status.{field}: is no time that the operator wrote"
+    status_read, unreadable = read_status({field: time}, START)
+    assert status_read.model_dump(by_alias=True)[field] == "2026-01-01T00:00:00Z"
+    assert unreadable == f"status.{field}: is no time that the operator wrote"
 
 
 @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:99", "9999-12-31T23:59:59Z"])
 def test_times_of_the_admission_and_of_conditions_are_read_as_strictly(time: str) -> None:
     ready = {"type": "Ready", "status": "False", "reason": "PodsStarting", "lastTransitionTime": time}
-    read = read_status({"admission": {"admitted": True, "shrinkingSince": time}, "conditions": [ready]}, START)
-    assert read.status.admission is not None
-    assert (read.status.admission.admitted, read.status.admission.shrinking_since) == (True, None)
-    assert [one.last_transition_time for one in read.status.conditions] == ["2026-01-01T00:00:00Z"]
-    assert "status.admission.shrinkingSince" in read.unreadable
-    assert "status.conditions" in read.unreadable
+    status_read, unreadable = read_status(
+        {"admission": {"admitted": True, "shrinkingSince": time}, "conditions": [ready]}, START
+    )
+    assert status_read.admission is not None
+    assert (status_read.admission.admitted, status_read.admission.shrinking_since) == (True, None)
+    assert [one.last_transition_time for one in status_read.conditions] == ["2026-01-01T00:00:00Z"]
+    assert "status.admission.shrinkingSince" in unreadable
+    assert "status.conditions" in unreadable
 
 
 @pytest.mark.parametrize("size", [{"workers": 10**6, "held": 1}, {"workers": 1, "held": 2**53}])
 def test_more_pods_than_any_job_may_have_are_not_booked(size: dict[str, int]) -> None:
     """The ledger lists them one by one, for all jobs."""
-    read = read_status({"assignment": {"epoch": 3, "size": size}}, START)
-    assert read.status.assignment == Assignment()
-    assert read.unreadable
+    status_read, unreadable = read_status({"assignment": {"epoch": 3, "size": size}}, START)
+    assert status_read.assignment == Assignment()
+    assert unreadable
 
 
 def test_a_restart_is_not_put_off_for_longer_than_any_back_off() -> None:
-    assert read_status({"restartTime": "2026-01-01T00:06:00Z"}, START).unreadable == ""
-    assert read_status({"restartTime": "2026-01-01T01:00:00Z"}, START).status.restart_time == "2026-01-01T00:00:00Z"
+    assert read_status({"restartTime": "2026-01-01T00:06:00Z"}, START)[1] == ""
+    assert read_status({"restartTime": "2026-01-01T01:00:00Z"}, START)[0].restart_time == "2026-01-01T00:00:00Z"
 
 
 def test_what_the_operator_wrote_is_read_as_it_was() -> None:
     cluster = Cluster(ELASTIC)
     cluster.reconcile_until_stable()
-    read = read_status(status_fields(cluster.status), cluster.now)
-    assert (read.status, read.unreadable) == (cluster.status, "")
+    status_read, unreadable = read_status(status_fields(cluster.status), cluster.now)
+    assert (status_read, unreadable) == (cluster.status, "")

@@ -43,7 +43,6 @@ VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     "TailBatching": {"strategy": "TailBatching"},
     "TailBatching, both factors 1.25": {"strategy": "TailBatching", "tailBatching": {"responseFactor": 1.25}},
     "TailBatching, one update": {"strategy": "TailBatching"},
-    "TailBatching, one update, scaled by signal": {"strategy": "TailBatching"},
     "ReorderRollout": {"strategy": "ReorderRollout"},
     "GroupPipeline": {"strategy": "GroupPipeline"},
     "TailBatching, streamed": {
@@ -56,10 +55,8 @@ VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
 }
 ALGORITHMS: Final[Mapping[str, dict[str, Any]]] = {
     "TailBatching, one update": {"longRoundUpdates": "One"},
-    "TailBatching, one update, scaled by signal": {"longRoundUpdates": "One", "learningRateScaling": "BySignal"},
 }
 """Algorithm settings of variants that change more than the rollout."""
-ON_REQUEST: Final = frozenset({"TailBatching, one update, scaled by signal"})
 STRICT_DEFAULTS: Final = ("TailBatching", "ReorderRollout", "GroupPipeline", "TailBatching, streamed", "Auto")
 """Variants of which none may learn less per step than the baseline, beyond the interval."""
 
@@ -125,9 +122,7 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(8)))
-    parser.add_argument(
-        "--variants", nargs="+", default=[one for one in VARIANTS if one not in ON_REQUEST], choices=list(VARIANTS)
-    )
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--keep", action="store_true", help="keep stored runs of other variants and seeds")
     given = parser.parse_args()

@@ -20,13 +20,6 @@ class LearningRateSchedule(StrEnum):
     COSINE = "Cosine"
 
 
-class LearningRateScaling(StrEnum):
-    """What the scheduled learning rate of an update is scaled by."""
-
-    NEVER = "Never"
-    BY_SIGNAL = "BySignal"
-
-
 class LongRoundUpdates(StrEnum):
     """How many optimizer updates a long round makes."""
 
@@ -104,11 +97,6 @@ class Algorithm(ApiModel, rules=_RULES):
     """Number of optimizer updates over which the learning rate rises linearly to its peak."""
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
     """Learning rate at the end of the job, as a share of the peak, with learningRateSchedule Linear or Cosine."""
-    learning_rate_scaling: LearningRateScaling = LearningRateScaling.NEVER
-    """Whether the learning rate follows how much a batch teaches. Never: the schedule alone decides. BySignal: the
-    learning rate of an update is multiplied by the share of its samples whose advantage is not 0, divided by the mean
-    share of the last ten updates, at most 5. This suits strategies that train on prompts by length, some of whose
-    updates teach little (`docs/explanation/tail-batching.md`, What is learned)."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay rate of the first moment in AdamW."""
     adam_beta2: float = Field(default=0.95, ge=0, lt=1)

@@ -1,14 +1,12 @@
-"""The learning rate of every optimizer step: a pure function of its number and of the signals of the newest steps.
+"""The learning rate of every optimizer step: a pure function of its number.
 
-Both are saved with the optimizer, so that it resumes with the weights.
+The number is saved with the optimizer, so the rate of a job that continues is the one that it would have had.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
-from longshore.policy.signal_scaling import signal_factor
+from longshore.api.algorithm import LearningRateSchedule
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,6 @@ class ScheduleOptions:
     """Optimizer steps of the job."""
     min_ratio: float
     """Share of the peak that is left at the end."""
-    scaling: LearningRateScaling = LearningRateScaling.NEVER
 
 
 def learning_rate(options: ScheduleOptions, step: int) -> float:
@@ -37,16 +34,6 @@ def learning_rate(options: ScheduleOptions, step: int) -> float:
         return options.learning_rate * step / peak
     progress = min(1.0, (step - peak) / max(1, options.num_steps - peak + 1))
     return options.learning_rate * (options.min_ratio + (1.0 - options.min_ratio) * _share(options.schedule, progress))
-
-
-def scaled_learning_rate(options: ScheduleOptions, step: int, signals: Sequence[float]) -> float:
-    """Return the learning rate of `step`; `signals`: its signal and those of earlier steps (see `signal_scaling`)."""
-    rate = learning_rate(options, step)
-    match options.scaling:
-        case LearningRateScaling.NEVER:
-            return rate
-        case LearningRateScaling.BY_SIGNAL:
-            return rate * signal_factor(signals)
 
 
 def _share(schedule: LearningRateSchedule, progress: float) -> float:

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longshore.api.objectives.aggregation import token_weight
-from longshore.policy.learning_rate import scaled_learning_rate
-from longshore.policy.signal_scaling import recent_signals
+from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.fake_world import FakeWorld
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.sums import GradientSums
@@ -58,7 +57,6 @@ class FakeTrainer:
         self._weights = _digest(f"initial/{options.seed}")
         self._gradient = _zeros()
         self._policy_version = 0
-        self._signals: tuple[float, ...] = ()
         self._world = FakeWorld(world)
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
@@ -86,15 +84,14 @@ class FakeTrainer:
         size = float(np.linalg.norm(wanted)) or denominator
         return float(np.linalg.norm(actual - wanted)) / size
 
-    def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:
+    def update(self, denominator: float) -> UpdateReport:
         """Sum the digests over all ranks, and mix sum and denominator into the weights."""
         assert denominator > 0, "an update needs the denominator of the whole step"
         total = self._total(self._gradient)
         self._weights = (5 * self._weights + total + _digest(f"denominator/{float(denominator)}")) % _MODULUS
         self._policy_version += 1
         self.discard()
-        self._signals = recent_signals(self._signals, signal)
-        rate = scaled_learning_rate(self._options.schedule, self._policy_version, self._signals)
+        rate = learning_rate(self._options.schedule, self._policy_version)
         return UpdateReport(float(total.sum()) / _MODULUS, rate, self._policy_version)
 
     @property
@@ -116,11 +113,7 @@ class FakeTrainer:
     def save(self, directory: Path) -> None:
         """Write weights and policy version."""
         directory.mkdir(parents=True, exist_ok=True)
-        state = {
-            "weights": self._weights.tolist(),
-            "policy_version": self._policy_version,
-            "signals": self._signals,
-        }
+        state = {"weights": self._weights.tolist(), "policy_version": self._policy_version}
         (directory / _STATE_FILE).write_text(json.dumps(state))
 
     def load(self, directory: Path) -> None:
@@ -128,7 +121,6 @@ class FakeTrainer:
         state = json.loads((directory / _STATE_FILE).read_text())
         self._weights = np.array(state["weights"], dtype=np.int64)
         self._policy_version = state["policy_version"]
-        self._signals = tuple(state["signals"])
         self._meter.loaded(len(self._weights), len(self._weights))
         self.discard()
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from longshore.policy.learning_rate import scaled_learning_rate
-from longshore.policy.signal_scaling import recent_signals
+from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.causal_lm import CausalLM
@@ -118,7 +117,6 @@ class TorchTrainer:
         self._weights = HostCopies(self._device, self._model._apply)
         self._moments = HostCopies(self._device, self._apply_to_moments)
         self._policy_version = 0
-        self._signals: tuple[float, ...] = ()
         self._awake = True
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
@@ -158,7 +156,7 @@ class TorchTrainer:
             lambda: self._pass_over(micro_batches, len(in_loss)), self._replica.add_up, denominator
         )
 
-    def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:
+    def update(self, denominator: float) -> UpdateReport:
         """Sum over all replicas, divide by `denominator`, clip to the global norm, and make one AdamW step."""
         assert denominator > 0, "an update needs the denominator of the whole step"
         self.wake()
@@ -169,8 +167,7 @@ class TorchTrainer:
         norm = self._replica.norm(gradients)
         require_finite(norm, version)
         gradients *= clipping(self._options, norm)
-        self._signals = recent_signals(self._signals, signal)
-        rate = scaled_learning_rate(self._options.schedule, version, self._signals)
+        rate = learning_rate(self._options.schedule, version)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._moments.come_back()
@@ -230,7 +227,6 @@ class TorchTrainer:
         state = {
             "optimizer": optimizer,
             "policy_version": self._policy_version,
-            "signals": self._signals,
             "random": torch.get_rng_state(),
         }
         torch.save(state, directory / _STATE_FILE)
@@ -257,7 +253,6 @@ class TorchTrainer:
         self._optimizer.load_state_dict(optimizer)
         self._moments.leave()
         self._policy_version = state["policy_version"]
-        self._signals = state["signals"]
         torch.set_rng_state(state["random"])
         self.discard()
 

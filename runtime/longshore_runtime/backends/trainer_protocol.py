@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
+from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.objective import Objective
 from longshore.policy.draws import Draw
@@ -125,7 +125,6 @@ class TrainerOptions:
     min_learning_rate_ratio: float
     num_updates: int
     """Number of optimizer updates of the job, over which the learning rate falls."""
-    learning_rate_scaling: LearningRateScaling
     adam_beta1: float
     adam_beta2: float
     adam_epsilon: float
@@ -154,7 +153,6 @@ class TrainerOptions:
             self.warmup_steps,
             self.num_updates,
             self.min_learning_rate_ratio,
-            self.learning_rate_scaling,
         )
 
 
@@ -189,11 +187,10 @@ class Trainer(Protocol):
             that is zero divided by `denominator`, on this rank; infinite where a gradient is not finite.
         """
 
-    def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:
+    def update(self, denominator: float) -> UpdateReport:
         """Update all replicas together: add up, divide by `denominator` (of the whole step), clip, step.
 
-        A replica that accumulated nothing takes part with zeros. `signal`: share of the samples of the whole step that
-        teach something, which the learning rate may follow (`policy.signal_scaling`).
+        A replica that accumulated nothing takes part with zeros.
         """
 
     @property

@@ -37,7 +37,6 @@ class TrainerSpec:
             warmup_steps=algorithm.warmup_steps,
             min_learning_rate_ratio=algorithm.min_learning_rate_ratio,
             num_updates=num_updates,
-            learning_rate_scaling=algorithm.learning_rate_scaling,
             adam_beta1=algorithm.adam_beta1,
             adam_beta2=algorithm.adam_beta2,
             adam_epsilon=algorithm.adam_epsilon,

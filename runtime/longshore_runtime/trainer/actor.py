@@ -87,7 +87,7 @@ class _TrainerActor:
         return self._running.compare(samples, denominator)
 
     def update(
-        self, denominator: float, signal: float, max_mismatch: float | None, passes: Sequence[Any]
+        self, denominator: float, max_mismatch: float | None, passes: Sequence[Any]
     ) -> tuple[UpdateReport, float]:
         """Return the report of an optimizer step, and the seconds that it took.
 
@@ -107,7 +107,7 @@ class _TrainerActor:
             self._refusal = refusal
             raise
         started_s = time.monotonic()
-        return self._running.update(denominator, signal), time.monotonic() - started_s
+        return self._running.update(denominator), time.monotonic() - started_s
 
     def policy_version(self) -> int:
         """Return the number of optimizer steps so far."""

@@ -30,7 +30,7 @@ from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
-from longshore_runtime.trainer.samples import in_draw_order, rank_shares, shares, step_denominator, step_signal
+from longshore_runtime.trainer.samples import in_draw_order, rank_shares, shares, step_denominator
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.trainer.world import CALL_LIMIT_S, PODS_LIMIT_S, RankDeath, TrainerWorld
 from longshore_runtime.trajectories.trajectory import LogProbs
@@ -234,11 +234,8 @@ class TrainerGroup:
                 ]
         # Ranks get the sums from each other, so the driver does not wait for them before the update.
         sums = [answer for rank, answer in update.passes if self._spec.sizes.is_first_of_replica(rank)]
-        signal = step_signal(update.samples, self._spec.options)
         with self._in_order:
-            update.steps = [
-                actor.update.remote(update.denominator, signal, max_mismatch, sums) for actor in self._world.actors
-            ]
+            update.steps = [actor.update.remote(update.denominator, max_mismatch, sums) for actor in self._world.actors]
 
     def finish(self, update: PendingUpdate, timeout_s: float = _UPDATE_LIMIT_S) -> TrainResult:
         """Wait for an update that was ended; raises LogProbMismatch for one that was refused."""

@@ -33,14 +33,6 @@ def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> floa
     return denominator(options.objective.loss_aggregation, num_loss_tokens, options.max_response_tokens)
 
 
-def step_signal(samples: Sequence[Sample], options: TrainerOptions) -> float:
-    """Return the share, 0 to 1, of these samples that teach something: all of them where there is a KL penalty."""
-    if options.kl_coefficient > 0:
-        return 1.0
-    in_loss = [sample for sample in samples if sample.num_loss_tokens]
-    return sum(sample.advantage != 0 for sample in in_loss) / max(1, len(in_loss))
-
-
 def off_policy_token_share(samples: Sequence[Sample]) -> float:
     """Return the share of response tokens that older weights than the round's sampled, 0 to 1, masked ones included."""
     num_tokens = sum(sample.num_response_tokens for sample in samples)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
+from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.objectives.objective import ClippedObjective
 from longshore.api.objectives.registry import OBJECTIVES
 from longshore.policy.draws import Draw
@@ -28,7 +28,6 @@ OPTIONS = TrainerOptions(
     warmup_steps=0,
     min_learning_rate_ratio=0.0,
     num_updates=100,
-    learning_rate_scaling=LearningRateScaling.NEVER,
     adam_beta1=0.9,
     adam_beta2=0.95,
     adam_epsilon=1e-8,

@@ -11,7 +11,6 @@ import pytest
 import ray
 from transformers import MistralConfig
 
-from longshore.api.algorithm import LearningRateScaling
 from longshore.api.training import TrainerBackend
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
@@ -31,7 +30,6 @@ from tests.contract.trainers.replicas import (
     make_samples,
     step,
     with_masks,
-    without_kl,
 )
 from tests.ray_pods import TRAINERS, worker_pods
 
@@ -109,16 +107,6 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
     ray.kill(trainers._world.actors[1])
     with pytest.raises(TrainerLost):
         trainers.train(BATCHES[0])
-    trainers.stop()
-
-
-def test_the_learning_rate_of_an_update_follows_its_samples(storage: Path) -> None:
-    options = replace(without_kl(), learning_rate_scaling=LearningRateScaling.BY_SIGNAL)
-    trainers = TrainerGroup([Place(0, ())], TrainerSpec(TrainerBackend.FAKE, options), "model", "output")
-    some = [sample for sample in make_samples() if sample.advantage]
-    none = [sample for sample in make_samples() if not sample.advantage]
-    rates = [trainers.train(batch).update.learning_rate for batch in (none + some[:4], some, none)]
-    assert rates == pytest.approx([1e-3, 1e-3 * 1 / 0.75, 0.0])
     trainers.stop()
 
 

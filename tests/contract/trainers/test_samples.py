@@ -22,10 +22,9 @@ from longshore_runtime.trainer.samples import (
     rank_shares,
     shares,
     step_denominator,
-    step_signal,
 )
 from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory
-from tests.contract.trainers.replicas import CLIPPED, OPTIONS, make_samples, options_of, with_masks, without_kl
+from tests.contract.trainers.replicas import CLIPPED, make_samples, options_of, with_masks
 from tests.properties import examples
 
 RECORDS = [PromptRecord(index, "p", (7, index), "a") for index in range(9)]
@@ -135,10 +134,3 @@ def test_ranks_get_every_sample_once_and_alike_in_gradients_and_lengths(
             )
             assert len(one_lengths) <= len(other_lengths) + 1
             assert all(map(ge, one_lengths, other_lengths[1:])), "a rank's next sample is no longer than another's last"
-
-
-def test_the_signal_of_a_step_is_the_share_of_samples_in_the_loss_that_have_an_advantage() -> None:
-    assert step_signal(make_samples(12), without_kl()) == pytest.approx(8 / 12), "every third has none"
-    assert step_signal(with_masks(make_samples(12)), without_kl()) == pytest.approx(6 / 10), "two are not in the loss"
-    assert step_signal([], without_kl()) == 0.0
-    assert step_signal(make_samples(12), OPTIONS) == 1.0, "all of them are drawn to the reference"

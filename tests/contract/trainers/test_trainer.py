@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
+from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions
@@ -157,24 +157,6 @@ def test_the_learning_rate_goes_on_from_a_checkpoint_where_it_was(kind: Kind, tm
     resumed.load(tmp_path)
     assert first + rates(resumed, 3) == uninterrupted
     assert len(set(uninterrupted)) == 6
-
-
-def test_the_learning_rate_follows_the_signals_of_updates_also_past_a_checkpoint(kind: Kind, tmp_path: Path) -> None:
-    options = replace(OPTIONS, learning_rate_scaling=LearningRateScaling.BY_SIGNAL)
-
-    def rates(trainer: Trainer, *signals: float) -> list[float]:
-        found = []
-        for signal in signals:
-            trainer.accumulate(SAMPLES[:2])
-            found.append(trainer.update(100.0, signal).learning_rate)
-        return found
-
-    stopped = kind.start(options)
-    assert rates(stopped, 0.25, 0.75, 0.0) == [1e-3, pytest.approx(1.5e-3), 0.0]
-    stopped.save(tmp_path)
-    resumed = kind.start(options)
-    resumed.load(tmp_path)
-    assert rates(resumed, 1.0) == [pytest.approx(2e-3)]
 
 
 def test_log_probs_are_those_that_gradients_are_computed_with(kind: Kind) -> None:

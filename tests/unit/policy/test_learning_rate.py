@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.algorithm import LearningRateScaling, LearningRateSchedule
-from longshore.policy.learning_rate import ScheduleOptions, learning_rate, scaled_learning_rate
-from longshore.policy.signal_scaling import signal_factor
+from longshore.api.algorithm import LearningRateSchedule
+from longshore.policy.learning_rate import ScheduleOptions, learning_rate
 from tests.properties import examples
 
 CONSTANT = ScheduleOptions(
@@ -53,11 +52,3 @@ def test_it_never_leaves_its_bounds_and_never_jumps(
         assert now < then
     else:
         assert now >= then >= (1.0 if schedule is LearningRateSchedule.CONSTANT else min_ratio) - 1e-12
-
-
-def test_it_is_scaled_by_the_signals_of_the_updates_if_the_job_says_so() -> None:
-    signals = (0.1, 0.1, 0.6)
-    by_signal = replace(CONSTANT, scaling=LearningRateScaling.BY_SIGNAL)
-    assert signal_factor(signals) > 1.0
-    assert scaled_learning_rate(by_signal, 5, signals) == 0.5 * signal_factor(signals)
-    assert scaled_learning_rate(CONSTANT, 5, signals) == 0.5

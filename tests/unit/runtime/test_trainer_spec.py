@@ -4,11 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from longshore.api.algorithm import (
-    Algorithm,
-    LearningRateScaling,
-    LearningRateSchedule,
-)
+from longshore.api.algorithm import Algorithm, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.grpo import Dapo
 from longshore.api.training import TrainerBackend, TrainerSettings
@@ -28,7 +24,6 @@ ALGORITHM = Algorithm(
     learning_rate_schedule=LearningRateSchedule.COSINE,
     warmup_steps=2,
     min_learning_rate_ratio=0.2,
-    learning_rate_scaling=LearningRateScaling.BY_SIGNAL,
     adam_beta1=0.5,
     adam_beta2=0.6,
     adam_epsilon=0.7,
@@ -53,14 +48,7 @@ def test_every_option_is_that_of_the_job() -> None:
 
 def test_the_learning_rate_falls_over_all_updates() -> None:
     schedule = TrainerSpec.of(ALGORITHM, TrainerSettings(), NUM_UPDATES, is_colocated=True).options.schedule
-    assert schedule == ScheduleOptions(
-        0.1,
-        LearningRateSchedule.COSINE,
-        2,
-        num_steps=NUM_UPDATES,
-        min_ratio=0.2,
-        scaling=LearningRateScaling.BY_SIGNAL,
-    )
+    assert schedule == ScheduleOptions(0.1, LearningRateSchedule.COSINE, 2, num_steps=NUM_UPDATES, min_ratio=0.2)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
-from longshore.policy.learning_rate import scaled_learning_rate
-from longshore.policy.signal_scaling import recent_signals
+from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.devices import compute_device
@@ -93,7 +92,6 @@ class MegatronTrainer:
         self._moments = HostCopies(self._device, self._optimizer.apply_to_moments)
         self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)
         self._policy_version = 0
-        self._signals: tuple[float, ...] = ()
 
     def accumulate(self, samples: Sequence[Sample]) -> GradientSums:
         """Add the gradients of the sum of token losses; every rank of the replica returns the replica's sums."""
@@ -133,7 +131,7 @@ class MegatronTrainer:
                 lambda: self._pass_over(in_loss, backward=True), self._optimizer.add_up, denominator
             )
 
-    def update(self, denominator: float, signal: float = 1.0) -> UpdateReport:
+    def update(self, denominator: float) -> UpdateReport:
         """Sum over all ranks, divide by `denominator`, clip to the global norm, and make one AdamW step."""
         assert denominator > 0, "an update needs the denominator of the whole step"
         self.wake()
@@ -143,8 +141,7 @@ class MegatronTrainer:
         with on_device(self._device):
             norm = self._optimizer.reduce(denominator)
             require_finite(norm, version)
-            self._signals = recent_signals(self._signals, signal)
-            rate = scaled_learning_rate(self._options.schedule, version, self._signals)
+            rate = learning_rate(self._options.schedule, version)
             self._optimizer.step(rate, scale=clipping(self._options, norm))
         self.discard()
         self._policy_version = version
@@ -182,11 +179,7 @@ class MegatronTrainer:
             place = directory / _OPTIMIZER_DIRECTORY / moment
             place.mkdir(parents=True, exist_ok=True)
             save_file(tensors, place / "moment.safetensors")
-        state = {
-            "policy_version": self._policy_version,
-            "signals": self._signals,
-            "random": torch.get_rng_state(),
-        }
+        state = {"policy_version": self._policy_version, "random": torch.get_rng_state()}
         torch.save(state, directory / _STATE_FILE)
 
     def load(self, directory: Path) -> None:
@@ -209,7 +202,6 @@ class MegatronTrainer:
         self._optimizer.restore(moments, state["policy_version"])
         self._moments.leave()
         self._policy_version = state["policy_version"]
-        self._signals = state["signals"]
         torch.set_rng_state(state["random"])
         self.discard()
 

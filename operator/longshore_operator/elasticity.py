@@ -240,7 +240,7 @@ def _overlay(
         _loads(spec, runtime),
         replica_pods(spec),
         this_round.load.projected_kv_peak_tokens,
-        None if repurposing.trigger is RepurposeTrigger.FIXED else AdaptiveRule(repurposing.max_kv_peak, benefit),
+        None if repurposing.trigger is RepurposeTrigger.FIXED else AdaptiveRule(benefit),
     )
     if not isinstance(decision, ScaleDown):
         return None, ""

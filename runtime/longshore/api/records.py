@@ -7,22 +7,15 @@ from longshore.api.quantity import parse_bytes
 
 
 class Records(ApiModel):
-    """Files about every step in the output of the job: `samples/`, `held-out/` and `rounds/`."""
+    """Responses of every step in the output of the job: `samples/` and `held-out/`. `rounds/` keeps 1 GiB."""
 
     sample_share: float = Field(default=1.0, ge=0, le=1)
     """Share of the prompts whose responses are kept as text, in whole groups. The same prompts are chosen in every
     epoch. 0: no responses are kept."""
     max_samples_size: Quantity = "4Gi"
     """Largest size of `samples/`, and of `held-out/`. The oldest steps are deleted first."""
-    max_rounds_size: Quantity = "1Gi"
-    """Largest size of `rounds/`. The oldest steps are deleted first. 0: no rounds are recorded."""
 
     @property
     def max_samples_bytes(self) -> int:
         """In bytes."""
         return parse_bytes(self.max_samples_size)
-
-    @property
-    def max_rounds_bytes(self) -> int:
-        """In bytes."""
-        return parse_bytes(self.max_rounds_size)

@@ -163,15 +163,12 @@ class RepurposingSettings(ApiModel):
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
     """When pods leave the rollout to train. Adaptive: when 20 % to 50 % of the requests have finished, the running
-    requests fit the KV caches of the other half of the pods, and earlier rounds of the job suggest that the step will
-    end sooner. Fixed: at `fraction`, without these checks. Never: no pod leaves; trainers with processors of their own
-    compute gradients during the round, all others after it. With Adaptive and Fixed, no pod leaves while a limit in
-    `admission` holds requests back."""
+    requests fit 90 % of the KV caches of the other half of the pods, and earlier rounds of the job suggest that the
+    step will end sooner. Fixed: at `fraction`, without these checks. Never: no pod leaves; trainers with processors of
+    their own compute gradients during the round, all others after it. With Adaptive and Fixed, no pod leaves while a
+    limit in `admission` holds requests back."""
     fraction: float = Field(default=0.3, gt=0, lt=1)
     """Share of the step's prompts whose groups must be in the batch before pods leave, with trigger Fixed."""
-    max_kv_peak: float = Field(default=0.9, gt=0, le=1)
-    """Largest projected use of the remaining KV caches, as a share of their size, at which pods leave with trigger
-    Adaptive."""
 
 
 class EngineSettings(ApiModel):
@@ -239,9 +236,6 @@ class Rollout(ApiModel):
     at a time, with an update for each. Unset: Pipelined for GroupPipeline, AfterRound for the other strategies."""
     repurposing: RepurposingSettings = Field(default_factory=RepurposingSettings)
     """When pods leave the rollout to train for the rest of a round, with handover Streamed."""
-    max_tokens_per_dispatch: int = Field(default=131_072, ge=1, le=1_000_000_000)
-    """Largest number of tokens per replica that the trainer gets at a time with handover Pipelined, in whole groups. A
-    larger group goes alone."""
     max_log_prob_mismatch: float | None = Field(default=None, gt=0, le=1_000)
     """Largest mean difference |log-probability of trainer - engine| per token that a step may have. With onPolicy
     Strict, a step above this limit is not trained on: the engines get the weights again and sample the round again, and

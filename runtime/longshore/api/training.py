@@ -67,11 +67,9 @@ class TrainerSettings(ApiModel, rules=_RULES):
     trained weights on the GPU while they compute."""
     verify_every: int | None = Field(default=None, ge=1, le=1_000_000)
     """Number of steps from one check of the gradients to the next. A check compares the accumulated gradients with
-    those of one pass over the whole batch, and costs a second forward and backward pass. Unset: gradients are not
-    checked."""
-    verify_tolerance: float | None = Field(default=None, gt=0, le=1)
-    """Largest relative difference of a parameter's gradient that a check allows; above it, the job fails. Unset: 0.02
-    on GPUs, where layers compute in bfloat16 (which reaches 0.01), and 0.0001 elsewhere (fp32 reaches 0.00001)."""
+    those of one pass over the whole batch, and costs a second forward and backward pass. The job fails if those of a
+    parameter differ by more than 0.02 on GPUs, where layers compute in bfloat16 (which reaches 0.01), or by more than
+    0.0001 elsewhere (fp32 reaches 0.00001), relative to their norm. Unset: gradients are not checked."""
 
     @property
     def ranks_per_replica(self) -> int:

@@ -7,8 +7,13 @@ same order; the rollout weights change only after the round.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from longshore.policy.draws import Draw
+
+MAX_TOKENS_PER_REPLICA: Final = 131_072
+"""Largest number of tokens per replica in a batch of a pipelined handover, in whole groups; a larger group goes alone
+(B in RolloutPipe)."""
 
 
 @dataclass(frozen=True)

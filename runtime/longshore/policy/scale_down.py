@@ -19,6 +19,9 @@ LAST_SHARE: Final = 0.5
 """Once this share has finished of the requests that nothing followed, too little of the round is left."""
 CHECK_EVERY_SHARE: Final = 0.05
 """Requests that must have finished between two checks."""
+MAX_KV_PEAK: Final = 0.9
+"""Largest projected peak, as a share of the KV cache that is left. The rest is for what the projection, an expected
+value over evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
 NUM_HORIZONS: Final = 64
 """Steps of the projection; the projected peak exceeds the exact one by at most 1/64 of the length limit per request."""
 _NO_ENGINE: Final = -1
@@ -111,9 +114,6 @@ class Benefit:
 class AdaptiveRule:
     """Conditions that `trigger: Adaptive` adds."""
 
-    max_kv_peak: float
-    """Largest projected peak, as a share of the KV cache that is left. The rest is for what the projection, an expected
-    value over evenly filled engines, leaves out: chance, uneven engines and half-filled blocks."""
     benefit: Benefit | None
     """Expected benefit; None: nothing is known yet."""
 
@@ -193,10 +193,8 @@ def decide(
     reason = f"{moved} of {total} GPUs to training at {_percent(share)}: projected KV peak {_percent(peak)}"
     if rule is None:
         return ScaleDown(picked, reason)
-    if peak > rule.max_kv_peak:
-        return KeepSampling(
-            f"projected KV peak {_percent(peak)} is over {_percent(rule.max_kv_peak)} at {_percent(share)}"
-        )
+    if peak > MAX_KV_PEAK:
+        return KeepSampling(f"projected KV peak {_percent(peak)} is over {_percent(MAX_KV_PEAK)} at {_percent(share)}")
     if rule.benefit is None:
         return KeepSampling("every pod samples in the first step of a job, which tells what repurposing would change")
     if not rule.benefit.is_wanted:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from longshore.policy.draws import Draw
-from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
+from longshore.policy.handover import MAX_TOKENS_PER_REPLICA, Batch, HandoverQueue, TrainableGroup
 from longshore.policy.old_log_probs import computes_old_log_probs
 from longshore.sim.events import EventQueue
 from longshore.sim.job import SimJob, Training
@@ -73,8 +73,8 @@ class BatchedTraining(TrainingPhase):
     def __init__(self, job: SimJob, queue: EventQueue, recorder: SpanRecorder) -> None:
         super().__init__(job, queue, recorder)
         self._is_pipelined = job.trainer.training is Training.PIPELINED
-        per_replica = job.rollout.max_tokens_per_dispatch
-        self._budget = per_replica * len(self.shape.replicas) if self._is_pipelined else _WHOLE_UPDATE
+        pipelined = MAX_TOKENS_PER_REPLICA * len(self.shape.replicas)
+        self._budget = pipelined if self._is_pipelined else _WHOLE_UPDATE
         self._handover = HandoverQueue((job.groups_per_update,), self._budget)
         self._trainer: SimTrainer = SimTrainer(self.shape, recorder)
         self._samples: dict[Draw, tuple[int, ...]] = {}

@@ -65,7 +65,7 @@ class SimRepurposing:
         ]
         load = rollout_load(progress, engines, running, self._lengths[progress.kind], self._job.lengths.max_tokens)
         benefit = _NOT_WEIGHED if self._gate is None else self._gate.expect(progress.kind, load, self._replicas)
-        rule = None if self._is_fixed else AdaptiveRule(self._job.rollout.repurposing.max_kv_peak, benefit)
+        rule = None if self._is_fixed else AdaptiveRule(benefit)
         decision = decide(progress.fraction_finished, load.pods, self._replicas, load.peak_tokens, rule)
         if isinstance(decision, ScaleDown):
             self.reasons.append(decision.reason)

@@ -9,7 +9,7 @@ from typing import Final
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.model import Evaluation
-from longshore.api.rollout import Handover, OnFinish, OnPolicy, RepurposeTrigger, Rollout
+from longshore.api.rollout import Handover, OnFinish, OnPolicy, RepurposeTrigger
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import CheckpointSettings
 from longshore.checks.pod_memory import KEPT_TOKENS, max_step_tokens
@@ -62,9 +62,10 @@ class Parts:
     """Writer of the final model."""
 
 
-_BF16: Final = 0.02
-_FP32: Final = 1e-4
-"""Tolerance above every rounding error, for `trainer.verifyTolerance` where it is unset."""
+_BF16_TOLERANCE: Final = 0.02
+"""Largest relative difference of verified gradients on GPUs, where layers compute in bfloat16 (which reaches 0.01)."""
+_FP32_TOLERANCE: Final = 1e-4
+"""Largest relative difference of verified gradients elsewhere (fp32 reaches 0.00001)."""
 _NO_LIMITS: Final = AlarmLimits(max_mismatch=math.inf, max_response_tokens=0)
 
 
@@ -84,7 +85,6 @@ class LoopOptions:
     """Whether engines and trainers share GPUs: one side sleeps while the other works."""
     handover: Handover = Handover.AFTER_ROUND
     """Time at which the trainers get groups; with strategy Auto, the one that it begins with."""
-    max_tokens_per_dispatch: int = Rollout().max_tokens_per_dispatch
     trains_during_rollout: bool = True
     """Whether all trainers have their accelerators (or processors) while engines run."""
     repurposing: RepurposingOptions | None = None
@@ -114,13 +114,12 @@ class LoopOptions:
             num_workers=spec.workers.replicas,
             is_colocated=is_colocated,
             handover=spec.rollout.effective_handover,
-            max_tokens_per_dispatch=spec.rollout.max_tokens_per_dispatch,
             trains_during_rollout=not is_colocated or (not spec.workers.has_accelerator and not repurposes),
             repurposing=_repurposing(spec, attempt) if repurposes else None,
             verify_every=spec.trainer.verify_every,
             max_mismatch=limit if spec.rollout.on_policy is OnPolicy.STRICT and limit < math.inf else None,
             alarm_limits=AlarmLimits(limit, spec.algorithm.max_response_tokens),
-            verify_tolerance=spec.trainer.verify_tolerance or (_BF16 if spec.training_pods.has_accelerator else _FP32),
+            verify_tolerance=_BF16_TOLERANCE if spec.training_pods.has_accelerator else _FP32_TOLERANCE,
         )
 
     def is_checkpoint_due(self, step: int, unsaved_s: float, unsaved_tokens: int) -> bool:

@@ -55,12 +55,7 @@ def step_work(
         awake = range(trainers.num_replicas) if options.trains_during_rollout else ()
         return StreamedUpdate(trainers, samples_of, events, clock, awake=awake, verify=verify, max_mismatch=limit)
     is_pipelined, objective = handover is Handover.PIPELINED, algorithm.objective
-    budget = max_tokens_per_batch(
-        objective,
-        trainers.num_replicas,
-        is_pipelined=is_pipelined,
-        max_tokens_per_dispatch=options.max_tokens_per_dispatch,
-    )
+    budget = max_tokens_per_batch(objective, trainers.num_replicas, is_pipelined=is_pipelined)
     sizes = update_sizes(algorithm, handover, num_updates)
     begins_during_rollout = is_pipelined and options.trains_during_rollout
     is_relative = compares_with_trainer(objective, algorithm.rollout_correction)
@@ -90,8 +85,8 @@ def require_equal_gradients(trained: StepTraining, step: int, tolerance: float) 
     if difference is not None and difference > tolerance:
         raise UserError(
             f"trainer.verifyEvery: in step {step} the accumulated gradients differ by {difference:.2e} from those of "
-            f"one pass over the whole batch, which is more than verifyTolerance ({tolerance:g}); raise it if that is "
-            "rounding, or report it"
+            f"one pass over the whole batch, and rounding explains at most {tolerance:g}: samples were lost or counted "
+            "twice, or a replica computes something else; report it"
         )
 
 

@@ -13,6 +13,8 @@ from longshore_runtime.telemetry.background import CLOSE_LIMIT_S, Background
 from longshore_runtime.telemetry.record_files import StepFiles
 from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, Places, StepDone, round_facts
 
+_MAX_ROUNDS_BYTES: Final = 1 << 30
+"""Largest size of `rounds/`; the oldest steps are deleted first."""
 MAX_WAITING: Final = 3
 """Largest number of steps and evaluations that wait; each keeps all its tokens in memory until it is written."""
 
@@ -71,7 +73,7 @@ class StepRecords:
         self._held_out = StepFiles(
             output / samples.HELD_OUT_DIRECTORY, samples.PREFIX, samples.SUFFIX, options.max_samples_bytes
         )
-        self._rounds = StepFiles(output / model.DIRECTORY, model.PREFIX, model.SUFFIX, options.max_rounds_bytes)
+        self._rounds = StepFiles(output / model.DIRECTORY, model.PREFIX, model.SUFFIX, _MAX_ROUNDS_BYTES)
         self._thread: Background[tuple[StepDone, Places] | EvaluationDone | int] = Background(
             "step-records", self._write, max_waiting, on_trouble
         )
@@ -115,9 +117,7 @@ class StepRecords:
                 files.write(done.step, content)
 
     def _write_round(self, done: StepDone, places: Places) -> None:
-        if self._options.max_rounds_bytes or self._on_record is not None:
-            record = round_record(round_facts(done, places, self._job))
-            if self._options.max_rounds_bytes:
-                self._rounds.write(done.step, record.to_bytes())
-            if self._on_record is not None:
-                self._on_record(record)
+        record = round_record(round_facts(done, places, self._job))
+        self._rounds.write(done.step, record.to_bytes())
+        if self._on_record is not None:
+            self._on_record(record)

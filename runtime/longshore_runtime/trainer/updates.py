@@ -12,7 +12,7 @@ from typing import Protocol
 
 from longshore.api.objectives.objective import Objective
 from longshore.policy.draws import Draw
-from longshore.policy.handover import Batch, HandoverQueue, TrainableGroup
+from longshore.policy.handover import MAX_TOKENS_PER_REPLICA, Batch, HandoverQueue, TrainableGroup
 from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
 from longshore_runtime.backends.sums import GradientSums
@@ -272,15 +272,13 @@ class StepUpdates:
         return sum(prompt + scored.completion.num_tokens for scored in group.responses)
 
 
-def max_tokens_per_batch(
-    objective: Objective, num_replicas: int, *, is_pipelined: bool, max_tokens_per_dispatch: int
-) -> int:
+def max_tokens_per_batch(objective: Objective, num_replicas: int, *, is_pipelined: bool) -> int:
     """Return the token budget of one handover to all replicas.
 
     It is unlimited without a pipeline, and where advantages need the whole batch.
     """
     no_limit = 2**62
-    return num_replicas * max_tokens_per_dispatch if is_pipelined and not objective.needs_whole_batch else no_limit
+    return num_replicas * MAX_TOKENS_PER_REPLICA if is_pipelined and not objective.needs_whole_batch else no_limit
 
 
 def _shuffled(draw: Draw) -> bytes:

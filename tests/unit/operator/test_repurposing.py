@@ -75,11 +75,6 @@ class TestRepurposing:
         cluster.report(at_milestone(repurposing=known))
         assert cluster.status.assignment.overlay is None
 
-    def test_the_users_limit_of_the_peak_counts(self) -> None:
-        cluster = job({**STREAMED, "repurposing": {"maxKvPeak": 0.4}})
-        cluster.report(at_milestone(load=load(1_000)))
-        assert cluster.status.assignment.overlay is None
-
     def test_only_pods_with_trainer_replicas_are_taken(self) -> None:
         cluster = job(STREAMED, trainer={"dataParallelSize": 1})
         cluster.report(at_milestone())

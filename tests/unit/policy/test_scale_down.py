@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.api.rollout import RepurposingSettings
 from longshore.api.round_status import RoundKind
 from longshore.policy.length_distribution import LengthDistribution
 from longshore.policy.progress import RoundProgress
@@ -27,8 +26,6 @@ from longshore.policy.scale_down import (
     projected_peak_tokens,
     rollout_load,
 )
-
-MAX_KV_PEAK = RepurposingSettings().max_kv_peak
 
 
 def pods(*num_gpus: int, tp_size: int = 1, capacity: int = 1_000) -> list[RolloutEngine]:
@@ -63,7 +60,7 @@ class Round:
     lengths: LengthDistribution
     replicas: list[frozenset[int]]
     milestones: Milestones = field(default_factory=Milestones)
-    rule: AdaptiveRule | None = field(default_factory=lambda: AdaptiveRule(MAX_KV_PEAK, PAYS))
+    rule: AdaptiveRule | None = field(default_factory=lambda: AdaptiveRule(PAYS))
 
 
 def policy(lengths: LengthDistribution, layout: list[frozenset[int]] | None = None) -> Round:
@@ -102,7 +99,7 @@ def test_half_of_the_gpus_go_when_what_runs_fits_the_other_half() -> None:
 def test_what_runs_must_fit_the_engines_that_stay_and_not_those_that_go() -> None:
     loads = [MilestonePodLoad(0, 4, 1_000, num_tokens=900), MilestonePodLoad(1, 4, 4_000, num_tokens=100)]
     for peak_tokens, share in ((900, 90), (1_000, 100)):
-        decision = decide(0.3, loads, replicas((0,), (1,)), peak_tokens, AdaptiveRule(MAX_KV_PEAK, PAYS))
+        decision = decide(0.3, loads, replicas((0,), (1,)), peak_tokens, AdaptiveRule(PAYS))
         assert isinstance(decision, ScaleDown) == (share <= 90)
         assert f"projected KV peak {share} %" in decision.reason
 
@@ -124,7 +121,7 @@ def test_what_runs_must_fit_the_engines_that_stay_and_not_those_that_go() -> Non
     ids=["nothing is known", "it costs", "it has cost"],
 )
 def test_every_pod_stays_where_repurposing_is_not_wanted(benefit: Benefit | None, why: str) -> None:
-    unwanted = replace(policy(all_of(80)), rule=AdaptiveRule(MAX_KV_PEAK, benefit))
+    unwanted = replace(policy(all_of(80)), rule=AdaptiveRule(benefit))
     assert look(unwanted, at(7, 20), pods(4, 4), on(0, 13)) == KeepSampling(why)
 
 

@@ -373,7 +373,7 @@ def test_a_step_of_one_update_asks_for_no_pass_of_its_own() -> None:
 
 def test_only_a_pipeline_has_a_token_budget_and_only_where_advantages_allow_it() -> None:
     grpo, whitened = OBJECTIVES["GRPO"], OBJECTIVES["ReinforcePlusPlus"]
-    assert max_tokens_per_batch(grpo, 1, is_pipelined=True, max_tokens_per_dispatch=5) == 5
-    assert max_tokens_per_batch(grpo, 3, is_pipelined=True, max_tokens_per_dispatch=5) == 15, "of each replica"
-    assert max_tokens_per_batch(grpo, 1, is_pipelined=False, max_tokens_per_dispatch=5) > 10**12
-    assert max_tokens_per_batch(whitened, 1, is_pipelined=True, max_tokens_per_dispatch=5) > 10**12
+    assert max_tokens_per_batch(grpo, 1, is_pipelined=True) == 131_072
+    assert max_tokens_per_batch(grpo, 3, is_pipelined=True) == 3 * 131_072, "of each replica"
+    assert max_tokens_per_batch(grpo, 1, is_pipelined=False) > 10**12
+    assert max_tokens_per_batch(whitened, 1, is_pipelined=True) > 10**12

@@ -184,9 +184,10 @@ def test_a_share_of_the_prompts_is_about_that_share(share: float) -> None:
     assert kept == pytest.approx(10_000 * share, rel=0.05)
 
 
-def test_nothing_is_written_where_nothing_is_wanted(tmp_path: Path) -> None:
-    run(tmp_path, Records(sample_share=0.0, max_rounds_size=0))
-    assert not {"samples", "rounds"} & {path.name for path in (tmp_path / "output").iterdir()}
+@pytest.mark.parametrize("options", [Records(sample_share=0.0), Records(max_samples_size=0)], ids=["share", "size"])
+def test_without_samples_rounds_alone_are_recorded(options: Records, tmp_path: Path) -> None:
+    run(tmp_path, options)
+    assert {"samples", "rounds"} & {path.name for path in (tmp_path / "output").iterdir()} == {"rounds"}
 
 
 def test_a_disk_that_refuses_costs_records_and_no_step(tmp_path: Path) -> None:

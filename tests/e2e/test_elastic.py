@@ -74,7 +74,7 @@ def watched_roles(job: Job) -> Iterator[list[str]]:
             reader.join()
 
 
-def test_pods_train_while_others_sample_everybody_sees_it_and_the_job_learns_as_on_one_pod(cluster: Cluster) -> None:
+def test_pods_visibly_train_while_others_sample_and_the_job_learns_as_on_one_pod(cluster: Cluster) -> None:
     """Rounds without a race, so that both jobs train on the same responses; sums of the fake trainer are exact."""
     elastic, single = elastic_job("roles"), elastic_job("single-pod", pods=1)
     for manifest in (elastic, single):

@@ -79,7 +79,7 @@ def test_the_chart_and_the_examples_are_installed_with_the_command_line(
     assert printed == (source / "manifests/quickstart.yaml").read_text()
 
 
-def test_the_embedded_cluster_is_a_distribution_of_its_own_that_runs_outside_a_checkout(
+def test_the_embedded_cluster_is_its_own_distribution_and_runs_outside_a_checkout(
     installed: Path, tmp_path: Path
 ) -> None:
     [owner] = installed.glob("longshore_devcluster-*.dist-info")

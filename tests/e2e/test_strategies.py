@@ -44,7 +44,7 @@ def test_reorder_rollout_postpones_every_draw_at_most_as_often_as_it_may(cluster
     reordered.delete()
 
 
-def test_the_group_pipeline_makes_several_updates_per_step_and_survives_its_coordinator(cluster: Cluster) -> None:
+def test_a_group_pipeline_makes_several_updates_per_step_and_outlives_a_coordinator(cluster: Cluster) -> None:
     """One rollout, two updates: weights change only between rounds, and no checkpoint lies between two updates.
 
     The job also measures its hardware before it trains, in its first attempt only.

@@ -207,7 +207,7 @@ class TestOperator:
         assert bindings("a") & bindings("b"), "of one name, and the second release does not own it"
         assert not bindings("a") & bindings("b", watchNamespace="team")
 
-    def test_operators_for_one_namespace_each_have_no_object_in_common_but_the_definition(self) -> None:
+    def test_operators_for_one_namespace_each_share_nothing_but_the_definition(self) -> None:
         def common(**values: Any) -> set[str]:
             first = rendered("a", release="a", watchNamespace="team-a", **values)
             return {kind for kind, _ in first.keys() & rendered("b", release="b", watchNamespace="team-b", **values)}

@@ -89,7 +89,7 @@ def test_a_mistake_is_a_cross_for_people_and_an_entry_for_programs(tmp_path: Pat
     assert "– model-files         not checked: name a copy of 'models/tiny' with --model\n" in reported
 
 
-def test_every_mistake_in_the_fields_has_a_line_of_its_own_and_misspelt_ones_come_first(tmp_path: Path) -> None:
+def test_every_mistake_in_fields_has_its_own_line_and_misspelt_fields_come_first(tmp_path: Path) -> None:
     algorithm = {"steps": 0, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxReponseTokens": 64}
     code, reported = command(manifest(tmp_path / "job.yaml", algorithm=algorithm))
     assert code == 1

@@ -265,7 +265,7 @@ def test_some_engines_read_what_the_others_are_sent(storage: Path) -> None:
         trainers.stop()
 
 
-def test_a_broadcast_that_an_engine_misses_is_over_for_all_that_are_far_and_they_come_back(
+def test_a_broadcast_that_an_engine_misses_fails_for_all_remote_ones_and_they_return(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainers = start_trainers([Place(0, ())], TrainerBackend.FAKE, ParallelSizes())

@@ -87,7 +87,7 @@ async def test_calls_are_answered_while_the_engine_steps(storage: Path) -> None:
     await actor.abort(2, [wanted.request_id])
 
 
-def test_a_question_is_answered_after_the_step_that_runs_and_before_commands_that_wait() -> None:
+def test_a_question_is_answered_after_the_current_step_and_before_waiting_commands() -> None:
     stepping, may_step = threading.Event(), threading.Event()
 
     def step(step_s: float) -> None:

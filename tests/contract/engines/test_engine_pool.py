@@ -180,7 +180,7 @@ def test_engines_retire_while_the_driver_works_with_the_others(start: Start) -> 
     assert job.pool.serving() == [1]
 
 
-def test_an_engine_that_does_not_fall_asleep_is_killed_and_comes_back_with_the_next_weights(start: Start) -> None:
+def test_an_engine_that_fails_to_sleep_is_killed_and_returns_with_the_next_weights(start: Start) -> None:
     job = start(TWO_BY_ONE, sleep_s=1e6)
     job.pool.publish(weights(0))
     job.pool.release([1], SHORT_S)
@@ -215,9 +215,7 @@ def wait_serving(job: Job, engines: list[int]) -> None:
 
 
 @pytest.mark.parametrize("all_sleep", [False, True], ids=["retired", "asleep"])
-def test_an_engine_that_dies_asleep_is_nobodys_loss_and_comes_back_with_the_next_weights(
-    start: Start, all_sleep: bool
-) -> None:
+def test_an_engine_that_dies_asleep_is_no_loss_and_returns_with_the_next_weights(start: Start, all_sleep: bool) -> None:
     job = start(TWO_BY_ONE)
     job.pool.publish(weights(0))
     if all_sleep:
@@ -323,7 +321,7 @@ def test_only_one_fleet_is_parked(start: Start, pods: Pods) -> None:
     job.samples(10, policy_version=0)
 
 
-def test_an_engine_that_dies_while_it_is_parked_is_dropped_and_another_takes_its_place(start: Start) -> None:
+def test_an_engine_that_dies_while_parked_is_dropped_and_another_takes_its_place(start: Start) -> None:
     job = start(ONE_BY_TWO)
     job.pool.publish(weights(0))
     parked = job.pool._fleet
@@ -353,7 +351,7 @@ def test_engines_serve_on_when_the_new_size_is_impossible(start: Start, max_tp_s
         job.samples(engine, policy_version=0)
 
 
-def test_an_engine_that_does_not_fall_asleep_does_not_keep_the_others_from_regrouping(
+def test_an_engine_that_fails_to_sleep_does_not_keep_the_others_from_regrouping(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longshore_runtime.rollout.engine_pool._SLEEP_LIMIT_S", SHORT_S)
@@ -365,7 +363,7 @@ def test_an_engine_that_does_not_fall_asleep_does_not_keep_the_others_from_regro
     assert [reason for reason, _ in job.notices] == ["EngineDidNotSleep"] * 2
 
 
-def test_a_pod_that_is_gone_before_engines_regroup_is_a_loss_and_its_engine_joins_later(
+def test_a_pod_gone_before_engines_regroup_is_a_loss_and_its_engine_joins_later(
     start: Start, pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longshore_runtime.rollout.fleet._PLACE_LIMIT_S", 15.0)

@@ -197,7 +197,7 @@ def test_an_output_layer_that_is_one_step_old_is_noticed_and_reloading_mends_it(
     assert max(trained.mismatches) < 1e-5, "of what was trained on"
 
 
-def test_an_output_layer_that_stays_behind_fails_the_job_before_a_step_is_made_with_it(
+def test_a_stale_output_layer_fails_the_job_before_a_step_is_made_with_it(
     vllm: Harness, model: Path, tmp_path: Path
 ) -> None:
     """From the second publication on each takes the layer over from the one before, the oldest of all."""

@@ -62,7 +62,7 @@ def test_peak_memory_stays_within_the_reservation(checkpoint: Path, prompt_token
     assert torch.cuda.max_memory_allocated() - before <= reserved
 
 
-def test_memory_that_others_take_leaves_fewer_resident_layers_until_they_give_it_back(checkpoint: Path) -> None:
+def test_memory_that_others_take_leaves_fewer_resident_layers_until_they_free_it(checkpoint: Path) -> None:
     device = torch.device("cuda")
     model = streamed(checkpoint, num_resident=3, pipelined=True)
     replies = model.generate(PROMPTS, MAX_TOKENS, ())

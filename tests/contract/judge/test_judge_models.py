@@ -106,7 +106,7 @@ def test_a_question_longer_than_the_context_has_no_reply_and_the_others_have_the
     assert str(failure).startswith("a question of 2100 tokens and a reply of 8 exceed the 2048 of the judge's")
 
 
-def test_a_question_too_long_for_the_reserved_memory_has_no_reply_and_the_others_have_theirs(
+def test_a_question_too_long_for_reserved_memory_has_no_reply_but_the_others_have(
     streamed: StreamedJudge,
 ) -> None:
     failure, reply = streamed.complete(["x" * 1_900, "Why?"], 8)
@@ -115,9 +115,10 @@ def test_a_question_too_long_for_the_reserved_memory_has_no_reply_and_the_others
     assert re.match(r"^1 x 1908 tokens need .* are reserved: raise judge.gpuMemory$", str(failure))
 
 
-def test_a_question_that_fits_the_reservation_but_not_what_others_leave_of_it_is_a_fault_and_is_asked_again(
+def test_a_question_that_fits_its_reservation_but_not_free_memory_is_a_fault(
     streamed: StreamedJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A fault is asked again, when others may have freed memory."""
     options = JudgeOptions("taste", RemoteJudgeOptions("", ""), "{response}", r"(.)", 0, 9, 8)
     with monkeypatch.context() as patch:
         patch.setattr(device_memory, "free_bytes", lambda device: 0)

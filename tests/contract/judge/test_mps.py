@@ -104,7 +104,7 @@ def moody(container: Container) -> Iterator[MpsDaemon]:
     daemon.stop()
 
 
-def test_a_server_that_is_gone_when_it_is_asked_is_no_fault_until_it_is_so_time_and_again(moody: MpsDaemon) -> None:
+def test_a_server_that_is_gone_is_a_fault_only_after_several_answers_in_a_row(moody: MpsDaemon) -> None:
     (moody.pipe_directory / "2").write_text("ACTIVE\n")
     assert [moody.fault() for _ in range(MAX_FAILURES - 1)] == [None] * (MAX_FAILURES - 1)
     (moody.pipe_directory / "1").write_text("ACTIVE\n")

@@ -88,7 +88,7 @@ def test_resident_layers_follow_the_length_and_results_do_not(checkpoints: Check
     assert counts == [3, 0, 7, 3]
 
 
-def test_resident_layers_follow_the_memory_that_others_leave_and_what_it_holds_itself_counts_as_left(
+def test_resident_layers_follow_free_memory_and_what_the_model_holds_counts_as_free(
     checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = StreamedLM.load(checkpoints("qwen3"), CPU, StreamOptions())
@@ -133,7 +133,7 @@ def test_an_architecture_that_was_not_looked_at_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("num_prompts", "prompt_tokens"), [(1, 1_500), (8, 200)])
-def test_what_is_alive_while_prompts_are_read_is_what_the_plan_counts_and_little_less(
+def test_live_memory_while_prompts_are_read_is_what_the_plan_counts_or_little_less(
     checkpoint: Path, num_prompts: int, prompt_tokens: int
 ) -> None:
     model = StreamedLM.load(checkpoint, CPU, StreamOptions())

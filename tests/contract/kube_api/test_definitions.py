@@ -286,7 +286,7 @@ def test_a_name_that_children_cannot_have_is_refused_at_once(
     assert [cause["message"] for cause in answer.json["details"]["causes"]] == [f"Invalid value: metadata.{message}"]
 
 
-def test_a_definition_with_a_new_default_does_not_change_the_generation_of_jobs_that_exist(
+def test_a_definition_with_a_new_default_keeps_the_generation_of_existing_jobs(
     api: Api, rljobs: str, namespace: str
 ) -> None:
     """By the generation an operator knows that nobody has changed the spec, although it reads something else."""

@@ -162,7 +162,7 @@ def test_a_failed_installation_leaves_nothing_and_can_be_repeated(installer: Ins
     assert installer.install() == "installed"
 
 
-def test_a_failed_installation_removes_the_namespace_though_an_older_one_was_still_being_deleted(
+def test_a_failed_install_removes_its_namespace_though_an_older_one_was_terminating(
     installer: Installer, api: Api, broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = f"/api/v1/namespaces/{installer.namespace}"

@@ -92,9 +92,7 @@ def test_an_elastic_job_gives_a_gpu_back_once_its_coordinator_does_without_it(jo
     assert {"Shrinking", "Growing", "Resized"} <= set(jobs.event_reasons())
 
 
-def test_a_quota_that_contradicts_the_capacity_is_logged_and_its_jobs_start_when_it_is_corrected(
-    jobs: Jobs, start: Start
-) -> None:
+def test_a_quota_above_the_capacity_is_logged_and_its_jobs_start_once_corrected(jobs: Jobs, start: Start) -> None:
     quotas = {jobs.namespace: {GPU: 3}}
     operator = start(quotas=quotas)
     jobs.create("wide", **job_spec(replicas=3))

@@ -27,7 +27,7 @@ def ok(**body: Any) -> Answer:
     return answer
 
 
-async def test_an_operator_that_comes_before_the_definition_says_how_to_install_it_and_waits_for_it() -> None:
+async def test_an_operator_without_the_definition_says_how_to_install_it_and_waits_for_it() -> None:
     script = Script(
         failure(404, "NotFound"), failure(403, "Forbidden"), ok(resources=[]), ok(resources=[{"name": "rljobs"}])
     )  # fmt: skip

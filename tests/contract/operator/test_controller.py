@@ -178,7 +178,7 @@ async def test_a_claim_is_read_when_pods_have_been_pending_for_long(operator: Op
     assert ("GET", "persistentvolumeclaims") in await operator.look()
 
 
-async def test_a_job_that_others_change_while_it_starts_is_read_again_and_what_they_wrote_counts(
+async def test_a_job_that_others_change_while_it_starts_is_read_again_and_changes_count(
     operator: Operator,
 ) -> None:
     await operator.kube.client.patch(RLJOBS, "demo", "default", {"spec": {"suspend": True}})
@@ -193,7 +193,7 @@ async def test_a_job_that_others_change_while_it_starts_is_read_again_and_what_t
 
 
 @pytest.mark.parametrize("num_changes", [1, 2])
-async def test_what_others_change_while_the_status_of_a_job_is_written_is_not_taken_for_the_operators_own_change(
+async def test_changes_by_others_during_a_status_write_are_not_taken_for_the_operators_own(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, num_changes: int
 ) -> None:
     """News of a job that come at the same time are merged, so the operator may hear of its own write alone."""

@@ -32,7 +32,7 @@ def test_templates_that_the_api_server_takes_are_refused_with_a_sentence(jobs: J
     assert jobs.pods() == {}
 
 
-def test_a_coordinators_report_that_cannot_be_read_does_not_keep_its_job_from_suspension(jobs: Jobs) -> None:
+def test_an_unreadable_coordinator_report_does_not_keep_its_job_from_suspension(jobs: Jobs) -> None:
     jobs.create(**job_spec())
     jobs.wait_phase("Running")
     times = {"switchSeconds": 1, "preemptionSeconds": 1, "roundSeconds": {"Odd": {"one": 1}}}

@@ -52,9 +52,7 @@ def test_an_evicted_job_gives_its_quota_back_when_its_pods_are_gone_and_returns(
     assert wait_admitted(jobs, "first")["attempt"] == 2
 
 
-def test_a_job_that_an_administrator_deactivates_stops_and_waits_until_a_person_activates_it(
-    jobs: Jobs, kueue: Kueue
-) -> None:
+def test_a_job_that_an_administrator_deactivates_stops_until_a_person_activates_it(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels=TEAM, **job_spec())
     wait_admitted(jobs, "first")
     kueue.change(jobs.namespace, "first", active=False)
@@ -73,9 +71,7 @@ def test_a_job_that_an_administrator_deactivates_stops_and_waits_until_a_person_
     assert wait_admitted(jobs, "first")["attempt"] == 2
 
 
-def test_a_job_that_kueue_deactivates_says_so_and_returns_after_a_suspension_by_its_user(
-    jobs: Jobs, kueue: Kueue
-) -> None:
+def test_a_job_that_kueue_deactivates_says_so_and_returns_once_suspended_and_resumed(jobs: Jobs, kueue: Kueue) -> None:
     jobs.create("first", labels={"kueue.x-k8s.io/queue-name": "later"}, **job_spec())
     jobs.wait_reported("first", "QueueUnavailable", "later doesn't exist")
     kueue.change(jobs.namespace, "first", maximumExecutionTimeSeconds=1)

@@ -34,7 +34,7 @@ async def test_a_list_without_jobs_has_items_for_kopf() -> None:
         assert (await response.json())["items"] == []
 
 
-async def test_all_jobs_are_listed_sixteen_at_a_time_and_changes_are_distinguished_from_them() -> None:
+async def test_jobs_are_listed_sixteen_at_a_time_and_told_apart_from_changes() -> None:
     """180 jobs of a megabyte each, in one answer, would be more memory than the operator has."""
     names = [f"job-{index}" for index in range(40)]
     change = event("MODIFIED", partial("job-7", version="8"))

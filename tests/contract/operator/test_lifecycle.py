@@ -49,7 +49,7 @@ def test_a_job_runs_and_completes(jobs: Jobs) -> None:
     assert {"Started", "Finished"} <= set(jobs.event_reasons())
 
 
-def test_a_container_beside_ours_that_nobody_ends_does_not_keep_the_gpus_of_a_finished_job(jobs: Jobs) -> None:
+def test_a_container_that_never_ends_does_not_keep_the_gpus_of_a_finished_job(jobs: Jobs) -> None:
     spec = job_spec(coordinator="exit 0", worker=HOLD, replicas=1)
     containers = spec["coordinator"]["template"]["spec"]["containers"]
     containers.append({"name": "shipper", "image": "unused", "command": ["sh", "-c", HOLD]})

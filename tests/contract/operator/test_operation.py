@@ -83,7 +83,7 @@ class TestRestart:
         assert now == healthy
         assert jobs.status("healthy")["attempt"] == 1
 
-    def test_a_newer_version_with_other_defaults_and_another_image_restarts_no_running_job(
+    def test_a_newer_version_with_other_defaults_and_image_restarts_no_running_job(
         self, jobs: Jobs, start: Start
     ) -> None:
         first = start()

@@ -180,7 +180,7 @@ def test_a_coordinator_reads_a_model_without_importing_torch(tmp_path: Path, mon
         ("runs/locked/count", 0o755, "directory 'runs/locked' belongs to"),
     ],
 )
-def test_storage_that_the_pods_may_not_write_is_a_mistake_of_the_job_reported_at_once(
+def test_storage_that_pods_may_not_write_is_a_mistake_of_the_job_reported_at_once(
     open_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, mode: int, shown: str
 ) -> None:
     prepare(open_path, monkeypatch, json.dumps(SPEC | {"storage": {"claimName": "shared", "output": output}}))

@@ -33,7 +33,7 @@ def test_what_transformers_writes_is_accepted(storage: JobStorage) -> None:
     load_tokenizer(storage.resolve("models/tiny"))
 
 
-def test_a_model_that_does_not_split_as_its_trainer_asks_is_refused_before_engines_start(storage: JobStorage) -> None:
+def test_a_model_that_does_not_split_as_asked_is_refused_before_engines_start(storage: JobStorage) -> None:
     megatron = TrainerSettings(backend=TrainerBackend.MEGATRON, tensor_parallel_size=3)
     with pytest.raises(UserError, match=r"^trainer.tensorParallelSize: 3 does not divide the model's \d+ attention"):
         check(storage, megatron)

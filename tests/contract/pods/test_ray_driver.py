@@ -105,7 +105,7 @@ leave(75)
 """
 
 
-def test_a_driver_that_is_asked_to_stop_while_it_connects_is_interrupted_and_disconnects(tmp_path: Path) -> None:
+def test_a_driver_asked_to_stop_while_it_connects_is_interrupted_and_disconnects(tmp_path: Path) -> None:
     """Ray has handlers of its own: the coordinator would end as if it had crashed, with one of them after a while."""
     command = [sys.executable, "-c", CONNECTING_DRIVER, str(tmp_path)]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)

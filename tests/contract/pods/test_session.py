@@ -188,7 +188,7 @@ def test_fewer_prompts_than_a_step_wants_are_reported(storage: Path) -> None:
     assert "6 prompts to train on are fewer than algorithm.promptsPerStep (7)" in message
 
 
-def test_a_model_and_data_of_the_hub_are_downloaded_first_and_mistakes_in_them_are_reported_by_their_names(
+def test_hub_models_and_data_are_downloaded_first_and_mistakes_name_the_hub_file(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = b'{"prompt": "1+1", "answer": "2"}\n'

@@ -179,7 +179,7 @@ def test_reward_code_sees_variables_of_the_pod_but_not_those_of_the_job(
     assert scorer.score(ScoreItem("row 7", variable, "environment", "", {})).reward == is_seen
 
 
-def test_an_import_path_that_leads_nowhere_is_reported_by_its_field_before_anything_is_scored() -> None:
+def test_an_import_path_that_leads_nowhere_is_reported_by_its_field_before_scoring() -> None:
     with pytest.raises(RewardError, match=r"reward.functions\[mine\].importPath: 'no_such_module:score' cannot be"):
         ChildScorer(function("no_such_module:score"))
 

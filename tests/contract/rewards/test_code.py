@@ -81,7 +81,7 @@ def test_without_partial_credit_the_first_failure_is_the_last_case_that_is_run(s
     assert [run.case for run in result.runs] == [0, 1, 2]
 
 
-def test_with_partial_credit_every_case_is_run_and_the_share_of_passed_ones_is_the_reward(lenient: CodeScorer) -> None:
+def test_with_partial_credit_every_case_runs_and_the_share_that_passed_is_the_reward(lenient: CodeScorer) -> None:
     result = scored(lenient, WRONG_FOR_TWO, DOUBLES)
     assert (result.reward, result.passed_all) == (0.75, False)
     assert [run.case for run in result.runs] == [0, 1, 2, 3]
@@ -94,7 +94,7 @@ def test_each_case_has_a_time_limit_of_its_own(lenient: CodeScorer) -> None:
     assert result.runs[1].wall_s < PATIENT_S
 
 
-def test_a_response_that_is_cut_off_in_one_case_is_worth_nothing_and_is_run_no_further(lenient: CodeScorer) -> None:
+def test_a_response_cut_off_in_one_case_is_worth_nothing_and_is_run_no_further(lenient: CodeScorer) -> None:
     program = "number = int(input())\nwhile number == 1: pass\nprint(2 * number)"
     result = scored(lenient, program, DOUBLES, ONE_IS_SHORT)
     assert (result.reward, result.timed_out, result.passed_all) == (0.0, True, False)
@@ -117,7 +117,7 @@ def test_a_layer_that_the_job_asks_for_and_this_machine_lacks_refuses_the_job(mo
         CodeScorer(function(required_layers=[SandboxLayer.LANDLOCK]))
 
 
-def test_a_program_that_breaks_the_sandbox_again_and_again_is_worth_nothing_and_says_so(
+def test_a_program_that_breaks_the_sandbox_repeatedly_is_worth_nothing_and_says_so(
     strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = SandboxWorker.run
@@ -136,7 +136,7 @@ def test_a_program_that_breaks_the_sandbox_again_and_again_is_worth_nothing_and_
     assert scored(strict, "print(2 * int(input()))", DOUBLES).reward == 1.0
 
 
-def test_a_sandbox_that_dies_on_every_program_is_a_fault_of_the_worker_and_never_a_reward(
+def test_a_sandbox_that_dies_on_every_program_is_a_worker_fault_and_never_a_reward(
     strict: CodeScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SandboxWorker, "run", dying(SandboxWorker.run))

@@ -58,9 +58,7 @@ def judge(pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     driver.pool.stop()
 
 
-def test_a_judge_scores_all_that_wait_in_one_call_and_fails_only_what_it_cannot_grade(
-    judge: Driver, pods: Pods
-) -> None:
+def test_a_judge_scores_all_that_wait_in_one_call_and_fails_only_the_ungradable(judge: Driver, pods: Pods) -> None:
     from longshore_runtime.backends.tiny_model import build_tokenizer
 
     pods.join(0)

@@ -79,9 +79,7 @@ def test_a_function_learns_whether_the_response_was_cut_if_it_asks(name: str, si
 
 
 @pytest.mark.parametrize(("name", "expected"), [("of_length", 2.0), ("of_options", 0.0)])
-def test_a_function_that_does_not_ask_whether_a_response_was_cut_scores_it_all_the_same(
-    name: str, expected: float
-) -> None:
+def test_a_function_that_ignores_whether_a_response_was_cut_scores_it_all_the_same(name: str, expected: float) -> None:
     assert reward(function(f"plain_reward:{name}", "Longshore"), CUT) == expected
 
 

@@ -91,7 +91,7 @@ def driver_of(
         yield driver
 
 
-def test_a_pod_has_more_requests_open_than_workers_and_compares_an_answer_beside_them(
+def test_a_pod_has_more_requests_open_than_workers_and_compares_an_answer_meanwhile(
     driver_of: Callable[[str], Any],
 ) -> None:
     start_child(RewardKind.MATHS).kill()  # The process that it was a fork of is there from now on.

@@ -126,7 +126,7 @@ def test_the_program_sees_the_calls_and_not_what_is_expected() -> None:
         "assert f(1)" + " + 1" * 900,
     ],
 )
-def test_a_test_program_that_is_more_than_assertions_about_literals_is_refused_with_its_row(test: str) -> None:
+def test_a_test_program_beyond_assertions_about_literals_is_refused_with_its_row(test: str) -> None:
     with pytest.raises(ValueError, match=r"^row 7: test: "):
         parse_case({"entry": "f", "test": test}, "row 7")
 

@@ -146,7 +146,7 @@ def test_sockets_count_as_the_memory_that_the_kernel_may_keep_for_them(available
     assert (many.outcome, many.detail) == (CaseOutcome.LIMIT, "used too much memory"), many
 
 
-def test_threads_are_counted_of_the_program_alone_however_many_its_user_has_elsewhere(
+def test_only_threads_of_the_program_count_however_many_its_user_has_elsewhere(
     available: frozenset[Layer],
 ) -> None:
     program = (
@@ -175,7 +175,7 @@ def _threads(number: int) -> Iterator[None]:
             thread.join()
 
 
-def test_the_user_of_programs_is_bounded_by_the_kernel_only_where_nothing_else_runs_as_it() -> None:
+def test_the_kernel_bounds_the_user_of_programs_only_where_nothing_else_runs_as_it() -> None:
     """The kernel counts all of a user's processes on the node, of which a container sees its own."""
     for layers, in_user_namespace, is_bounded in (
         ({Layer.RLIMITS}, False, False),

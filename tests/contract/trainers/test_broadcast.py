@@ -104,9 +104,10 @@ class Gloo:
         self.limits_s.append(limit.total_seconds())
 
 
-def test_gloo_which_connects_for_five_times_its_limit_has_a_fifth_of_it_until_it_has_connected(
+def test_gloo_has_a_fifth_of_its_limit_until_it_has_connected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Gloo tries to connect for five times its limit."""
     monkeypatch.setattr(dist, "ProcessGroupGloo", Gloo)
     assert Broadcast(alone(limit_s=10.0), 0, CPU)._group.limits_s == [2.0, 10.0]
 

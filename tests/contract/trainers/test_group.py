@@ -165,7 +165,7 @@ def test_work_for_one_replica_needs_no_other(storage: Path) -> None:
     trainers.stop()
 
 
-def test_a_step_with_a_mismatch_changes_no_weights_on_any_replica_and_can_be_trained_afterwards(storage: Path) -> None:
+def test_a_step_with_a_mismatch_changes_no_weights_and_can_be_trained_afterwards(storage: Path) -> None:
     """Its updates are queued one behind the other, and both replicas refuse all of them."""
     trainers = TrainerGroup([Place(0, ())] * 2, TrainerSpec(TrainerBackend.TORCH, OPTIONS), "model", "output")
     before = published(trainers, 0)

@@ -144,9 +144,7 @@ def generation_of(events: "queue.SimpleQueue[Event]") -> int:
     return event.generation
 
 
-def test_a_pod_that_is_to_stop_waits_for_no_checkpoint_to_load_and_not_for_ever_for_an_update(
-    pods: Pods, storage: Path
-) -> None:
+def test_a_stopping_pod_waits_for_no_checkpoint_load_and_not_forever_for_an_update(pods: Pods, storage: Path) -> None:
     stop = Stop(grace_s=0.0)
     spec, checks = TrainerSpec(TrainerBackend.FAKE, OPTIONS), Checks(stop.require_none, stop.require_time_to_update)
     trainers = TrainerGroup([Place(0, ())], spec, "m", "output", checks=checks)

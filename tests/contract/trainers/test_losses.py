@@ -46,7 +46,7 @@ def policy_loss(ratio: float, advantage: float, options: TrainerOptions) -> tupl
         (0.9, -2.0, 1.8, 0, 1.8),
     ],
 )
-def test_the_ratio_is_clipped_only_where_it_already_moved_the_way_the_advantage_points(
+def test_the_ratio_is_clipped_only_where_it_already_moved_with_the_advantage(
     ratio: float, advantage: float, loss: float, clipped: int, gradient: float
 ) -> None:
     assert policy_loss(ratio, advantage, without_kl()) == pytest.approx((loss, clipped, gradient), rel=1e-5)

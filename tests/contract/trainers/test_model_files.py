@@ -52,7 +52,7 @@ def test_a_copy_of_the_weights_in_another_format_is_left_alone(tmp_path: Path) -
     assert num_parameters(model) == sum(value.numel() for value in load_file(model / "model.safetensors").values())
 
 
-def test_a_model_whose_parameters_transformers_names_otherwise_is_refused_at_the_start(
+def test_a_model_whose_parameters_transformers_renames_is_refused_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Engines know the names of the files: no update would ever reach them."""
@@ -102,7 +102,7 @@ def test_a_model_that_transformers_converts_with_a_loss_is_refused_at_the_start(
 @pytest.mark.parametrize(
     "odd", [{"temperature": 0.9, "top_p": 0.6}, {"num_beams": 1, "early_stopping": True}], ids=["sampling", "beams"]
 )
-def test_settings_of_generation_that_transformers_does_not_write_are_kept_as_they_are(
+def test_generation_settings_that_transformers_does_not_write_are_kept(
     odd: dict[str, Any], model: Path, tmp_path: Path
 ) -> None:
     """It only warns when it reads them."""

@@ -69,7 +69,7 @@ def test_without_samples_nothing_is_off_policy() -> None:
     assert off_policy_token_share([]) == 0.0
 
 
-def test_the_punishment_of_long_responses_enters_the_advantages_and_is_distinguished_from_the_reward() -> None:
+def test_the_overlong_penalty_enters_the_advantages_and_not_the_reward() -> None:
     responses = [response(index, 1.0, [(0, length)]) for index, length in enumerate([6, 8, 10])]
     punished = algorithm("DrGRPO", overlong_buffer_tokens=4, overlong_penalty=2.0)
     samples = batch_samples([group(0, responses)], RECORDS, punished, policy_version=0)

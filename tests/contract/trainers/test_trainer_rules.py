@@ -40,7 +40,7 @@ SILENT, POSITIVE, MASKED, NEGATIVE = (
 SAMPLES = (SILENT, POSITIVE, MASKED, NEGATIVE)
 
 
-def test_a_zero_advantage_needs_no_backward_pass_and_a_sample_outside_the_loss_no_pass() -> None:
+def test_zero_advantages_need_no_backward_pass_and_samples_outside_the_loss_no_pass() -> None:
     parts = split(SAMPLES, has_reference=False)
     assert parts.silent == [SILENT]
     assert parts.trained == [POSITIVE, NEGATIVE]

@@ -114,7 +114,7 @@ def test_what_nobody_reads_is_not_shared() -> None:
     sender.close()
 
 
-def test_another_process_reads_what_is_written_and_nothing_remains_of_a_writer_that_is_killed() -> None:
+def test_another_process_reads_what_is_written_and_a_killed_writer_leaves_nothing() -> None:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     writer = context.Process(target=write_and_stay, args=(theirs,))

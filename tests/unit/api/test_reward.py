@@ -43,9 +43,10 @@ def test_services_and_judges_elsewhere_are_waited_for_and_nothing_else() -> None
     ],
     ids=["computes", "waits", "both", "waits-and-colocated", "colocated"],
 )
-def test_a_pod_has_workers_for_the_functions_of_its_job_and_is_sized_by_those_that_compute_if_there_are_any(
+def test_a_pod_has_workers_for_all_functions_and_its_size_is_that_of_computing_ones(
     functions: list[dict[str, Any]], num_computing: int, num_waiting: int, sized_per_pod: int
 ) -> None:
+    """Without functions that compute, those that wait decide the size."""
     one = reward(*functions, workersPerPod=3, requestsPerPod=20)
     assert (one.num_computing, one.num_waiting, one.sized_per_pod) == (num_computing, num_waiting, sized_per_pod)
 

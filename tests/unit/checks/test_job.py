@@ -177,7 +177,7 @@ def test_a_draft_model_does_not_survive_deep_sleep(
         ("xyzzy", "remove it"),
     ],
 )
-def test_an_argument_that_vllm_does_not_have_is_a_mistake_with_the_one_that_was_meant(
+def test_an_argument_unknown_to_vllm_is_a_mistake_with_the_one_that_was_meant(
     files: Files, name: str, fix: str
 ) -> None:
     files.spec(rollout={"engine": {"extraArgs": {name: 1, "block_size": 32}}}, workers={"gpusPerPod": 1})

@@ -22,7 +22,7 @@ def test_bounds_of_verls_rejection_are_those_of_the_reciprocal_ratio() -> None:
     }  # fmt: skip
 
 
-def test_what_rejects_responses_is_reported_where_bypass_mode_leaves_the_correction_out() -> None:
+def test_what_rejects_responses_is_reported_where_bypass_mode_has_no_correction() -> None:
     prefix = "algorithm.rollout_correction."
     given = {f"{prefix}bypass_mode": True, f"{prefix}rollout_rs": "token_k1,seq_max_k2"}
     found = convert(VERL, VERL_RUN | given, FIXED)

@@ -27,7 +27,7 @@ def test_a_run_of_trl_becomes_the_same_job() -> None:
     ("given", "every"),
     [({}, 10), ({"logging_steps": 4}, 4), ({"eval_steps": 30}, 30), ({"eval_steps": 0.1}, 10)],
 )
-def test_trl_evaluates_at_an_interval_of_updates_or_a_share_of_all_and_samples_as_in_training(
+def test_trl_evaluates_at_an_interval_or_share_of_updates_and_samples_as_in_training(
     given: dict[str, Any], every: int
 ) -> None:
     found = spec(trl(eval_strategy="steps", temperature=0.7, max_steps=100, **given))
@@ -50,7 +50,7 @@ def test_prompts_of_trl_may_fill_what_the_longest_response_leaves_of_the_context
     assert "no room for a prompt" in none.prevented["vllm_max_model_length"]
 
 
-def test_reward_functions_that_trl_brings_are_to_be_copied_and_its_penalty_is_a_field() -> None:
+def test_reward_functions_that_trl_brings_must_be_copied_and_its_penalty_is_a_field() -> None:
     names = ["think_format_reward", "get_soft_overlong_punishment", "mine.answer_format_reward", "accuracy_reward"]
     found = trl(reward_funcs=names, reward_weights=[1.0, 0.5, 2.0, 3.0])
     assert [(one.get("importPath"), one["weight"]) for one in spec(found)["reward"]["functions"]] == [
@@ -76,9 +76,7 @@ def test_what_no_rljob_can_do_prevents_one(key: str) -> None:
 
 
 @pytest.mark.parametrize(("tokens", "buffer"), [(1280, 256), (1024, None), (4096, None)])
-def test_the_penalty_of_trls_script_is_a_field_where_it_ends_with_the_longest_response(
-    tokens: int, buffer: int | None
-) -> None:
+def test_the_penalty_of_trl_is_a_field_where_it_ends_with_the_longest_response(tokens: int, buffer: int | None) -> None:
     functions = ["accuracy_reward", "get_soft_overlong_punishment"]
     found = trl(reward_funcs=functions, reward_weights=[1.0, 0.5], max_completion_length=tokens)
     algorithm = spec(found)["algorithm"]

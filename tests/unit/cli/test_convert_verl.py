@@ -266,7 +266,7 @@ def test_what_changes_the_numbers_or_the_experts_may_change_what_is_learned(key:
     assert key in found.left_out and key not in found.beside_learning
 
 
-def test_engines_that_compute_in_another_number_format_than_trainers_are_to_be_looked_at() -> None:
+def test_engines_that_compute_in_another_dtype_than_trainers_are_to_be_looked_at() -> None:
     found = verl(actor_rollout_ref__rollout__dtype="float16")
     assert spec(found)["rollout"]["engine"]["dtype"] == "float16"
     assert any("engines compute in float16, and trainers in bfloat16" in one for one in found.to_do)

@@ -71,7 +71,7 @@ def by_chance(directory: Path) -> Path:
     return path
 
 
-def test_the_advice_is_no_strategy_that_is_quicker_only_because_it_trains_on_fewer_tokens(tmp_path: Path) -> None:
+def test_no_strategy_is_advised_that_is_quicker_only_by_training_on_fewer_tokens(tmp_path: Path) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text("trainTokensPerSecond: 20\n")
     options = ("--strategies", "TailBatching", "--lengths", by_chance(tmp_path), "--profile", profile)
@@ -121,7 +121,7 @@ def test_strict_only_leaves_out_what_trains_on_older_tokens_and_says_so(tmp_path
     assert [one["strategy"] for one in found["skipped"]] == ["PartialRollout"]
 
 
-def test_strategies_that_the_rest_of_the_manifest_forbids_are_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_strategies_that_the_manifest_forbids_are_left_out_with_the_reason(tmp_path: Path) -> None:
     found = report(manifest(tmp_path, algorithm__objective={"name": "ReinforcePlusPlus"}), "--steps", "1")
     assert [one["strategy"] for one in found["skipped"]] == ["GroupPipeline"]
     assert "rollout.handover: handover must be AfterRound with ReinforcePlusPlus" in found["skipped"][0]["reason"]
@@ -170,7 +170,7 @@ def test_a_small_kv_cache_preempts_and_the_report_says_so(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("parallelism", "capacities"), [("Fixed", (3750, 3750)), ("Adaptive", (3750, 7500))])
-def test_the_kv_cache_of_the_manifest_is_that_of_an_engine_and_grows_where_engines_regroup(
+def test_the_kv_cache_of_the_manifest_is_per_engine_and_grows_where_engines_regroup(
     tmp_path: Path, parallelism: str, capacities: tuple[int, int]
 ) -> None:
     """The search tries other sizes with the same manifest; engines that regroup keep what each GPU has."""
@@ -182,7 +182,7 @@ def test_the_kv_cache_of_the_manifest_is_that_of_an_engine_and_grows_where_engin
     assert measured.kv_capacity_tokens(1) == 5_000
 
 
-def test_engines_regroup_where_the_longest_context_fits_and_begin_with_the_size_of_the_manifest(tmp_path: Path) -> None:
+def test_engines_begin_with_the_given_size_and_regroup_if_the_longest_context_fits(tmp_path: Path) -> None:
     """Two responses of the longest kind do not have to fit."""
     engine = {"kvCache": "75Mi", "parallelism": "Adaptive"}
     tight = manifest(tmp_path, rollout__engine=engine, model__maxContextTokens=1280)

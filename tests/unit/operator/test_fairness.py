@@ -117,7 +117,7 @@ def test_a_job_that_is_taken_out_has_no_turn_and_costs_the_others_none() -> None
     assert turn(queue) == VICTIM
 
 
-def test_a_namespace_whose_last_job_was_taken_out_while_another_ran_gets_its_turns_again() -> None:
+def test_a_namespace_whose_last_job_is_removed_while_another_runs_gets_turns_again() -> None:
     queue = FairQueue(max_running=2)
     first, second = noisy(2)
     queue.add(first)

@@ -46,7 +46,7 @@ def looked_at_after(pod: PodView) -> timedelta:
     return now - NOW
 
 
-def test_the_claim_is_looked_at_soon_when_it_may_keep_the_coordinator_from_getting_a_node() -> None:
+def test_the_claim_is_read_soon_when_it_may_keep_the_coordinator_from_a_node() -> None:
     """A class that binds with the first pod, and whose provisioner is missing: the scheduler waits and says nothing."""
     assert looked_at_after(PENDING) == NODE_PATIENCE
     assert looked_at_after(replace(PENDING, unschedulable="unbound volume claims")) == timedelta(0)
@@ -73,7 +73,7 @@ def test_children_are_applied_again_while_a_pod_does_not_start_at_growing_interv
     assert intervals == [RESYNC_WHILE_STARTING * factor for factor in (1, 2, 4)]
 
 
-def test_pods_that_start_one_after_the_other_do_not_cost_another_look_at_the_children() -> None:
+def test_pods_that_start_one_after_the_other_cost_no_further_look_at_the_children() -> None:
     """Thousands of pods start on a busy cluster for minutes, each of them within seconds."""
     memory = remembered()
     for number in range(20):

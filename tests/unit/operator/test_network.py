@@ -85,7 +85,7 @@ def to_anywhere(made: list[Json], part: Component) -> set[Any]:
     return set().union(*map(ports, wide))
 
 
-def test_reward_pods_connect_to_nobody_and_the_coordinator_connects_to_one_port_of_theirs() -> None:
+def test_reward_pods_connect_to_nobody_and_the_coordinator_to_one_port_of_theirs() -> None:
     made = policies()
     assert peers(made, Component.REWARD) == {}
     assert peers(made, Component.COORDINATOR)["reward"] == {contract.REWARD_PORT}
@@ -145,7 +145,7 @@ def test_reward_pods_ask_name_servers_for_the_hosts_of_urls_alone() -> None:
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if part is not Component.REWARD])
-def test_without_urls_only_name_servers_are_reached_and_by_the_coordinator_the_api_server(part: Component) -> None:
+def test_without_urls_pods_reach_only_name_servers_and_coordinators_the_api_server(part: Component) -> None:
     *others, dns = sorted(outside(policies(POOL), part), key=lambda rule: "to" in rule)
     assert ports(dns) == {53}
     assert [set(peer) for peer in dns["to"]] == [{"namespaceSelector", "podSelector"}, {"ipBlock"}]

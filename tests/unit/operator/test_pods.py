@@ -55,7 +55,7 @@ def secrets(pod: Pod) -> set[tuple[str, str]]:
     return own | {(secret["name"], item["key"]) for secret in projected for item in secret["items"]}
 
 
-def test_pods_of_the_ray_cluster_have_its_token_and_reward_pods_have_only_one_of_their_own() -> None:
+def test_pods_of_the_ray_cluster_have_its_token_and_reward_pods_only_their_own() -> None:
     coordinator, worker, reward = all_pods()
     for pod in (coordinator, worker):
         env, mounts = environment(pod), mount_paths(pod)
@@ -459,9 +459,7 @@ def test_a_coordinator_knows_how_long_it_may_take_to_stop(chosen: dict[str, Any]
 
 
 @pytest.mark.parametrize(("chosen", "grace_s"), [(-5, "0"), (60, "60")])
-def test_a_coordinator_is_given_its_grace_period_once_and_as_a_number_that_it_can_read(
-    chosen: int, grace_s: str
-) -> None:
+def test_a_coordinator_gets_its_grace_period_once_and_as_a_number_that_it_can_read(chosen: int, grace_s: str) -> None:
     container = {"name": contract.CONTAINER, "env": [{"name": contract.ENV_GRACE, "value": "soon"}]}
     template = {"spec": {"terminationGracePeriodSeconds": chosen, "containers": [container]}}
     pod = coordinator_pod(make_job(coordinator={"template": template}), OperatorConfig("runtime:1"), 1)

@@ -29,7 +29,7 @@ def shown(refusal: str, **spec: Any) -> str:
     return message
 
 
-def test_a_limit_below_the_request_is_raised_in_the_templates_or_the_request_is_lowered() -> None:
+def test_a_limit_below_the_request_asks_for_a_higher_limit_or_a_lower_request() -> None:
     assert shown(LIMIT_RANGE) == (
         f"{LIMIT_RANGE}; that limit is one of the template or of a LimitRange of the namespace: set higher limits of "
         f"the container longshore in {TEMPLATES}, or lower resources there"
@@ -87,7 +87,7 @@ def test_other_refusals_are_left_as_they_are() -> None:
         assert shown(refusal) == refusal
 
 
-def test_the_limits_of_a_template_are_those_of_the_pod_and_requests_stay_those_of_the_job() -> None:
+def test_limits_of_a_template_become_those_of_the_pod_but_requests_stay_the_jobs() -> None:
     limits = {"cpu": "16", "memory": "128Gi", "ephemeral-storage": "100Gi"}
     template = {"spec": {"containers": [{"name": contract.CONTAINER, "resources": {"limits": limits}}]}}
     asked = {"cpu": "8", "memory": "64Gi", "ephemeral-storage": "20Gi"}

@@ -90,7 +90,7 @@ class TestRegrouping:
         assert cluster.status.assignment.epoch == 3
         assert cluster.status.assignment.baseline.tp_sizes == {}
 
-    def test_rounds_reported_one_by_one_or_together_or_twice_give_the_same_sizes_and_memory(self) -> None:
+    def test_rounds_reported_singly_together_or_twice_give_the_same_sizes_and_memory(self) -> None:
         counts = (30, 30, 90, 40, 40, 0)
         one_by_one, together = job(ADAPTIVE), job(ADAPTIVE)
         for number in range(1, len(counts) + 1):

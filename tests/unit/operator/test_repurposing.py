@@ -23,7 +23,7 @@ from tests.unit.operator.model import Cluster
 
 
 class TestRepurposing:
-    def test_half_of_the_gpus_with_the_fewest_tokens_train_when_what_runs_fits_the_others(self) -> None:
+    def test_half_of_the_gpus_with_fewest_tokens_train_if_running_work_fits_the_others(self) -> None:
         cluster = job(STREAMED)
         cluster.report(at_milestone())
         assignment = cluster.status.assignment
@@ -42,7 +42,7 @@ class TestRepurposing:
         assert cluster.status.assignment == before
         assert reasons(cluster) == ["Repurposing"]
 
-    def test_the_next_round_is_decided_again_and_late_telemetry_of_the_one_before_gives_nothing(self) -> None:
+    def test_the_next_round_is_decided_again_and_late_telemetry_changes_nothing(self) -> None:
         cluster = job(STREAMED)
         cluster.report(at_milestone(1))
         cluster.report(at_milestone(2, load=load(busy=(1, 2, 3, 4))))

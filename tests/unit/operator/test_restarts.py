@@ -157,7 +157,7 @@ class TestCoordinatorEnds:
         assert running.status.phase is Phase.RUNNING
 
     @pytest.mark.parametrize("what", ["evicted", "deleted", "gone"])
-    def test_a_coordinator_that_something_outside_ends_again_without_progress_comes_back_later_each_time(
+    def test_a_coordinator_ended_from_outside_without_progress_returns_later_each_time(
         self, running: Cluster, what: str
     ) -> None:
         """On a disk that it fills itself, a coordinator would drive other pods away from node after node."""
@@ -241,7 +241,7 @@ class TestCoordinatorEnds:
     @pytest.mark.parametrize(
         "reason", ["UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "NodeAffinity", "TaintToleration"]
     )
-    def test_pods_that_a_node_rejects_after_its_reboot_are_not_counted_and_come_back_a_little_later(
+    def test_pods_that_a_rebooted_node_rejects_are_not_counted_and_return_a_little_later(
         self, running: Cluster, reason: str
     ) -> None:
         """As often as nodes reboot in the life of a job."""
@@ -299,9 +299,7 @@ class TestCoordinatorEnds:
         assert running.pods["demo-worker-0"].terminal
         assert running.pods["demo-worker-1"].ready
 
-    def test_a_worker_that_nodes_under_pressure_end_again_and_again_comes_back_later_each_time(
-        self, running: Cluster
-    ) -> None:
+    def test_a_worker_that_nodes_under_pressure_end_repeatedly_returns_later_each_time(self, running: Cluster) -> None:
         waits = []
         for _ in range(4):
             running.change("demo-worker-0", ready=False, phase="Failed", reason="Evicted", exit_code=137)

@@ -85,7 +85,7 @@ def test_a_growing_job_stays_ready_and_running(running: Cluster) -> None:
     assert running.status.rewards.ready == 2
 
 
-def test_after_a_calm_period_the_pod_of_the_highest_index_goes_and_is_not_called_lost(running: Cluster) -> None:
+def test_after_a_calm_period_the_pod_of_highest_index_goes_and_is_not_called_lost(running: Cluster) -> None:
     report(running, behind(2))
     running.pass_time(60)
     report(running, RewardLoad(workers=4))
@@ -144,7 +144,7 @@ def test_a_new_attempt_keeps_the_number_of_pods(running: Cluster) -> None:
     assert rewards(running) == ["demo-reward-0", "demo-reward-1"]
 
 
-def test_a_suspended_or_finished_job_has_none_and_a_resumed_one_starts_with_the_fewest(running: Cluster) -> None:
+def test_a_suspended_or_finished_job_has_no_reward_pods_and_a_resumed_one_the_fewest(running: Cluster) -> None:
     report(running, behind(2))
     running.spec = {"reward": REWARD, "suspend": True}
     running.reconcile_until_stable()

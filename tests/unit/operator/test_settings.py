@@ -80,7 +80,7 @@ class TestUpgrade:
         assert image(running, "demo-worker-0") == image(running, "demo-coordinator") == "runtime:2"
 
     @pytest.mark.parametrize("is_seen_first", [True, False])
-    def test_a_change_of_what_pods_do_not_see_restarts_nothing_afterwards_nor_at_the_same_time(
+    def test_a_change_that_pods_do_not_see_restarts_nothing_with_or_after_an_upgrade(
         self, running: Cluster, monkeypatch: pytest.MonkeyPatch, is_seen_first: bool
     ) -> None:
         upgrade(running, monkeypatch)

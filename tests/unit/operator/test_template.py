@@ -164,7 +164,7 @@ def test_what_is_not_shaped_like_a_pod_is_refused_whatever_is_allowed(
     assert any(where in refusal for refusal in refusals(template, Allowed(everything=everything)))
 
 
-def test_without_variables_of_its_own_a_container_still_knows_how_long_it_may_take_to_stop() -> None:
+def test_a_container_without_variables_still_knows_how_long_it_may_take_to_stop() -> None:
     """Null removes a field."""
     template = {"spec": {"containers": [{"name": "longshore", "env": None}]}}
     cluster = Cluster({"coordinator": {"template": template}})

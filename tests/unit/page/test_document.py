@@ -105,7 +105,7 @@ def test_metrics_that_the_page_draws_are_written_by_the_runtime() -> None:
     assert drawn <= written
 
 
-def test_everything_that_a_gpu_may_do_has_a_place_in_the_legend_and_a_colour_in_light_and_dark() -> None:
+def test_every_gpu_state_has_a_place_in_the_legend_and_a_colour_in_light_and_dark() -> None:
     (states,) = re.findall(r"^const STATES = (\[.*\]);$", asset("timeline.js"), re.MULTILINE)
     assert set(json.loads(states)) == set(LaneState)
     for state in LaneState:

@@ -92,7 +92,8 @@ def test_prompts_whose_programs_all_sleep_are_outvoted_by_the_others() -> None:
         assert timeout.contention == 1.0
 
 
-def test_a_response_is_judged_by_the_test_case_and_a_prompt_by_the_response_that_waited_least() -> None:
+def test_contention_is_that_of_the_test_case_and_the_response_that_waited_least() -> None:
+    """A response is judged by such a test case, and a prompt by such a response."""
     timeout = AdaptiveTimeout()
     for number in range(100):
         runs = [run(0, 1.0, contention=2.0), SLEEPS] if number < 50 else [SLEEPS]

@@ -89,7 +89,7 @@ def test_without_adaptive_admission_reports_change_nothing() -> None:
     assert did(rounds.engine_load(0, ROOMY)) == Did()
 
 
-def test_what_an_engine_bears_is_remembered_from_round_to_round_and_forgotten_with_the_engine() -> None:
+def test_what_an_engine_bears_is_kept_between_rounds_and_forgotten_with_the_engine() -> None:
     rounds = synchronous(adaptive(), num_prompts=1)
     table = Table(rounds)
     table.row("start")

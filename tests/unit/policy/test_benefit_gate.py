@@ -32,7 +32,7 @@ def played(world: World, lengths: list[list[int]], gate: BenefitGate | None = No
     return [play(world, gate, of) for of in lengths]
 
 
-def test_every_pod_samples_in_the_first_step_and_one_repurposing_is_tried_in_each_further_kind() -> None:
+def test_all_pods_sample_in_the_first_step_and_each_further_kind_tries_a_repurposing() -> None:
     gate = BenefitGate()
     gate.begin_round(1)
     assert gate.expect(RoundKind.LONG, LOAD, REPLICAS) is None

@@ -46,7 +46,7 @@ def test_one_kind_of_batch_gives_its_own_time() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 64), st.floats(0.01, 1.0), st.floats(1e-3, 1.0))
-def test_of_one_stretch_of_steps_rounding_does_not_decide_that_only_a_cache_takes_time(
+def test_rounding_of_one_stretch_of_steps_does_not_give_all_its_time_to_the_cache(
     num_running: int, kv_usage: float, step_s: float
 ) -> None:
     rate = DecodeRate()

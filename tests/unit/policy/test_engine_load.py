@@ -25,7 +25,7 @@ def busy(
     return EngineLoad(num_running, num_waiting, kv_usage, num_preemptions, next(seconds) if at_s is None else at_s)
 
 
-def test_an_engine_starts_with_a_quarter_and_grows_by_a_sixteenth_while_its_cache_has_room() -> None:
+def test_an_engine_starts_with_a_quarter_and_grows_by_a_sixteenth_if_cache_is_free() -> None:
     limit = ConcurrencyLimit(max_num_seqs=32)
     assert limit.total([0]) == 8
     assert [limit.observed(0, busy(running, 0.1)) for running in (8, 10, 12)] == [10, 12, 14]

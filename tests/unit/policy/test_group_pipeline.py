@@ -58,7 +58,7 @@ def played(rounds: GroupPipeline, kv_capacity_tokens: int, engines: tuple[int, .
     return len({response.draw for response in start.decision.launch})
 
 
-def test_a_group_holds_what_its_responses_hold_on_average_until_the_last_of_them_ends() -> None:
+def test_a_group_holds_the_average_of_its_responses_until_the_last_of_them_ends() -> None:
     assert mean_held_tokens([10, 10]) == 10
     assert mean_held_tokens([10, 5]) == (10 * 10 / 2 + 5 * 5 / 2) / 10
     assert mean_held_tokens([0, 0]) == 0

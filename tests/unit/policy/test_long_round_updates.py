@@ -51,13 +51,13 @@ def test_updates_of_a_long_round_are_alike_in_size_and_take_each_group_once(num_
     assert 1 <= min(sizes) <= max(sizes) <= min(sizes) + 1
 
 
-def test_a_long_round_makes_an_update_for_each_round_that_put_its_draws_off_and_its_own() -> None:
+def test_a_long_round_makes_an_update_for_each_round_that_deferred_draws_and_its_own() -> None:
     policy = tail_batching(1.25)
     found = [run_round(policy) for _ in range(10)]
     assert found == [*[(RoundKind.SHORT, 1)] * 4, (RoundKind.LONG, 5)] * 2
 
 
-def test_with_the_longest_factor_long_rounds_in_a_row_stand_for_the_short_round_together() -> None:
+def test_with_the_longest_factor_long_rounds_in_a_row_share_one_short_round() -> None:
     policy = tail_batching(3.0)
     assert [run_round(policy) for _ in range(3)] == [(RoundKind.SHORT, 1), (RoundKind.LONG, 2), (RoundKind.LONG, 1)]
 

@@ -8,7 +8,7 @@ from longshore.policy.old_log_probs import compares_with_trainer, computes_old_l
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_ratio_of_a_response_is_relative_to_the_trainer_and_that_of_a_token_to_the_engine(
+def test_response_ratios_are_relative_to_the_trainer_and_token_ratios_to_the_engine(
     name: str,
 ) -> None:
     assert compares_with_trainer(OBJECTIVES[name], None) is (name == "GSPO")
@@ -29,7 +29,7 @@ def test_with_rollout_correction_every_ratio_is_relative_to_the_trainer(name: st
         (False, False, False, False),
     ],
 )
-def test_a_pass_is_made_where_several_updates_compare_with_weights_that_the_first_of_them_changes(
+def test_a_pass_is_made_where_later_updates_compare_with_weights_already_changed(
     is_relative: bool, makes_one_update: bool, begins_during_round: bool, computes: bool
 ) -> None:
     found = computes_old_log_probs(

@@ -252,7 +252,7 @@ def test_a_rise_in_one_kind_makes_no_other_kind_smaller() -> None:
     assert (plan.tp_size(SHORT), plan.tp_size(LONG)) == (2, 4)
 
 
-def test_with_a_profile_a_failed_halving_is_taken_back_since_the_larger_size_is_known_to_be_better() -> None:
+def test_with_a_profile_a_failed_halving_is_undone_as_the_larger_size_is_better() -> None:
     """20 s of preemptions for 5 s of communication; that doubling takes a fifth of them away would not pay."""
     figures = RolloutProfile(10.0, 0.1, {FULL: {1: 95.0, 2: 100.0}})
     plan = ParallelismPlanner({FULL: 2}, (1, 2), 8, figures)

@@ -44,7 +44,7 @@ def test_a_finished_response_waits_until_its_whole_group_is_served() -> None:
     assert table.row("A0") == Did(accepted="A10", score="A10", abort="C0 C1", has_batch=True)
 
 
-def test_a_response_that_ends_while_it_is_being_aborted_is_kept_and_not_sampled_again() -> None:
+def test_a_response_that_ends_while_being_aborted_is_kept_and_not_sampled_again() -> None:
     table = Table(policy(num_prompts=1))
     table.rows("start", "B0 B1")
     assert table.row("A0 A1") == Did(has_batch=True)

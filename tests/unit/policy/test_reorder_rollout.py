@@ -77,7 +77,7 @@ def test_a_limit_on_active_requests_is_what_an_engine_holds() -> None:
     assert launched(Table(policy(rules=AdmissionRules(max_active_per_engine=6)))) == "A B C"
 
 
-def test_the_first_n_groups_make_the_batch_and_the_rest_starts_again_without_its_tokens() -> None:
+def test_the_first_n_groups_make_the_batch_and_the_rest_restarts_without_its_tokens() -> None:
     table = Table(policy())
     assert table.row("start") == Did(launch="A0 A1 B0 B1 C0 C1 D0 D1")
     assert table.row("B1 B0") == Did(accepted="B01", score="B01")

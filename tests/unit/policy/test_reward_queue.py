@@ -174,7 +174,7 @@ def test_a_budget_counts_the_responses_of_a_call() -> None:
     assert numbers(judged.start()) == [[3]]
 
 
-def test_a_response_that_met_a_fault_is_scored_alone_so_that_no_other_suffers_from_it() -> None:
+def test_a_response_that_met_a_fault_is_scored_alone_so_that_no_other_suffers() -> None:
     judged = judges()
     tasks = [task(number, function="judge") for number in range(3)]
     judged.need(tasks, 0.0)

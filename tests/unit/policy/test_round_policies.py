@@ -78,7 +78,7 @@ def test_every_draw_is_consumed_once_and_every_batch_is_exact(
 
 @settings(max_examples=examples(120))
 @given(jobs(), st.floats(0.05, 0.5), st.floats(0, 0.3), st.integers(0, 2**32))
-def test_whatever_becomes_of_the_engines_every_draw_is_consumed_once_and_every_batch_is_exact(
+def test_whatever_engines_do_every_draw_is_consumed_once_and_every_batch_is_exact(
     job: Job, upheaval: float, rejection: float, seed: int
 ) -> None:
     policy = job.policy()

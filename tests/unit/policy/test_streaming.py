@@ -49,7 +49,7 @@ def test_a_replica_has_two_parts_in_hand_and_gets_another_when_one_is_computed()
     assert ledger.next_parts([0]) == (SamplePart(0, ids(groups[2])),)
 
 
-def test_what_a_replica_is_at_counts_as_computed_by_half_and_what_waits_behind_it_does_not() -> None:
+def test_what_a_replica_computes_counts_by_half_and_what_waits_behind_it_does_not() -> None:
     ledger = ledger_of(group(0, 10, 10), group(1, 30), group(2, 100))
     assert ledger.computed_tokens == 0
     ledger.next_parts([0])

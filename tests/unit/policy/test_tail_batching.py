@@ -85,7 +85,7 @@ def test_dynamic_sampling_ends_the_round_with_enough_groups_that_have_a_gradient
     assert rounds.num_deferred == 1
 
 
-def test_with_dynamic_sampling_a_group_whose_rewards_come_too_late_waits_like_an_unfinished_one() -> None:
+def test_with_dynamic_sampling_groups_with_late_rewards_wait_like_unfinished_ones() -> None:
     table = Table(small(DAPO))
     table.rows("start", "A0 A1 B0 B1 C0 C1", "B~", "A~")
     assert table.row("C=") == Did(has_batch=True), "after the cut-off nothing is decided any more"

@@ -96,7 +96,7 @@ def test_one_good_step_ends_the_episode_and_another_episode_is_reported_again(re
     assert run(interrupted)[1] == []
 
 
-def test_a_mismatch_that_is_not_a_number_is_reported_and_one_that_does_not_exist_is_not() -> None:
+def test_a_mismatch_that_is_not_a_number_is_reported_and_a_missing_one_is_not() -> None:
     assert reasons(run([replace(WELL, mismatch=math.nan)])[1]) == [AlarmReason.LOG_PROB_MISMATCH]
     assert run([replace(WELL, mismatch=None)])[1] == []
 

@@ -127,7 +127,7 @@ def stays(*spans: tuple[int, float, float]) -> list[EngineStay]:
     return [EngineStay(response("A0"), engine, start, end, 1, StayEnd.FINISHED) for engine, start, end in spans]
 
 
-def test_an_engine_samples_while_it_has_requests_and_sleeps_while_the_trainers_of_its_gpus_work() -> None:
+def test_an_engine_samples_while_it_has_requests_and_sleeps_while_its_gpus_train() -> None:
     assert engine_spans(ONE, RoundHistory(stays((0, 0.0, 3.0), (1, 0.0, 9.0))), 0) == [
         (S.REGROUPING, -2.0, -1.0),
         (S.IDLE, -1.0, 0.0),

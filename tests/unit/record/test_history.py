@@ -40,7 +40,7 @@ def test_a_response_that_migrates_has_a_stay_on_each_engine() -> None:
     assert (found.retired_s, found.drained_s) == ({0: 3.0}, 3.5)
 
 
-def test_what_a_lost_engine_had_begins_again_elsewhere_and_what_it_still_reports_is_old_news() -> None:
+def test_work_of_a_lost_engine_restarts_elsewhere_and_its_later_reports_do_not_count() -> None:
     found = history(
         [
             (0.0, messages.AddRequests(0, (A,))),

@@ -20,7 +20,7 @@ def row(
     )  # fmt: skip
 
 
-def test_a_draw_that_was_postponed_counts_once_with_the_round_that_sampled_it_to_the_end() -> None:
+def test_a_postponed_draw_counts_once_with_the_round_that_sampled_it_to_the_end() -> None:
     first = record(
         1,
         row("0-0-0", 5),

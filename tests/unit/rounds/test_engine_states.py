@@ -33,7 +33,7 @@ def test_an_engine_that_left_the_round_does_not_serve_when_its_confirmation_come
     assert states.change(0, EngineEvent.CONFIRMED) is EngineState.ASLEEP
 
 
-def test_a_round_hears_of_the_losses_of_its_engines_and_the_next_one_starts_the_others_again() -> None:
+def test_a_round_hears_of_losses_of_its_engines_and_the_next_starts_the_others_again() -> None:
     states = serving(0, 1)
     states.change(1, EngineEvent.LEFT)
     assert [states.lose(engine) for engine in (0, 1)] == [True, False]
@@ -48,7 +48,7 @@ def test_a_loss_is_reported_once() -> None:
     assert [states.lose(0), states.lose(0)] == [True, False]
 
 
-def test_a_reported_loss_that_nobody_answered_before_the_engines_fell_asleep_is_made_good_when_they_wake() -> None:
+def test_a_loss_unanswered_before_the_engines_sleep_is_made_good_when_they_wake() -> None:
     states = serving(0, 1)
     states.lose(0)
     states.leave()

@@ -179,7 +179,7 @@ def test_a_request_that_its_engine_stops_unasked_continues() -> None:
     assert Script(synchronous()).stop(1, "B0") == ["1+B0"]
 
 
-def test_a_milestone_is_looked_at_from_the_start_until_the_batch_is_complete_or_engines_retire() -> None:
+def test_a_milestone_is_watched_until_the_batch_is_complete_or_engines_retire() -> None:
     script = Script(synchronous(), milestones=Milestones(fixed_share=0.5))
     assert script.finish(0, "A0") == []
     assert script.finish(0, "A1") == ["measure"]
@@ -241,7 +241,7 @@ def test_a_round_whose_groups_get_no_rewards_gives_up_with_the_last_reason(num_g
     assert given_up.is_users_mistake
 
 
-def test_an_engine_that_is_lost_again_and_again_ends_the_round_unless_it_finishes_something_meanwhile() -> None:
+def test_an_engine_lost_repeatedly_ends_the_round_unless_it_finishes_something() -> None:
     def lose(protocol: RoundProtocol) -> list[messages.GiveUp]:
         commands = protocol.receive(messages.EngineLost(1, "ECC error"), 0.0)
         protocol.receive(messages.EngineJoined(1), 0.0)

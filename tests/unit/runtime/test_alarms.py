@@ -110,7 +110,7 @@ def test_what_a_step_shows_raises_the_alarm_of_its_cause_once(reason: AlarmReaso
     assert [alarm.reason for alarm in reports.lasting] == [reason]
 
 
-def test_held_out_rewards_that_fall_below_their_start_raise_an_alarm_until_they_are_back() -> None:
+def test_held_out_rewards_below_their_start_raise_an_alarm_until_they_are_back() -> None:
     reports = Reports()
     alarms = Alarms(LIMITS, reports)
     before = HeldOutScore(0.6, 0.5, tuple([0.6, 0.7, 0.5, 0.6] * 8))

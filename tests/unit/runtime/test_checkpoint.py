@@ -70,7 +70,7 @@ def test_an_interrupted_checkpoint_is_never_seen_and_does_not_stand_in_the_way(t
     assert store.publish(2, {}, {}, save_weights).step == 2
 
 
-def test_what_a_coordinator_left_that_ended_while_it_wrote_is_removed_before_the_next_one(tmp_path: Path) -> None:
+def test_an_unfinished_checkpoint_of_an_ended_coordinator_is_removed_before_the_next(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     store.publish(10, {}, {}, save_weights)
     left = tmp_path / "checkpoints" / ".unfinished-000013" / "trainer"
@@ -96,7 +96,7 @@ def test_what_is_written_of_a_checkpoint_is_compared_with_the_newest_one(tmp_pat
     assert done == 1000 < total
 
 
-def test_a_checkpoint_that_is_there_keeps_its_weights_and_takes_the_state_after_an_evaluation(tmp_path: Path) -> None:
+def test_an_existing_checkpoint_keeps_its_weights_and_takes_the_evaluated_state(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=2)
     store.publish(10, {"evaluated_step": 0}, KEPT, save_weights)
     again = store.publish(10, {"evaluated_step": 10}, KEPT, lambda _: pytest.fail("the weights are there"))
@@ -111,7 +111,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000010", "step-000015"]
 
 
-def test_an_old_checkpoint_that_cannot_be_deleted_is_hidden_and_tried_again_before_the_next_one(
+def test_an_undeletable_old_checkpoint_is_hidden_and_tried_again_before_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(tmp_path / "checkpoints", keep=1)

@@ -162,7 +162,7 @@ ONE_PER_POD = [Place(0, (0,)), Place(1, (0,))]
 ELSEWHERE = [Place(7, (0,))]
 
 
-def test_engines_take_memory_to_serve_when_nobody_reads_any_more_and_the_trainers_gave_theirs_back() -> None:
+def test_engines_take_memory_to_serve_after_all_reads_and_once_trainers_gave_theirs() -> None:
     run = Run(EVERYWHERE)
     assert run.deliver() == {"e0": None, "e1": None}
     assert run.engines[0].sources == ["rank 0", "rank 1"] * 2
@@ -222,7 +222,7 @@ def test_what_is_no_lost_peer_is_not_an_engines_fault() -> None:
         run.deliver()
 
 
-def test_an_engine_that_loaded_other_weights_or_cannot_serve_is_lost_and_the_others_serve() -> None:
+def test_an_engine_with_wrong_weights_or_that_cannot_serve_is_lost_and_others_serve() -> None:
     run = Run(EVERYWHERE)
     run.engines[0].checksums.append({"b": SLICES[0]})
     assert run.deliver() == {"e0": "the engine received other weights than were published", "e1": None}

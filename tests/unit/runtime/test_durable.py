@@ -108,7 +108,7 @@ def write(directory: Path) -> None:
     (directory / "weights").write_bytes(b"x" * 1000)
 
 
-def test_a_checkpoint_for_which_there_is_no_room_is_one_sentence_and_leaves_the_older_one(tmp_path: Path) -> None:
+def test_a_checkpoint_without_room_is_reported_in_one_sentence_and_leaves_the_older(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=2)
     store.publish(1, {}, {}, write)
     needed_bytes = tree_bytes(tmp_path / "step-000001")

@@ -112,7 +112,7 @@ def serving(monkeypatch: pytest.MonkeyPatch, fleets: Fleets, weights: Weights) -
     return pool
 
 
-def test_the_successor_of_an_engine_that_was_lost_asleep_is_sent_no_requests_before_it_has_weights(
+def test_the_successor_of_an_engine_lost_asleep_gets_no_requests_before_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleets, weights = Fleets(Fleet()), Weights()

@@ -15,7 +15,7 @@ def test_a_place_that_moves_to_another_node_starts_from_zero() -> None:
     assert [starts.failed(0, node) for node in ("a", "a", "b", "b", "a")] == [1, 2, 1, 2, 1]
 
 
-def test_a_worker_that_died_before_it_could_say_where_it_was_counts_as_on_the_same_node() -> None:
+def test_a_worker_that_died_before_it_named_its_node_counts_as_on_the_same_node() -> None:
     starts = FailedStarts(first_wait_s=5.0)
     assert [starts.failed(0, node) for node in (None, "a", None, "a", "b")] == [1, 2, 3, 4, 1]
 

@@ -62,7 +62,7 @@ class Timed(Engines):
         )
 
 
-def test_forecasts_are_reported_from_the_second_step_on_and_what_was_learned_belongs_to_checkpoints(
+def test_forecasts_are_reported_from_step_two_and_checkpoints_keep_what_was_learned(
     tmp_path: Path,
 ) -> None:
     options: dict[str, Any] = {

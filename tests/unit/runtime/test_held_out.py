@@ -38,7 +38,7 @@ def test_held_out_prompts_differ_from_each_other_and_are_at_most_half_of_all_pro
 
 
 @pytest.mark.parametrize(("times", "num_held_out"), [(1, 10), (2, 10), (3, 7), (10, 5), (100, 5)])
-def test_the_more_often_prompts_are_repeated_the_fewer_are_held_out_and_the_job_says_so(
+def test_the_more_often_prompts_repeat_the_fewer_are_held_out_and_the_job_says_so(
     times: int, num_held_out: int, tmp_path: Path
 ) -> None:
     sets = prompts(repeated(tmp_path, string.ascii_letters * times), data(held_out_prompts=10))

@@ -78,7 +78,7 @@ def test_every_function_is_in_one_group_with_functions_that_use_their_workers_al
 
 
 @given(jobs, st.integers(1, 2), st.integers(0, 1))
-def test_the_group_that_decides_the_number_of_pods_is_the_one_by_which_the_operator_counts(
+def test_the_group_that_decides_the_number_of_pods_is_the_one_the_operator_counts_by(
     functions: list[RewardFunction], pods: int, more_pods: int
 ) -> None:
     reward = Reward(functions=functions, pods=pods, max_pods=pods + more_pods, workers_per_pod=3, requests_per_pod=5)

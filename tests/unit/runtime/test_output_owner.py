@@ -67,7 +67,7 @@ def test_a_job_whose_unfinished_checkpoint_another_one_removes_fails_with_the_re
     assert newest is not None and newest.state() == {"job": "second"}
 
 
-def test_a_job_that_has_lost_its_output_leaves_the_checkpoint_alone_that_the_other_one_writes(tmp_path: Path) -> None:
+def test_a_job_that_lost_its_output_leaves_the_checkpoint_of_the_new_owner_alone(tmp_path: Path) -> None:
     begun: list[Path] = []
 
     def overtaken(directory: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_job_that_has_lost_its_output_writes_no_final_model(num_calls: int, tm
     assert not (tmp_path / "model").exists()
 
 
-def test_a_coordinator_whose_job_has_a_later_attempt_ends_without_a_word_against_its_user(tmp_path: Path) -> None:
+def test_a_coordinator_whose_job_has_a_later_attempt_ends_without_blaming_its_user(tmp_path: Path) -> None:
     FIRST.take(tmp_path)
     OutputOwner("first", "uid-1", 2).take(tmp_path)
     with pytest.raises(Interrupted, match="attempt 2"):

@@ -103,7 +103,7 @@ def test_an_update_is_a_reason_to_start_again_as_often() -> None:
     assert world.generation == 2 * (1 + len(PAUSES_S))
 
 
-def test_losses_that_are_repaired_at_once_use_up_nothing_however_many_a_long_round_has() -> None:
+def test_losses_repaired_at_once_use_up_nothing_however_many_a_long_round_has() -> None:
     world = EndingPod()
     restored = recovery_of(world, world.pause)
     for generation in range(20):

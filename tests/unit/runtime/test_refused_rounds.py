@@ -33,7 +33,7 @@ def trained_alike(outcome: Outcome, other: Outcome) -> bool:
 
 
 @pytest.mark.parametrize("number", range(1, NUM_ROUNDS + 1))
-def test_a_round_of_stale_engines_is_sampled_again_and_the_run_ends_as_if_nothing_had_been(number: int) -> None:
+def test_a_round_of_stale_engines_is_sampled_again_and_the_run_ends_undisturbed(number: int) -> None:
     """Every draw is trained on once, with the tokens of the right weights."""
     outcome = run(stale=only(number))
     assert trained_alike(outcome, UNDISTURBED)
@@ -61,9 +61,7 @@ def test_so_it_is_with_every_strategy_that_is_strictly_on_policy(strategy: Strat
 
 
 @pytest.mark.parametrize("number", range(1, NUM_ROUNDS + 1))
-def test_engines_that_stay_stale_fail_the_job_before_anything_is_trained_on_their_tokens(
-    number: int, tmp_path: Path
-) -> None:
+def test_engines_that_stay_stale_fail_the_job_before_it_trains_on_their_tokens(number: int, tmp_path: Path) -> None:
     outcome = run(stale=lambda publication: publication >= number, root=tmp_path, every=1)
     assert outcome.error.startswith(
         f"rollout.maxLogProbMismatch: in step {number} the log-probabilities of engines and trainers differ by 3.1 per "
@@ -97,7 +95,7 @@ def test_whatever_is_stale_and_lost_nothing_is_trained_twice_or_left_out(
         assert trained_alike(outcome, UNDISTURBED)
 
 
-def test_a_job_that_is_not_strict_trains_on_and_is_reported_once_for_as_long_as_it_lasts() -> None:
+def test_a_job_that_is_not_strict_trains_on_and_reports_a_lasting_mismatch_once() -> None:
     outcome = run(max_mismatch=None, stale=lambda publication: publication in (2, 3))
     assert outcome.sampled == UNDISTURBED.sampled
     assert len(outcome.ledger) == NUM_ROUNDS

@@ -93,7 +93,7 @@ def test_what_a_round_has_answered_is_not_refused_afterwards() -> None:
     assert report.reports == [("applied", 4, ())]
 
 
-def test_an_answered_overlay_in_an_assignment_that_changes_the_size_of_the_job_is_no_news() -> None:
+def test_an_answered_overlay_in_an_assignment_that_changes_the_job_size_is_no_news() -> None:
     """The operator keeps an overlay in the assignment until it knows that its round is over."""
     overlay = Overlay(round=5, attempt=1, trainer_pods=[1])
     baseline, known, _, report = parts(assignment(4, overlay=overlay))

@@ -40,7 +40,7 @@ def test_the_replicas_that_are_read_gather_together_and_their_first_rank_broadca
     assert replicas.writers(set()) == (0, 1)
 
 
-def test_an_engine_with_ranks_on_some_of_its_gpus_is_not_beside_them_but_shares_a_gpu() -> None:
+def test_an_engine_with_ranks_on_some_of_its_gpus_shares_a_gpu_but_is_not_colocated() -> None:
     """Torch with two replicas in two pods of two GPUs, and engines of two GPUs."""
     replicas = ReplicaPlaces([Place(0, (0,)), Place(1, (0,))], 1)
     engines = [Place(0, (0, 1)), Place(1, (0, 1))]

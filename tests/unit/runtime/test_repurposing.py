@@ -156,7 +156,7 @@ def test_milestones_report_what_the_engines_hold_and_will_hold() -> None:
     assert 0 < running < first.projected_kv_peak_tokens
 
 
-def test_an_assignment_is_carried_out_and_acknowledged_and_its_replicas_are_put_to_work() -> None:
+def test_an_assignment_is_carried_out_and_acknowledged_and_its_replicas_get_work() -> None:
     story = Story((asks(4, 1),))
     result = story.run()
     assert story.answered == [("applied", 4, (1,))]
@@ -253,7 +253,7 @@ def test_a_replica_that_does_not_wake_is_reported_and_gets_no_work() -> None:
     assert len(result.groups) == NUM_PROMPTS
 
 
-def test_a_repurposing_that_outlasts_the_round_is_waited_for_and_its_replicas_start_with_the_others() -> None:
+def test_a_repurposing_that_outlasts_the_round_is_awaited_and_starts_with_the_others() -> None:
     class Late(AtOnce):
         def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
             is_repurposing = fn.__name__ == "_carry_out"

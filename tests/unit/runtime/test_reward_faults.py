@@ -100,7 +100,7 @@ def own(on_error: OnRewardError) -> RewardFunction:
 
 
 @pytest.mark.parametrize("on_error", list(OnRewardError))
-def test_a_response_that_a_function_cannot_stand_costs_its_group_or_the_job_as_its_user_decides(
+def test_a_response_that_breaks_a_function_costs_its_group_or_the_job_as_configured(
     on_error: OnRewardError,
 ) -> None:
     """One odd response may end every worker that scores it, or have a service answer 500 each time."""

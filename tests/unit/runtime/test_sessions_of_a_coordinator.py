@@ -176,7 +176,7 @@ def test_a_job_that_is_done_is_done_although_the_pod_was_asked_to_stop(monkeypat
     Last([]).tell(monkeypatch)
 
 
-def test_a_session_begins_with_the_size_that_was_asked_for_last_though_the_api_server_is_silent(
+def test_a_session_begins_with_the_last_requested_size_though_the_api_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     story = Story([resized], answers=[asked_for(2, epoch=1)], said_later=asked_for(1, epoch=2))

@@ -50,7 +50,7 @@ def test_an_update_may_end_until_two_fifths_of_the_grace_period_are_over() -> No
 
 
 @given(grace_s=st.integers(0, 600), passed_s=st.floats(0, 1_000))
-def test_each_part_ends_within_the_grace_period_and_begins_when_the_one_before_must_have_ended(
+def test_parts_end_within_the_grace_period_and_begin_when_earlier_ones_must_be_over(
     grace_s: int, passed_s: float
 ) -> None:
     clock = Clock()
@@ -97,7 +97,7 @@ def test_services_have_one_limit_together_which_begins_when_the_actors_have_ende
     assert second <= first - 0.05
 
 
-def test_at_the_end_of_a_job_services_have_their_time_however_short_its_grace_period_is() -> None:
+def test_services_have_their_time_at_the_end_of_a_job_however_short_its_grace_period() -> None:
     ending, left_s = Ending(Stop(grace_s=0.0)), list[float]()
     ending.reports.callback(lambda: left_s.append(ending.left_s()))
     ending.close()

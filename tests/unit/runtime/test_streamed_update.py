@@ -214,7 +214,7 @@ def test_a_part_that_failed_is_not_reported_as_done() -> None:
         events.get_nowait()
 
 
-def test_its_progress_is_of_all_samples_that_are_there_and_begins_again_with_a_new_world() -> None:
+def test_its_progress_counts_all_samples_that_are_there_and_restarts_with_trainers() -> None:
     replicas = Replicas(2)
     replicas.num_given = 5
     update, _ = begun(replicas, awake=(0, 1))

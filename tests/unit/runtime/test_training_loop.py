@@ -51,14 +51,14 @@ def test_a_run_that_nothing_disturbs_samples_every_round_from_the_weights_before
     assert len(UNDISTURBED.ledger) >= NUM_STEPS
 
 
-def test_a_long_round_makes_several_updates_and_the_next_round_samples_from_the_last_weights() -> None:
+def test_long_rounds_make_several_updates_and_the_next_samples_from_the_last_weights() -> None:
     ledger = run(algorithm=ALGORITHM.model_copy(update={"steps": 6})).ledger
     assert [row["kind"] for row in ledger] == [*["Short"] * 4, "Long", "Short", "Long"]
     assert [row["num_updates"] for row in ledger] == [1, 1, 1, 1, 4, 1, 1]
     assert [row["policy_versions"] for row in ledger] == [[0], [1], [2], [3], [4], [8], [9]]
 
 
-def test_draws_that_were_put_off_are_as_long_as_they_were_while_the_policy_is_the_same(tmp_path: Path) -> None:
+def test_draws_put_off_are_as_long_as_they_were_while_the_policy_is_the_same(tmp_path: Path) -> None:
     """Lengths of these engines follow from the seeds alone: others would let long responses end sooner."""
     ledger = run(algorithm=ALGORITHM.model_copy(update={"steps": 6}), root=tmp_path).ledger
     rows = [json.loads(line) for line in (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()]
@@ -66,7 +66,7 @@ def test_draws_that_were_put_off_are_as_long_as_they_were_while_the_policy_is_th
     assert again == {row["step"]: 0.0 for row in ledger if row["kind"] == "Long"}
 
 
-def test_evaluations_and_checkpoints_are_activities_of_their_own_that_say_how_far_they_are() -> None:
+def test_evaluations_and_checkpoints_are_activities_that_say_how_far_they_are() -> None:
     outcome = run(held_out=PROMPTS.train[:20], every=2)
     reports = outcome.reports
     activities = [str(one) for one, _ in itertools.groupby(report.activity for report in reports)]
@@ -196,7 +196,7 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path: Path) -> No
     assert [step for step, _ in scores(stopped)][:2] == [0, 2]
 
 
-def test_a_job_that_is_asked_to_stop_while_it_trains_saves_that_step_and_publishes_nothing_more(tmp_path: Path) -> None:
+def test_a_job_asked_to_stop_while_it_trains_saves_that_step_and_publishes_no_more(tmp_path: Path) -> None:
     """Its trainers finish the update; engines would not sample with the new weights any more."""
     trained: list[int] = []
     stop = Stop()

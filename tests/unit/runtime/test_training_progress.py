@@ -121,7 +121,7 @@ def test_a_refused_round_and_its_repetition_are_counted_alike() -> None:
         assert {BATCH // 2, BATCH} <= set(done)
 
 
-def test_a_new_world_begins_the_step_again_and_what_it_repeats_of_earlier_steps_does_not_count() -> None:
+def test_restarted_trainers_begin_the_step_again_and_repeated_steps_do_not_count() -> None:
     class Dying(Slow):
         dies_at = 3
 

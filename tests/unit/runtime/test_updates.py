@@ -162,7 +162,7 @@ def order_after_round(rows: Sequence[int] = ARRIVAL, epoch: int = 0) -> list[int
 
 
 @pytest.mark.parametrize("groups_per_update", [1, 2, 4, 6])
-def test_pipelined_and_after_the_round_the_trainers_do_the_same_over_the_same_groups_in_the_same_order(
+def test_trainers_do_the_same_in_the_same_order_pipelined_and_after_the_round(
     groups_per_update: int,
 ) -> None:
     overlapped, serial = (
@@ -188,13 +188,13 @@ def test_after_the_round_neither_lengths_nor_rewards_decide_which_groups_come_fi
     assert sorted(row for rows in one.rows() for row in rows) == sorted(list(ARRIVAL) * num_epochs)
 
 
-def test_after_the_round_no_update_has_the_first_or_the_last_rows_of_the_data_more_often_than_others() -> None:
+def test_after_the_round_no_update_prefers_the_first_or_the_last_rows_of_the_data() -> None:
     """Data sets follow each other in the rows, and files may be sorted by difficulty."""
     firsts = sum(row < 4 for epoch in range(50) for row in order_after_round(range(8), epoch)[:4])
     assert 80 <= firsts <= 120, "of 200, half"
 
 
-def test_while_the_round_runs_an_update_takes_u_groups_in_the_order_in_which_they_became_trainable() -> None:
+def test_while_the_round_runs_updates_take_u_groups_in_order_of_becoming_trainable() -> None:
     """Within a batch they are ordered by draw: sums do not depend on who was quicker by a moment."""
     step = Step(pipelined=True)
     trained = step.train()
@@ -226,7 +226,7 @@ def test_a_large_update_reaches_the_trainers_in_batches_and_steps_once() -> None
 
 
 @pytest.mark.parametrize("pipelined", [True, False])
-def test_only_the_first_update_is_held_to_the_limit_since_later_ones_have_other_weights(pipelined: bool) -> None:
+def test_only_the_first_update_is_held_to_the_limit_since_later_weights_differ(pipelined: bool) -> None:
     step = Step(pipelined=pipelined, max_mismatch=0.1)
     step.train()
     assert step.trainers.limits == [0.1, None, None]
@@ -279,7 +279,7 @@ def test_trainers_that_came_back_compute_old_log_probs_again() -> None:
     assert step.trainers.calls == calls
 
 
-def test_updates_while_the_round_runs_compare_with_the_engine_once_the_weights_that_sampled_are_gone() -> None:
+def test_pipelined_updates_compare_with_the_engine_once_sampling_weights_are_gone() -> None:
     step = Step(pipelined=True, max_tokens=20, compares_later_with_engine=True)
     trained = step.train()
     step.updates.restart()
@@ -334,7 +334,7 @@ GSPO, CORRECTED = {"objective": Gspo()}, {"rollout_correction": RolloutCorrectio
         ({}, Handover.PIPELINED, 3, [OWN]),
     ],
 )
-def test_only_several_updates_ask_for_a_pass_before_they_compare_with_the_trainer_at_the_start_of_the_step(
+def test_only_several_updates_make_a_pass_to_compare_with_the_trainer_at_step_start(
     relative: dict[str, Any],
     fields: dict[str, Any],
     handover: Handover,
@@ -349,7 +349,7 @@ def test_only_several_updates_ask_for_a_pass_before_they_compare_with_the_traine
 @pytest.mark.parametrize(
     ("on_own_gpus", "found"), [(True, [OWN, FROM_THE_ENGINE]), (False, [FROM_A_PASS, FROM_A_PASS])]
 )
-def test_several_pipelined_updates_compare_responses_with_the_trainer_as_long_as_its_weights_are_there(
+def test_several_pipelined_updates_compare_with_the_trainer_while_its_weights_exist(
     on_own_gpus: bool, found: list[tuple[float, ...] | None]
 ) -> None:
     """On shared GPUs they begin after the round."""

@@ -63,7 +63,7 @@ def test_a_pass_for_log_probs_is_charged_where_the_job_makes_one(
     assert passes_for_old_log_probs(given, 1) == [computes]
 
 
-def test_a_long_round_of_several_updates_makes_a_pass_for_old_log_probs_and_others_none() -> None:
+def test_only_a_long_round_of_several_updates_makes_a_pass_for_old_log_probs() -> None:
     given = elastic(algorithm_changes={"objective": Gspo()}, rollout=Rollout(strategy=Strategy.TAIL_BATCHING))
     assert passes_for_old_log_probs(given, 5) == [False] * 4 + [True]
 

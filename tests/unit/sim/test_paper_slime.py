@@ -42,7 +42,7 @@ def simulated(lot: int | None, *, dynamic_sampling: bool) -> SimResult:
     return simulate(job, 8, keeps_spans=False, policy=policy(lot, dynamic_sampling=dynamic_sampling))
 
 
-def test_a_step_counts_what_it_resumes_of_the_step_before_and_no_response_that_had_ended() -> None:
+def test_a_step_counts_what_it_resumes_of_the_step_before_and_no_ended_response() -> None:
     steps = simulated(8, dynamic_sampling=False).steps
     assert steps[0].num_resumed_tokens == 0
     assert all(step.num_resumed_tokens > 0 for step in steps[1:])

@@ -39,7 +39,7 @@ def test_a_profile_of_the_same_model_and_gpu_fits() -> None:
 @pytest.mark.parametrize(
     "other", [subject(model="models/b", model_fingerprint="bb"), subject(gpu="NVIDIA L4")], ids=["model", "gpu"]
 )
-def test_a_profile_of_another_model_or_gpu_is_refused_in_one_sentence_that_names_both(other: object) -> None:
+def test_a_profile_of_another_model_or_gpu_is_refused_in_a_sentence_that_names_both(other: object) -> None:
     with pytest.raises(ProfileMismatch) as refused:
         subject().require(other)  # type: ignore[arg-type]
     sentence = str(refused.value)
@@ -49,7 +49,7 @@ def test_a_profile_of_another_model_or_gpu_is_refused_in_one_sentence_that_names
     assert "\n" not in sentence
 
 
-def test_prefill_has_the_measured_rate_of_its_size_and_other_sizes_that_of_their_gpus() -> None:
+def test_prefill_has_its_measured_rate_and_at_other_sizes_that_of_their_gpus() -> None:
     points = [
         PrefillPoint(tp_size=2, prompt_tokens=tokens, tokens_per_s=rate) for tokens, rate in ((256, 300), (2048, 600))
     ]

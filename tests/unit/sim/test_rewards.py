@@ -53,7 +53,7 @@ def test_wrong_programs_hang_until_the_timeout_and_right_ones_never() -> None:
     assert max(right) < 30
 
 
-def test_a_hanging_program_is_cut_off_early_once_a_correct_one_has_shown_what_it_takes() -> None:
+def test_a_hanging_program_is_cut_off_early_once_a_correct_one_has_shown_its_needs() -> None:
     code = CodeRewards(hanging_share=1.0, timeout_s=30)
     stage = RewardStage(code, num_workers=4, adaptive_timeout=TimeoutSettings())
     assert stage.submit([scoring(0, correct=False)], 0.0) == 30.0

@@ -22,7 +22,7 @@ def test_a_regroup_costs_what_was_measured() -> None:
     assert found.switch_s == 12.5
 
 
-def test_preemptions_cost_more_where_they_happen_than_what_one_recomputation_is_estimated_to() -> None:
+def test_preemptions_cost_more_where_they_happen_than_one_recomputation_by_estimate() -> None:
     roomy, crowded = (rollout_profile(profile(1, kv_capacity_tokens=tokens), spec()) for tokens in (10**7, 4_000))
     assert roomy is not None
     assert crowded is not None

@@ -219,7 +219,7 @@ def test_a_gated_round_is_not_made_longer_by_scaling_down(admission: AdmissionSe
     assert streamed.mean_step_s <= plain.mean_step_s
 
 
-def test_a_fixed_trigger_frees_gpus_once_per_round_when_its_share_of_groups_is_served() -> None:
+def test_a_fixed_trigger_frees_gpus_once_per_round_when_its_share_is_served() -> None:
     for share in (0.25, 0.75):
         result = simulate(job(trainer=replace(STREAMED, scale_down_at=share)), 3)
         assert all(len(step.scale_downs) == 1 for step in result.steps)

@@ -132,9 +132,7 @@ class TestApplication:
         assert asked(labelled("urgent")).priority == 10
 
     @pytest.mark.parametrize("name", ["asap", "board"])
-    def test_a_class_that_is_unknown_or_for_other_namespaces_is_a_mistake_that_says_which_there_are(
-        self, name: str
-    ) -> None:
+    def test_an_unknown_or_foreign_class_is_a_mistake_that_says_which_ones_are_allowed(self, name: str) -> None:
         assert application(labelled(name), (), CONFIG, START).mistake == (
             f"jobs of namespace team may not use a priority class {name}: set the label longshore.dev/priority-class "
             "to one that the operator's admission has for them (urgent), or remove it"
@@ -202,7 +200,7 @@ class TestMemory:
         made.note(low.key, Application(low))
         assert reason(made, "low") == "a job of higher priority gets its GPUs"
 
-    def test_a_job_that_is_suspended_before_it_learns_of_its_admission_gives_the_gpus_back(self) -> None:
+    def test_a_job_suspended_before_it_learns_of_its_admission_gives_the_gpus_back(self) -> None:
         made = ledger(request("one", 8), request("two", 8))
         made.note(("a", "one"), Application())
         assert made.decide() == {("a", "two")}

@@ -261,7 +261,7 @@ class TestElasticJobs:
         assert decision.sizes == {("a", "high"): 0}
         assert decision.preempted == {}
 
-    def test_if_that_is_not_enough_jobs_of_lower_priority_stop_and_no_more_shrink_than_needed(self) -> None:
+    def test_if_shrinking_is_not_enough_lower_priorities_stop_and_fewest_others_shrink(self) -> None:
         decision = decide([elastic("high", 2, 4, 4, priority=9), running("low", 4), job("new", 5, priority=5)], EIGHT)
         assert names(dict(decision.preempted)) == ["low"]
         assert decision.sizes == {("a", "high"): 1}

@@ -119,7 +119,7 @@ def test_kueue_counts_every_request() -> None:
     assert cluster.status.phase is Phase.QUEUED
 
 
-def test_a_job_that_runs_when_the_limits_come_keeps_what_it_has_until_its_settings_change() -> None:
+def test_a_job_that_runs_when_limits_come_keeps_its_gpus_until_its_settings_change() -> None:
     cluster = Cluster(spec=MORE)
     for _ in range(9):
         cluster.step()

@@ -497,7 +497,7 @@ class TestSteps:
         view = replace(view, workload=stored(VIEW).workload)
         assert self.look(Cluster(), view) == [DeleteObject("demo-rljob", "workload-uid", "Workload@v1beta2")]
 
-    def test_another_default_of_an_upgraded_operator_does_not_cost_a_job_its_place_in_the_queue(self) -> None:
+    def test_another_default_of_an_upgraded_operator_costs_no_job_its_place_in_the_queue(self) -> None:
         """The spec that the user wrote is the same: here the new version reads a least number of workers from it."""
         upgraded = Cluster(spec={"workers": ELASTIC})
         before = stored(VIEW)

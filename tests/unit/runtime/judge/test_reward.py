@@ -161,7 +161,7 @@ def test_outcomes_travel_between_pods() -> None:
     assert (type(second), str(second)) == (JudgeFault, str(outcomes[1]))
 
 
-def test_a_template_without_words_of_its_own_has_nothing_to_ask_about_an_empty_response() -> None:
+def test_a_template_without_own_words_has_nothing_to_ask_about_an_empty_response() -> None:
     model = Replies("Score: 5")
     judge = JudgeReward(replace(OPTIONS, template="{response} "), model)
     empty = ScoreItem("row 1, response 0-1-0", "p", "\n", "a", row={})

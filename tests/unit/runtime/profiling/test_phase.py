@@ -100,7 +100,7 @@ def test_sizes_of_a_model_come_from_its_configuration() -> None:
     assert shape_of(CONFIG, 1, 2).kv_bytes_per_token == 2 * shape.kv_bytes_per_token, "as many as there are heads"
 
 
-def test_other_sizes_are_measured_where_the_engines_may_take_them_or_nothing_else_is_done() -> None:
+def test_other_sizes_are_measured_if_engines_may_take_them_or_nothing_else_is_done() -> None:
     def sizes(job: RLJobSpec) -> list[int]:
         return list(phase.scope_of(job, CONFIG, (1, 2, 4)).other_tp_sizes)
 

@@ -75,7 +75,7 @@ def test_a_reference_that_cannot_be_read_is_found_before_anything_is_sampled() -
 
 
 @pytest.mark.parametrize("reference", [["42"], {"value": "42"}, b"42"], ids=str)
-def test_a_reference_that_mathematics_cannot_be_compared_with_is_found_before_anything_is_sampled(
+def test_a_reference_that_maths_cannot_compare_is_found_before_anything_is_sampled(
     reference: object,
 ) -> None:
     row = replace(record(0, topic="algebra"), answer=str(reference), reference=reference)

@@ -146,7 +146,7 @@ def test_a_service_that_never_answers_does_not_keep_the_session_from_ending() ->
     never.set()
 
 
-def test_at_the_end_a_service_that_is_down_is_asked_once_more_and_not_for_every_step_that_waits() -> None:
+def test_at_the_end_a_service_that_is_down_is_asked_once_and_not_for_every_step() -> None:
     is_called = threading.Event()
     called: list[str] = []
 

@@ -4,7 +4,8 @@ import ast
 import inspect
 import itertools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from longshore.api.objectives.aggregation import Aggregation
 from longshore.api.objectives.objective import LossTokens, Objective
@@ -47,9 +48,9 @@ def _section(name: str, objective: Objective) -> Iterator[str]:
     yield ""
     if name != "Custom":
         reference = "trainer" if objective.compares_with_trainer else "engine"
-        advantage = (inspect.getdoc(objective.advantages) or "").removeprefix("Compute ").removesuffix(".")
         yield (
-            f"- advantage of a reward r: {advantage}\n"
+            f"- advantage A of a reward r: {_formula(objective.advantages)}\n"
+            f"- loss of a token: {_formula(objective.token_losses)}\n"
             f"- ratios: relative to the {reference}\n"
             f"- loss of an update: {_ADDED_UP[objective.loss_aggregation]}"
         )
@@ -61,6 +62,11 @@ def _section(name: str, objective: Objective) -> Iterator[str]:
             default = "*required*" if field.is_required() else f"`{field.get_default(call_default_factory=True)}`"
             yield f"| `{field.alias}` | {default} | {' '.join((field.description or '').split())} |"
     yield ""
+
+
+def _formula(method: Callable[..., Any]) -> str:
+    first, *_ = (inspect.getdoc(method) or "").splitlines()
+    return first.removeprefix("Compute ").removesuffix(".")
 
 
 def _attributes(owner: type) -> Iterator[str]:

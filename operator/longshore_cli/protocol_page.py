@@ -38,7 +38,7 @@ def protocol_page() -> str:
         "## States of a request",
         "",
         "A row is the state before, a column the event, and a cell the state after it. Empty cells cannot happen.",
-        "A waiting request is placed at once if there is an engine.",
+        "An unplaced request is placed at once if there is an engine.",
         "",
         *_transitions(RequestState, RequestEvent, requests.TRANSITIONS),
         "",

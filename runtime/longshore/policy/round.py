@@ -64,7 +64,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A group that a round did not accept. `running` names every response that has not finished, launched or not."""
+    """A group that a round did not accept.
+
+    `running` names every response that has not finished, launched or not; none of a served group.
+    """
 
     draw: Draw
     finished: tuple[int, ...]

@@ -18,7 +18,7 @@ from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.step.publication import Turns
 from longshore_runtime.step.rollout import RequestOf, RunningStep, run_round
-from longshore_runtime.step.update import MismatchGuard, require_equal_gradients, step_work
+from longshore_runtime.step.step_work import MismatchGuard, require_equal_gradients, step_work
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining, StepWork
 

@@ -21,7 +21,7 @@ from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 
-CLIPPED = [name for name, one in OBJECTIVES.items() if isinstance(one, ClippedObjective)]
+BUILT_IN = [name for name in OBJECTIVES if name != "Custom"]
 OPTIONS = TrainerOptions(
     learning_rate=1e-3,
     learning_rate_schedule=LearningRateSchedule.CONSTANT,
@@ -180,7 +180,8 @@ def with_old(samples: Sequence[Sample]) -> list[Sample]:
 
 def options_of(name: str, options: TrainerOptions = OPTIONS) -> TrainerOptions:
     """Options of one objective, whose clips, if it has any, are wide enough for ratios on both sides of them."""
-    return clipped_at(0.2, 0.28, replace(options, objective=OBJECTIVES[name]))
+    options = replace(options, objective=OBJECTIVES[name])
+    return clipped_at(0.2, 0.28, options) if isinstance(options.objective, ClippedObjective) else options
 
 
 def clipped_at(low: float, high: float, options: TrainerOptions) -> TrainerOptions:

@@ -19,10 +19,10 @@ from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.trainer.samples import step_denominator
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
-from tests.contract.trainers.replicas import CLIPPED, clips, options_of, with_old, without_kl
+from tests.contract.trainers.replicas import BUILT_IN, clips, options_of, with_old, without_kl
 from tests.properties import examples
 
-TOKEN_LEVEL = [name for name in CLIPPED if name != "GSPO"]
+TOKEN_LEVEL = [name for name in BUILT_IN if name != "GSPO"]
 
 
 def policy_loss(ratio: float, advantage: float, options: TrainerOptions) -> tuple[float, float, float]:
@@ -142,7 +142,7 @@ def agree(one: tuple[float, list[float]], other: tuple[float, list[float]]) -> b
     return same
 
 
-@pytest.mark.parametrize("name", CLIPPED)
+@pytest.mark.parametrize("name", BUILT_IN)
 @settings(max_examples=examples(60), deadline=None)
 @given(batches())
 def test_clipped_losses_and_gradients_are_those_of_the_papers(name: str, batch: Batch) -> None:
@@ -150,7 +150,7 @@ def test_clipped_losses_and_gradients_are_those_of_the_papers(name: str, batch: 
     assert agree(ours(batch, options), expected(name, batch, options))
 
 
-@pytest.mark.parametrize("name", CLIPPED)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_what_the_comparison_is_made_of_can_fail(name: str) -> None:
     options = options_of(name)
     truth = expected(name, TWO, options)
@@ -174,7 +174,7 @@ TWO = Batch(
 """A masked token whose ratio is 0, beside ordinary ones."""
 
 
-@pytest.mark.parametrize("name", CLIPPED)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_a_masked_token_has_no_gradient_and_is_in_no_sum_but_the_count(name: str) -> None:
     log_probs = flat(TWO.new).requires_grad_()
     loss, sums = sums_of(TWO, options_of(name), log_probs)
@@ -210,7 +210,7 @@ def test_without_a_token_to_compare_there_is_no_mismatch() -> None:
     assert (sums.mean_mismatch, sums.mismatch_max) == (None, 0.0)
 
 
-@pytest.mark.parametrize("name", CLIPPED)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_samples_without_any_token_in_the_loss_give_zero_and_a_denominator_of_one(name: str) -> None:
     masked = tuple(replace(one, loss_mask=(False,) * one.num_response_tokens) for one in TWO.samples)
     options = options_of(name)

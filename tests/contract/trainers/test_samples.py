@@ -24,7 +24,7 @@ from longshore_runtime.trainer.samples import (
     step_denominator,
 )
 from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory
-from tests.contract.trainers.replicas import CLIPPED, make_samples, options_of, with_masks
+from tests.contract.trainers.replicas import BUILT_IN, make_samples, options_of, with_masks
 from tests.properties import examples
 
 RECORDS = [PromptRecord(index, "p", (7, index), "a") for index in range(9)]
@@ -78,7 +78,7 @@ def test_the_overlong_penalty_enters_the_advantages_and_not_the_reward() -> None
     assert [sample.advantage for sample in samples] == [1.0, 0.0, -1.0]
 
 
-@pytest.mark.parametrize("name", [name for name in CLIPPED if name != "ReinforcePlusPlus"])
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "ReinforcePlusPlus"])
 @given(st.lists(st.lists(st.floats(-1, 1), min_size=2, max_size=4), min_size=1, max_size=9))
 def test_groups_that_arrive_one_by_one_give_the_samples_of_the_batch(name: str, rewards: list[list[float]]) -> None:
     options = algorithm(name)
@@ -91,7 +91,7 @@ def test_groups_that_arrive_one_by_one_give_the_samples_of_the_batch(name: str, 
     assert [sample.prompt_tokens.tolist() for sample in one_by_one] == [[7, one.draw.index] for one in one_by_one]
 
 
-@pytest.mark.parametrize("name", CLIPPED)
+@pytest.mark.parametrize("name", BUILT_IN)
 @given(st.permutations(range(12)))
 def test_the_denominator_of_a_step_does_not_depend_on_the_order_of_its_samples(name: str, order: list[int]) -> None:
     samples, options = with_masks(make_samples()), options_of(name)

@@ -13,7 +13,7 @@ from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.trainer.samples import step_denominator
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
 from tests.contract.trainers.replicas import (
-    CLIPPED,
+    BUILT_IN,
     OPTIONS,
     Kind,
     clips,
@@ -73,7 +73,7 @@ class PlainTrainer:
     ("name", "options"),
     [
         ("GRPO", without_kl()),
-        *((name, options_of(name)) for name in CLIPPED),
+        *((name, options_of(name)) for name in BUILT_IN),
     ],
 )
 def test_three_steps_agree_with_a_plain_implementation(model: Path, name: str, options: TrainerOptions) -> None:

@@ -13,7 +13,7 @@ from longshore.api.correction import RolloutCorrection
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions
 from tests.contract.trainers.replicas import (
-    CLIPPED,
+    BUILT_IN,
     OPTIONS,
     Kind,
     SeenMeter,
@@ -35,7 +35,7 @@ MASKED = with_masks(SAMPLES)
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
-        *((name, 0) for name in CLIPPED),
+        *((name, 0) for name in BUILT_IN),
         *(pytest.param("GRPO", seed, marks=pytest.mark.soak) for seed in (1, 2, 3)),
     ],
 )

@@ -26,7 +26,7 @@ from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.step.parts import LoopOptions
-from longshore_runtime.step.update import step_work
+from longshore_runtime.step.step_work import step_work
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from longshore.api.objectives.objective import LossTokens, NormalisedObjective, TokenLosses
+from longshore.api.objectives.objective import ClippedObjective, LossTokens, NormalisedObjective, TokenLosses
 
 
-class Cispo(NormalisedObjective):
+class Cispo(NormalisedObjective, ClippedObjective):
     """REINFORCE whose weights, the ratios, are clipped instead of the loss, so that every token keeps a gradient.
 
     MiniMax-M1 (arXiv 2506.13585), equations 4 and 5, without a lower bound; the upper one is ScaleRL's (arXiv

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from longshore.api.objectives.objective import NormalisedObjective
+from longshore.api.objectives.objective import ClippedObjective, NormalisedObjective
 
 
-class Grpo(NormalisedObjective):
+class Grpo(NormalisedObjective, ClippedObjective):
     """Group relative policy optimisation: rewards normalised within the group of a prompt, ratios of tokens.
 
     DeepSeekMath (arXiv 2402.03300), section 4.1. Losses are averaged over all tokens of an update, so a long response
@@ -17,7 +17,7 @@ class Grpo(NormalisedObjective):
     name: Literal["GRPO"] = "GRPO"
 
 
-class Dapo(NormalisedObjective):
+class Dapo(NormalisedObjective, ClippedObjective):
     """GRPO with a wider upper clip, which leaves room for unlikely tokens to become likely.
 
     DAPO (arXiv 2503.14476), section 3.1. Its other additions are fields that work with every objective:

@@ -5,10 +5,10 @@ from typing import Literal
 from pydantic import Field
 
 from longshore.api.objectives.aggregation import Aggregation
-from longshore.api.objectives.objective import LossTokens, NormalisedObjective, TokenLosses
+from longshore.api.objectives.objective import ClippedObjective, LossTokens, NormalisedObjective, TokenLosses
 
 
-class Gspo(NormalisedObjective):
+class Gspo(NormalisedObjective, ClippedObjective):
     """Group sequence policy optimisation: one ratio for a whole response, the geometric mean of its tokens' ratios.
 
     GSPO (arXiv 2507.18071), equations 5 to 7. That ratio varies far less than those of tokens, so its clips are of
@@ -34,9 +34,9 @@ class Gspo(NormalisedObjective):
         return True
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
-        """Compute clipped losses of GSPO-token (section 4.3).
+        """Compute -min(s * A, clip(s) * A), with the ratio s of the response.
 
-        Each token's gradient is its own there, so that a weight of one token scales that alone.
+        Each token's gradient is its own (GSPO-token, section 4.3), so that a weight of one token scales that alone.
         """
         log_ratio = tokens.mean_per_response((tokens.log_probs - tokens.old_log_probs).detach())
         own = tokens.log_probs - tokens.log_probs.detach()

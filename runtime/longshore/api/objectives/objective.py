@@ -23,7 +23,7 @@ class LossTokens:
     log_probs: "Tensor"
     """Log-probabilities under the weights in training; they alone carry a gradient."""
     old_log_probs: "Tensor"
-    """Log-probabilities that ratios are relative to (`Objective.compares_with_trainer`)."""
+    """Log-probabilities that ratios are relative to: the engine's, or the trainer's with `rolloutCorrection`."""
     rollout_log_probs: "Tensor"
     """Log-probabilities of the engine when it sampled the tokens."""
     advantages: "Tensor"
@@ -58,8 +58,10 @@ class TokenLosses:
 class Objective(ApiModel):
     """Base of all objectives.
 
-    A subclass has a field `name` and its settings, and overrides what differs. The docstring of the class is its
-    reference: the formula, its source, and when to choose it.
+    A subclass has a field `name` and its settings, and overrides what differs. `docs/reference/objectives.md` shows its
+    docstring (the idea, its source, when to choose it), and the first lines of those of `advantages` and
+    `token_losses`, which are formulas after the word Compute. A loss that clips ratios has the base `ClippedObjective`,
+    and advantages with a deviation have `NormalisedObjective`; both may be bases of one class.
     """
 
     @property
@@ -90,11 +92,15 @@ class Objective(ApiModel):
         return True
 
     def advantages(self, groups: Sequence[Rewards]) -> list[Advantages]:
-        """Compute the advantages of several groups, each given by the rewards of one prompt's responses."""
+        """Compute (r - mean) / (deviation + 1e-6) within each group.
+
+        Args:
+            groups: rewards of the responses of each prompt.
+        """
         return [normalised(rewards, ADVANTAGE_EPSILON) for rewards in groups]
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
-        """Compute the loss of each token."""
+        """Compute the loss of each token, from its ratio and advantage A."""
         raise NotImplementedError
 
 
@@ -118,7 +124,7 @@ class ClippedObjective(Objective):
         return TokenLosses(-surrogate.minimum(bounded), bounded < surrogate)
 
 
-class NormalisedObjective(ClippedObjective):
+class NormalisedObjective(Objective):
     """Base of objectives that divide advantages by a deviation of rewards."""
 
     advantage_epsilon: float = Field(default=ADVANTAGE_EPSILON, gt=0, le=1)

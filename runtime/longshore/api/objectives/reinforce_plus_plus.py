@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from longshore.api.objectives.advantages import Advantages, Rewards, whitened
-from longshore.api.objectives.objective import NormalisedObjective
+from longshore.api.objectives.objective import ClippedObjective, NormalisedObjective
 
 
-class ReinforcePlusPlus(NormalisedObjective):
+class ReinforcePlusPlus(NormalisedObjective, ClippedObjective):
     """REINFORCE with rewards centred in the group and divided by their deviation over the whole batch.
 
     REINFORCE++ (arXiv 2501.03262), with baseline; each response counts once in the deviation, whatever its length. It

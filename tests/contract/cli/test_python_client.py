@@ -209,6 +209,6 @@ def test_a_program_in_a_pod_asks_with_the_service_account_of_the_pod(demo: Job, 
     notebook = pod("notebook", program)
     notebook["spec"]["serviceAccountName"] = "notebook"
     kube.apply(notebook)
-    lines = jobs.pod_log(kube, "notebook", follow=True, tail_lines=None, previous=False)
+    lines = jobs.pod_log(kube, "notebook", follow=True, tail_lines=None)
     assert list(lines) == ["[<RLJob demo: Pending, step 0/3>]", "True"]
     assert demo.refresh().spec.suspend

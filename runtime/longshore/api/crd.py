@@ -103,6 +103,7 @@ def _told_apart(branches: list[dict[str, Any]]) -> dict[str, Any]:
     """
     fields: dict[str, dict[str, dict[str, Any]]] = {}
     for branch in branches:
+        assert CEL_RULES not in branch, "rules of one object would hold for the others"
         for alias, field in branch["properties"].items():
             fields.setdefault(alias, {})[branch["properties"]["name"]["default"]] = field
     tags = fields.pop("name")
@@ -119,6 +120,8 @@ def _of_some(by_name: dict[str, dict[str, Any]]) -> dict[str, Any]:
             defaults.setdefault(json.dumps(field["default"]).strip('"'), []).append(name)
     usual, *others = sorted(defaults, key=lambda value: -len(defaults[value])) or [""]
     merged = {key: value for key, value in next(iter(by_name.values())).items() if key != "default"}
+    for field in by_name.values():
+        assert all(field[key] == merged[key] for key in merged if key != "description"), "a name has one type"
     if usual:
         exceptions = "; ".join(f"{value} with {' and '.join(defaults[value])}" for value in others)
         merged["description"] += f" Default: {usual}" + (f"; {exceptions}." if others else ".")

@@ -18,6 +18,7 @@ from longshore.api.objectives.aggregation import token_weight
 from longshore.api.objectives.custom import Custom
 from longshore.api.objectives.objective import LossTokens, Objective, TokenLosses
 from longshore.policy.old_log_probs import compares_with_trainer
+from longshore_runtime.backends.gpu_failures import is_broken_gpu, is_lack_of_memory
 from longshore_runtime.backends.objective_trial import FIELD
 from longshore_runtime.backends.rollout_correction import correct
 from longshore_runtime.backends.sums import CorrectionSums, GradientSums
@@ -152,12 +153,22 @@ def token_losses(
 
 
 def _losses_of(objective: Objective, tokens: LossTokens) -> TokenLosses:
-    try:
+    """Return the losses of the tokens; raises UserError for what a function of the user's does wrong."""
+    if not len(tokens.log_probs):  # Of a rank that only takes part: the graph is kept, and nobody's function is asked.
+        return TokenLosses(tokens.log_probs, tokens.log_probs.bool())
+    if not isinstance(objective, Custom):
         return objective.token_losses(tokens)
+    path = f"{FIELD}: {objective.import_path}"
+    try:
+        found = objective.token_losses(tokens)
     except Exception as error:
-        if not isinstance(objective, Custom):
-            raise
-        raise UserError(f"{FIELD}: {objective.import_path} raises {error_with_place(error)}; correct it") from error
+        if isinstance(error, torch.OutOfMemoryError) or is_lack_of_memory(str(error)) or is_broken_gpu(str(error)):
+            raise  # Asynchronous failures of a GPU surface anywhere.
+        raise UserError(f"{path} raises {error_with_place(error)}; correct it") from error
+    if found.loss.shape != tokens.log_probs.shape:  # It would be broadcast.
+        wrong = f"a tensor of shape {list(found.loss.shape)} for {list(tokens.log_probs.shape)} tokens"
+        raise UserError(f"{path} returns {wrong}; return the loss of each token")
+    return found
 
 
 def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:

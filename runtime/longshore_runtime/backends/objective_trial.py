@@ -1,5 +1,8 @@
 """Try an objective of the user's own with a few tokens, before anything expensive starts."""
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -9,12 +12,24 @@ from longshore.api.objectives.objective import LossTokens
 from longshore_runtime.rewards.failure_text import error_with_place, shown
 
 FIELD: Final = "algorithm.objective.importPath"
+_LIMIT_S: Final = 120.0
 _LENGTHS: Final = (3, 1, 5)
 """Tokens of the responses that it is tried with."""
 
 
-def objective_mistake(objective: Custom) -> str | None:
-    """Return what keeps the function from being an objective, as one sentence, or None."""
+def objective_mistake(objective: Custom, limit_s: float = _LIMIT_S) -> str | None:
+    """Return what keeps the function from being an objective, as one sentence, or None.
+
+    Call it in the main thread, which alone can be interrupted: a function that hangs is a mistake after `limit_s`.
+    """
+    try:
+        with _at_most(limit_s):
+            return _mistake(objective)
+    except _TooSlowError:
+        return f"{FIELD}: {objective.import_path} takes more than {limit_s:g} s for a few tokens; make it faster"
+
+
+def _mistake(objective: Custom) -> str | None:
     path = f"{FIELD}: {objective.import_path}"
     try:
         function = objective.function()
@@ -45,6 +60,24 @@ def objective_mistake(objective: Custom) -> str | None:
             "so compute the losses of each response from its own tokens"
         )
     return None
+
+
+class _TooSlowError(BaseException):
+    """Raised in the user's function, which cannot take it for an error of its own."""
+
+
+@contextlib.contextmanager
+def _at_most(limit_s: float) -> Iterator[None]:
+    def interrupt(*_: Any) -> None:
+        raise _TooSlowError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _is_bool_for_each(values: Any, loss: torch.Tensor) -> bool:

@@ -51,4 +51,4 @@ def set_environment(environment: Mapping[str, str]) -> None:
     """Pin this process to its GPUs, and let it import the user's modules where its pod has them."""
     os.environ.update(environment)
     if directory := os.environ.get(contract.ENV_MODULES):
-        sys.path.insert(0, directory)
+        sys.path.append(directory)  # Last: a file named as a package must not take its place.

@@ -1,6 +1,7 @@
 """Objectives of users: what is refused before a job trains, and that one computes what the built-in ones do."""
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,3 +80,55 @@ def test_an_exception_while_training_names_the_field_and_the_line(
     values = torch.zeros(2)
     with pytest.raises(UserError, match=r"^algorithm\.objective\.importPath: late:loss raises [^>]* at late\.py:2 in"):
         token_losses(values, values, values, None, [2], replace(without_kl(), objective=late))
+
+
+@pytest.mark.parametrize("message", ["CUDA out of memory. Tried to allocate", "CUDA error: uncorrectable ECC error"])
+def test_a_gpu_that_fails_in_the_function_is_no_mistake_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    """The trainers then lower what they compute at once, or start again elsewhere."""
+    source = f"def loss(tokens):\n    raise RuntimeError({message!r})"
+    failing = written(tmp_path, "failing", source, monkeypatch)
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
+    values = torch.zeros(2)
+    with pytest.raises(RuntimeError, match=message.split(".")[0]):
+        token_losses(values, values, values, None, [2], replace(without_kl(), objective=failing))
+
+
+def test_losses_that_would_be_broadcast_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "def loss(tokens):\n    return tokens.ratio if len(tokens.ratio) == 9 else tokens.ratio[:, None]"
+    sometimes = written(tmp_path, "sometimes", source, monkeypatch)
+    values = torch.zeros(2)
+    with pytest.raises(UserError, match=r"sometimes:loss returns a tensor of shape \[2, 1\] for \[2\] tokens"):
+        token_losses(values, values, values, None, [2], replace(without_kl(), objective=sometimes))
+
+
+def test_a_rank_without_tokens_takes_part_without_asking_the_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky = written(tmp_path, "picky", "def loss(tokens):\n    return tokens.ratio * tokens.ratio.max()", monkeypatch)
+    log_probs = torch.zeros(0, requires_grad=True)
+    found = token_losses(log_probs, log_probs, log_probs, None, [0], replace(without_kl(), objective=picky))
+    found.total.sum().backward()
+    assert log_probs.grad is not None and not len(found.clipped)
+
+
+def test_means_of_responses_carry_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a ratio of whole responses: every token of a response gets an equal part of the gradient."""
+    source = "def loss(tokens):\n    return -tokens.mean_per_response(tokens.log_probs) * tokens.advantages"
+    own = written(tmp_path, "means", source, monkeypatch)
+    assert objective_mistake(own) is None
+    log_probs = torch.tensor([1.0, 3.0, 5.0], requires_grad=True)
+    advantages = torch.tensor([1.0, 1.0, -2.0])
+    found = token_losses(log_probs, log_probs.detach(), advantages, None, [2, 1], replace(without_kl(), objective=own))
+    assert found.total.tolist() == [-2.0, -2.0, 10.0]
+    assert torch.autograd.grad(found.total.sum(), log_probs)[0].tolist() == [-1.0, -1.0, 2.0]
+
+
+@pytest.mark.parametrize("source", ["while True: pass", "def loss(tokens):\n    while True: pass"])
+def test_a_function_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    name = f"hangs_{len(source)}"
+    mistake = objective_mistake(written(tmp_path, name, source, monkeypatch), limit_s=0.2)
+    assert (
+        mistake == f"algorithm.objective.importPath: {name}:loss takes more than 0.2 s for a few tokens; make it faster"
+    )

@@ -1,10 +1,14 @@
 """Actors go to the pod that they are meant for."""
 
+import importlib.util
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from longshore.api import contract
 from longshore.api.names import Component
 from longshore_runtime.cluster.placement import node_labels, placement, set_environment
 
@@ -36,6 +40,18 @@ def test_the_environment_is_set_in_the_process(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     set_environment(placement(0, gpus=[1]).environment)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_files_of_the_user_are_importable_and_take_no_packages_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "of_the_user.py").write_text("")
+    (tmp_path / "numpy.py").write_text("")
+    monkeypatch.setenv(contract.ENV_MODULES, str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    set_environment({})
+    specs = [importlib.util.find_spec(name) for name in ("of_the_user", "numpy")]
+    assert [spec is not None and str(tmp_path) in str(spec.origin) for spec in specs] == [True, False]
 
 
 def started_at(place: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Carry out the actions of a plan after its status is written: children, deletions, labels, new pods, events."""
+"""Carry out the actions of a plan after its status is written: children, deletions, new pods, labels, events."""
 
 import asyncio
 import hashlib

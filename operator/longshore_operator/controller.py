@@ -237,6 +237,7 @@ class Controller:
                 self._metrics.count_assignment(before.assignment, plan.status.assignment)
         error_shown = memory.apply_error
         await self._execute(key, memory, plan, now)
+        memory.note_pods(self.informer.pods(key), now)  # As they are now: some were created or deleted.
         memory.kept = stored if may_be_kept else None
         if plan.has_all_children and plan.status is not None and memory.num_lost == num_lost:
             memory.applied_for = stored.metadata.get("generation", 0), plan.status.attempt
@@ -266,7 +267,7 @@ class Controller:
         if written is None:
             return None
         stored = stored.written(status, written["metadata"]["resourceVersion"])
-        # News of several changes are merged: what others have changed before this write would be taken for it.
+        # News of this write may hide others: what others have changed before it would be taken for it.
         memory.seen_version = "" if memory.is_contended else stored.version
         memory.is_contended = False
         return stored

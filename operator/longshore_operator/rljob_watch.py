@@ -168,7 +168,7 @@ async def find_deletions(
 ) -> None:
     """Wake those of the known jobs that do not exist any more, every few minutes; never return.
 
-    A deletion between two streams of the watch is missed. Nothing else tells of it if the job had ended before.
+    kopf misses deletions when it has to list jobs again. Nothing else tells of them if the job had ended before.
     """
     while True:
         await asyncio.sleep(_DELETIONS_EVERY_S)

@@ -178,6 +178,14 @@ async def test_a_claim_is_read_when_pods_have_been_pending_for_long(operator: Op
     assert ("GET", "persistentvolumeclaims") in await operator.look()
 
 
+async def test_the_patience_with_a_claim_begins_when_pods_are_created(operator: Operator) -> None:
+    running = {"phase": "Running", "conditions": [READY], "podIP": "10.0.0.1"}
+    await operator.pod_status(running, node="node-0")
+    assert ("POST", "pods") in await operator.look(), "the workers"
+    operator.now += CLAIM_PATIENCE
+    assert ("GET", "persistentvolumeclaims") in await operator.look()
+
+
 async def test_a_job_that_others_change_while_it_starts_is_read_again_and_changes_count(
     operator: Operator,
 ) -> None:
@@ -196,7 +204,7 @@ async def test_a_job_that_others_change_while_it_starts_is_read_again_and_change
 async def test_changes_by_others_during_a_status_write_are_not_taken_for_the_operators_own(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, num_changes: int
 ) -> None:
-    """News of a job that come at the same time are merged, so the operator may hear of its own write alone."""
+    """The operator may hear of its own write alone: the newest state stands for those before it."""
     running = {"phase": "Running", "conditions": [READY]}
     await operator.pod_status(running | {"podIP": "10.0.0.1"}, node="node-0")
     await operator.look()

@@ -53,8 +53,8 @@ def test_the_claim_is_read_soon_when_it_may_keep_the_coordinator_from_a_node() -
 
 
 def test_pods_with_a_node_are_given_time_to_pull_their_image() -> None:
-    assert looked_at_after(replace(PENDING, scheduled=True)) >= CLAIM_PATIENCE
-    assert looked_at_after(replace(PENDING, component=Component.WORKER)) >= CLAIM_PATIENCE
+    assert looked_at_after(replace(PENDING, scheduled=True)) == CLAIM_PATIENCE
+    assert looked_at_after(replace(PENDING, component=Component.WORKER)) == CLAIM_PATIENCE
 
 
 def starting(uid: str) -> PodView:

@@ -180,14 +180,14 @@ class EngineProbe:
 
     def _alive(self) -> Sequence[int]:
         """Return the engines that take requests; wait for one if there is none."""
-        while not (engines := self._engines.serving()):
-            with self._others_kept() as others:
+        deadline_s = self._clock.now_s() + _REJOIN_LIMIT_S
+        with self._others_kept() as others:  # Until one is there: what is put back comes again at once.
+            while not (engines := self._engines.serving()):
                 try:
-                    event = self._events.get(timeout=_REJOIN_LIMIT_S)
+                    event = self._events.get(timeout=max(0.0, deadline_s - self._clock.now_s()))
                 except queue.Empty:
                     raise EngineDied(f"no engine was there again within {_REJOIN_LIMIT_S:.0f} s") from None
-                if not isinstance(event, EngineJoined):
-                    _require_no_end(event, others)
+                _require_no_end(event, others)
         return engines
 
     @contextmanager

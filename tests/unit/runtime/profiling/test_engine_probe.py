@@ -1,7 +1,11 @@
 """What is measured of engines, and what becomes of a batch that does not end."""
 
+import pytest
+
+from longshore_runtime.errors import EngineDied
 from longshore_runtime.profiling.engine_probe import BATCH_LIMIT_S
 from longshore_runtime.profiling.figures import Figures
+from longshore_runtime.rewards.events import CheckDue
 from tests.unit.runtime.profiling.timed_engines import LIMITS, TimedEngines, probe
 
 
@@ -59,3 +63,11 @@ def test_responses_that_do_not_go_on_are_cut_off_and_the_next_batch_counts_its_o
     engines.stuck = engines.stuck_once_stopped = set()
     of_them.decode(1, LIMITS, figures)
     assert {point.measurements for point in figures.profile().decode} == {2}
+
+
+def test_waiting_for_an_engine_ends_though_events_for_others_come() -> None:
+    engines = TimedEngines(num_engines=0)
+    engines.put(CheckDue())
+    with pytest.raises(EngineDied, match="no engine was there again within 900 s"):
+        probe(engines).decode(1, LIMITS, Figures())
+    assert engines.get(timeout=0.0) == CheckDue(), "whom it is for finds it"

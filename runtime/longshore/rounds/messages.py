@@ -37,7 +37,7 @@ class RequestsEnded:
     engine: int
     requests: Sequence[EndedRequest]
     load: EngineLoad
-    """Of the engine, by its own clock."""
+    """Load of the engine, by its own clock."""
 
 
 @dataclass(frozen=True)

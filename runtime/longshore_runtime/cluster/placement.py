@@ -15,8 +15,8 @@ from longshore.api.names import Component
 class ActorPlacement:
     """Options of Ray that pin an actor to a pod, and variables that pin it to GPUs there.
 
-    The variables are the first argument of every actor and task that is placed, which passes them to
-    `set_environment` before anything else: CUDA reads them when it is first used. A `runtime_env` of Ray would set
+    The variables are the first argument of every actor and task that is placed, which puts them into its environment
+    before anything else (`set_environment`): CUDA reads them when it is first used. A `runtime_env` of Ray would set
     them earlier, but needs an agent in every pod (see `ray_start`).
     """
 

@@ -6,7 +6,7 @@
     driver's queue ──► driver ── `handle` ──► RewardPool ──► GroupScored
 
 `policy.reward_queue` decides what is scored next, and `RoundScores` what an outcome means for its group. Everything
-here runs in the driver's thread: transports answer through the event queue.
+here runs in the driver's thread, but for what futures of transports call: that only puts events into the queue.
 
 A worker is asked for at every place, at the start. One that is lost is replaced by another at the same place, which
 waits for that pod, or for its successor.
@@ -119,8 +119,10 @@ class RewardPool:
         try:
             while waiting := [group for group in waiting if not group.ready]:
                 event = self._events.get(timeout=max(0.0, deadline_s - self._clock.now_s()))
-                if isinstance(event, WorkerReady | WorkerLost | CheckDue):
+                if isinstance(event, WorkerReady | WorkerLost):
                     self.handle(event)
+                elif isinstance(event, CheckDue):
+                    self._check_workers()  # Nothing is scored yet, so there is no pressure to report.
                 else:
                     others.append(event)
         except queue.Empty as error:
@@ -185,10 +187,8 @@ class RewardPool:
                     self._queue_of(task).submit([task], self._clock.now_s())
                     self._dispatch()
             case CheckDue():
-                self._lose_overdue()
+                self._check_workers()
                 self._report_pressure()
-                # Only now, so that they never pile up.
-                self._delayed.put(CheckDue(), CHECK_EVERY_S)
         return None
 
     def pressure(self, now_s: float) -> RewardPressure:
@@ -314,8 +314,9 @@ class RewardPool:
         log.warning("reward worker lost", pod=worker.pod, reason=reason)
         self._replace(number)
 
-    def _lose_overdue(self) -> None:
-        """Replace workers that hang."""
+    def _check_workers(self) -> None:
+        """Replace workers that hang, and ask for the next check: only now, so that checks never pile up."""
+        self._delayed.put(CheckDue(), CHECK_EVERY_S)
         now_s = self._clock.now_s()
         for number, worker in list(self._workers.items()):
             if worker.is_overdue(now_s):

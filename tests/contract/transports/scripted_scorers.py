@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -38,6 +39,7 @@ class _Scorer(ResponseScorer):
     def score(self, item: ScoreItem) -> ScoreResult:
         match item.response:
             case "hangs":
+                Path(item.prompt).write_text("begun")  # A pipe: the test reads it.
                 threading.Event().wait()
             case "error" | "fault" | "broken" as kind:
                 errors: dict[str, Callable[[str], Exception]] = {
@@ -49,4 +51,4 @@ class _Scorer(ResponseScorer):
         return ScoreResult(float(item.response), 0.5)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no function has started anything."""

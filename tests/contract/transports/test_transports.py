@@ -1,6 +1,8 @@
 """What a reward pool relies on, whichever transport leads to a worker: a thread, a Ray actor or a reward pod."""
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +11,14 @@ import pytest
 
 from longshore.api.reward import RewardFunction
 from longshore_runtime.cluster.placement import placement
-from longshore_runtime.rewards.scoring import RewardError, RewardSetupError, ScoreItem, ScoreResult, WorkerDied
+from longshore_runtime.rewards.scoring import (
+    RewardError,
+    RewardSetupError,
+    ScoreItem,
+    ScoreOutcome,
+    ScoreResult,
+    WorkerDied,
+)
 from longshore_runtime.rewards.transports.ray_actor import RayTransport
 from longshore_runtime.rewards.transports.thread import ScoringThread
 from longshore_runtime.rewards.transports.transport import Transport, WorkerPlace
@@ -40,7 +49,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ray_pods.Pods]:
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
-    """One reward pod."""
+    """Yield one reward pod."""
     pods = Pods(tmp_path, factory=Scripted(FUNCTIONS, "output"))
     yield pods
     pods.close()
@@ -62,8 +71,17 @@ def way(request: pytest.FixtureRequest) -> Way:
     return Way(WorkerPlace("this pod", ScoringThread))
 
 
-def item(response: str) -> ScoreItem:
-    return ScoreItem(f"response {response}", "prompt", response, "", {})
+def item(response: str, prompt: str = "prompt") -> ScoreItem:
+    return ScoreItem(f"response {response}", prompt, response, "", {})
+
+
+def hung_call(worker: Transport, directory: Path) -> "Future[list[ScoreOutcome]]":
+    """Have a worker score a response that hangs, and return when it does."""
+    begun = directory / "begun"
+    os.mkfifo(begun)
+    answer = worker.score("sound", [item("hangs", str(begun))])
+    assert begun.read_text() == "begun"
+    return answer
 
 
 def test_each_response_of_a_call_has_its_own_outcome(way: Way) -> None:
@@ -94,10 +112,10 @@ def test_a_worker_that_does_not_start_says_why_and_is_no_mistake_of_the_user(way
     worker.kill()
 
 
-def test_the_call_of_a_worker_that_is_killed_fails_though_it_hangs(way: Way) -> None:
+def test_the_call_of_a_worker_that_is_killed_fails_though_it_hangs(way: Way, tmp_path: Path) -> None:
     worker = way.start()
     worker.ready.result(LIMIT_S)
-    answer = worker.score("sound", [item("hangs")])
+    answer = hung_call(worker, tmp_path)
     worker.kill()
     with pytest.raises(WorkerDied):
         answer.result(LIMIT_S)
@@ -108,14 +126,31 @@ def test_the_call_of_a_worker_that_is_killed_fails_though_it_hangs(way: Way) -> 
 
 
 @pytest.mark.parametrize("way", ["actor", "pod"], indirect=True)
-def test_a_worker_that_is_lost_with_its_pod_fails_its_call_and_gives_a_reason(way: Way) -> None:
+def test_a_worker_that_is_lost_with_its_pod_fails_its_calls_and_gives_a_reason(way: Way, tmp_path: Path) -> None:
     worker = way.start()
     worker.ready.result(LIMIT_S)
-    answer = worker.score("sound", [item("hangs")])
+    answer = hung_call(worker, tmp_path)
     assert way.lose_pod is not None
     way.lose_pod()
     reason = worker.death.result(LIMIT_S)
     with pytest.raises(WorkerDied, match=r"\w"):
         answer.result(LIMIT_S)
     assert reason and "\n" not in reason
+    with pytest.raises(WorkerDied):  # Whoever has not heard of the death yet may go on calling.
+        worker.score("sound", [item("1")]).result(LIMIT_S)
     worker.kill()
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_never_ready(way: Way) -> None:
+    worker = way.place.start(Scripted((SOUND,), "output"), LIMIT_S)
+    worker.kill()
+    with pytest.raises(WorkerDied):
+        worker.ready.result(LIMIT_S / 2)
+
+
+def test_a_call_after_the_end_of_a_worker_fails(way: Way) -> None:
+    worker = way.start()
+    worker.ready.result(LIMIT_S)
+    worker.kill()
+    with pytest.raises(WorkerDied):
+        worker.score("sound", [item("1")]).result(LIMIT_S)

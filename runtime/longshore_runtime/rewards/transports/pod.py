@@ -190,12 +190,13 @@ class PodTransport:
         while True:
             call = await self._calls.get()
             self._number += 1
+            self._current = call  # Before anything can go wrong with it: it fails with the worker then.
             try:
                 data = pod_protocol.encode_request(self._number, call.function, call.items)
             except RewardError as error:
+                self._current = None
                 call.answer.set_exception(error)
                 continue
-            self._current = call
             await socket.send_bytes(data)
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> Never:

@@ -59,7 +59,8 @@ class RayTransport:
         """Request an actor; `place_actor` starts it where its worker belongs, as `ActorPlacement.remote` does."""
         self._actor = place_actor(_Actor, factory)
         self.node: Future[str] = _of(self._actor.node.remote().future())
-        self.ready: Future[Surroundings] = _of(self._actor.ready.remote(wait_s).future())
+        # Whoever hears that it has not started asks where it was.
+        self.ready: Future[Surroundings] = _of(self._actor.ready.remote(wait_s).future(), after=self.node)
         self.death: Future[str] = Future()
         attends: Future[None] = self._actor.attend.remote().future()
         attends.add_done_callback(lambda future: self.death.set_result(_death(future.exception())))
@@ -71,8 +72,11 @@ class RayTransport:
         ray.kill(self._actor)
 
 
-def _of(reply: "Future[T]") -> "Future[T]":
-    """Return an answer with the exception of the worker in place of the one by which Ray reports it."""
+def _of(reply: "Future[T]", after: "Future[Any] | None" = None) -> "Future[T]":
+    """Return an answer with the exception of the worker in place of the one by which Ray reports it.
+
+    It is not done before `after` is.
+    """
     answer: Future[T] = Future()
 
     def resolve(future: "Future[T]") -> None:
@@ -82,7 +86,10 @@ def _of(reply: "Future[T]") -> "Future[T]":
         else:
             answer.set_exception(_translated(error))
 
-    reply.add_done_callback(resolve)
+    if after is None:
+        reply.add_done_callback(resolve)
+    else:
+        after.add_done_callback(lambda _: reply.add_done_callback(resolve))
     return answer
 
 

@@ -68,6 +68,8 @@ class ScoringThread:
         future: Future[T] = Future()
         self._unanswered.add(future)
         future.add_done_callback(self._unanswered.discard)
+        if self._is_killed.is_set():
+            fail(future, WorkerDied("it was given up"))
         self._calls.put((future, work))
         return future
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from longshore.api.model import Data, Source
 from longshore.api.objectives.custom import Custom
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore.checks.job import ROWS_ARE_RIGHT, few_prompts, is_jsonl
@@ -58,25 +58,27 @@ def results(request: CheckRequest) -> Iterator[CheckResult]:
         yield from _made(Check.TOKENIZER, request, lambda name: _tokenizer(name, model))
     if data is not None and not is_jsonl(spec.data, data):
         yield from _made(Check.DATA_ROWS, request, lambda name: _data_rows(name, spec.data.each[0], functions, data))
-    if data is not None and any(one.kind in (RewardKind.MATHS, RewardKind.CODE) for one in functions):
+    if data is not None:
         yield from _made(Check.REFERENCES, request, lambda name: _references(name, spec.data.each[0], functions, data))
     if model is not None and data is not None:
         yield from _made(Check.PROMPTS, request, lambda name: _prompts(name, spec, model, data))
     if isinstance(spec.algorithm.objective, Custom):
         yield from _made(Check.OBJECTIVE, request, partial(_objective, objective=spec.algorithm.objective))
     for one in functions:
-        if one.kind is RewardKind.PYTHON:
+        if one.import_path is not None:
             imports = list(_made(Check.REWARD_IMPORTS, request, partial(_import, function=one)))
             yield from imports
             if data is not None and imports and not imports[0].mistakes:
                 yield from _made(Check.REWARD_CALLS, request, partial(_call, function=one, spec=spec, path=data))
 
 
-def _made(name: Check, request: CheckRequest, check: Callable[[Check], CheckResult]) -> Iterator[CheckResult]:
+def _made(name: Check, request: CheckRequest, check: Callable[[Check], CheckResult | None]) -> Iterator[CheckResult]:
     if name in request.skipped:
         return
     try:
-        yield check(name)
+        result = check(name)
+        if result is not None:
+            yield result
     except UserError as error:
         yield CheckResult(name, (str(error),))
     except ImportError as error:
@@ -113,9 +115,13 @@ def _data_rows(name: Check, source: Source, functions: Sequence[RewardFunction],
     return CheckResult(name, tuple(mistakes), ROWS_ARE_RIGHT)
 
 
-def _references(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult:
-    from longshore_runtime.rewards.row_checks import scoring_mistake
+def _references(name: Check, source: Source, functions: Sequence[RewardFunction], path: Path) -> CheckResult | None:
+    """Check that responses can be compared with each row; None: no function compares them with a part of it."""
+    from longshore_runtime.rewards.kinds.registry import kind_of
 
+    comparing = [one for one in functions if kind_of(one.kind).compares_with_rows]
+    if not comparing:
+        return None
     rows = _valid_rows(path, source)
     if rows is None:
         return not_checked(name, _UNREADABLE)
@@ -125,10 +131,11 @@ def _references(name: Check, source: Source, functions: Sequence[RewardFunction]
             continue
         domain = domain_of(row.fields, source) or ""
         reference = value_at(row.fields, source.answer_field)
-        found = (
-            scoring_mistake(function, row.fields, reference, row.source) for function in functions_of(domain, functions)
-        )
-        mistakes += [mistake for mistake in found if mistake is not None]
+        for function in functions_of(domain, comparing):
+            try:
+                kind_of(function.kind).read_row(function, row.fields, reference, row.source)
+            except UserError as error:
+                mistakes.append(str(error))
     return CheckResult(name, tuple(mistakes), f"{len(rows):,} rows can be scored")
 
 

@@ -10,7 +10,7 @@ from longshore.api.pods import Workers
 from longshore.api.reward import Reward
 from longshore_runtime.cluster.placement import ActorPlacement, placement
 from longshore_runtime.places import engine_places
-from longshore_runtime.rewards.judge import memory_limit
+from longshore_runtime.rewards.kinds.judge import memory_limit
 from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections
 from longshore_runtime.rewards.transports.pod_logs import RewardLogs
 from longshore_runtime.rewards.transports.ray_actor import RayTransport

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from longshore.api.pods import Workers
-from longshore.api.reward import RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.checks.job import file_checks
 from longshore.checks.result import Check, CheckOutcome, CheckResult, not_checked
@@ -110,7 +109,7 @@ def _runtime_checks(
     spec: RLJobSpec, model: Path | None, data: Path | None, skipped: Collection[Check]
 ) -> Iterator[CheckResult]:
     data = data if data is not None and data.exists() else None
-    has_python = any(one.kind is RewardKind.PYTHON for one in spec.reward.functions)
+    has_python = any(one.import_path is not None for one in spec.reward.functions)
     if model is None and data is None and not has_python:
         return
     request = {

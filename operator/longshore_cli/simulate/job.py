@@ -84,6 +84,6 @@ def _verifier_times(function: RewardFunction, profile: Profile) -> RewardTimes:
 
 def _adaptive_timeout(functions: Sequence[RewardFunction]) -> TimeoutSettings | None:
     for one in functions:
-        if one.kind is RewardKind.CODE and one.code.adaptive_timeout:
-            return TimeoutSettings(one.code.timeout_factor, one.code.min_timeout_s, one.code.max_timeout_s)
+        if one.tests is not None and one.tests.adaptive_timeout:
+            return TimeoutSettings(one.tests.timeout_factor, one.tests.min_timeout_s, one.tests.max_timeout_s)
     return None

@@ -1,5 +1,6 @@
 """How responses are scored: reward functions, where they run, and what happens when they fail."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -197,6 +198,18 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
         return self.timeout_s or _TIMEOUTS_S.get(self.kind, _TIMEOUT_S)
 
     @property
+    def tests(self) -> Code | None:
+        """How programs of the model are tested; None: the function runs none."""
+        return self.code if self.kind is RewardKind.CODE else None
+
+    @property
+    def row_fields(self) -> Sequence[str] | None:
+        """Fields of a row that the function reads besides prompt and answer; None: it may read any."""
+        if self.http is not None or self.signature is not Signature.LONGSHORE:
+            return None
+        return [self.tests.tests_field] if self.tests is not None else []
+
+    @property
     def is_colocated(self) -> bool:
         """Whether the function runs in the worker pods, next to the engines."""
         return self.judge is not None and self.judge.placement is JudgePlacement.COLOCATED
@@ -273,7 +286,7 @@ class Reward(PodOptions, rules=_REWARD_RULES):
     @property
     def pod_memory_bytes(self) -> int:
         """Memory limit of a reward pod that requests none: a pod that exceeds it ends, and other pods do not."""
-        programs = [parse_bytes(one.code.memory) for one in self.functions if one.kind is RewardKind.CODE]
+        programs = [parse_bytes(one.tests.memory) for one in self.functions if one.tests is not None]
         computing_bytes = self.num_computing * (_WORKER_MEMORY_BYTES + max(programs, default=0))
         return _POD_MEMORY_BYTES + computing_bytes + self.num_waiting * _REQUEST_MEMORY_BYTES
 

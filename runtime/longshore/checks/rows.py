@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from longshore.api.model import DataSource, Source
-from longshore.api.reward import RewardFunction, RewardKind, Signature
+from longshore.api.reward import RewardFunction
 
 ABSENT: Final = object()
 """A field that is not there; None may be a value."""
@@ -32,11 +32,12 @@ def value_at(fields: Mapping[str, Any], name: str) -> Any:
 
 def fields_read(source: Source, functions: Sequence[RewardFunction]) -> frozenset[str] | None:
     """Fields of a row that its job looks at, by the part of their names before the first dot; None: all of them."""
-    if any(one.kind is RewardKind.HTTP or one.signature is not Signature.LONGSHORE for one in functions):
+    read = [one.row_fields for one in functions]
+    if any(fields is None for fields in read):
         return None
     names = [source.prompt_field, source.answer_field, *source.origin.where]
     names += [source.domain_field] if source.domain_field is not None else []
-    names += [one.code.tests_field for one in functions if one.kind is RewardKind.CODE]
+    names += [name for fields in read for name in fields or ()]
     return frozenset(names) | {name.partition(".")[0] for name in names}
 
 

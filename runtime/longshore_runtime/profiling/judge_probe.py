@@ -10,7 +10,7 @@ from longshore.api.reward import RewardFunction
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
 from longshore_runtime.judge.errors import JudgeSetupError, NoReply, NoReplyYet
 from longshore_runtime.profiling.figures import Figures
-from longshore_runtime.rewards.judge import streamed_options
+from longshore_runtime.rewards.kinds.judge import streamed_options
 
 log = structlog.get_logger()
 

@@ -25,7 +25,7 @@ import orjson
 from longshore.api.reward_kind import RewardKind, Signature
 from longshore_runtime.rewards.company import with_company
 from longshore_runtime.rewards.failure_text import error_with_place
-from longshore_runtime.rewards.functions import reward_function
+from longshore_runtime.rewards.kinds.registry import child_kind_of
 from longshore_runtime.rewards.numbers import finite_reward, is_boolean
 from longshore_runtime.rewards.signatures import EventLoop, Sample, WrongReward, caller
 
@@ -62,11 +62,11 @@ def main(requests: int, replies: int) -> None:
 
 def _prepared(options: Mapping[str, Any], loop: EventLoop) -> Callable[[Sample], Any]:
     """Return the function as one of a sample. Raises: _CannotScore."""
-    kind, path = RewardKind(options["kind"]), options["import_path"]
+    kind, path = child_kind_of(RewardKind(options["kind"])), options["import_path"]
     if options["modules"]:
         sys.path.insert(0, options["modules"])
     try:
-        function = reward_function(kind, path)
+        function = kind.load(path)
     except BaseException as error:
         raise _CannotScore(f"importPath: {path!r} cannot be imported ({error_with_place(error)})") from error
     if not callable(function):
@@ -75,7 +75,7 @@ def _prepared(options: Mapping[str, Any], loop: EventLoop) -> Callable[[Sample],
         call = with_company(function, lambda one: caller(one, Signature(options["signature"]), loop))
     except ValueError as error:
         raise _CannotScore(f"importPath: {path!r} {error}") from error
-    if kind is not RewardKind.PYTHON:
+    if kind.limits_memory:
         _limit_memory()
     return call
 

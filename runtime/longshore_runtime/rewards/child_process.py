@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from longshore.api.reward_kind import RewardKind
+from longshore_runtime.rewards.kinds.registry import child_kind_of
 
 _START_LIMIT_S: Final = 120.0
 """Seconds that the imports may take."""
@@ -70,9 +71,9 @@ def _new_pipes() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
         undo.pop_all()
 
 
-def start_child(kind: RewardKind) -> ChildProcess:
+def start_child(name: RewardKind) -> ChildProcess:
     """Start a process for functions of this kind; raises OSError."""
-    return _TEMPLATE.fork() if kind is RewardKind.MATHS else _Spawned()
+    return _TEMPLATE.fork() if child_kind_of(name).is_forked else _Spawned()
 
 
 class _Spawned(ChildProcess):

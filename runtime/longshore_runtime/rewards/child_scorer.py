@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from longshore.api import contract
-from longshore.api.reward import OnRewardError, RewardFunction, RewardKind, Signature
+from longshore.api.reward import OnRewardError, RewardFunction, Signature
 from longshore_runtime.rewards.child_process import start_child
 from longshore_runtime.rewards.company import BESIDE, COMPANY
 from longshore_runtime.rewards.row_json import to_json
@@ -52,7 +52,7 @@ class ChildScorer(ResponseScorer):
     def __init__(self, function: RewardFunction, rehearsal: Sequence[ScoreItem] = ()) -> None:
         """Start the process and score the `rehearsal`; raises RewardSetupError for a function that cannot score it."""
         self._function = function
-        self._rehearsal = rehearsal if function.kind is RewardKind.PYTHON else ()
+        self._rehearsal = rehearsal if function.import_path is not None else ()
         try:
             self._child: _ScorerProcess | None = self._started()
         except _FirstCallTooSlow as fault:

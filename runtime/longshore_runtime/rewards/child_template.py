@@ -13,7 +13,7 @@ import socket
 from types import FrameType
 
 from longshore_runtime.rewards import child
-from longshore_runtime.rewards.maths import answers_agree
+from longshore_runtime.rewards.maths.agreement import answers_agree
 
 
 def main() -> None:

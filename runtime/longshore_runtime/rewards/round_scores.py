@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from longshore.api.reward import OnRewardError, RewardFunction, RewardKind
+from longshore.api.reward import OnRewardError, RewardFunction
 from longshore.policy.adaptive_timeout import AdaptiveTimeout, TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.reward_queue import ScoreTask
@@ -52,21 +52,21 @@ class CaseLimits:
     def __init__(self, functions: Iterable[RewardFunction]) -> None:
         self._learned = {
             one.name: AdaptiveTimeout(
-                TimeoutSettings(one.code.timeout_factor, one.code.min_timeout_s, one.code.max_timeout_s)
+                TimeoutSettings(one.tests.timeout_factor, one.tests.min_timeout_s, one.tests.max_timeout_s)
             )
             for one in functions
-            if one.kind is RewardKind.CODE and one.code.adaptive_timeout
+            if one.tests is not None and one.tests.adaptive_timeout
         }
 
     def of(self, function: RewardFunction, record: PromptRecord) -> list[float] | None:
         """Return the present limit of each test case of a prompt, in seconds; None: the function runs no tests."""
-        if function.kind is not RewardKind.CODE:
+        if function.tests is None:
             return None
-        cases = record.fields[function.code.tests_field]
+        cases = record.fields[function.tests.tests_field]
         assert isinstance(cases, list), "checked when the data was read"
         learned = self._learned.get(function.name)
         if learned is None:
-            return [function.code.max_timeout_s] * len(cases)
+            return [function.tests.max_timeout_s] * len(cases)
         return [learned.limit(record.index, case).wall_s for case in range(len(cases))]
 
     def learn(self, function: str, record: PromptRecord, result: ScoreResult) -> None:
@@ -162,7 +162,7 @@ class RoundScores:
     def give_up(self, task: ScoreTask, outcome: ScoreOutcome, num_faults: int) -> GroupScored | None:
         """Note that a task is not tried again after this last fault; return its group if that completes or fails it."""
         function, why = self._functions[task.function], f"{outcome} ({num_faults} times)"
-        if isinstance(outcome, WorkerDied) and function.kind is RewardKind.CODE:
+        if isinstance(outcome, WorkerDied) and function.tests is not None:
             # A program that ends every worker which runs it must not end the job. (Where the sandbox is broken for
             # every program, no program is to blame: that is WorkerBroken.)
             return self._set_result(task, ScoreResult(0.0, 0.0, broken=f"{task.response} broke the sandbox: {why}"))

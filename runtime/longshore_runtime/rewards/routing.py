@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction
 from longshore.checks.rows import functions_of, unscored
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
-from longshore_runtime.rewards.case_lists import case_list
-from longshore_runtime.rewards.row_checks import scoring_mistake
+from longshore_runtime.rewards.kinds.registry import kind_of
 from longshore_runtime.rewards.scoring import ScoreItem
 
 _NUM_REHEARSED: Final = 3
@@ -56,9 +55,5 @@ def _routed(record: PromptRecord, functions: Sequence[RewardFunction]) -> Prompt
     fields = dict(record.fields)
     reference = record.answer if record.reference is None else record.reference
     for function in chosen:
-        if (mistake := scoring_mistake(function, record.fields, reference, source)) is not None:
-            raise UserError(mistake)
-        if function.kind is RewardKind.CODE:
-            field = function.code.tests_field
-            fields[field] = case_list(record.fields, field, source)
+        fields |= kind_of(function.kind).read_row(function, record.fields, reference, source)
     return replace(record, fields=fields, rewards=tuple(function.name for function in chosen))

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longshore.api import contract
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction
+from longshore_runtime.rewards.kinds.kind import WorkerSide
+from longshore_runtime.rewards.kinds.registry import kind_of
 from longshore_runtime.rewards.scoring import (
     ResponseScorer,
     RewardSetupError,
@@ -33,24 +35,8 @@ class ScorerFactory:
             RewardSetupError: it can score nothing.
             RewardFault: something else failed.
         """
-        token = _token(function)
-        match function.kind:
-            case RewardKind.TASK | RewardKind.MATHS | RewardKind.PYTHON:
-                from longshore_runtime.rewards.child_scorer import ChildScorer
-
-                return ChildScorer(function, self.rehearsals.get(function.name, ()))
-            case RewardKind.CODE:
-                from longshore_runtime.rewards.code import CodeScorer
-
-                return CodeScorer(function)
-            case RewardKind.HTTP:
-                from longshore_runtime.rewards.http import HttpScorer
-
-                return HttpScorer(function, token)
-            case RewardKind.JUDGE:
-                from longshore_runtime.rewards.judge import judge_scorer
-
-                return judge_scorer(function, token, self.output)
+        side = WorkerSide(_token(function), self.output, self.rehearsals.get(function.name, ()))
+        return kind_of(function.kind).scorer(function, side)
 
 
 class Scorers:

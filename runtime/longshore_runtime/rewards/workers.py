@@ -5,9 +5,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction
 from longshore.policy.reward_queue import MAX_RESPONSES_PER_CALL, RewardQueue
 from longshore_runtime.judge.options import MAX_ASKS, POOL_WAIT_S
+from longshore_runtime.rewards.kinds.registry import kind_of
 from longshore_runtime.rewards.scoring import ScoreItem
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rewards.transports.transport import Transport, WorkerPlace
@@ -19,8 +20,6 @@ START_WAIT_S: Final = 5.0
 _GROWTH: Final = 2.0
 _OVERTIME: Final = 4.0
 _GRACE_S: Final = 300.0
-_BUILT_IN: Final = frozenset({RewardKind.TASK, RewardKind.MATHS})
-"""Kinds of functions that do not depend on anything from the user."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class WorkerGroup:
     @property
     def is_uncertain(self) -> bool:
         """Whether a function may turn out not to work. A colocated judge starts with them."""
-        return any(one.kind not in _BUILT_IN and not one.is_colocated for one in self.functions)
+        return any(not kind_of(one.kind).is_proven and not one.is_colocated for one in self.functions)
 
     @property
     def start_limit_s(self) -> float:

@@ -55,7 +55,7 @@ from longshore_runtime.errors import UserError
 from longshore_runtime.job_rewards import reward_logs, worker_groups
 from longshore_runtime.places import Place, possible_tp_sizes, trainer_places
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
-from longshore_runtime.rewards.judge import check_judge
+from longshore_runtime.rewards.kinds.registry import kind_of
 from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.routing import rehearsals, routed
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -383,7 +383,7 @@ class PartsBuilder:
     def _rewards(self, prompts: PromptSets) -> RewardPool:
         reward = self._spec.reward
         for function in reward.functions:
-            check_judge(function)
+            kind_of(function.kind).check(function)
         if reward.most_pods:
             logs = reward_logs(reward, self._assignments.reward_address, self._storage.output_dir, self._attempt)
             self._ending.reports.callback(lambda: logs.close(self._ending.left_s()))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from longshore.api.reward import Code, RewardFunction, RewardKind, SandboxLayer
-from longshore_runtime.rewards.code import CodeScorer
+from longshore_runtime.rewards.kinds.code import CodeScorer
 from longshore_runtime.rewards.scoring import RewardFault, RewardSetupError, ScoreItem, ScoreResult, WorkerBroken
 from longshore_runtime.sandbox.cases import Ran
 from longshore_runtime.sandbox.detection import detect

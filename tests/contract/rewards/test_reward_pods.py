@@ -351,7 +351,7 @@ def test_the_coordinator_follows_a_pod_nowhere(hostile: Hostile, token: Path) ->
 
 def test_the_pods_program_imports_nothing_heavy() -> None:
     code = (
-        "import sys, longshore_runtime.rewards.code, longshore_runtime.rewards.http\n"
+        "import sys, longshore_runtime.rewards.kinds.code, longshore_runtime.rewards.kinds.http\n"
         "import longshore_runtime.rewards.transports.pod_server\n"
         "heavy = {'ray', 'torch', 'vllm', 'transformers', 'numpy'}\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & heavy))"

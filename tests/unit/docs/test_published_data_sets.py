@@ -20,9 +20,9 @@ from longshore.checks.rows import fields_read
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.reading import DataFile, Row, read_files
 from longshore_runtime.hub.files import data_files
-from longshore_runtime.rewards.code import cases_of
-from longshore_runtime.rewards.maths import answers_agree
-from longshore_runtime.rewards.references import answer_of_reference
+from longshore_runtime.rewards.kinds.code import cases_of
+from longshore_runtime.rewards.maths.agreement import answers_agree
+from longshore_runtime.rewards.maths.references import answer_of_reference
 from longshore_runtime.rewards.routing import routed
 
 Json = dict[str, Any]

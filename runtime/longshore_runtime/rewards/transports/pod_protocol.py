@@ -12,7 +12,7 @@ import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from longshore.api.mistakes import sentence
-from longshore.api.reward import RewardFunction, RewardKind
+from longshore.api.reward import RewardFunction
 from longshore_runtime.rewards.failure_text import error_text, one_line
 from longshore_runtime.rewards.numbers import MAX_REWARD as MAX_REWARD
 from longshore_runtime.rewards.row_json import to_json
@@ -139,7 +139,7 @@ def encode(message: _RewardMessage) -> bytes:
 
 def encode_begin(functions: Sequence[RewardFunction], rehearsals: Mapping[str, Sequence[ScoreItem]]) -> bytes:
     """Write the first message."""
-    of_users = [function for function in functions if function.kind is RewardKind.PYTHON]
+    of_users = [function for function in functions if function.import_path is not None]
     rows = {one.name: [_item(one, item) for item in rehearsals.get(one.name, ())] for one in of_users}
     return to_json({"functions": [one.name for one in functions], "rehearsals": rows})
 
@@ -235,14 +235,7 @@ def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
 
 
 def _row(function: RewardFunction, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    if wants_row(function):
-        return row
-    match function.kind:
-        case RewardKind.HTTP:
-            return row
-        case RewardKind.CODE:
-            return {function.code.tests_field: row[function.code.tests_field]}
-    return {}
+    return row if function.row_fields is None else {name: row[name] for name in function.row_fields}
 
 
 def _written(outcome: ScoreResult | BaseException) -> ScoreResult | Failed:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from longshore_runtime.rewards.case_lists import case_list
-from longshore_runtime.rewards.code import cases_of
+from longshore_runtime.rewards.kinds.code import case_list, cases_of
 
 STDIO = {"inputs": ["1\n", ["2", "3"]], "outputs": ["2\n", "5\n"]}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore_runtime.rewards.code import program_of
+from longshore_runtime.rewards.kinds.code import program_of
 
 
 @pytest.mark.parametrize(

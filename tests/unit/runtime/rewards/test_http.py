@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from longshore.api.reward import Http, RewardFunction, RewardKind
-from longshore_runtime.rewards.http import HttpScorer
+from longshore_runtime.rewards.kinds.http import HttpScorer
 from longshore_runtime.rewards.scoring import RewardError, RewardFault, RewardSetupError, ScoreItem
 from tests.contract.rewards.endpoint import TOKEN, Endpoint, serving
 

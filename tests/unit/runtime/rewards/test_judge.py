@@ -1,7 +1,7 @@
 """What the fields of a job come to for its judges."""
 
 from longshore.api.reward import Judge, JudgePlacement, RewardFunction, RewardKind
-from longshore_runtime.rewards.judge import memory_limit
+from longshore_runtime.rewards.kinds.judge import memory_limit
 
 
 def judge(name: str, gpu_memory: str, **options: object) -> RewardFunction:

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from longshore_runtime.rewards.answer_values import _exact_number, expression
-from longshore_runtime.rewards.final_answers import final_answer
-from longshore_runtime.rewards.maths import answers_agree
-from longshore_runtime.rewards.references import unreadable_reference
+from longshore_runtime.rewards.maths.agreement import answers_agree
+from longshore_runtime.rewards.maths.answer_values import _exact_number, expression
+from longshore_runtime.rewards.maths.final_answers import final_answer
+from longshore_runtime.rewards.maths.references import unreadable_reference
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from longshore_runtime.rewards.maths import answers_agree
+from longshore_runtime.rewards.maths.agreement import answers_agree
 from tests.properties import examples
 
 _NUMBERS = [

@@ -2,7 +2,7 @@ r"""Lists, brackets, equations and inequalities are compared part by part."""
 
 import pytest
 
-from longshore_runtime.rewards.maths import answers_agree
+from longshore_runtime.rewards.maths.agreement import answers_agree
 
 
 def _agree(reference: str, given: str) -> bool:

@@ -11,6 +11,7 @@ import httpx
 from longshore.api.addresses import redacted, without_credentials
 from longshore.api.reward import RewardFunction
 from longshore_runtime.rewards.answer_body import NOT_COMPRESSED, UnreadableBody, read_body
+from longshore_runtime.rewards.kinds.kind import Kind, WorkerSide
 from longshore_runtime.rewards.numbers import finite_reward
 from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import (
@@ -29,6 +30,14 @@ _MAX_ANSWER_BYTES: Final = 1 << 20
 """Largest size of an answer, which holds one number; parsed, it can take 20 times as much memory."""
 _CERTIFICATES: Final = httpx.create_ssl_context()
 """TLS context for all services of this process: a worker would take 25 ms to read the authorities."""
+
+
+class HttpKind(Kind):
+    """Asks a service."""
+
+    def scorer(self, function: RewardFunction, side: WorkerSide) -> "HttpScorer":
+        """Prepare requests."""
+        return HttpScorer(function, side.token)
 
 
 class HttpScorer(ResponseScorer):

@@ -15,39 +15,41 @@ from longshore_runtime.judge.options import JudgeOptions, PoolJudgeOptions, Remo
 from longshore_runtime.judge.reward import JudgeReward
 from longshore_runtime.judge.score import ScorePattern
 from longshore_runtime.judge.template import PromptTemplate
+from longshore_runtime.rewards.kinds.kind import Kind, WorkerSide
 from longshore_runtime.storage import JobStorage
 
 _CUDA_CONTEXT_MEGABYTES: Final = 1024
 """Megabytes of GPU memory that a process needs besides its tensors."""
 
 
-def judge_scorer(function: RewardFunction, token: Path | None, output: str) -> JudgeReward:
-    """Return the judge of a reward function, where this process runs; raises RewardSetupError."""
-    judge = function.judge
-    assert judge is not None, "validation asks for it"
-    return JudgeReward(
-        JudgeOptions(
-            name=function.name,
-            model=_model_options(function, token, output),
-            template=judge.prompt_template,
-            score_pattern=judge.score_pattern,
-            score_min=judge.min_score,
-            score_max=judge.max_score,
-            max_reply_tokens=judge.max_tokens,
+class JudgeKind(Kind):
+    """Asks a language model for a score."""
+
+    def scorer(self, function: RewardFunction, side: WorkerSide) -> JudgeReward:
+        """Start the judge of a function, or connect to it."""
+        judge = function.judge
+        assert judge is not None, "validation asks for it"
+        return JudgeReward(
+            JudgeOptions(
+                name=function.name,
+                model=_model_options(function, side.token, side.output),
+                template=judge.prompt_template,
+                score_pattern=judge.score_pattern,
+                score_min=judge.min_score,
+                score_max=judge.max_score,
+                max_reply_tokens=judge.max_tokens,
+            )
         )
-    )
 
-
-def check_judge(function: RewardFunction) -> None:
-    """Check the template and the pattern of a judge; raises UserError for what cannot be used."""
-    judge = function.judge
-    if judge is None:
-        return
-    try:
-        PromptTemplate(judge.prompt_template)
-        ScorePattern(judge.score_pattern, judge.min_score, judge.max_score)
-    except ValueError as error:
-        raise UserError(f"reward.functions[{function.name}].{error}") from error
+    def check(self, function: RewardFunction) -> None:
+        """Check the template and the pattern."""
+        judge = function.judge
+        assert judge is not None, "validation asks for it"
+        try:
+            PromptTemplate(judge.prompt_template)
+            ScorePattern(judge.score_pattern, judge.min_score, judge.max_score)
+        except ValueError as error:
+            raise UserError(f"reward.functions[{function.name}].{error}") from error
 
 
 def memory_limit(functions: Sequence[RewardFunction]) -> dict[str, str]:

@@ -10,8 +10,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from longshore_runtime.rewards.answer_notation import Quantity, as_words, quantity, tidied
-from longshore_runtime.rewards.answer_structure import (
+from longshore_runtime.rewards.maths.answer_notation import Quantity, as_words, quantity, tidied
+from longshore_runtime.rewards.maths.answer_structure import (
     Statement,
     bracketed,
     interval,
@@ -20,7 +20,7 @@ from longshore_runtime.rewards.answer_structure import (
     listed,
     statement,
 )
-from longshore_runtime.rewards.answer_values import (
+from longshore_runtime.rewards.maths.answer_values import (
     differences_agree,
     expressions_agree,
     is_formula,
@@ -28,8 +28,8 @@ from longshore_runtime.rewards.answer_values import (
     is_opaque,
     is_rounded,
 )
-from longshore_runtime.rewards.final_answers import answer_of_cut, begins_with_words, final_answer
-from longshore_runtime.rewards.references import MAX_CHARACTERS, answer_of_reference, unreadable_reference
+from longshore_runtime.rewards.maths.final_answers import answer_of_cut, begins_with_words, final_answer
+from longshore_runtime.rewards.maths.references import MAX_CHARACTERS, answer_of_reference, unreadable_reference
 
 _CHOICE: Final = re.compile(r"^\(?([A-J])(?:\)|[.:](?=\s)|(?=$))")
 _OTHER_CHOICE: Final = re.compile(r"\(([A-J])\)|(?<!\w)([A-J])[.:](?=\s)")

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from longshore_runtime.rewards.answer_notation import tidied
-from longshore_runtime.rewards.final_answers import has_mark, is_balanced, marked_answer
+from longshore_runtime.rewards.maths.answer_notation import tidied
+from longshore_runtime.rewards.maths.final_answers import has_mark, is_balanced, marked_answer
 
 MAX_CHARACTERS: Final = 1_000
 """Largest number of characters of an answer.

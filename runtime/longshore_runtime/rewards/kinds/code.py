@@ -1,5 +1,6 @@
 """Programs against the test cases of their row (RollPacker, section 4.3), in a sandbox, each with its own limit."""
 
+import json
 import re
 import time
 from collections.abc import Mapping
@@ -7,8 +8,10 @@ from typing import Any, Final
 
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward import RewardFunction
+from longshore.checks.rows import value_at
 from longshore.policy.adaptive_timeout import MAX_CONTENTION, CaseRun
-from longshore_runtime.rewards.case_lists import case_list
+from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.kinds.kind import Kind, WorkerSide
 from longshore_runtime.rewards.scoring import (
     ResponseScorer,
     RewardFault,
@@ -35,10 +38,52 @@ _INLINE: Final = re.compile(r"(`{1,3})[^`]+\1")
 _BETWEEN_FENCES: Final = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
 
 
+class CodeKind(Kind):
+    """Runs the program of a response with the test cases of its row."""
+
+    compares_with_rows = True
+
+    def scorer(self, function: RewardFunction, side: WorkerSide) -> "CodeScorer":
+        """Start a sandbox."""
+        return CodeScorer(function)
+
+    def read_row(
+        self, function: RewardFunction, fields: Mapping[str, Any], reference: object, source: str
+    ) -> Mapping[str, Any]:
+        """Return its test cases as a list."""
+        field = function.code.tests_field
+        try:
+            cases_of(fields, field, source)
+            return {field: case_list(fields, field, source)}
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+
 def cases_of(row: Mapping[str, Any], field: str, source: str) -> list[TestCase]:
     """Return the test cases of a row; raises ValueError that names row and field."""
     cases = case_list(row, field, source)
     return [parse_case(case, f"{source}, {field}[{number}]") for number, case in enumerate(cases)]
+
+
+def case_list(row: Mapping[str, Any], field: str, source: str) -> list[Any]:
+    """Return test cases that `sandbox.cases` can parse; raises ValueError that names row and field.
+
+    They are such a list, or an object `{inputs, outputs}` as in APPS, TACO and Eurus, with `fn_name` for calls of a
+    function; or either of them as JSON in a text.
+    """
+    raw = value_at(row, field)
+    if isinstance(raw, str):
+        try:
+            raw = json.loads(raw)
+        except (ValueError, RecursionError):
+            raw = None
+    if isinstance(raw, Mapping) and {"inputs", "outputs"} <= raw.keys():
+        raw = _paired(raw, f"{source}, {field}")
+    if raw == []:
+        raise ValueError(f"{source}: {field!r} has no test case; add one, or remove the row")
+    if not isinstance(raw, list):
+        raise ValueError(f"{source}: {field!r} must be a list of test cases; set code.testsField to where they are")
+    return raw
 
 
 def program_of(response: str) -> str:
@@ -166,3 +211,22 @@ def _without_margin(block: str) -> str:
     margins = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines if line.strip()]
     margin = min(margins, key=len, default="")
     return "\n".join(line.removeprefix(margin) for line in lines)
+
+
+def _paired(raw: Mapping[str, Any], source: str) -> list[Any]:
+    inputs, outputs, entry = raw["inputs"], raw["outputs"], raw.get("fn_name")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise ValueError(f"{source}: inputs and outputs must be lists of the same length")
+    if entry is None:
+        pairs = zip(inputs, outputs, strict=True)
+        return [{"stdin": _text(given), "stdout": _text(expected)} for given, expected in pairs]
+    if all(isinstance(one, list) and len(one) == 1 for one in outputs):
+        outputs = [one[0] for one in outputs]  # The value is wrapped.
+    pairs = zip(inputs, outputs, strict=True)
+    return [{"entry": entry, "arguments": given, "expected": expected} for given, expected in pairs]
+
+
+def _text(value: Any) -> Any:
+    """Join the lines of a value that is a list of them."""
+    is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
+    return "\n".join(value) if is_lines else value

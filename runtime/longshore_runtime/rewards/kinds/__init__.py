@@ -1,0 +1,1 @@
+"""The kinds of reward functions, one module each; `registry` knows them by name."""

@@ -9,7 +9,7 @@ from longshore.api.status import AdmissionStatus
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.plan import DeleteObject, DeletePod, Plan
 from longshore_operator.reconcile import reconcile
-from tests.unit.operator.kueue.test_workload import VIEW, stored
+from tests.unit.operator.kueue.workloads import VIEW, stored
 from tests.unit.operator.model import ALL_PODS, Cluster
 
 HELD = ("tenant.example/never",)

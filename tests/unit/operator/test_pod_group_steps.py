@@ -11,7 +11,7 @@ from longshore.api.status import ConditionType, Phase
 from longshore_operator.context import Admission
 from longshore_operator.plan import CreateObject, CreatePod, DeleteObject
 from longshore_operator.reconcile import reconcile
-from tests.unit.operator.kueue.test_workload import assigned
+from tests.unit.operator.kueue.workloads import assigned
 from tests.unit.operator.model import Cluster, running_cluster
 
 VOLCANO = {"scheduling": {"podGroup": "Volcano"}}

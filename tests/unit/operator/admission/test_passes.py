@@ -23,7 +23,7 @@ from longshore_operator.metrics import OperatorMetrics
 from longshore_operator.plan import Plan
 from longshore_operator.pod_view import PodView
 from longshore_operator.stored_job import read_job
-from tests.unit.operator.kueue.test_workload import VIEW, assigned
+from tests.unit.operator.kueue.workloads import VIEW, assigned
 from tests.unit.operator.model import SPEC, START, make_job
 
 GPU = "nvidia.com/gpu"

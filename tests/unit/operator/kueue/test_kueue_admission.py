@@ -15,7 +15,7 @@ from longshore_operator.kueue.kueue_admission import NUM_STEPS, WINDOW, reclaima
 from longshore_operator.kueue.view import KueueView
 from longshore_operator.plan import PatchObject
 from longshore_operator.reconcile import reconcile
-from tests.unit.operator.kueue.test_workload import VIEW, stored
+from tests.unit.operator.kueue.workloads import VIEW, stored
 from tests.unit.operator.model import Cluster
 
 CONFIG = OperatorConfig(runtime_image="runtime:1", kueue=True)

@@ -14,7 +14,7 @@ from longshore_operator.kueue.workload import workload
 from longshore_operator.kueue.workload_steps import unusable
 from longshore_operator.plan import CreateObject, CreatePod, DeleteJob, PatchObject
 from longshore_operator.reconcile import reconcile
-from tests.unit.operator.kueue.test_workload import CONFIG, SUSPENDED, VIEW, conditions, inactive, stored
+from tests.unit.operator.kueue.workloads import CONFIG, SUSPENDED, VIEW, conditions, inactive, stored
 from tests.unit.operator.model import Cluster, make_job
 
 ELSEWHERE = {"managedBy": "kueue.x-k8s.io/multikueue"}

@@ -59,10 +59,3 @@ def test_targets_that_workflows_make_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     made = [target for step in STEPS for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))]
     assert {"lint", "setup", "images", "soak"} <= set(made) <= targets
-
-
-def test_names_of_tests_have_at_most_80_characters() -> None:
-    files = [path for tests in ("tests", "devcluster/tests") for path in ROOT.glob(f"{tests}/**/*.py")]
-    found = [name for path in files for name in re.findall(r"\bdef (test_\w+)", path.read_text(encoding="utf-8"))]
-    assert "test_names_of_tests_have_at_most_80_characters" in found
-    assert [name for name in found if len(name) > 80] == []

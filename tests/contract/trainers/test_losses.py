@@ -145,7 +145,7 @@ def agree(one: tuple[float, list[float]], other: tuple[float, list[float]]) -> b
 @pytest.mark.parametrize("name", BUILT_IN)
 @settings(max_examples=examples(60), deadline=None)
 @given(batches())
-def test_clipped_losses_and_gradients_are_those_of_the_papers(name: str, batch: Batch) -> None:
+def test_losses_and_gradients_are_those_of_the_papers(name: str, batch: Batch) -> None:
     options = options_of(name)
     assert agree(ours(batch, options), expected(name, batch, options))
 

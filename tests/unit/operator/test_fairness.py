@@ -33,7 +33,7 @@ def test_a_namespace_that_was_quiet_is_next_however_long_the_queue_of_another_is
     assert turn(queue) == VICTIM
 
 
-def test_it_is_so_from_the_start_when_everything_is_due_at_once() -> None:
+def test_a_small_namespace_is_among_the_first_two_when_everything_is_due_at_once() -> None:
     queue = FairQueue(max_running=4)
     for key in [*noisy(200), VICTIM]:
         queue.add(key)

@@ -342,7 +342,7 @@ class TestLostNode:
         assert seconds_on_a_lost_node({"key": "spot", "operator": "Exists"}) == [60, 60]
 
     @pytest.mark.parametrize("effect", [{}, {"effect": "NoExecute"}], ids=["every effect", "NoExecute"])
-    def test_they_are_also_if_pods_tolerate_every_taint(self, effect: dict[str, Any]) -> None:
+    def test_pods_that_tolerate_every_taint_are_given_up_after_a_minute_too(self, effect: dict[str, Any]) -> None:
         assert seconds_on_a_lost_node({"operator": "Exists", **effect}) == [60, 60]
 
     def test_a_user_who_names_the_taint_decides_how_long(self) -> None:
@@ -354,7 +354,7 @@ class TestLostNode:
             {"operator": "Exists"}, {**named, "effect": "NoExecute", "tolerationSeconds": 600}
         ) == [60, None], "the first one counts"
 
-    def test_one_who_lets_pods_start_there_does_not(self) -> None:
+    def test_a_toleration_of_noschedule_alone_does_not_change_the_minute(self) -> None:
         named = {"key": self.UNREACHABLE, "operator": "Exists", "effect": "NoSchedule"}
         assert seconds_on_a_lost_node(named) == [60, 60]
 

@@ -77,14 +77,14 @@ def test_a_pod_for_which_the_node_of_the_coordinator_has_no_room_says_what_to_do
     assert "spec.workers.nodeSelector" in message
 
 
-def test_one_that_says_where_it_is_does_not() -> None:
+def test_a_coordinator_with_a_node_selector_of_its_own_takes_no_nodes_of_workers() -> None:
     own = {"nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "cpu-only", "operator": "Exists"}]}
     spec = pods(**ONCE, **GPU_WORKERS, coordinator=own)["coordinator"]["spec"]
     assert spec["nodeSelector"] == {"pool": "cpu"}
     assert GPU_TAINT not in spec["tolerations"] and own["tolerations"][0] in spec["tolerations"]
 
 
-def test_a_topology_stands_beside_it() -> None:
+def test_a_topology_is_required_besides_the_node_of_the_coordinator() -> None:
     scheduling = {"topology": {"key": "example.com/rack", "required": True}, "packNodes": True}
     worker = pods(**ONCE, scheduling=scheduling)["worker"]
     rack, node = required(worker)

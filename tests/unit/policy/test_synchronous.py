@@ -60,7 +60,7 @@ def test_dynamic_sampling_asks_for_rewards_first_and_replaces_groups_without_spr
     assert table.end() == Ended(accepted="C01 A01", zero_variance="B")
 
 
-def test_with_dynamic_sampling_a_group_whose_rewards_fail_in_time_is_replaced() -> None:
+def test_dynamic_sampling_replaces_a_group_whose_rewards_fail_before_its_batch_ends() -> None:
     table = Table(policy(num_prompts=1, rules=DAPO))
     table.rows("start", "A0 A1")
     assert table.row("A!") == Did(launch="B0 B1")

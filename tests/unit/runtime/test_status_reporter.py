@@ -106,7 +106,7 @@ async def test_closing_does_not_wait_for_a_server_that_is_away() -> None:
 STEP = RuntimeStatus(attempt=1, step=7, activity=RuntimeActivity.TRAIN)
 
 
-async def test_of_figures_in_quick_succession_the_newest_is_reported_once_the_pace_allows() -> None:
+async def test_reports_in_quick_succession_become_few_requests_that_end_with_the_newest() -> None:
     script = Status(*[page([], 1)] * 9)
     async with access_to(script) as access:
         reporter = StatusReporter(access, "team", "demo", "job-uid", pace_s=0.2)

@@ -1,4 +1,4 @@
-"""How pods end, whose fault that is, and how attempts follow one another: at once, after a back-off, or not at all.
+"""Classify the ends of pods, and decide when the next attempt starts: at once, after a back-off, or not at all.
 
 Pure: time is an argument.
 """

@@ -1,4 +1,4 @@
-"""Which RLJobs exist, and which of them change: kopf watches them, and lists find what its watch misses.
+"""Report RLJobs that exist or change: kopf watches them, and lists find what its watch misses.
 
 kopf wakes the controller and stores nothing in jobs. Only this module imports it.
 """

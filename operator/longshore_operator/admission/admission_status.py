@@ -17,11 +17,11 @@ from longshore_operator.pod_view import hold_resources
 from longshore_operator.size import num_granted
 
 _DEVICE_CLASS: Final = "deviceclass.resource.kubernetes.io/"
-"""How the names of resources begin by which pods request devices of a DeviceClass without a ResourceClaim."""
+"""Prefix of the resources by which pods request devices of a DeviceClass without a ResourceClaim."""
 
 
 def reconcile_admission(context: Context) -> Outcome:
-    """The condition Admitted, and the GPUs that the job holds: it keeps them until its last pod has ended."""
+    """Decide the condition Admitted, and the GPUs that the job holds until its last pod has ended."""
     admission, before, progress = context.observed.admission, context.job.status, context.progress
     if admission is None:
         return Outcome(status=RLJobStatus(admission=None))

@@ -34,11 +34,11 @@ HEADS = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
 TIED = Family("qwen2", tied=True)
 EXPERTS = "vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method.UnquantizedFusedMoEMethod"
 AGREEMENT = 1e-5
-"""Of log-probabilities in fp32."""
+"""Largest difference of log-probabilities in fp32."""
 AGREEMENT_ON_A_GPU = 2e-3
-"""Of the same on a GPU; 1.2e-3 were seen on an H100 while attention multiplied in TF32."""
+"""Largest difference on a GPU; 1.2e-3 were seen on an H100 while attention multiplied in TF32."""
 NOTICED = 2.5 * AGREEMENT_ON_A_GPU
-"""What a single parameter with its old values must change, so that the comparison sees it."""
+"""Smallest change by a single parameter with its old values that the comparison is sure to see."""
 
 Publish = Callable[[Harness, int, Weights], str]
 PATHS: dict[str, Publish] = {

@@ -246,17 +246,17 @@ Mistake = Callable[[Step], Step]
 
 
 def wrong_denominator(step: Step) -> Step:
-    """One token too many."""
+    """Count one token too many."""
     return replace(step, denominator=step.denominator + 1)
 
 
 def dropped_sample(step: Step) -> Step:
-    """One part lacks its weightiest sample."""
+    """Leave out the weightiest sample of one part."""
     return _with_weightiest(step, 0)
 
 
 def doubled_sample(step: Step) -> Step:
-    """One part has its weightiest sample twice."""
+    """Repeat the weightiest sample of one part."""
     return _with_weightiest(step, 2)
 
 

@@ -154,7 +154,7 @@ def test_nothing_is_estimated_from_a_configuration_without_sizes() -> None:
     ],
 )
 def test_the_language_model_says_whether_its_embeddings_are_tied(config: dict[str, Any], is_tied: bool) -> None:
-    """As transformers reads it. Most models that do not say it are not."""
+    """Transformers reads it in the same way; most models whose configuration does not say it are not tied."""
     size = ModelSize.of(config, 1)
     assert size is not None
     assert size.is_tied == is_tied

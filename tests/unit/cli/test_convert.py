@@ -36,7 +36,7 @@ def test_what_is_left_out_has_a_reason_and_what_is_the_same_has_none() -> None:
 
 
 def test_cispo_keeps_its_bounds() -> None:
-    """In verl 1 - clip_ratio_low and 1 + clip_ratio_high, in TRL epsilon_high alone."""
+    """Weights of verl lie between 1 - clip_ratio_low and 1 + clip_ratio_high, and those of TRL below epsilon_high."""
     loss = {f"actor_rollout_ref__actor__{key}": value for key, value in (
         ("policy_loss__loss_mode", "cispo"), ("clip_ratio_low", 0.5), ("clip_ratio_high", 4.0))}  # fmt: skip
     expected = {"name": "CISPO", "clipLow": 0.5, "clipHigh": 4.0}

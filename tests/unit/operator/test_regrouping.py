@@ -24,7 +24,7 @@ from tests.unit.operator.model import Cluster
 
 
 def without_nulls(value: Any) -> Any:
-    """As some API servers store what is applied."""
+    """Return the value without nulls, as some API servers store what is applied."""
     if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
     return value

@@ -1,4 +1,4 @@
-"""What a transport is: it carries calls to one worker, and reports how the worker fares."""
+"""Define transports, which carry calls to one worker and report how the worker fares."""
 
 import contextlib
 from collections.abc import Callable, Sequence

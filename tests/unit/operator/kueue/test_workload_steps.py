@@ -215,7 +215,7 @@ class TestSteps:
         assert self.look(Cluster(), replace(before, version="v1beta2")) == []
 
     def test_a_change_that_asks_for_the_same_pods_with_another_image_is_noted_once(self) -> None:
-        """Otherwise it would look like one of the pods after an upgrade."""
+        """A change that is not noted would look like a change of the pods after an upgrade."""
         cluster, view = Cluster(spec={"ttlSecondsAfterFinished": 60}, generation=2), stored(VIEW)
         upgraded = replace(CONFIG, runtime_image="runtime:2")
         [step] = self.look(cluster, view, upgraded)

@@ -38,7 +38,7 @@ def test_variables_of_vllm_are_set_before_it_is_imported() -> None:
 
 
 def test_engines_on_gpus_import_vllm_themselves() -> None:
-    """It looks for GPUs when it is imported, and a process that has used a GPU cannot be forked."""
+    """An import of vLLM looks for GPUs, and a process that has used a GPU cannot be forked."""
     assert imports(**GPUS).modules == (TRAINER,)
 
 

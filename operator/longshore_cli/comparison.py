@@ -68,14 +68,13 @@ class Comparison:
     def decode_steps(self) -> str:
         """The figure that does not depend on the machine and on what else runs there."""
         ours, theirs = self.ours.num_decode_steps, self.synchronous.num_decode_steps
-        return f"{ours:.0f} a step, {theirs:.0f} with synchronous rollout: {theirs / ours:.2f} times as many"
+        return f"{ours:.0f} per step, {theirs:.0f} with synchronous rollout: {theirs / ours:.2f} times as many"
 
     def __str__(self) -> str:
         ours, theirs = self.ours.step_s, self.synchronous.step_s
-        steps = f"steps {self.first_step} to {self.last_step} of each"
         return (
-            f"{fmt.duration(ours)} a step, {fmt.duration(theirs)} with synchronous rollout: "
-            f"{theirs / ours:.2f} times as fast ({steps})"
+            f"{fmt.duration(ours)}, {fmt.duration(theirs)} with synchronous rollout: "
+            f"a step is {theirs / ours:.2f} times as fast (steps {self.first_step} to {self.last_step} of both)"
         )
 
 

@@ -1,6 +1,7 @@
 """What a finished job has shown, in figures: pure functions from what was seen to a table."""
 
 from datetime import datetime
+from typing import Final
 
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,11 @@ from longshore_client.view import assigned
 
 Row = tuple[str, str]
 
+_COMPARED: Final = (
+    "the same job in the same cluster, one after the other; not the time of a whole job: start, evaluations and "
+    "checkpoints are left out"
+)
+
 
 def rows(history: WatchHistory, comparison: Comparison | None = None) -> list[Row]:
     """(what, figure) in the order in which people ask."""
@@ -25,9 +31,7 @@ def rows(history: WatchHistory, comparison: Comparison | None = None) -> list[Ro
         ("short rounds", _rounds(runtime.short)),
         ("long rounds", _rounds(runtime.long)),
         ("full rounds", _rounds(runtime.full)),
-        ("first steps, compared", str(comparison) if comparison is not None else ""),
-        ("  decode steps", comparison.decode_steps if comparison is not None else ""),
-        ("  what to know of it", comparison.note if comparison is not None else ""),
+        *(_compared(comparison) if comparison is not None else ()),
         ("bubble, last rollout", fmt.share(runtime.bubble_share)),
         ("draws", _draws(runtime)),
         ("factors", words.factors(runtime.auto) if runtime.auto is not None else ""),
@@ -60,6 +64,15 @@ def total_s(history: WatchHistory) -> float | None:
     if created is None or completed is None:
         return None
     return (datetime.fromisoformat(completed) - datetime.fromisoformat(created)).total_seconds()
+
+
+def _compared(comparison: Comparison) -> tuple[Row, ...]:
+    return (
+        ("seconds per step", str(comparison)),
+        ("  decode steps of an engine", comparison.decode_steps),
+        ("  what is compared", _COMPARED),
+        ("  what to know of it", comparison.note),
+    )
 
 
 def _rounds(counted: KindCount) -> str:

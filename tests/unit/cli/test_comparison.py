@@ -71,6 +71,6 @@ def test_the_steps_that_both_have_timed_are_compared_but_the_first() -> None:
     theirs = timings({1: 2.0, 2: 2.0, 3: 4.0, 5: 100.0}, steps_per_s=200)
     found = compared(ours, theirs, period=5)
     assert found == Comparison(first_step=2, last_step=3, ours=Timing(1.5, 150), synchronous=Timing(3.0, 600))
-    assert str(found) == "1.5s a step, 3.0s with synchronous rollout: 2.00 times as fast (steps 2 to 3 of each)"
-    assert found.decode_steps == "150 a step, 600 with synchronous rollout: 4.00 times as many"
+    assert str(found) == "1.5s, 3.0s with synchronous rollout: a step is 2.00 times as fast (steps 2 to 3 of both)"
+    assert found.decode_steps == "150 per step, 600 with synchronous rollout: 4.00 times as many"
     assert compared(timings({1: 1.0, 2: 1.0}, 1), timings({1: 1.0, 3: 1.0}, 1), period=5) is None

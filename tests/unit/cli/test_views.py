@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 
 from longshore.api.runtime_status import RuntimeActivity
 from longshore_cli import summary
+from longshore_cli.comparison import Comparison, Timing
 from longshore_cli.watch import text, words
 from longshore_cli.watch.dashboard import dashboard, line
 from longshore_cli.watch.history import JobChange, StepProgress, WatchedStep, WatchHistory, advance, begin
@@ -285,6 +286,15 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "measuring other tensor-parallel sizes 1.0s",
         "final model": "rljobs/demo/final",
     }
+
+
+def test_the_summary_says_that_seconds_per_step_are_compared_and_not_whole_jobs() -> None:
+    found = Comparison(2, 46, Timing(0.5, 100), Timing(1.0, 250))
+    rows = dict(summary.rows(run_of(at_step(3), REPORT), found))
+    assert rows["seconds per step"] == str(found)
+    assert rows["  decode steps of an engine"] == found.decode_steps
+    assert "the same job in the same cluster" in rows["  what is compared"]
+    assert "not the time of a whole job" in rows["  what is compared"]
 
 
 def test_the_dashboard_shows_how_many_worker_pods_an_elastic_job_has_and_is_to_have() -> None:

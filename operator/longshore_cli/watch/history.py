@@ -30,7 +30,7 @@ _QUIET: Final = words.IN_EVERY_ROUND | ENDING_ACTIVITIES | {RuntimeActivity.CHEC
 
 @dataclass(frozen=True)
 class WatchedStep:
-    """A step that ended while we watched; where several ended between two reports, the last of them."""
+    """A step that ended while we watched; of several that were reported together, the last one."""
 
     step: int
     steps: int
@@ -133,12 +133,14 @@ def advance(history: WatchHistory, view: JobView, now_s: float) -> tuple[WatchHi
 
 
 def _missed_steps(history: WatchHistory, view: JobView) -> tuple[Line, ...]:
-    """Return a line for each step but the last that ended between two reports, which have the figures of one only."""
-    kinds = _kinds(history, view)
-    return tuple(
-        JobChange(f"step {steps_text(step, view.steps)}  {kinds.get(step, '')}  ended between two reports")
-        for step in range(history.view.runtime.step + 1, view.runtime.step)
+    """Return a line for each step but the last of those that were reported together, with the figures of the last."""
+    kinds, last = _kinds(history, view), view.runtime.step
+    why = f"reported with step {last}; own figures in metrics.jsonl"
+    lines = (
+        (f"step {steps_text(step, view.steps)}", kinds.get(step), why)
+        for step in range(history.view.runtime.step + 1, last)
     )
+    return tuple(JobChange("  ".join(filter(None, parts))) for parts in lines)
 
 
 def _held_out(before: HeldOutReward, after: HeldOutReward) -> tuple[Line, ...]:

@@ -54,12 +54,17 @@ def test_each_step_has_a_line_and_the_last_of_several_has_the_figures() -> None:
     _, lines = watched((0, rljob(before)), (12, rljob(after | {"stepSeconds": 7.5, "recentRounds": rounds})))
     *missed, done = lines
     assert [line_text(line) for line in missed] == [
-        "step 3/10  Short  ended between two reports",
-        "step 4/10  Long  ended between two reports",
+        "step 3/10  Short  reported with step 5; own figures in metrics.jsonl",
+        "step 4/10  Long  reported with step 5; own figures in metrics.jsonl",
     ]
     assert isinstance(done, WatchedStep)
     assert (done.kind, done.rollout_s, done.step_s) == (RoundKind.LONG, None, 7.5)
     assert "Long" in line_text(done) and "step 7.5s" in line_text(done) and "rollout" not in line_text(done)
+
+
+def test_a_step_without_figures_has_a_line_where_its_kind_is_unknown_too() -> None:
+    _, lines = watched((0, rljob({"step": 2})), (1, rljob({"step": 4})))
+    assert line_text(lines[0]) == "step 3/10  reported with step 4; own figures in metrics.jsonl"
 
 
 def test_time_left_follows_the_pace_of_the_last_steps() -> None:

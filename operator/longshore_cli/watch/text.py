@@ -34,16 +34,14 @@ def ending_text(view: JobView) -> str:
 
 
 def _step_text(done: WatchedStep) -> str:
+    """Return at most 80 characters with the usual figures; `tokens` has the mean and the longest response."""
     lengths = done.response_tokens
     parts = [
         f"step {steps_text(done.step, done.steps)}",
         f"{done.kind}" if done.kind else "",
         f"reward {fmt.reward(done.reward)}",
-        f"tokens mean {lengths.mean:.0f} p75 {lengths.p75:.0f} max {lengths.max}",
-        f"{done.tokens_per_s:,.0f} tokens/s",
+        f"took {fmt.duration(done.step_s)}" if done.step_s else "",
         f"rollout {fmt.duration(done.rollout_s)}" if done.rollout_s else "",
-        f"step {fmt.duration(done.step_s)}" if done.step_s else "",
-        f"bubble {fmt.share(done.bubble_share)}",
-        f"queue {done.deferred}",
+        f"tokens {lengths.mean:.0f}/{lengths.max}",
     ]
     return "  ".join(part for part in parts if part)

@@ -42,7 +42,7 @@ def test_the_figures_of_a_step_are_its_own() -> None:
     (done,) = lines
     assert isinstance(done, WatchedStep)
     assert (done.rollout_s, done.step_s) == (6.0, 7.5)
-    assert "rollout 6.0s  step 7.5s" in line_text(done)
+    assert "took 7.5s  rollout 6.0s" in line_text(done)
 
 
 def test_each_step_has_a_line_and_the_last_of_several_has_the_figures() -> None:
@@ -59,7 +59,7 @@ def test_each_step_has_a_line_and_the_last_of_several_has_the_figures() -> None:
     ]
     assert isinstance(done, WatchedStep)
     assert (done.kind, done.rollout_s, done.step_s) == (RoundKind.LONG, None, 7.5)
-    assert "Long" in line_text(done) and "step 7.5s" in line_text(done) and "rollout" not in line_text(done)
+    assert "Long" in line_text(done) and "took 7.5s" in line_text(done) and "rollout" not in line_text(done)
 
 
 def test_a_step_without_figures_has_a_line_where_its_kind_is_unknown_too() -> None:

@@ -3,12 +3,13 @@
 import io
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 from rich.console import Console, RenderableType
 
-from longshore.api.runtime_status import RuntimeActivity
+from longshore.api.runtime_status import ResponseTokens, RuntimeActivity
 from longshore_cli import summary
 from longshore_cli.comparison import Comparison, Timing
 from longshore_cli.watch import text, words
@@ -216,8 +217,13 @@ def test_a_finished_step_is_one_line_on_a_narrow_terminal() -> None:
 
 def test_a_finished_step_is_one_plain_line_in_a_pipe() -> None:
     shown = text.line_text(done_step())
-    assert shown.startswith("step 4/10  Short  reward 0.540  tokens mean 33 p75 51 max 1261  1,234 tokens/s")
-    assert "queue 7" in shown
+    assert shown == "step 4/10  Short  reward 0.540  rollout 11.0s  tokens 33/1261"
+
+
+def test_the_plain_line_of_a_step_has_at_most_80_columns() -> None:
+    lengths = ResponseTokens(mean=3512.4, p75=5120.0, max=16384)
+    large = replace(done_step(), step=120, steps=500, reward=-0.125, response_tokens=lengths, step_s=125, rollout_s=95)
+    assert len(text.line_text(large)) == 80
 
 
 def written(screen: PlainScreen | LiveScreen, history: WatchHistory, events: Iterable[EventView]) -> None:

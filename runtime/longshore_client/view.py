@@ -14,6 +14,9 @@ from longshore_client.errors import ClientError
 from longshore_kube.resources import Json
 
 _HAVE_PODS: Final = frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESTARTING})
+_BEGINNING: Final = frozenset({Phase.QUEUED, Phase.PENDING, Phase.STARTING})
+_NOT_YET: Final = frozenset({ScheduledReason.WAITING_FOR_PODS, ReadyReason.PODS_NOT_READY, ReadyReason.QUEUED})
+"""Reasons that a job has in its beginning when nothing is wrong. Why it is queued, its condition Admitted says."""
 _OWN_REASONS: Final = frozenset((*ReadyReason, *RestartReason))
 """Reasons of the condition Ready that do not come from the kubelet."""
 
@@ -116,8 +119,8 @@ def steps_text(done: int, total: int) -> str:
 
 
 def problems(view: JobView) -> tuple[Condition, ...]:
-    """Conditions that are not well. A job that ended is not blamed for pods that are gone."""
-    return tuple(condition for condition in view.status.conditions if _is_problem(condition, view.is_finished))
+    """Return conditions that are not well: not those that are merely not yet true, or no longer after the end."""
+    return tuple(condition for condition in view.status.conditions if _is_problem(condition, view))
 
 
 def lacking(view: JobView) -> str:
@@ -150,10 +153,11 @@ def verdict(view: JobView) -> str:
     return "no reason given"
 
 
-def _is_problem(condition: Condition, is_finished: bool) -> bool:
+def _is_problem(condition: Condition, view: JobView) -> bool:
     match condition.type:
         case ConditionType.ADMITTED | ConditionType.SCHEDULED | ConditionType.READY:
-            return condition.status is ConditionStatus.FALSE and not is_finished
+            is_expected = view.is_finished or (view.phase in _BEGINNING and condition.reason in _NOT_YET)
+            return condition.status is ConditionStatus.FALSE and not is_expected
         case ConditionType.COMPLETE | ConditionType.REPURPOSED | ConditionType.RESIZING:
             return False
         case _:

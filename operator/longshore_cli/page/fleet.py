@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import ConditionStatus, ConditionType
+from longshore.api.status import ConditionType
 from longshore.page.fleet import FleetJob, FleetMoment, FleetView
 from longshore_client.kube import Kube
-from longshore_client.view import JobView, job_view
+from longshore_client.view import JobView, job_view, problems
 from longshore_kube.resources import Json, Resource
 
 _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
@@ -100,5 +100,5 @@ def _demand(job: Json) -> int:
 
 
 def _waits_for(view: JobView) -> str:
-    held = [one for one in view.status.conditions if one.type in _HOLD_UP and one.status is ConditionStatus.FALSE]
+    held = [one for one in problems(view) if one.type in _HOLD_UP]
     return "; ".join(f"{one.reason}: {one.message}" if one.message else one.reason for one in held[:1])

@@ -1,5 +1,7 @@
 """How an RLJob is read."""
 
+import pytest
+
 from longshore.api.status import Phase
 from longshore_client.view import event_view, job_view, newest_events, problems, verdict
 from tests.unit.cli.samples import at_step, condition, rljob
@@ -27,6 +29,29 @@ def test_waiting_for_admission_is_a_problem_and_being_admitted_is_none() -> None
     waiting = job_view(rljob(phase="Queued", conditions=(condition("Admitted", "False", "QuotaPending"),)))
     assert [item.reason for item in problems(waiting)] == ["QuotaPending"]
     assert problems(job_view(rljob(conditions=(condition("Admitted", "True", "Admitted"),)))) == ()
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Starting"])
+def test_pods_that_a_job_waits_for_in_its_beginning_are_no_problem(phase: str) -> None:
+    begins = rljob(phase=phase, conditions=(
+        condition("Scheduled", "False", "WaitingForPods", "0 of 3 pods have a node"),
+        condition("Ready", "False", "PodsNotReady", "0 of 3 pods are ready"),
+    ))  # fmt: skip
+    assert problems(job_view(begins)) == ()
+
+
+def test_the_reason_of_a_queued_job_is_shown_once() -> None:
+    conditions = (condition("Admitted", "False", "QuotaPending"), condition("Ready", "False", "Queued"))
+    assert [item.type for item in problems(job_view(rljob(phase="Queued", conditions=conditions)))] == ["Admitted"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason"),
+    [("Starting", "ImagePullBackOff"), ("Pending", "StorageNotFound"), ("Restarting", "PodsNotReady")],
+)
+def test_an_obstacle_in_the_beginning_and_pods_missing_later_are_problems(phase: str, reason: str) -> None:
+    job = rljob(phase=phase, conditions=(condition("Ready", "False", reason),))
+    assert [item.reason for item in problems(job_view(job))] == [reason]
 
 
 def test_the_verdict_is_the_sentence_of_the_deciding_condition() -> None:

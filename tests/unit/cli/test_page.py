@@ -194,6 +194,13 @@ class TestFleet:
         assert [job.name for job in found] == ["held", "new", "old", "done"]
         assert found[0].waits_for == "WaitsForGPUs: 4 GPUs are missing"
 
+    def test_a_job_that_starts_as_usual_needs_no_attention(self) -> None:
+        pods = (condition("Ready", "False", "PodsNotReady", "0 of 3 pods are ready"),)
+        found = fleet_jobs(
+            [self.job("starts", "01", phase="Starting", conditions=pods), self.job("runs", "02", runtime=at_step(1))]
+        )
+        assert [(job.name, job.waits_for) for job in found] == [("runs", ""), ("starts", "")]
+
     def test_gpus_are_counted_by_role_and_those_that_are_waited_for(self) -> None:
         jobs = fleet_jobs(
             [

@@ -188,7 +188,7 @@ class Page {
 
   showNotes() {
     const alarms = ((this.view && this.view.runtime) || {}).alarms || [];
-    const problems = this.cluster ? this.cluster.conditions.filter((one) => isProblem(one, this.cluster.is_finished)) : [];
+    const problems = this.cluster ? this.cluster.conditions.filter((one) => isProblem(one, this.cluster)) : [];
     if (!this.changes.since("notes", [alarms, problems])) return;
     this.notes.replaceChildren(
       ...alarms.map((alarm) => el("div", { class: "note" }, el("b", {}, alarm.reason), alarm.message + " (since step " + alarm.step + ")")),
@@ -346,8 +346,10 @@ function attempt(cluster, runtime) {
   return el("span", { class: "dim" }, number > 1 ? "· attempt " + number : "");
 }
 
-function isProblem(condition, isFinished) {
-  if (["Admitted", "Scheduled", "Ready"].includes(condition.type)) return condition.status === "False" && !isFinished;
+/* As `problems` of the client: a job that begins waits for its pods as usual. */
+function isProblem(condition, cluster) {
+  const begins = ["Queued", "Pending", "Starting"].includes(cluster.phase) && ["WaitingForPods", "PodsNotReady", "Queued"].includes(condition.reason);
+  if (["Admitted", "Scheduled", "Ready"].includes(condition.type)) return condition.status === "False" && !cluster.is_finished && !begins;
   return !["Complete", "Repurposed", "Resizing"].includes(condition.type) && condition.status === "True";
 }
 

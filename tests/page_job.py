@@ -314,6 +314,7 @@ def fleet() -> FleetView:
         "gpus": {},
         "queue": "",
         "waits_for": "",
+        "failure": "",
         "alarms": (),
     }
     waits = "WaitsForGPUs: 16 GPUs are needed, and 8 of 32 are free; first in the queue"

@@ -4,18 +4,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from textwrap import shorten
 from typing import Final
 
 from longshore.api.status import ConditionStatus, ConditionType, Phase
 from longshore_cli import format as fmt
-from longshore_client.view import JobView, job_view, steps_text
+from longshore_client.view import JobView, job_view, steps_text, verdict
 from longshore_kube.resources import Json
 
 Row = tuple[str, ...]
 
 NOTHING: Final = "–"
 JOB_HEADER: Final = (
-    "NAMESPACE", "JOB", "PHASE", "QUEUE", "STEP", "STEPS/H", "TOKENS/S", "ROLLOUT", "TRAINER", "JUDGE", "IDLE",
+    "NAMESPACE", "JOB", "PHASE", "QUEUE", "STEP", "STEPS/H", "TOKENS/S", "ROLLOUT", "TRAINER", "JUDGE", "IDLE", "WHY",
 )  # fmt: skip
 NAMESPACE_HEADER: Final = ("NAMESPACE", "RUNNING", "QUEUED", "OTHER", "ROLLOUT", "TRAINER", "JUDGE", "IDLE")
 QUEUE_HEADER: Final = ("PLACE", "NAMESPACE", "JOB", "QUEUE", "GPUS", "WAITS", "WHY")
@@ -24,6 +25,8 @@ _ORDER: Final = (
     Phase.SUCCEEDED,
 )  # fmt: skip
 """Jobs that need GPUs first."""
+_WHY_CHARACTERS: Final = 80
+"""Length to which the reason of a failure is cut; `longshore watch` and the page of the job have all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def _job_row(view: JobView) -> Row:
         f"{runtime.tokens_per_s:,.0f}" if is_running and runtime.tokens_per_s else NOTHING,
         *(str(count) for count in (gpus.rollout, gpus.trainer, gpus.judge)),
         fmt.share(runtime.bubble_share) if is_running and runtime.step else NOTHING,
+        shorten(verdict(view), _WHY_CHARACTERS, placeholder=" …") if view.phase is Phase.FAILED else NOTHING,
     )
 
 

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import ConditionType
+from longshore.api.status import ConditionType, Phase
 from longshore.page.fleet import FleetJob, FleetMoment, FleetView
 from longshore_client.kube import Kube
-from longshore_client.view import JobView, job_view, problems
+from longshore_client.view import JobView, job_view, problems, verdict
 from longshore_kube.resources import Json, Resource
 
 _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
@@ -86,6 +86,7 @@ def _row(job: Json) -> FleetJob:
         demand=_demand(job),
         queue=(job["metadata"].get("labels") or {}).get(_QUEUE_LABEL, ""),
         waits_for="" if view.is_finished else _waits_for(view),
+        failure=verdict(view) if view.phase is Phase.FAILED else "",
         alarms=tuple(alarm.reason for alarm in runtime.alarms),
     )
 

@@ -25,6 +25,8 @@ class FleetJob(PageModel):
     """Of Kueue; empty: none."""
     waits_for: str
     """The conditions that hold it up, in the words of the operator."""
+    failure: str
+    """Why it failed, in the words of the operator; empty: it did not."""
     alarms: tuple[str, ...]
 
 

@@ -285,6 +285,7 @@ async def test_the_page_of_all_jobs_shows_who_waits_for_what(page: Browser) -> N
         [
             rljob(at_step(4), gpus={"rollout": 4}),
             rljob(phase="Queued", conditions=(condition("Admitted", "False", "WaitsForGPUs", HOSTILE[1]),)),
+            rljob(phase="Failed", conditions=(condition("Failed", "True", "UserError", "no such file"),)),
         ]
     )
     moments = extended(extended((), 1.79e9, jobs), 1.79e9 + 60, jobs)
@@ -294,7 +295,15 @@ async def test_the_page_of_all_jobs_shows_who_waits_for_what(page: Browser) -> N
         await page.resize(390, 844, is_dark=True, is_phone=True)
         await page.open(str(server.make_url("/")))
         text = await page.evaluate("document.body.innerText")
-        for shown in ("demo", "Queued", "WaitsForGPUs", HOSTILE[1], "4 rollout", "namespace team"):
+        for shown in (
+            "demo",
+            "Queued",
+            "WaitsForGPUs",
+            HOSTILE[1],
+            "UserError: no such file",
+            "4 rollout",
+            "namespace team",
+        ):
             assert shown in text
         assert await page.evaluate("document.documentElement.scrollWidth") == 390
         assert await page.evaluate("document.querySelectorAll('.uplot').length") == 1

@@ -38,12 +38,23 @@ def column(header: tuple[str, ...], rows: list[tuple[str, ...]], name: str) -> l
 
 def test_a_job_that_runs_shows_its_speed_and_what_its_gpus_do() -> None:
     [row] = job_rows([running("demo", rollout=6, trainer=2)])
-    assert row == ("team", "demo", "Running", "–", "4/10", "30.0", "1,234", "6", "2", "1", "10.0 %")
+    assert row == ("team", "demo", "Running", "–", "4/10", "30.0", "1,234", "6", "2", "1", "10.0 %", "–")
 
 
 def test_a_job_that_waits_shows_its_place_and_no_speed() -> None:
     [row] = job_rows([queued("demo", position=3)])
-    assert row == ("team", "demo", "Queued", "3", "0/10", "–", "–", "0", "0", "0", "–")
+    assert row == ("team", "demo", "Queued", "3", "0/10", "–", "–", "0", "0", "0", "–", "–")
+
+
+def test_a_job_that_failed_shows_why_in_at_most_80_characters() -> None:
+    def why(message: str) -> str:
+        conditions = (condition("Failed", "True", "UserError", message),)
+        [row] = job_rows([named("demo", rljob(at_step(2), phase="Failed", conditions=conditions))])
+        return row[-1]
+
+    assert why("data.path: no such file") == "UserError: data.path: no such file"
+    long = why("data.path: the row 17 has no field answer; " * 20)
+    assert long.startswith("UserError: data.path: the row 17") and long.endswith(" …") and len(long) <= 80
 
 
 def test_jobs_that_hold_gpus_come_first() -> None:

@@ -201,6 +201,13 @@ class TestFleet:
         )
         assert [(job.name, job.waits_for) for job in found] == [("runs", ""), ("starts", "")]
 
+    def test_a_job_that_failed_shows_why(self) -> None:
+        conditions = (condition("Failed", "True", "UserError", "data.path: no such file"),)
+        failed, done = fleet_jobs(
+            [self.job("failed", "02", phase="Failed", conditions=conditions), self.job("done", "01", phase="Succeeded")]
+        )
+        assert (failed.failure, done.failure) == ("UserError: data.path: no such file", "")
+
     def test_gpus_are_counted_by_role_and_those_that_are_waited_for(self) -> None:
         jobs = fleet_jobs(
             [

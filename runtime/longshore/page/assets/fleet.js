@@ -70,9 +70,9 @@ class FleetPage {
       ]), "stacked"));
   }
 
-  /* What a job waits for, and its alarms: beside its name, where a phone shows it, too. */
+  /* What a job waits for, why it failed, and its alarms: beside its name, where a phone shows it, too. */
   why(job) {
-    const reasons = [job.waits_for, job.queue && !job.is_finished ? "queue " + job.queue : "", ...job.alarms].filter(Boolean);
+    const reasons = [job.waits_for, job.failure, job.queue && !job.is_finished ? "queue " + job.queue : "", ...job.alarms].filter(Boolean);
     return reasons.length ? el("span", { class: "why" }, reasons.join(" · ")) : null;
   }
 

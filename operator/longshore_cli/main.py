@@ -81,8 +81,11 @@ def submit(
         documents, config_map = with_modules(documents, read_modules(modules))
     jobs.require_namespace(documents, namespace)
     kube = Target(kubeconfig, context, namespace).connect()
-    for applied in submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents):
-        consoles.output().print(f"{applied} applied")
+    applied = []
+    for one in submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents):
+        consoles.output().print(jobs.applied_text(one), soft_wrap=True)
+        applied.append(one)
+    jobs.require_new_run(applied)
     if wait:
         for job in jobs.jobs_in(documents):
             _watch(kube.within(job), job["metadata"]["name"])

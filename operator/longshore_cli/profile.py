@@ -62,7 +62,7 @@ def run(kube: Kube, plan: ProfilePlan, console: Console) -> None:
     if message := jobs.make_room(kube, name, otherwise="it is followed"):
         console.print(message)
     for applied in jobs.submit(commanded, [measuring if one is given else one for one in documents]):
-        console.print(f"{applied} applied", markup=False)
+        console.print(jobs.applied_text(applied), markup=False)
     view = follow(kube, name, console).view
     if view.phase is not Phase.SUCCEEDED:
         raise CliError(

@@ -128,7 +128,7 @@ def _apply(kube: Kube, target: Target, manifest: Path, console: Console) -> None
     if shutil.which("kubectl") is None:
         console.print("There is no kubectl on the PATH, so Longshore's own client applies the file.")
         for applied in jobs.submit(kube, jobs.read_manifest(manifest)):
-            console.print(f"{applied} applied", highlight=False)
+            console.print(jobs.applied_text(applied), highlight=False)
         return
     command = ["kubectl", "apply", "-n", kube.namespace, "-f", str(manifest)]
     console.print(f"$ {shlex.join(command)}", style="bold", highlight=False, soft_wrap=True)

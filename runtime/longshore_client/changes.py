@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from longshore.api.mistakes import sentence
-from longshore.api.status import FINISHED_PHASES
+from longshore.api.status import FINISHED_PHASES, Phase
 from longshore_client.errors import ClientError
 from longshore_kube.resources import Json
 
@@ -21,12 +21,10 @@ def refused_change(there: Json, wanted: Json, *, is_immutable: bool) -> ClientEr
     Args:
         is_immutable: whether the API server has refused a change of a field that never changes.
     """
-    name, phase = there["metadata"]["name"], there.get("status", {}).get("phase")
+    name = there["metadata"]["name"]
     instead = f"Choose another metadata.name, or run `kubectl delete rljob {name}` and submit the file again."
-    if phase in FINISHED_PHASES:
-        return ClientError(
-            f"The RLJob {name!r} has {phase.lower()} already, and an ended job never runs again.", instead
-        )
+    if has_ended(there):
+        return ended(there)
     stored, given = ({k: v for k, v in one["spec"].items() if k not in _AT_ANY_TIME} for one in (there, wanted))
     changed = list(changed_fields(stored, given))
     if is_immutable:
@@ -38,6 +36,27 @@ def refused_change(there: Json, wanted: Json, *, is_immutable: bool) -> ClientEr
     return ClientError(
         f"{fields}: this may change only while the RLJob {name!r} is suspended.",
         f"Run `longshore suspend {name}`, submit the file again, and run `longshore resume {name}`.",
+    )
+
+
+def has_ended(job: Json) -> bool:
+    """Return whether a job, as the API server gives it, has succeeded or failed."""
+    return (job.get("status") or {}).get("phase") in FINISHED_PHASES
+
+
+def ended(job: Json) -> ClientError:
+    """Return the refusal to run a job again that has ended, with the commands that help."""
+    name, phase = job["metadata"]["name"], Phase(job["status"]["phase"])
+    has_checkpoint = bool((job["status"].get("runtime") or {}).get("checkpointStep"))
+    if phase is Phase.FAILED and has_checkpoint:
+        advice = f"`longshore resume {name}` says how a new job continues from its newest checkpoint."
+    else:
+        advice = f"`longshore watch {name}` shows how it ended."
+    storage = "" if job["spec"].get("storage", {}).get("claimName") else ", which deletes its storage as well,"
+    return ClientError(
+        f"The RLJob {name!r} has {phase.lower()} already, and an ended job never runs again.",
+        f"To run it again, choose another metadata.name, or run `kubectl delete rljob {name}`{storage} and submit the "
+        f"file again. {advice}",
     )
 
 

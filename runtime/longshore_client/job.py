@@ -236,7 +236,7 @@ def submit(job: JobLike, *, modules: Sequence[str | Path] = (), target: Target =
 
     Raises:
         ClientError: the file holds not one RLJob, something in it cannot be used, or the API server refuses it or
-            cannot be reached.
+            cannot be reached; or the job has ended before, and so does not run again.
     """
     documents, config_map = _documents(job), None
     found = jobs.jobs_in(documents)
@@ -246,8 +246,7 @@ def submit(job: JobLike, *, modules: Sequence[str | Path] = (), target: Target =
         documents, config_map = with_modules(documents, read_modules([Path(module) for module in modules]))
     jobs.require_namespace(documents, target.namespace)
     kube = target.connect()
-    for _ in submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents):
-        continue
+    jobs.require_new_run(list(submit_with(kube, documents, config_map) if config_map else jobs.submit(kube, documents)))
     there = kube.within(found[0])
     return Job(there, there.job(found[0]["metadata"]["name"]), image)
 

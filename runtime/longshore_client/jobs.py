@@ -10,6 +10,7 @@ from longshore.api import contract, names
 from longshore.api.names import Component
 from longshore.api.status import Phase
 from longshore_client import installed
+from longshore_client.changes import ended, has_ended
 from longshore_client.errors import ClientError
 from longshore_client.kube import Kube, replaced
 from longshore_client.transfer.copy import StorageClaim
@@ -87,11 +88,25 @@ def only_job(documents: Sequence[Json], manifest: Path, what: str) -> Json:
     return found[0]
 
 
-def submit(kube: Kube, documents: list[Json]) -> Iterator[str]:
-    """Apply the objects in their order; yields `kind/name` of each."""
+def submit(kube: Kube, documents: Sequence[Json]) -> Iterator[Json]:
+    """Apply the objects in their order; yields each as the API server has it then."""
     for document in documents:
-        applied = kube.apply(document)
-        yield f"{applied['kind'].lower()}/{applied['metadata']['name']}"
+        yield kube.apply(document)
+
+
+def applied_text(applied: Json) -> str:
+    """Return `kind/name applied`, and of a job that has ended, that it does not run."""
+    text = f"{applied['kind'].lower()}/{applied['metadata']['name']} applied"
+    if applied["kind"] != names.KIND or not has_ended(applied):
+        return text
+    return f"{text}, but it has {applied['status']['phase'].lower()} already and does not run again"
+
+
+def require_new_run(applied: Sequence[Json]) -> None:
+    """Raise ClientError if nothing runs by what was applied, because all jobs among it have ended before."""
+    found = jobs_in(applied)
+    if found and all(map(has_ended, found)):
+        raise ended(found[0])
 
 
 def make_room(kube: Kube, name: str, *, otherwise: str) -> str | None:

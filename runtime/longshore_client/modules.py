@@ -56,8 +56,8 @@ def with_modules(documents: Sequence[Json], files: Mapping[str, bytes]) -> tuple
     return changed, _config_map(name, job["metadata"], files)
 
 
-def submit_with(kube: Kube, documents: Sequence[Json], config_map: Json) -> Iterator[str]:
-    """Apply what `with_modules` returns, and make the job the owner of its modules; yields `kind/name` of each.
+def submit_with(kube: Kube, documents: Sequence[Json], config_map: Json) -> Iterator[Json]:
+    """Apply what `with_modules` returns, and make the job the owner of its modules; yields each object as `submit`.
 
     The ConfigMap comes first, so that no pod waits for it, and goes again if the job is refused.
     """
@@ -69,14 +69,13 @@ def submit_with(kube: Kube, documents: Sequence[Json], config_map: Json) -> Iter
     try:
         for document in documents:
             applied = kube.apply(document)
-            yield f"{applied['kind'].lower()}/{applied['metadata']['name']}"
+            yield applied
             owner = applied if applied["kind"] == names.KIND else owner
     finally:
         if is_new and owner is None:
             kube.request("DELETE", path)
     assert owner is not None, "there is one RLJob"
-    kube.apply(_owned(config_map, owner))
-    yield f"configmap/{config_map['metadata']['name']}"
+    yield kube.apply(_owned(config_map, owner))
 
 
 def _require_usable(spec: Json, files: Mapping[str, bytes]) -> None:

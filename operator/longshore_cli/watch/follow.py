@@ -11,7 +11,7 @@ from rich.console import Console
 
 from longshore_cli.errors import CliError
 from longshore_cli.watch import claims, history
-from longshore_cli.watch.history import WatchHistory
+from longshore_cli.watch.history import JobChange, WatchHistory
 from longshore_cli.watch.screen import screen_for
 from longshore_client.errors import ClientError
 from longshore_client.kube import Change, Kube
@@ -36,6 +36,8 @@ def follow(kube: Kube, name: str, console: Console, clock: Callable[[], float] =
     seen = history.begin(view, clock())
     with screen_for(console, seen, clock) as screen:
         if view.is_finished:
+            at = f" at {view.status.completion_time}" if view.status.completion_time else ""
+            screen.job(seen, (JobChange(f"ended{at}; to run it again, delete it and submit its file again"),))
             return seen
         screen.job(seen, history.opening(view))
         for source, kind, item in _merged(_watches(kube, job, view)):

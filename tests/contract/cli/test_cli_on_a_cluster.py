@@ -36,6 +36,19 @@ def longshore(kubeconfig: Path, *arguments: object) -> Result:
     return CliRunner().invoke(app, [*map(str, arguments), "--kubeconfig", str(kubeconfig)])
 
 
+def longshore_alone(kubeconfig: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own: what it watches ends with it."""
+    command = [sys.executable, "-m", "longshore_cli", *map(str, arguments)]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def report_when_there(kube: Kube, name: str, status: Json) -> None:
+    """Write a status as soon as the job exists."""
+    assert next(kube.watch(kube.jobs_path(), f"metadata.name={name}", timeout_s=TIMEOUT_S))
+    report(kube, name, status)
+
+
 def test_a_cluster_without_longshore_says_how_to_install_it(kubeconfig: Path, kube: Kube, tmp_path: Path) -> None:
     path = tmp_path / "unknown.yaml"
     path.write_text(yaml.safe_dump(job("demo") | {"apiVersion": "longshore.dev/v0"}))
@@ -51,6 +64,33 @@ def test_submit_applies_everything_and_again_changes_nothing(kubeconfig: Path, k
     before = kube.job("demo")["metadata"]["resourceVersion"]
     assert longshore(kubeconfig, "submit", manifest).exit_code == 0
     assert kube.job("demo")["metadata"]["resourceVersion"] == before
+
+
+def test_a_job_that_has_ended_is_not_submitted_again_without_a_word(
+    kubeconfig: Path, kube: Kube, manifest: Path
+) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    report(kube, "demo", {"phase": "Succeeded", "completionTime": "2026-01-01T00:05:12Z"})
+    again = longshore(kubeconfig, "submit", manifest, "--wait")
+    assert again.exit_code == 1
+    assert again.stdout.splitlines()[-1] == "rljob/demo applied, but it has succeeded already and does not run again"
+    assert "The RLJob 'demo' has succeeded already, and an ended job never runs again." in again.stderr
+    assert "`kubectl delete rljob demo`" in again.stderr
+    watched = longshore(kubeconfig, "watch", "demo")
+    assert watched.exit_code == 0
+    assert "ended at 2026-01-01T00:05:12Z; to run it again" in watched.stdout
+
+
+def test_a_file_with_a_new_job_beside_an_ended_one_is_submitted(kubeconfig: Path, kube: Kube, manifest: Path) -> None:
+    longshore(kubeconfig, "submit", manifest)
+    report(kube, "demo", {"phase": "Failed"})
+    manifest.write_text(f"{manifest.read_text()}---\n{yaml.safe_dump(job('new'))}")
+    both = longshore(kubeconfig, "submit", manifest)
+    assert both.exit_code == 0
+    assert both.stdout.splitlines()[1:] == [
+        "rljob/demo applied, but it has failed already and does not run again",
+        "rljob/new applied",
+    ]
 
 
 def test_modules_of_rewards_are_submitted_with_their_job_and_go_with_it(
@@ -120,10 +160,11 @@ def test_a_job_is_watched_in_the_namespace_that_its_manifest_names(
     kubeconfig: Path, kube: Kube, tmp_path: Path, crd: None
 ) -> None:
     there, path = elsewhere(kube, tmp_path)
-    assert longshore(kubeconfig, "submit", path).exit_code == 0
-    report(there, "demo", {"phase": "Succeeded", "runtime": at_step(3)})
-    result = longshore(kubeconfig, "submit", "--wait", path)
-    assert result.exit_code == 0, result.output
+    operator = threading.Thread(target=report_when_there, args=(there, "demo", {"phase": "Succeeded"}))
+    operator.start()
+    result = longshore_alone(kubeconfig, "submit", "--wait", path)
+    operator.join()
+    assert result.returncode == 0, result.stderr
     refused = longshore(kubeconfig, "submit", path, "-n", "default")
     assert refused.exit_code == 1
     assert "RLJob 'demo' names the namespace 'team-a', and --namespace is 'default'." in refused.stderr
@@ -137,17 +178,10 @@ def test_a_profile_is_measured_in_the_namespace_that_the_manifest_names(
     kube.apply(job("demo-profile"))
     report(kube, "demo-profile", {"phase": "Succeeded", "runtime": at_step(3)})
 
-    def fail() -> None:
-        changes = there.watch(there.jobs_path(), "metadata.name=demo-profile", timeout_s=TIMEOUT_S)
-        assert next(changes)
-        report(there, "demo-profile", {"phase": "Failed", "conditions": [condition("Failed", "True", "Bad", "no GPU")]})
-
-    operator = threading.Thread(target=fail)
+    failed = {"phase": "Failed", "conditions": [condition("Failed", "True", "Bad", "no GPU")]}
+    operator = threading.Thread(target=report_when_there, args=(there, "demo-profile", failed))
     operator.start()
-    # A process of its own: what it watches ends with it.
-    command = [sys.executable, "-m", "longshore_cli", "profile", path, "--out", tmp_path / "profile.json"]
-    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    result = longshore_alone(kubeconfig, "profile", path, "--out", tmp_path / "profile.json")
     operator.join()
     assert "The RLJob 'demo-profile', which measures, failed" in result.stderr
     assert kube.find_job("demo-profile") is not None

@@ -51,6 +51,12 @@ def test_a_job_is_a_model_a_mapping_or_a_file(target: Target, manifest: Path) ->
     assert get("model", target=target).spec == get("mapping", target=target).spec
 
 
+def test_a_job_that_has_ended_is_not_submitted_again(demo: Job, target: Target, kube: Kube) -> None:
+    report(kube, "demo", {"phase": "Succeeded"})
+    with pytest.raises(ClientError, match="'demo' has succeeded already, and an ended job never runs again"):
+        submit(job("demo"), target=target)
+
+
 def test_only_what_was_set_is_applied_so_that_the_server_keeps_its_defaults(target: Target, kube: Kube) -> None:
     spec = RLJobSpec.model_validate(job("demo")["spec"])
     submit(RLJob(metadata={"name": "demo"}, spec=spec), target=target)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore_client.changes import changed_fields, refused_change, spelling_mistake
+from longshore_client.changes import changed_fields, ended, refused_change, spelling_mistake
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,16 @@ def test_a_change_of_an_ended_job_is_refused_with_a_new_name_or_a_delete(phase: 
     refused = refused_change(there, {"spec": {"algorithm": {"steps": 5}}}, is_immutable=False)
     assert refused.message == f"The RLJob 'demo' has {phase.lower()} already, and an ended job never runs again."
     assert "another metadata.name" in refused.fix and "`kubectl delete rljob demo`" in refused.fix
+
+
+def test_who_runs_an_ended_job_again_learns_what_a_delete_takes_and_how_to_go_on() -> None:
+    failed = {"phase": "Failed", "runtime": {"checkpointStep": 20}}
+    made: dict[str, Any] = {"metadata": {"name": "demo"}, "spec": {"storage": {"create": {}}}, "status": failed}
+    assert "which deletes its storage as well" in ended(made).fix
+    assert "`longshore resume demo` says how a new job continues" in ended(made).fix
+    assert "`longshore watch demo` shows how it ended" in ended(made | {"status": {"phase": "Failed"}}).fix
+    kept = made | {"spec": {"storage": {"claimName": "shared"}}, "status": {"phase": "Succeeded"}}
+    assert "storage" not in ended(kept).fix and "`longshore watch demo`" in ended(kept).fix
 
 
 def test_a_change_of_what_never_changes_says_that_the_name_is_taken() -> None:

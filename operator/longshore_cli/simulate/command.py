@@ -38,6 +38,9 @@ def simulate(
     gpu_type: Annotated[str | None, typer.Option(help="Kind of GPU; unset: H100.")] = None,
     model: Annotated[str | None, typer.Option(help="Model or size, as Qwen2.5-7B or 13B; needed with a path.")] = None,
     profile: Annotated[Path | None, typer.Option(help="YAML file with measured costs.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="JSONL file of this machine that data.path stands for: lengths of prompts.")
+    ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps to simulate; unset: whole periods of tail batching, 20 or more.")
     ] = None,
@@ -64,7 +67,7 @@ def simulate(
     from longshore_cli.simulate.inputs import SimulateOptions
 
     if paper is not None:
-        others = (file, recorded, lengths, strategies, gpus, gpu_type, model, profile, steps, timeline)
+        others = (file, recorded, lengths, strategies, gpus, gpu_type, model, profile, data, steps, timeline)
         if strict_only or search or any(other is not None for other in others):
             raise BadInput("--paper simulates the jobs of that paper; besides it only --json has a meaning.")
         run.compare(paper, as_json=as_json)
@@ -79,7 +82,7 @@ def simulate(
     if search and (strict_only or any(other is not None for other in (strategies, gpus, steps))):
         raise BadInput("--search chooses strategies and steps itself: leave out what chooses them.")
     source = None if recorded is None else fetched(Target(kubeconfig, context, namespace), recorded, image)
-    inputs = SimulateOptions(file, model, gpu_type, lengths, profile, source)
+    inputs = SimulateOptions(file, model, gpu_type, lengths, profile, source, data)
     if search:
         run.search(inputs, timeline, as_json=as_json)
         return

@@ -20,6 +20,7 @@ from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import Profile, Subject
 from longshore.sim.traces import LengthTrace, csv_trace, jsonl_trace, recorded_trace
 from longshore_cli.simulate.errors import BadInput, BadSpec
+from longshore_cli.simulate.prompts import estimated_prompt_tokens
 from longshore_client import jobs
 from longshore_client.errors import ClientError
 from longshore_kube.resources import Json
@@ -54,6 +55,8 @@ class SimulateOptions:
     lengths: Path | None = None
     profile: Path | None = None
     source: RecordedJob | None = None
+    data: Path | None = None
+    """Copy of the job's data on this machine."""
 
     @property
     def shown_profile(self) -> str:
@@ -71,6 +74,10 @@ class Inputs:
     gpu: GpuModel
     lengths: LengthModel
     profile: Profile
+    prompt_tokens: int
+    """Mean length of a prompt, where the trace has none."""
+    data: Path | None = None
+    """Where that was measured."""
     trace: LengthTrace | None = None
     """Where the lengths are recorded ones."""
     source: RecordedJob | None = None
@@ -89,8 +96,9 @@ def read(options: SimulateOptions) -> Inputs:
     model = _in_engine(_model(spec, options.model, measured), spec.rollout.engine.dtype, measured)
     if measured is not None:
         _require_measured(measured, spec, model, gpu, options)
-    trace = _trace(options, spec)
-    lengths = trace.lengths if trace else default_lengths(spec)
+    prompt_tokens = mean_prompt_tokens(spec) if options.data is None else estimated_prompt_tokens(options.data, spec)
+    trace = _trace(options, spec, prompt_tokens)
+    lengths = trace.lengths if trace else default_lengths(spec, prompt_tokens)
     return Inputs(
         name=str(job.metadata["name"]),
         spec=spec,
@@ -98,6 +106,8 @@ def read(options: SimulateOptions) -> Inputs:
         gpu=gpu,
         lengths=lengths,
         profile=profile,
+        prompt_tokens=prompt_tokens,
+        data=options.data,
         trace=trace,
         source=options.source,
         assumes_gpu=options.gpu_type is None and measured is None,
@@ -130,7 +140,7 @@ def _checked(document: Json, where: str) -> RLJob:
         raise BadSpec(f"{where}: {sentence(error, model=RLJob)}", found) from error
 
 
-def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:
+def _trace(options: SimulateOptions, spec: RLJobSpec, prompt_tokens: int) -> LengthTrace | None:
     """Return recorded lengths; where the trace has no lengths of prompts, these are as long as without one."""
     if options.lengths is not None:
         trace = read_trace(options.lengths, spec)
@@ -140,9 +150,9 @@ def _trace(options: SimulateOptions, spec: RLJobSpec) -> LengthTrace | None:
         trace = recorded_trace(options.source.lengths.groups, spec.algorithm.max_response_tokens)
     else:
         raise BadInput(f"--from: no response of {options.source.job} has finished in the recorded rounds.")
-    if trace.lengths.prompts:
-        return trace
-    return replace(trace, lengths=replace(trace.lengths, prompts=(mean_prompt_tokens(spec),)))
+    if trace.lengths.prompts and options.data is not None:
+        raise BadInput(f"--data: {options.lengths} has the lengths of prompts already.", "Leave --data out.")
+    return trace if trace.lengths.prompts else replace(trace, lengths=replace(trace.lengths, prompts=(prompt_tokens,)))
 
 
 def _profile(options: SimulateOptions) -> Profile:

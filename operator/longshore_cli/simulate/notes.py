@@ -6,10 +6,10 @@ from statistics import fmean, median
 from longshore.api.reward import Reward
 from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
-from longshore.sim.job import mean_prompt_tokens
 from longshore.sim.traces import NUM_TOKENS, PROMPT, PROMPT_TOKENS, LengthTrace
 from longshore_cli import format as fmt
 from longshore_cli.simulate.inputs import Inputs, RecordedJob
+from longshore_cli.simulate.prompts import CHARACTERS_PER_TOKEN
 from longshore_cli.simulate.variants import StrategyVariant, num_training_gpus, total_gpus
 
 
@@ -46,16 +46,18 @@ def notes(inputs: Inputs, variants: list[StrategyVariant]) -> Iterator[str]:
 def lengths_note(inputs: Inputs) -> str:
     """Return where the lengths come from."""
     longest = inputs.spec.algorithm.max_response_tokens
+    by = f" ({CHARACTERS_PER_TOKEN} characters of {inputs.data} are a token)" if inputs.data is not None else ""
     if inputs.trace is None:
         return (
             f"Lengths: a long-tailed default scaled to maxResponseTokens, {longest:,}, and prompts of "
-            f"{fmt.count(mean_prompt_tokens(inputs.spec), 'token')}; pass recorded ones with --lengths."
+            f"{fmt.count(inputs.prompt_tokens, 'token')}{by}; pass recorded ones with --lengths."
         )
     trace = inputs.trace
     tokens = [length for group in trace.lengths.responses for length in group]
     return (
         f"Lengths: {fmt.count(trace.num_responses, 'recorded response')} to {fmt.count(trace.num_prompts, 'prompt')}, "
-        f"median {median(tokens):,.0f}, longest {max(tokens):,}; prompts of {fmean(trace.lengths.prompts):,.0f} tokens."
+        f"median {median(tokens):,.0f}, longest {max(tokens):,}; "
+        f"prompts of {fmean(trace.lengths.prompts):,.0f} tokens{by}."
     )
 
 

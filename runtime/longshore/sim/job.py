@@ -300,11 +300,11 @@ def _fixed_fraction(rollout: Rollout) -> float | None:
     return settings.fraction if rollout.repurposes and settings.trigger is RepurposeTrigger.FIXED else None
 
 
-def default_lengths(spec: RLJobSpec) -> LognormalLengths:
-    """A long tail up to maxResponseTokens, where nothing is known of the lengths."""
-    longest = spec.algorithm.max_response_tokens
+def default_lengths(spec: RLJobSpec, prompt_tokens: int | None = None) -> LognormalLengths:
+    """Return a long tail up to maxResponseTokens; `prompt_tokens`: mean length of a prompt, if it is known."""
+    longest, prompt_tokens = spec.algorithm.max_response_tokens, prompt_tokens or mean_prompt_tokens(spec)
     return LognormalLengths.from_quantiles(
-        longest / _MAX_TO_MEDIAN, longest / _MAX_TO_P75, longest, mean_prompt_tokens=mean_prompt_tokens(spec)
+        longest / _MAX_TO_MEDIAN, longest / _MAX_TO_P75, longest, mean_prompt_tokens=prompt_tokens
     )
 
 

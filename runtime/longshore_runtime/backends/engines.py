@@ -1,7 +1,6 @@
 """Create the engine that a job asks for."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from longshore.api.rollout import EngineBackend
 from longshore_runtime.backends.engine_protocol import Engine
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
-from longshore_runtime.backends.vllm_environment import vllm_environment
+from longshore_runtime.backends.vllm_environment import has_compiler, vllm_environment
 from longshore_runtime.process.large_imports import without_collections
 
 log = structlog.get_logger()
@@ -26,7 +25,7 @@ def create_engine(spec: EngineSpec, model: Path, on_loaded: Callable[[int], None
         return FakeEngine(_fake_options(spec, model))
     if not (model / "config.json").exists():
         raise EngineStartError(f"model: {model.name!r} is no Hugging Face checkpoint: it has no config.json")
-    if shutil.which(os.environ.get("CXX", "g++")) is None and (eager := spec.without_compiler()) is not spec:
+    if not has_compiler() and (eager := spec.without_compiler()) is not spec:
         log.info("the engine runs without compilation: the image has no C++ compiler")
         spec = eager
     environment = vllm_environment(accelerator=spec.accelerator, enforce_eager=spec.options.enforce_eager)

@@ -1,6 +1,7 @@
 """Environment variables that vLLM, torch and OpenMP read when they are imported."""
 
 import os
+import shutil
 from typing import Final
 
 _FLASHINFER: Final = "VLLM_ALLREDUCE_USE_FLASHINFER"
@@ -20,6 +21,11 @@ VLLM_ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TOKENIZERS_PARALLELISM": "false",
 }
+
+
+def has_compiler() -> bool:
+    """Return whether there is a C++ compiler, with which vLLM compiles what runs on processors."""
+    return shutil.which(os.environ.get("CXX", "g++")) is not None
 
 
 def vllm_environment(*, accelerator: bool, enforce_eager: bool) -> dict[str, str]:

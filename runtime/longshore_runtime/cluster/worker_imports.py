@@ -8,7 +8,7 @@ from longshore.api.names import Component
 from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.api.training import TrainerBackend
-from longshore_runtime.backends.vllm_environment import vllm_environment
+from longshore_runtime.backends.vllm_environment import has_compiler, vllm_environment
 
 _TRAINERS: Final[Mapping[TrainerBackend, tuple[str, ...]]] = {
     TrainerBackend.FAKE: (),
@@ -37,6 +37,8 @@ def worker_imports(spec: RLJobSpec, component: Component) -> WorkerImports:
 def _engine(options: EngineSettings, *, has_accelerator: bool) -> WorkerImports:
     if options.backend is EngineBackend.FAKE:
         return WorkerImports()
-    environment = vllm_environment(accelerator=has_accelerator, enforce_eager=options.enforce_eager)
+    # As `create_engine` decides, but torch reads it when it is imported, which is before.
+    enforce_eager = options.enforce_eager or not has_compiler()
+    environment = vllm_environment(accelerator=has_accelerator, enforce_eager=enforce_eager)
     # vLLM looks for GPUs when it is imported, and a process that has used a GPU cannot be forked.
     return WorkerImports(() if has_accelerator else ("longshore_runtime.backends.vllm_cpu",), environment)

@@ -30,11 +30,17 @@ def test_a_worker_of_a_job_without_gpus_holds_engines_and_trainers() -> None:
     assert imports().modules == (ENGINE, TRAINER)
 
 
-def test_variables_of_vllm_are_set_before_it_is_imported() -> None:
+def test_variables_of_vllm_are_set_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "sh")  # A program that is there.
     assert imports().environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert "TORCHDYNAMO_DISABLE" not in imports().environment
     eager = imports(rollout={"engine": {"enforceEager": True}})
     assert eager.environment["TORCHDYNAMO_DISABLE"] == "1"
+
+
+def test_nothing_is_compiled_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert imports().environment["TORCHDYNAMO_DISABLE"] == "1", "the norms of Gemma compile themselves"
 
 
 def test_engines_on_gpus_import_vllm_themselves() -> None:

@@ -28,6 +28,7 @@ class BuiltinTask(StrEnum):
     """A task whose prompts, rewards and demonstrations are generated."""
 
     COUNTING = "Counting"
+    GUESSING = "Guessing"
 
 
 class DataFormat(StrEnum):

@@ -158,7 +158,7 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     kind: RewardKind
     """How the function scores. Task: with the reward of the built-in task. Maths: by comparing answers as mathematics.
     Python: with the function at `importPath`. Code: with test cases in a sandbox. Judge: by a language model. HTTP: by
-    a service."""
+    a service. Environment: with what the environment of the row gives for the episode."""
     weight: float = Field(default=1.0, ge=-1_000, le=1_000)
     """Factor by which the reward of this function is multiplied."""
     domains: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=64)] = Field(default_factory=list)

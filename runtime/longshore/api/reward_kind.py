@@ -12,6 +12,7 @@ class RewardKind(StrEnum):
     CODE = "Code"
     JUDGE = "Judge"
     HTTP = "HTTP"
+    ENVIRONMENT = "Environment"
 
 
 class Signature(StrEnum):

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.base import ApiModel
+from longshore.api.environment import Environment
 from longshore.api.hub import Hub
 from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
@@ -16,7 +17,7 @@ from longshore.api.pods import ElasticWorkers, PodOptions, Storage, Workers
 from longshore.api.records import Records
 from longshore.api.reward import Reward
 from longshore.api.rollout import Rollout, WeightTransfer
-from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IMMUTABLE, Rule, belongs
+from longshore.api.rules import CHANGES_WHILE_SUSPENDED, IMMUTABLE, Rule, belongs, have_different_names
 from longshore.api.scheduling import Scheduling
 from longshore.api.tracking import Tracking
 from longshore.api.training import CheckpointSettings, TrainerSettings
@@ -38,8 +39,8 @@ class Profiling(StrEnum):
 
 
 _FROZEN_WHILE_RUNNING: Final = (
-    "algorithm", "rollout", "reward", "trainer", "workers", "coordinator", "checkpoint", "evaluation", "placement",
-    "profiling", "hub", "records", "tracking", "scheduling",
+    "algorithm", "rollout", "reward", "environments", "trainer", "workers", "coordinator", "checkpoint", "evaluation",
+    "placement", "profiling", "hub", "records", "tracking", "scheduling",
 )  # fmt: skip
 _NUM_PODS: Final = (
     "self.workers.replicas + self.?trainerWorkers.?replicas.orValue(0) + self.reward.?maxPods.orValue(self.reward.pods)"
@@ -127,10 +128,33 @@ _RULES: Final = (
         "functions of kind Task score the built-in task: choose another kind for data of your own",
     ),
     Rule(
+        "environments",
+        "self.environments.size() == 0 || self.reward.pods > 0",
+        "environments run in reward pods: set reward.pods to at least 1",
+    ),
+    Rule(
+        "environments",
+        "has(self.data.builtin) || self.environments.all(one, one.kind != 'Task')",
+        "environments of kind Task are of the built-in task: choose another kind for data of your own",
+    ),
+    Rule(
+        "rollout.onPolicy",
+        "self.environments.size() == 0 || self.rollout.onPolicy == 'Strict'",
+        "onPolicy must be Strict with environments, which cannot go on from an older round: remove it",
+    ),
+    Rule(
+        "reward.functions",
+        "self.environments.size() > 0 || self.reward.functions.all(one, one.kind != 'Environment')",
+        "functions of kind Environment need environments: add one, or choose another kind",
+    ),
+    have_different_names("environments"),
+    Rule(
         "data.domainField",
         "has(self.data.domainField) || (has(self.data.sources) && self.data.sources.exists(one, has(one.domain) || "
-        "has(one.domainField))) || self.reward.functions.all(one, !has(one.domains) || one.domains.size() == 0)",
-        "domainField is required by functions with domains: set it to the field of a row that names its domain",
+        "has(one.domainField))) || self.reward.functions.all(one, !has(one.domains) || one.domains.size() == 0) && "
+        "self.environments.all(one, !has(one.domains) || one.domains.size() == 0)",
+        "domainField is required by functions and environments with domains: set it to the field of a row that names "
+        "its domain",
     ),
     Rule(
         "model.warmStartSteps",
@@ -206,9 +230,15 @@ class RLJobSpec(ApiModel, rules=_RULES):
     """How responses are sampled: the strategy for long responses, and the inference engines."""
     reward: Reward = Field(default_factory=Reward)
     """How and where responses are scored."""
+    environments: Annotated[list[Environment], Field(max_length=32)] = Field(
+        default_factory=list,
+        json_schema_extra={"default": [], "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """Environments in which responses act over several turns, with tools or in a conversation. They run in the reward
+    pods. Empty: a response is one turn."""
     modules: Modules | None = None
-    """Python files that reward functions and the objective are imported from, in addition to the packages of the image.
-    """
+    """Python files that reward functions, environments and the objective are imported from, besides the packages of the
+    image."""
     trainer: TrainerSettings = Field(default_factory=TrainerSettings)
     """Training library, how it splits the model over GPUs, and how much it computes at once."""
     evaluation: Evaluation = Field(default_factory=Evaluation)

@@ -69,6 +69,8 @@ class ScoreItem:
     """Messages of the conversation that the prompt is, if it is one."""
     is_cut: bool = False
     """Whether the response ended at its largest length, and not by itself."""
+    episode_reward: float | None = None
+    """Reward that the environment gave for the episode that the response is, if it is one."""
 
 
 @dataclass(frozen=True)

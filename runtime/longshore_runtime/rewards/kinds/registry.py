@@ -21,6 +21,10 @@ def kind_of(name: RewardKind) -> Kind:
             from longshore_runtime.rewards.kinds.http import HttpKind
 
             return HttpKind()
+        case RewardKind.ENVIRONMENT:
+            from longshore_runtime.rewards.kinds.environment import EnvironmentRewardKind
+
+            return EnvironmentRewardKind()
 
 
 def child_kind_of(name: RewardKind) -> ChildKind:

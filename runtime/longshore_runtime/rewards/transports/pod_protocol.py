@@ -55,21 +55,21 @@ class BadMessage(Exception):
 
 
 @dataclass(frozen=True)
-class _RewardMessage:
+class StrictMessage:
     """Base of messages, with settings so strict that pydantic also reads what they carry as strictly."""
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid")
 
 
 @dataclass(frozen=True)
-class Hello(_RewardMessage):
+class Hello(StrictMessage):
     """First message of a pod, which says which one it is: its successor at the same address is another."""
 
     pod: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f-]+$")]
 
 
 @dataclass(frozen=True)
-class Failed(_RewardMessage):
+class Failed(StrictMessage):
     """Reason why there is no reward."""
 
     kind: ErrorKind
@@ -77,21 +77,21 @@ class Failed(_RewardMessage):
 
 
 @dataclass(frozen=True)
-class Ready(_RewardMessage):
+class Ready(StrictMessage):
     """Layers of the sandbox of a worker that can score, by name, with the reason where one is missing."""
 
     sandbox: Annotated[dict[str, Sentence | None], Field(max_length=len(Layer))] | None = None
 
 
 @dataclass(frozen=True)
-class Started(_RewardMessage):
+class Started(StrictMessage):
     """Answer that says whether the worker can score."""
 
     outcome: Ready | Failed
 
 
 @dataclass(frozen=True)
-class Begin(_RewardMessage):
+class Begin(StrictMessage):
     """First message of the coordinator: what the worker is for."""
 
     functions: Annotated[list[str], Field(min_length=1)]
@@ -101,7 +101,7 @@ class Begin(_RewardMessage):
 
 
 @dataclass(frozen=True)
-class ScoreRequest(_RewardMessage):
+class ScoreRequest(StrictMessage):
     """A call; answers name its number."""
 
     number: int
@@ -110,14 +110,14 @@ class ScoreRequest(_RewardMessage):
 
 
 @dataclass(frozen=True)
-class Answer(_RewardMessage):
+class Answer(StrictMessage):
     """The outcomes of a call, in the order of its responses."""
 
     number: Annotated[int, Field(ge=0, lt=1 << 63)]
     outcomes: Annotated[list[ScoreResult | Failed], Field(max_length=MAX_RESPONSES, fail_fast=True)]
 
 
-M = TypeVar("M", bound=_RewardMessage)
+M = TypeVar("M", bound=StrictMessage)
 _READERS: Final[Mapping[type, TypeAdapter[Any]]] = {
     kind: TypeAdapter(kind) for kind in (Hello, Begin, Started, ScoreRequest, Answer)
 }
@@ -129,10 +129,10 @@ def decode(kind: type[M], data: bytes) -> M:
         return _READERS[kind].validate_json(data)
     except ValidationError as error:
         is_json = error.errors(include_url=False)[0]["type"] != "json_invalid"
-        raise BadMessage(_printable(sentence(error)) if is_json else "it is not JSON") from error
+        raise BadMessage(printable(sentence(error)) if is_json else "it is not JSON") from error
 
 
-def encode(message: _RewardMessage) -> bytes:
+def encode(message: StrictMessage) -> bytes:
     """Write a message."""
     return orjson.dumps(message)
 
@@ -148,7 +148,7 @@ def functions_of(begin: Begin, functions: Sequence[RewardFunction]) -> list[Rewa
     """Return those of the job's `functions` that a worker is for; raises BadMessage for names that do not fit them."""
     known, named = {function.name: function for function in functions}, set(begin.functions)
     if unknown := named - known.keys():
-        raise BadMessage(_printable(f"reward pods have no function {min(unknown)!r}"))
+        raise BadMessage(printable(f"reward pods have no function {min(unknown)!r}"))
     if len(named) < len(begin.functions):
         raise BadMessage("it names a function twice")
     if not named >= begin.rehearsals.keys():
@@ -196,7 +196,7 @@ def failed(error: BaseException) -> Failed:
 
 def error_of(failure: Failed) -> RewardError | RewardFault:
     """Return the error that a pod reports."""
-    return _ERRORS[failure.kind](_printable(failure.error))
+    return _ERRORS[failure.kind](printable(failure.error))
 
 
 def started(outcome: Surroundings | BaseException) -> Started:
@@ -218,7 +218,7 @@ def surroundings_of(ready: Ready) -> Surroundings:
 
 
 def _reason(words: str | None) -> str | None:
-    return None if words is None else _printable(words)
+    return None if words is None else printable(words)
 
 
 def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
@@ -230,6 +230,7 @@ def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
         "row": _row(function, item.row),
         "limits_s": None if item.limits_s is None else list(map(float, item.limits_s)),
         "is_cut": item.is_cut,
+        "episode_reward": item.episode_reward,
         **({"reference": item.reference, "messages": list(item.messages)} if wants_row(function) else {}),
     }
 
@@ -255,9 +256,9 @@ def _checked(outcome: ScoreResult | Failed, item: ScoreItem) -> ScoreOutcome:
     if outcome.broken is None:
         return outcome
     # Whatever else the pod says of such a program, it is worth nothing.
-    return ScoreResult(0.0, outcome.seconds, outcome.timed_out, broken=_printable(outcome.broken))
+    return ScoreResult(0.0, outcome.seconds, outcome.timed_out, broken=printable(outcome.broken))
 
 
-def _printable(words: str) -> str:
+def printable(words: str) -> str:
     """Remove control characters, because terminals and logs show the text."""
     return "".join(character if character.isprintable() else " " for character in words)[:MAX_SENTENCE]

@@ -1,0 +1,1 @@
+"""Episodes: what happens to a response between its turns, in environments that run in reward pods."""

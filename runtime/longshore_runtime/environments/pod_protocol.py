@@ -1,0 +1,163 @@
+"""Messages between coordinator and environments in reward pods, as JSON: one connection for all episodes of a pod.
+
+    coordinator ── Open ──► pod ── Opened ──► coordinator      `reset`, and what the model may call
+                   Act  ──►     ── Acted  ──►                  a turn, and what the environment says to it
+                   Finish ─►    ── Finished ─►                 the reward; the episode is over
+                   Close ──►                                   nobody wants the episode any more
+                                ── Broken ──►                  in place of any answer: the episode is over
+
+An episode has at most one question open. Reward pods run code that models wrote, so whatever comes from one is read as
+if an attacker had written it, as `rewards.transports.pod_protocol` says.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+from pydantic import Field, TypeAdapter, ValidationError
+
+from longshore.api.mistakes import sentence
+from longshore_runtime.rewards.numbers import MAX_REWARD
+from longshore_runtime.rewards.scoring import Sentence
+from longshore_runtime.rewards.transports.pod_protocol import BadMessage, StrictMessage, printable
+
+PATH: Final = "/v1/environments"
+"""Path of the WebSocket. Its episodes are there as long as this connection."""
+MAX_MESSAGE_BYTES: Final = 16 << 20
+MAX_CONTENT: Final = 1 << 20
+"""Largest number of characters of what an environment says at once."""
+MAX_MESSAGES: Final = 256
+"""Largest number of messages with which an environment answers a turn: one for each call."""
+MAX_TOOLS: Final = 256
+
+Number = Annotated[int, Field(ge=0, lt=1 << 63)]
+Content = Annotated[str, Field(max_length=MAX_CONTENT)]
+Name = Annotated[str, Field(max_length=256)]
+
+
+@dataclass(frozen=True)
+class ToolCall(StrictMessage):
+    """A call that the model wrote."""
+
+    name: Name
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Open(StrictMessage):
+    """Begin an episode: `reset(**row)` of a new instance of the environment, by its name in the job."""
+
+    episode: Number
+    environment: Name
+    row: dict[str, Any]
+    seed: Number
+    """Seed of the episode: another attempt at it, and the same draw in a later round, has the same."""
+    kind: Literal["Open"] = "Open"
+
+
+@dataclass(frozen=True)
+class Act(StrictMessage):
+    """A turn of the model."""
+
+    episode: Number
+    content: str
+    calls: list[ToolCall]
+    kind: Literal["Act"] = "Act"
+
+
+@dataclass(frozen=True)
+class Finish(StrictMessage):
+    """The episode is over, whatever the environment thinks of it: answer with its reward, and end it."""
+
+    episode: Number
+    kind: Literal["Finish"] = "Finish"
+
+
+@dataclass(frozen=True)
+class Close(StrictMessage):
+    """End the episode at once, without an answer."""
+
+    episode: Number
+    kind: Literal["Close"] = "Close"
+
+
+@dataclass(frozen=True)
+class Opened(StrictMessage):
+    """The episode has begun."""
+
+    episode: Number
+    observation: Content | None
+    """What `reset` returned: it is added to the last message of the user."""
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)]
+    """Schemas of the tools, as chat templates take them."""
+    kind: Literal["Opened"] = "Opened"
+
+
+@dataclass(frozen=True)
+class Observation(StrictMessage):
+    """A message that the model reads next."""
+
+    role: Annotated[str, Field(pattern="^(tool|user)$")]
+    content: Content
+    name: Name | None = None
+    """Name of the tool that was called."""
+
+
+@dataclass(frozen=True)
+class Acted(StrictMessage):
+    """What the environment says to a turn; nothing: the episode is over."""
+
+    episode: Number
+    observations: Annotated[list[Observation], Field(max_length=MAX_MESSAGES)]
+    num_failed_calls: Annotated[int, Field(ge=0, le=MAX_MESSAGES)]
+    """Calls of tools that do not exist, do not take these arguments, or raised."""
+    kind: Literal["Acted"] = "Acted"
+
+
+@dataclass(frozen=True)
+class Finished(StrictMessage):
+    """The episode is over."""
+
+    episode: Number
+    reward: Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)] | None
+    """Reward by `get_reward`; None: the environment gives none."""
+    kind: Literal["Finished"] = "Finished"
+
+
+@dataclass(frozen=True)
+class Broken(StrictMessage):
+    """The episode has failed: an exception, a limit of time, a dead process."""
+
+    episode: Number
+    error: Sentence
+    is_users_mistake: bool = False
+    """Whether every other episode of the environment would fail alike, such as without its module."""
+    kind: Literal["Broken"] = "Broken"
+
+
+Question = Annotated[Open | Act | Finish | Close, Field(discriminator="kind")]
+Answer = Annotated[Opened | Acted | Finished | Broken, Field(discriminator="kind")]
+_QUESTIONS: Final[TypeAdapter[Question]] = TypeAdapter(Question)
+_ANSWERS: Final[TypeAdapter[Answer]] = TypeAdapter(Answer)
+
+
+def encode(message: Question | Answer) -> bytes:
+    """Write a message; raises TypeError for a row with values that JSON does not have."""
+    return orjson.dumps(message)
+
+
+def decode_question(data: bytes) -> Question:
+    """Read a message of the coordinator; raises BadMessage."""
+    return _decoded(_QUESTIONS, data)
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Read a message of a pod; raises BadMessage."""
+    return _decoded(_ANSWERS, data)
+
+
+def _decoded(reader: "TypeAdapter[Any]", data: bytes) -> Any:
+    try:
+        return reader.validate_json(data)
+    except ValidationError as error:
+        raise BadMessage(printable(sentence(error))) from error

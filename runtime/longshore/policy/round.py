@@ -169,9 +169,11 @@ class Round:
         return self._decide(outcome)
 
     def reject(self, draw: Draw) -> Decision:
-        """Return the rewards of a group failed: it is gone, and another takes its place."""
+        """Give up a group whose rewards failed, or an episode of which did: another takes its place."""
         outcome = _Outcome()
-        if self._accepted.pop(draw, None) is None and self._is_served(draw):
+        group = self._open.get(draw)
+        if self._accepted.pop(draw, None) is None and group is not None and not group.is_closed:
+            self._stop(draw, group, outcome)
             self._consume(draw)
         self._fill(outcome)
         return self._decide(outcome)
@@ -244,15 +246,19 @@ class Round:
         """Stop the rest of a group that has its R0 responses, and move the frontier on."""
         group = self._open[draw]
         group.is_served = True
+        self._stop(draw, group, outcome)
+        if self._acceptance is Acceptance.SERVED:
+            self._qualify(draw, outcome)
+        else:
+            outcome.score.append(self._group(draw))
+
+    def _stop(self, draw: Draw, group: _Group, outcome: _Outcome) -> None:
+        """Stop what a group still runs or waits to launch."""
         outcome.abort += [ResponseId(draw, index) for index in group.running]
         self._num_running -= len(group.running)
         self._num_held -= len(group.waiting)
         group.running, group.waiting = {}, deque()
         self._frontier.discard(draw)
-        if self._acceptance is Acceptance.SERVED:
-            self._qualify(draw, outcome)
-        else:
-            outcome.score.append(self._group(draw))
 
     def _qualify(self, draw: Draw, outcome: _Outcome) -> None:
         if draw in self._due:

@@ -25,14 +25,18 @@ class Router:
         """A heap with the load of every engine; entries that are not true any longer are skipped."""
         self._home: dict[Draw, int] = {}
         self._placed: dict[ResponseId, int] = {}
+        self._returning: dict[ResponseId, int] = {}
+        """Engine that holds the tokens of an episode whose next turn is awaited."""
 
     def place(self, responses: Sequence[ResponseId], kind: RoundKind) -> Mapping[int, list[ResponseId]]:
         """Assign responses to engines, also those of a lost engine."""
         assert self._load, "there is no engine"
         placement: dict[int, list[ResponseId]] = {}
         for response in responses:
-            engine = self._home.get(response.draw) if kind is not RoundKind.LONG else None
-            if engine is None or not self._has_room(engine):
+            engine = self._returning.pop(response, None)
+            if engine is None and kind is not RoundKind.LONG:
+                engine = self._home.get(response.draw)
+            if engine not in self._load or not self._has_room(engine):
                 engine = self._with_room()
                 self._home[response.draw] = engine
             self._change_load(engine, 1)
@@ -40,11 +44,13 @@ class Router:
             placement.setdefault(engine, []).append(response)
         return placement
 
-    def ended(self, response: ResponseId) -> None:
-        """Note that a response finished or was aborted."""
+    def ended(self, response: ResponseId, *, returns: bool = False) -> None:
+        """Note that a response finished or was aborted; with `returns`, an episode that has another turn."""
         engine = self._placed.pop(response, None)
         if engine is not None and engine in self._load:
             self._change_load(engine, -1)
+            if returns:
+                self._returning[response] = engine
 
     @property
     def has_engines(self) -> bool:

@@ -83,6 +83,10 @@ class _HistoryReader:
         self._stopped: dict[ResponseId, int] = {}
         """Place of the last stay of responses that were stopped: one that is added again has moved."""
         self._num_tokens: dict[ResponseId, int] = {}
+        self._cancelled: set[ResponseId] = set()
+        """Episodes that nobody needs any more: a turn that ends nevertheless is none."""
+        self._finished: dict[ResponseId, int] = {}
+        """Place of the last stay that ended by itself."""
 
     def read(self, now_s: float, message: Message) -> None:
         match message:
@@ -91,6 +95,13 @@ class _HistoryReader:
             case messages.RequestsEnded(engine, requests):
                 for request in requests:
                     self._ended(now_s, engine, request)
+            case messages.GiveTurns(responses):
+                for response in responses:
+                    self._end_stay(self._finished[response], StayEnd.TURNED)
+            case messages.CancelEpisodes(responses):
+                self._cancelled.update(responses)
+            case messages.EpisodeEnded(response) if response in self._finished:
+                self._end_stay(self._finished[response], StayEnd.FINISHED)
             case messages.EngineLost(engine):
                 self._lost(now_s, engine)
             case messages.EngineJoined(engine):
@@ -108,7 +119,7 @@ class _HistoryReader:
         for response in responses:
             self._open[response] = (engine, now_s)
             if (place := self._stopped.pop(response, None)) is not None:
-                self.found.stays[place] = replace(self.found.stays[place], end=StayEnd.MOVED)
+                self._end_stay(place, StayEnd.MOVED)
 
     def _ended(self, now_s: float, engine: int, request: messages.EndedRequest) -> None:
         where, start_s = self._open.get(request.response, (_NOWHERE, now_s))
@@ -116,10 +127,13 @@ class _HistoryReader:
             return  # A report of a lost engine that arrives late.
         del self._open[request.response]
         self._num_tokens[request.response] = request.num_tokens
-        if not request.finished:
-            self._stopped[request.response] = len(self.found.stays)
-        end = StayEnd.FINISHED if request.finished else StayEnd.ABORTED
+        is_finished = request.finished and request.response not in self._cancelled
+        (self._finished if is_finished else self._stopped)[request.response] = len(self.found.stays)
+        end = StayEnd.FINISHED if is_finished else StayEnd.ABORTED
         self.found.stays.append(EngineStay(request.response, engine, start_s, now_s, request.num_tokens, end))
+
+    def _end_stay(self, place: int, end: StayEnd) -> None:
+        self.found.stays[place] = replace(self.found.stays[place], end=end)
 
     def _lost(self, now_s: float, engine: int) -> None:
         for response in [one for one, (where, _) in self._open.items() if where == engine]:

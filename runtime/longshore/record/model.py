@@ -74,6 +74,8 @@ class StayEnd(StrEnum):
     """It continued on another engine."""
     LOST = "lost"
     """With its engine: it began again elsewhere."""
+    TURNED = "turned"
+    """It went to its environment after a turn, and has not ended on an engine."""
 
 
 class RecordOutcome(StrEnum):

@@ -3,7 +3,8 @@
 An event comes with its time by the driver's clock (`RoundProtocol.receive`). A command never waits: what it leads to
 comes back as an event.
 
-*Ended* means that a request left its engine, whatever the reason; *finished*, that it ended by itself.
+*Ended* means that a request left its engine, whatever the reason; *finished*, that it ended by itself. A response that
+acts in an environment is an *episode*: what finishes on an engine is then one of its turns.
 """
 
 from collections.abc import Sequence
@@ -79,7 +80,43 @@ class RewardsFailed:
     reason: str
 
 
-RoundEvent = RequestsEnded | EngineLost | EngineJoined | EnginesRetired | GroupRewarded | RewardsFailed
+@dataclass(frozen=True)
+class EpisodeAnswered:
+    """The environment of an episode has begun it, or answered its turn: the next turn can be sampled."""
+
+    response: ResponseId
+
+
+@dataclass(frozen=True)
+class EpisodeEnded:
+    """An episode is over: its response is finished."""
+
+    response: ResponseId
+    num_tokens: int
+    """Tokens of all its turns, and of what the environment said."""
+    engine_step: int
+    """Step of the engine at which its last turn ended."""
+
+
+@dataclass(frozen=True)
+class EpisodeFailed:
+    """The environment of an episode has failed for good."""
+
+    response: ResponseId
+    reason: str
+
+
+RoundEvent = (
+    RequestsEnded
+    | EngineLost
+    | EngineJoined
+    | EnginesRetired
+    | GroupRewarded
+    | RewardsFailed
+    | EpisodeAnswered
+    | EpisodeEnded
+    | EpisodeFailed
+)
 
 # Commands -------------------------------------------------------------------------------------------------------------
 
@@ -97,6 +134,27 @@ class AbortRequests:
     """Stop these requests; each comes back in `RequestsEnded`, unless it is lost with its engine."""
 
     engine: int
+    responses: tuple[ResponseId, ...]
+
+
+@dataclass(frozen=True)
+class StartEpisodes:
+    """Begin these episodes in their environments; `EpisodeAnswered` follows, or another event of episodes."""
+
+    responses: tuple[ResponseId, ...]
+
+
+@dataclass(frozen=True)
+class GiveTurns:
+    """Give the turns that an engine has sampled to their environments; events of episodes follow."""
+
+    responses: tuple[ResponseId, ...]
+
+
+@dataclass(frozen=True)
+class CancelEpisodes:
+    """Nobody needs these episodes any more; no event follows."""
+
     responses: tuple[ResponseId, ...]
 
 
@@ -165,6 +223,9 @@ class GiveUp:
 RoundCommand = (
     AddRequests
     | AbortRequests
+    | StartEpisodes
+    | GiveTurns
+    | CancelEpisodes
     | ReplaceEngine
     | AnnounceEmptied
     | OfferResponse

@@ -12,7 +12,7 @@ round is over. Commands are performed in their order.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,17 +54,23 @@ class RoundProtocol:
     """One use per round."""
 
     def __init__(
-        self, policy: RoundPolicy, milestones: Milestones | None = None, pace: RolloutPace | None = None
+        self,
+        policy: RoundPolicy,
+        milestones: Milestones | None = None,
+        pace: RolloutPace | None = None,
+        has_environment: Callable[[Draw], bool] = lambda draw: False,
     ) -> None:
         """Prepare the protocol of one round.
 
         Args:
             milestones: when engines may retire; None: none do.
             pace: notes what the benefit gate replays afterwards; nothing here reads it.
+            has_environment: whether responses to a draw are episodes.
         """
         self._policy = policy
         self._milestones = milestones
         self._pace = pace
+        self._has_environment = has_environment
         self._requests: Requests | None = None
         self._commands: list[messages.RoundCommand] = []
         """Of the call that is running."""
@@ -90,7 +96,9 @@ class RoundProtocol:
         """Begin on these engines; `draining` and `kv_capacity_tokens` as of `RoundPolicy.start_round`."""
         self._now_s = now_s
         start = self._policy.start_round(draining=draining, engines=engines, kv_capacity_tokens=kv_capacity_tokens)
-        self._requests = Requests(tuple(engines), start.kind, self._policy.engine_limit, self._emit)
+        self._requests = Requests(
+            tuple(engines), start.kind, self._policy.engine_limit, self._emit, self._has_environment
+        )
         self._num_groups = start.num_groups
         self._execute(start.decision)
         self._progressed()
@@ -108,6 +116,9 @@ class RoundProtocol:
                 self._group_rewarded(draw, zero_variance)
             case messages.RewardsFailed(draw, reason):
                 self._rewards_failed(draw, reason)
+            case messages.EpisodeAnswered() | messages.EpisodeEnded() | messages.EpisodeFailed():
+                if self._placed.is_acting(event.response):
+                    self._episode_news(event)
             case messages.EngineLost(engine, reason):
                 self._engine_lost(engine, reason)
             case messages.EngineJoined(engine):
@@ -175,15 +186,28 @@ class RoundProtocol:
         ended = self._placed.ended(event.engine, event.requests)
         finished = [one for one in ended if one.finished]
         self._num_aborted += len(ended) - len(finished)
-        for one in finished:
+        self._execute(self._policy.engine_load(event.engine, event.load))
+        if any(one.finished for one in event.requests):
+            self._num_losses[event.engine] = 0
+        if finished:
+            self._finished([ResponseFinished(one.response, one.engine_step, one.num_tokens) for one in finished])
+
+    def _episode_news(self, event: messages.EpisodeAnswered | messages.EpisodeEnded | messages.EpisodeFailed) -> None:
+        match event:
+            case messages.EpisodeAnswered(response):
+                self._placed.episode_answered(response)
+            case messages.EpisodeEnded(response, num_tokens, engine_step):
+                self._placed.episode_ended(response)
+                self._finished([ResponseFinished(response, engine_step, num_tokens)])
+            case messages.EpisodeFailed(response, reason):
+                self._reject(response.draw, reason)  # Which ends this episode with the rest of its group.
+
+    def _finished(self, responses: Sequence[ResponseFinished]) -> None:
+        for one in responses:
             self._finished_tokens.append(one.num_tokens)
             self._emit(messages.OfferResponse(one.response))
-        self._execute(self._policy.engine_load(event.engine, event.load))
-        if finished:
-            self._num_losses[event.engine] = 0
-            responses = [ResponseFinished(one.response, one.engine_step, one.num_tokens) for one in finished]
-            self._execute(self._policy.responses_finished(responses))
-            self._progressed()
+        self._execute(self._policy.responses_finished(responses))
+        self._progressed()
 
     def _group_rewarded(self, draw: Draw, zero_variance: bool) -> None:
         if draw not in self._unscored:
@@ -206,6 +230,10 @@ class RoundProtocol:
         if draw not in self._unscored:
             return
         del self._unscored[draw]
+        self._reject(draw, reason)
+
+    def _reject(self, draw: Draw, reason: str) -> None:
+        """Replace a group whose rewards, or an episode of which, failed for good."""
         self._rejected[draw] = reason
         if len(self._rejected) > MAX_REJECTED_BATCHES * self._num_groups:
             message = (
@@ -252,7 +280,7 @@ class RoundProtocol:
     def _execute(self, decision: Decision) -> None:
         self._num_launched += len(decision.launch)
         self._placed.launch(decision.launch)
-        self._placed.abort(decision.abort)
+        self._num_aborted += self._placed.abort(decision.abort)
         for group in decision.score:
             self._unscored[group.draw] = None
             self._emit(messages.ScoreGroup(group))

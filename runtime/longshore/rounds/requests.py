@@ -1,13 +1,24 @@
 """The requests of one round on their engines: placed, stopped, moved, and placed again where an engine is lost."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
 from longshore.api.round_status import RoundKind
+from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.policy.routing import Router
-from longshore.rounds.messages import AbortRequests, AddRequests, AnnounceEmptied, EndedRequest, RoundCommand
+from longshore.rounds.messages import (
+    AbortRequests,
+    AddRequests,
+    AnnounceEmptied,
+    CancelEpisodes,
+    EndedRequest,
+    GiveTurns,
+    RoundCommand,
+    StartEpisodes,
+)
 
 
 class RequestState(StrEnum):
@@ -21,6 +32,8 @@ class RequestState(StrEnum):
     """Its engine retires and has been asked to stop it: it continues on another one with the tokens that it has."""
     STOPPING = "stopping"
     """It is not needed any more, and its engine has been asked to stop it."""
+    ACTING = "acting"
+    """On no engine, since its environment begins its episode or answers a turn."""
     ENDED = "ended"
 
 
@@ -33,6 +46,9 @@ class RequestEvent(StrEnum):
     FINISHED = "its engine reports its end"
     STOPPED = "its engine reports that it stopped"
     LOST = "its engine is lost"
+    TURNED = "its engine reports the end of a turn"
+    ANSWERED = "its environment has answered"
+    OVER = "its environment reports the end of the episode"
 
 
 _S, _E = RequestState, RequestEvent
@@ -54,6 +70,12 @@ TRANSITIONS: Final[Mapping[tuple[RequestState, RequestEvent], RequestState]] = {
     (_S.STOPPING, _E.FINISHED): _S.ENDED,
     (_S.STOPPING, _E.RETIRED): _S.STOPPING,
     (_S.STOPPING, _E.LOST): _S.ENDED,
+    (_S.RUNNING, _E.TURNED): _S.ACTING,
+    (_S.MOVING, _E.TURNED): _S.ACTING,
+    (_S.STOPPING, _E.TURNED): _S.ENDED,
+    (_S.ACTING, _E.ANSWERED): _S.UNPLACED,
+    (_S.ACTING, _E.OVER): _S.ENDED,
+    (_S.ACTING, _E.ABORTED): _S.ENDED,
 }
 """What is not in here cannot happen. An unplaced request is placed at once if there is an engine."""
 
@@ -67,11 +89,18 @@ class Requests:
         kind: RoundKind,
         limit_of: Callable[[int], int | None],
         emit: Callable[[RoundCommand], None],
+        has_environment: Callable[[Draw], bool] = lambda draw: False,
     ) -> None:
-        """`limit_of`: requests that an engine is given at once; None: any number."""
+        """Begin without requests.
+
+        Args:
+            limit_of: requests that an engine is given at once; None: any number.
+            has_environment: whether responses to a draw are episodes.
+        """
         self._router = Router(engines, limit_of)
         self._kind = kind
         self._emit = emit
+        self._has_environment = has_environment
         self._states: dict[ResponseId, RequestState] = {}
         """Of those that have not ended."""
         self._retired: frozenset[int] = frozenset()
@@ -95,32 +124,59 @@ class Requests:
         return self._router.engine_of(response)
 
     def launch(self, responses: Sequence[ResponseId]) -> None:
-        """Start responses."""
-        self._states.update(dict.fromkeys(responses, RequestState.UNPLACED))
-        self._place(responses)
+        """Start responses; episodes begin in their environments."""
+        episodes = [one for one in responses if self._has_environment(one.draw)]
+        others = [one for one in responses if not self._has_environment(one.draw)] if episodes else responses
+        self._states.update(dict.fromkeys(episodes, RequestState.ACTING))
+        self._states.update(dict.fromkeys(others, RequestState.UNPLACED))
+        if episodes:
+            self._emit(StartEpisodes(tuple(episodes)))
+        self._place(others)
 
-    def abort(self, responses: Sequence[ResponseId]) -> None:
-        """Stop responses. Those on engines end when these report them; the others are gone at once."""
+    def abort(self, responses: Sequence[ResponseId]) -> int:
+        """Stop responses. Those on engines end when these report them; return how many others have ended at once."""
         to_stop = [one for one in responses if self._states[one] is RequestState.RUNNING]
-        for response in responses:
-            self._change(response, RequestEvent.ABORTED)
+        states = [self._change(response, RequestEvent.ABORTED) for response in responses]
         self._stop(to_stop)
+        if episodes := tuple(one for one in responses if self._has_environment(one.draw)):
+            self._emit(CancelEpisodes(episodes))
+        return states.count(RequestState.ENDED)
 
     def ended(self, engine: int, requests: Sequence[EndedRequest]) -> list[EndedRequest]:
         """Take requests that left an engine; return those that have ended. Reports of a lost engine are ignored."""
-        ended, stopped = [], []
+        ended: list[EndedRequest] = []
+        stopped: list[ResponseId] = []
+        turned: list[ResponseId] = []
         there = [request for request in requests if self._router.engine_of(request.response) == engine]
         for request in there:
-            self._router.ended(request.response)
-            event = RequestEvent.FINISHED if request.finished else RequestEvent.STOPPED
-            if self._change(request.response, event) is RequestState.ENDED:
-                ended.append(request)
-            else:
-                stopped.append(request.response)
+            is_turn = request.finished and self._has_environment(request.response.draw)
+            self._router.ended(request.response, returns=is_turn)
+            match self._change(request.response, _end(request, is_turn=is_turn)):
+                case RequestState.ENDED:
+                    ended.append(replace(request, finished=request.finished and not is_turn))
+                case RequestState.ACTING:
+                    turned.append(request.response)
+                case _:
+                    stopped.append(request.response)
         self.num_moved += len(stopped)
         self._place(stopped)
+        if turned:
+            self._emit(GiveTurns(tuple(turned)))
         self._note_emptied(request.response for request in there)
         return ended
+
+    def episode_answered(self, response: ResponseId) -> None:
+        """Sample the next turn of an episode."""
+        self._change(response, RequestEvent.ANSWERED)
+        self._place([response])
+
+    def episode_ended(self, response: ResponseId) -> None:
+        """Take an episode that its environment has ended."""
+        self._change(response, RequestEvent.OVER)
+
+    def is_acting(self, response: ResponseId) -> bool:
+        """Return whether something is heard of an episode; news of one that was aborted may come later."""
+        return self._states.get(response) is RequestState.ACTING
 
     def lost(self, engine: int) -> None:
         """Sample again elsewhere what ran on a lost engine, except what was being stopped anyway."""
@@ -179,3 +235,9 @@ class Requests:
     def _note_emptied(self, responses: Iterable[ResponseId]) -> None:
         if self._emptying is not None:
             self._emptying.difference_update(responses)
+
+
+def _end(request: EndedRequest, *, is_turn: bool) -> RequestEvent:
+    if is_turn:
+        return RequestEvent.TURNED
+    return RequestEvent.FINISHED if request.finished else RequestEvent.STOPPED

@@ -97,6 +97,7 @@ class FakeRollout:
     """Engines that finish the shortest responses first, a few at a time, and rewards that come when they like.
 
     `upheaval`: share of events by which an engine is lost, returns or retires; responses may then end while they stop.
+    `episodes`: responses to every other draw act in an environment, which answers when it likes and may fail.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class FakeRollout:
         rejection: float = 0.0,
         zero_variance: float = 0.0,
         upheaval: float = 0.0,
+        episodes: bool = False,
     ) -> None:
         self._policy = policy
         self._job = job
@@ -115,6 +117,7 @@ class FakeRollout:
         self._rejection = rejection
         self._zero_variance = zero_variance if job.dynamic_sampling else 0.0
         self._upheaval = upheaval
+        self._has_episodes = episodes and not job.rollout.keeps_tokens
         self._versions: dict[ResponseId, list[int]] = {}
         """Rounds that sampled tokens of a response."""
         self._finished: set[ResponseId] = set()
@@ -139,6 +142,9 @@ class FakeRollout:
         self._engine_of: dict[ResponseId, int] = {}
         self._stopped: list[messages.RequestsEnded] = []
         self._unscored: list[AcceptedGroup] = []
+        self._acting: list[ResponseId] = []
+        self._turns: dict[ResponseId, int] = {}
+        """Turns that an episode still has."""
         self._lost: list[int] = []
         self._retired: tuple[int, ...] = ()
         self.num_emptied = 0
@@ -148,7 +154,7 @@ class FakeRollout:
         expected_kind = self._policy.next_kind(draining=draining)
         pace = RolloutPace()
         pace.begun(expected_kind, {0: 0, 1: 0}, 300, self._now_s)
-        self._protocol = RoundProtocol(self._policy, pace=pace)
+        self._protocol = RoundProtocol(self._policy, pace=pace, has_environment=self._has_environment)
         self._perform(self._protocol.start((0, 1), self._now_s, draining=draining, kv_capacity_tokens=300))
         pace.milestone(self._now_s)
         while not self._protocol.is_over:
@@ -158,7 +164,7 @@ class FakeRollout:
             self.messages.append((self._now_s, event))
             self._perform(self._protocol.receive(event, self._now_s))
         assert pace.replayed_s(_RATE, {0}) >= 0.0 and pace.replayed_s(_RATE) >= 0.0, "whatever happened can be replayed"
-        assert not self._left and not self._stopped, "the round ended and something still runs"
+        assert not self._left and not self._stopped and not self._acting, "the round ended and something still runs"
         assert self.num_emptied == len(self._retired), "engines that have emptied are announced once"
         end = self._protocol.result.end
         assert end.kind is expected_kind, "the kind of a round is known before it starts"
@@ -171,6 +177,8 @@ class FakeRollout:
             return self._shake()
         if self._stopped and not (self._upheaval and self._left and self._rng.random() < 0.5):
             return self._reported(self._stopped.pop(0))
+        if self._acting and (not self._left or self._rng.random() < 0.5):
+            return self._answer(self._acting.pop(self._rng.randrange(len(self._acting))))
         if self._lost and not self._left and not self._unscored:
             return messages.EngineJoined(self._lost.pop())
         if self._unscored and (not self._left or self._rng.random() < 0.5):
@@ -200,8 +208,28 @@ class FakeRollout:
         return self._reported(self._ended(engine, shortest, finished=True))
 
     def _reported(self, event: messages.RequestsEnded) -> messages.RequestsEnded:
-        self._finished.update(request.response for request in event.requests if request.finished)
+        self._finished.update(
+            request.response
+            for request in event.requests
+            if request.finished and not self._has_environment(request.response.draw)
+        )
         return event
+
+    def _has_environment(self, draw: Draw) -> bool:
+        return self._has_episodes and draw.index % 2 == 0
+
+    def _answer(self, response: ResponseId) -> messages.RoundEvent:
+        """The environment of an episode does something: only now, after whatever turns it has had."""
+        assert response not in self._left, "it is with its environment and on an engine"
+        if self._rng.random() < self._rejection / 4:
+            self.audit.consumed[response.draw] += 1
+            return messages.EpisodeFailed(response, "so")
+        turns = self._turns.setdefault(response, self._rng.randint(1, 3))
+        if turns == 0:
+            self._finished.add(response)
+            return messages.EpisodeEnded(response, 1, 1)
+        self._turns[response] -= 1
+        return messages.EpisodeAnswered(response)
 
     def _score(self, group: AcceptedGroup) -> messages.RoundEvent:
         draw = group.draw
@@ -222,6 +250,11 @@ class FakeRollout:
                     self._add(engine, responses)
                 case messages.AbortRequests(engine, responses):
                     self._stop(engine, responses)
+                case messages.StartEpisodes(responses) | messages.GiveTurns(responses):
+                    assert not self._finished.intersection(responses), "an episode goes on after its end"
+                    self._acting += responses
+                case messages.CancelEpisodes(responses):
+                    self._acting = [response for response in self._acting if response not in responses]
                 case messages.AnnounceEmptied():
                     self.num_emptied += 1
                     assert not {self._engine_of[response] for response in self._left} & set(self._retired)
@@ -245,7 +278,8 @@ class FakeRollout:
             assert response not in self._left and response not in self._finished, "a response was launched twice"
             self._left[response] = self._rng.randint(1, 60)
             self._engine_of[response] = engine
-            self.launched.append(response)
+            if response not in self._turns or response not in self.launched:
+                self.launched.append(response)
             versions = self._versions.setdefault(response, [])
             if self._number not in versions:
                 versions.append(self._number)

@@ -65,24 +65,24 @@ def jobs(draw: st.DrawFn) -> Job:
 
 
 @settings(max_examples=examples(120))
-@given(jobs(), st.integers(0, 12), st.floats(0, 0.4), st.floats(0, 0.6), st.integers(0, 2**32))
+@given(jobs(), st.integers(0, 12), st.floats(0, 0.4), st.floats(0, 0.6), st.booleans(), st.integers(0, 2**32))
 def test_every_draw_is_consumed_once_and_every_batch_is_exact(
-    job: Job, num_rounds: int, rejection: float, zero_variance: float, seed: int
+    job: Job, num_rounds: int, rejection: float, zero_variance: float, episodes: bool, seed: int
 ) -> None:
-    policy = job.policy()
-    fake = FakeRollout(policy, job, random.Random(seed), rejection=rejection, zero_variance=zero_variance)
+    policy, rng = job.policy(), random.Random(seed)
+    fake = FakeRollout(policy, job, rng, rejection=rejection, zero_variance=zero_variance, episodes=episodes)
     for _ in range(num_rounds):
         assert len(fake.round().accepted) == job.shape.num_prompts
         fake.audit.assert_invariants(policy)
 
 
 @settings(max_examples=examples(120))
-@given(jobs(), st.floats(0.05, 0.5), st.floats(0, 0.3), st.integers(0, 2**32))
+@given(jobs(), st.floats(0.05, 0.5), st.floats(0, 0.3), st.booleans(), st.integers(0, 2**32))
 def test_whatever_engines_do_every_draw_is_consumed_once_and_every_batch_is_exact(
-    job: Job, upheaval: float, rejection: float, seed: int
+    job: Job, upheaval: float, rejection: float, episodes: bool, seed: int
 ) -> None:
-    policy = job.policy()
-    fake = FakeRollout(policy, job, random.Random(seed), rejection=rejection, zero_variance=0.2, upheaval=upheaval)
+    policy, rng = job.policy(), random.Random(seed)
+    fake = FakeRollout(policy, job, rng, rejection=rejection, zero_variance=0.2, upheaval=upheaval, episodes=episodes)
     for _ in range(4):
         assert len(fake.round().accepted) == job.shape.num_prompts
         fake.audit.assert_invariants(policy)

@@ -16,6 +16,7 @@ from tests.unit.policy.test_round_policies import jobs
 from tests.unit.record.facts import played
 
 A, B = response("A0"), response("B0")
+_GOES_ON = (StayEnd.MOVED, StayEnd.LOST, StayEnd.TURNED)
 
 
 def ended(engine: int, name: str, num_tokens: int, *, finished: bool = True) -> Message:
@@ -79,7 +80,7 @@ def test_whatever_happens_every_launched_response_is_followed_to_its_end(job: Jo
         assert by_response.keys() == set(one.fake.launched)
         for stays in by_response.values():
             assert all(before.end_s <= after.start_s for before, after in itertools.pairwise(stays))
-            assert all(stay.end in (StayEnd.MOVED, StayEnd.LOST) for stay in stays[:-1]), "it had ended"
+            assert all(stay.end in _GOES_ON for stay in stays[:-1]), "it had ended"
             assert stays[-1].end is not StayEnd.MOVED, "it has left for nowhere"
         ends = Counter(stay.end for stay in found.stays)
         # One that still waited for another engine when the batch was complete has gone nowhere.

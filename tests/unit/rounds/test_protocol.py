@@ -42,8 +42,12 @@ def speculative(rules: AdmissionRules = NO_RULES) -> RoundPolicy:
 class Script:
     """A round that gets what happens, and writes down what it asks for about engines and milestones."""
 
-    def __init__(self, policy: RoundPolicy, *engines: int, milestones: Milestones | None = None) -> None:
-        self.protocol = RoundProtocol(policy, milestones)
+    def __init__(
+        self, policy: RoundPolicy, *engines: int, milestones: Milestones | None = None, episodes: str = ""
+    ) -> None:
+        """Responses to these draws are episodes."""
+        acting = {DRAWS[letter] for letter in episodes}
+        self.protocol = RoundProtocol(policy, milestones, has_environment=acting.__contains__)
         self.start = written(self.protocol.start(engines or (0, 1), 0.0))
 
     def finish(self, engine: int, names: str) -> list[str]:
@@ -54,6 +58,15 @@ class Script:
 
     def reward(self, letter: str) -> list[str]:
         return self.receive(messages.GroupRewarded(DRAWS[letter], zero_variance=False))
+
+    def answer(self, name: str) -> list[str]:
+        return self.receive(messages.EpisodeAnswered(response(name)))
+
+    def end(self, name: str) -> list[str]:
+        return self.receive(messages.EpisodeEnded(response(name), 1, 1))
+
+    def fail(self, name: str) -> list[str]:
+        return self.receive(messages.EpisodeFailed(response(name), "a broken environment"))
 
     def receive(self, event: messages.RoundEvent) -> list[str]:
         return written(self.protocol.receive(event, 0.0))
@@ -71,6 +84,12 @@ def written(commands: list[messages.RoundCommand]) -> list[str]:
                 lines.append(f"{engine}+{responses(some)}")
             case messages.AbortRequests(engine, some):
                 lines.append(f"{engine}-{responses(some)}")
+            case messages.StartEpisodes(some):
+                lines.append(f"start {responses(some)}")
+            case messages.GiveTurns(some):
+                lines.append(f"turn {responses(some)}")
+            case messages.CancelEpisodes(some):
+                lines.append(f"cancel {responses(some)}")
             case messages.AnnounceEmptied():
                 lines.append("drained")
             case messages.MeasureLoad():
@@ -268,3 +287,56 @@ def test_a_request_can_end_from_every_state_and_never_after_its_end(state: Reque
         reached |= {after for (begin, _), after in TRANSITIONS.items() if begin in reached}
     assert RequestState.ENDED in reached
     assert RequestState.ENDED not in {begin for begin, _ in TRANSITIONS}
+
+
+def test_an_episode_begins_in_its_environment_and_returns_to_the_engine_that_holds_its_tokens() -> None:
+    script = Script(synchronous(), episodes="B")
+    assert script.start == ["start B0 B1", "0+A0 A1"]
+    assert script.answer("B1") == ["1+B1"]
+    assert script.answer("B0") == ["1+B0"]
+    assert script.finish(0, "A0 A1") == []
+    assert script.finish(1, "B0 B1") == ["turn B0 B1"], "what finishes is a turn"
+    assert script.answer("B0") == ["1+B0"], "not to the engine that is idle"
+    assert script.end("B1") == []
+    assert script.finish(1, "B0") == ["turn B0"]
+    assert script.end("B0") == []
+    script.reward("A")
+    script.reward("B")
+    assert script.protocol.result.num_aborted == 0
+
+
+def test_an_episode_that_is_not_needed_is_cancelled_wherever_it_is() -> None:
+    script = Script(speculative(), episodes="AB")
+    assert script.start == ["start A0 A1 B0 B1"]
+    assert script.answer("A0") == ["0+A0"]
+    assert script.answer("B0") == ["1+B0"]
+    assert script.finish(0, "A0") == ["turn A0"]
+    assert script.end("A0") == ["1-B0", "cancel A1 B0 B1"]
+    assert script.answer("A1") == script.end("B1") == script.fail("B1") == [], "news that crossed the end"
+    assert script.finish(1, "B0") == [], "a turn that ended before it could stop"
+    script.reward("A")
+    assert script.protocol.result.num_aborted == 3
+
+
+def test_an_episode_whose_engine_is_lost_continues_on_another() -> None:
+    script = Script(synchronous(), episodes="B")
+    script.answer("B0")
+    script.finish(1, "B0")
+    assert script.receive(messages.EngineLost(1, "so")) == ["replace 1"]
+    assert script.answer("B0") == ["0+B0"], "between two turns it is on no engine"
+
+
+def test_a_group_with_a_failed_episode_is_replaced_by_a_fresh_draw() -> None:
+    script = Script(synchronous(), episodes="BC")
+    script.answer("B0")
+    assert script.fail("B1") == ["start C0 C1", "1-B0", "cancel B0 B1"]
+    assert script.stop(1, "B0") == []
+    script.finish(0, "A0 A1")
+    for name in ("C0", "C1"):
+        (placed,) = script.answer(name)
+        assert script.finish(int(placed[0]), name) == [f"turn {name}"]
+        script.end(name)
+    script.reward("A")
+    script.reward("C")
+    assert script.protocol.result.rejected == {DRAWS["B"]: "a broken environment"}
+    assert [group.draw for group in script.protocol.result.end.accepted] == [DRAWS["A"], DRAWS["C"]]

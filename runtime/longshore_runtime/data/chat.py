@@ -54,11 +54,19 @@ def _parts(value: object) -> object:
 
 
 def rendered(
-    messages: Sequence[Message], chat: Chat | None, tokenizer: ChatTokenizer, source: str, *, is_prompt: bool = True
+    messages: Sequence[Message],
+    chat: Chat | None,
+    tokenizer: ChatTokenizer,
+    source: str,
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    is_prompt: bool = True,
 ) -> str:
     """Return the text that the model continues as the assistant; `source` names the row in messages.
 
-    Without `is_prompt` it is the conversation so far, and the assistant's turn does not begin.
+    Args:
+        tools: schemas of the functions that the assistant may call.
+        is_prompt: whether the turn of the assistant begins; otherwise the text is the conversation so far.
 
     Raises:
         UserError: there is no template, or it does not take these messages.
@@ -71,7 +79,8 @@ def rendered(
         )
     arguments = {} if chat is None else chat.template_arguments
     given = {} if template is None else {"chat_template": template}
-    options = {**arguments, **given, "tokenize": False, "add_generation_prompt": is_prompt}
+    callable_tools = {"tools": list(tools)} if tools else {}
+    options = {**arguments, **given, **callable_tools, "tokenize": False, "add_generation_prompt": is_prompt}
     try:
         return tokenizer.apply_chat_template(list(messages), **options)
     except (ValueError, TypeError, TemplateError) as error:

@@ -43,7 +43,7 @@ from longshore_runtime.rewards.round_scores import RewardStats
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.rollout.round_runner import RoundRunner
-from longshore_runtime.step.rollout import round_requests
+from longshore_runtime.step.rollout import RoundRequests
 from longshore_runtime.trainer.samples import batch_samples
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 
@@ -205,7 +205,7 @@ def measure_case(arm: str, num_responses: int, num_tokens: int) -> dict[str, flo
         driver,
         Rewards(driver.events),
         driver,  # type: ignore[arg-type]  # Of the queue, only `get` is used.
-        round_requests(records, algorithm, "train", 1.0),
+        RoundRequests(records, algorithm, "train", 1.0),
         SystemClock(),
         driver,
     )

@@ -28,7 +28,7 @@ from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.clock import Clock
 from longshore_runtime.step.parts import Parts
-from longshore_runtime.step.rollout import RequestOf
+from longshore_runtime.step.rollout import RoundRequests
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
@@ -208,7 +208,7 @@ class LoggingLoop(GivenLengths):
         self._known.lengths.update(self._lengths)
         self._known.gate = None if self._gate is None else self._gate.export_state()
 
-    def _training_requests(self) -> RequestOf:
+    def _training_requests(self) -> RoundRequests:
         self._log.rollout_begun_s = self._log.now_s()
         self._log.note("rollout begins")
         return super()._training_requests()

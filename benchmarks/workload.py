@@ -21,9 +21,10 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.training import CheckpointSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion, Request
 from longshore_runtime.step.loop import TrainingLoop
 from longshore_runtime.step.parts import LoopOptions, Parts
-from longshore_runtime.step.rollout import RequestOf
+from longshore_runtime.step.rollout import RoundRequests
 
 _NEVER: Final = CheckpointSettings(every_steps=10**6, every_seconds=10**7)
 """Settings under which no checkpoint is due."""
@@ -97,6 +98,14 @@ class Workload:
         return content
 
 
+@dataclasses.dataclass(frozen=True)
+class _OfGivenLength(RoundRequests):
+    lengths: ResponseTokens
+
+    def __call__(self, response: ResponseId, kept: Completion | None) -> Request:
+        return dataclasses.replace(super().__call__(response, kept), max_tokens=self.lengths.of(response))
+
+
 class GivenLengths(TrainingLoop):
     """The training loop, with responses as long as the workload says."""
 
@@ -104,11 +113,8 @@ class GivenLengths(TrainingLoop):
         super().__init__(options, parts)
         self._given = lengths
 
-    def _training_requests(self) -> RequestOf:
-        request_of = super()._training_requests()
-        return lambda response, kept: dataclasses.replace(
-            request_of(response, kept), max_tokens=self._given.of(response)
-        )
+    def _training_requests(self) -> RoundRequests:
+        return _OfGivenLength(**vars(super()._training_requests()), lengths=self._given)
 
 
 def loop_options(spec: RLJobSpec) -> LoopOptions:

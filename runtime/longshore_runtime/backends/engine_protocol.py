@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
+from longshore_runtime.trajectories.episode import Episode
 from longshore_runtime.trajectories.trajectory import EMPTY, ComparedByValue, TokenIds, Trajectory, token_ids
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
 from longshore_runtime.weights.slices import Bucket
@@ -48,6 +49,8 @@ class Completion:
     """Step of the engine at which it ended: breaks ties, so that a replay makes the same decisions."""
     packed_text: bytes = b""
     """Compressed `text`, which would take as much memory as the tokens."""
+    episode: Episode | None = None
+    """What the response did in its environment; None: it has none, or the episode is not over."""
 
     @property
     def num_tokens(self) -> int:
@@ -56,7 +59,7 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """The response as text without special tokens; empty if it was aborted."""
+        """The response as text without special tokens, the last turn of an episode; empty if it was aborted."""
         return zlib.decompress(self.packed_text).decode() if self.packed_text else ""
 
     def with_text(self, text: str) -> "Completion":

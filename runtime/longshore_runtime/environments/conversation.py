@@ -27,6 +27,8 @@ _MARK: Final = "longshore_turn"
 """Text of a dummy turn: a word that no default system prompt has."""
 _THOUGHTFUL: Final = f"<think>\n{_MARK}\n</think>\n\n{_MARK}"
 """A dummy turn with a thought, which some templates write in another way, or drop once other messages follow."""
+_MOST_CHECKED: Final = 64
+"""A pod may name new tools for every episode; no more are remembered."""
 _EXAMPLE: Final = Call("add", {"first": 7, "second": "two words"})
 _EXAMPLE_TOOL: Final = {
     "type": "function",
@@ -52,6 +54,8 @@ class Conversations:
         """Keep both; `tokenizer` is one of Hugging Face."""
         self._chat = chat
         self._tokenizer = tokenizer
+        self._checked: set[str] = set()
+        """Tools that `check` has found to suit, as text."""
         self._hidden = {
             number
             for number, token in tokenizer.added_tokens_decoder.items()
@@ -65,6 +69,8 @@ class Conversations:
             UserError: the template does not end turns with a special token, writes earlier turns in another way once
                 messages follow, does not show tools, or writes calls in a format that is not known.
         """
+        if (key := repr(tools)) in self._checked:
+            return
         start = conversation([_ASKED], self._chat)
         prompt = self._text(start, tools)
         if tools and prompt == self._text(start):
@@ -84,6 +90,8 @@ class Conversations:
                 f"{_FIELD}: the chat template writes earlier turns in another way once messages follow, or drops their "
                 "thoughts, so it does not continue what was sampled; set one that writes each message in one way"
             )
+        if len(self._checked) < _MOST_CHECKED:
+            self._checked.add(key)
 
     def _keeps_prefixes(self, start: Sequence[Message], tools: Tools, content: str) -> bool:
         """Return whether a prompt, and a conversation of two turns, begin a longer one, with a delta in between."""

@@ -40,7 +40,10 @@ class ToolCall(StrictMessage):
     """A call that the model wrote."""
 
     name: Name
+    """Name of the tool; empty for a call that cannot be read."""
     arguments: dict[str, Any]
+    error: str = ""
+    """What is wrong with a call that cannot be read: the model is told that in place of a result."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,12 @@ class Observation(StrictMessage):
     content: Content
     name: Name | None = None
     """Name of the tool that was called."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The same as a message of a conversation."""
+        named = {} if self.name is None else {"name": self.name}
+        return {"role": self.role, **named, "content": self.content}
 
 
 @dataclass(frozen=True)

@@ -195,6 +195,7 @@ def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
     }
     if wants_row(function):
         sample |= {"row": item.row, "reference": item.reference, "messages": list(item.messages)}
+        sample["turns"] = list(item.turns)
     return sample
 
 

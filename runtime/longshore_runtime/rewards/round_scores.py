@@ -144,6 +144,8 @@ class RoundScores:
             reference=record.reference,
             messages=record.messages,
             is_cut=completion.finish_reason is FinishReason.LENGTH,
+            turns=completion.episode.messages if completion.episode is not None else (),
+            episode_reward=completion.episode.reward if completion.episode is not None else None,
         )
 
     def is_fault(self, task: ScoreTask, outcome: ScoreOutcome) -> bool:

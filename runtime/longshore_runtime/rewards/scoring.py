@@ -69,6 +69,8 @@ class ScoreItem:
     """Messages of the conversation that the prompt is, if it is one."""
     is_cut: bool = False
     """Whether the response ended at its largest length, and not by itself."""
+    turns: Sequence[Mapping[str, object]] = ()
+    """Conversation after the prompt, if the response is an episode; `response` is the last turn."""
     episode_reward: float | None = None
     """Reward that the environment gave for the episode that the response is, if it is one."""
 

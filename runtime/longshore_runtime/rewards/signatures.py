@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Sample = Mapping[str, Any]
-"""A response to score: prompt, response, answer and is_cut; for verl and TRL also row, reference and messages."""
+"""A response to score: prompt, response, answer, is_cut; for verl and TRL also row, reference, messages and turns."""
 
 _IS_CUT: Final = "is_cut"
 """Name of a parameter that functions may have; those of verl find it in `extra_info`. A row may have its own."""
@@ -120,11 +120,12 @@ def _accepted_by_trl(function: Callable[..., Any]) -> Callable[[dict[str, Any]],
 
 def _trl_arguments(sample: Sample) -> dict[str, Any]:
     """Return TRL's arguments, which are lists of one; a conversation and its completion are lists of messages."""
-    messages, response = sample["messages"], sample["response"]
+    messages, response, turns = sample["messages"], sample["response"], sample["turns"]
     columns = {name: [value] for name, value in sample["row"].items() if name not in _NOT_COLUMNS}
     columns.setdefault(_IS_CUT, [sample[_IS_CUT]])
     if messages:
-        return {**columns, "prompts": [messages], "completions": [[{"role": "assistant", "content": response}]]}
+        said = turns or [{"role": "assistant", "content": response}]
+        return {**columns, "prompts": [messages], "completions": [said]}
     return {**columns, "prompts": [sample["prompt"]], "completions": [response]}
 
 

@@ -8,6 +8,7 @@ from longshore.api.status import Assignment
 from longshore.policy.scale_down import MilestoneLoad
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats
+from longshore_runtime.environments.events import EpisodeNews
 from longshore_runtime.rewards.events import GroupScored, RewardEvent
 
 
@@ -86,6 +87,7 @@ Event = (
     | WeightsLost
     | GroupScored
     | RewardEvent
+    | EpisodeNews
     | ElasticEvent
     | ReplicaLost
     | StopRequested

@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -20,11 +21,13 @@ from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.clock import Clock
+from longshore_runtime.environments.events import EpisodeBegun, EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnAnswered
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, TrainerLost, UserError
 from longshore_runtime.rewards.events import GroupScored, RewardEvent
 from longshore_runtime.rewards.round_scores import RewardStats
 from longshore_runtime.rollout.batch import EngineUse, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import EngineOutput, Event, StopRequested, WeightsLost
+from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory
 
 log = structlog.get_logger()
 
@@ -73,6 +76,25 @@ class Scorer(Protocol):
         """Process an event of the scorer; return the group that it completes or fails."""
 
 
+class Environments(Protocol):
+    """Environments in which responses act between their turns; they answer through the driver's events."""
+
+    def has(self, draw: Draw) -> bool:
+        """Return whether the responses to a draw are episodes."""
+
+    def start(self, response: ResponseId) -> int:
+        """Begin an episode; returns its number, by which its news is known; does not wait."""
+
+    def give_turn(self, number: int, completion: Completion) -> None:
+        """Give the turn with which a response ends now to its environment; does not wait."""
+
+    def cancel(self, numbers: Sequence[int]) -> None:
+        """End episodes, whose news nobody reads any more; does not wait."""
+
+    def next_turn(self, response: ResponseId, request: Request, prompt_tokens: TokenIds) -> Request:
+        """Return the request for the next turn of an episode, from one for the whole response."""
+
+
 class RoundObserver(Protocol):
     """Receiver of what happens in a round; the round does not depend on it."""
 
@@ -104,10 +126,12 @@ class RoundRunner:
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         milestones: Milestones | None = None,
         pace: RolloutPace | None = None,
+        environments: Environments | None = None,
     ) -> None:
         """Run the round until it is over.
 
         Args:
+            environments: where responses act; None: every response is one turn.
             kept: tokens that responses continue from.
             milestones: when the observer's `milestone` is called.
             pace: learns from what the engines do.
@@ -120,12 +144,17 @@ class RoundRunner:
         self._request_of = request_of
         self._clock = clock
         self._observer = observer
-        self._protocol = RoundProtocol(policy, milestones, pace)
+        self._environments = environments
+        self._protocol = RoundProtocol(policy, milestones, pace, self._has_environment)
         self._kept = kept
         self._completions = dict(kept)
         """Completion of each response, with all of its tokens so far."""
         self._responses: dict[str, ResponseId] = {}
         """Responses by the ids of their requests."""
+        self._episodes: dict[ResponseId, int] = {}
+        """Numbers of the episodes that are not over."""
+        self._prompts: dict[ResponseId, TokenIds] = {}
+        """Tokens before the first turn of each episode."""
         self._wanted: dict[Draw, AcceptedGroup] = {}
         """Groups that wait for their rewards."""
         self._scored: dict[Draw, ScoredGroup] = {}
@@ -190,6 +219,9 @@ class RoundRunner:
                 scored = self._scorer.handle(event)
                 if scored is not None:
                     self._group_scored(scored)
+            case EpisodeNews(response, number):
+                if self._episodes.get(response) == number:  # Otherwise it was cancelled meanwhile.
+                    self._episode_news(event)
             case messages.EngineLost(engine, reason) if self._engines.is_gone(engine):
                 log.warning("engine lost", engine=engine, reason=reason)
                 self._receive(event)
@@ -218,6 +250,41 @@ class RoundRunner:
         self._stats[event.engine] = event.stats
         self._receive(messages.RequestsEnded(event.engine, requests, _load(event.stats)))
 
+    def _has_environment(self, draw: Draw) -> bool:
+        return self._environments is not None and self._environments.has(draw)
+
+    def _episode_news(self, event: EpisodeNews) -> None:
+        response = event.response
+        match event:
+            case EpisodeBegun(prompt_tokens=prompt_tokens):
+                self._prompts[response] = prompt_tokens
+                self._completions.pop(response, None)
+                self._receive(messages.EpisodeAnswered(response))
+            case TurnAnswered(tokens=tokens):
+                turned = self._completions[response]
+                trajectory = turned.trajectory + Trajectory.observed(tokens)
+                self._completions[response] = replace(turned, trajectory=trajectory)
+                self._receive(messages.EpisodeAnswered(response))
+            case EpisodeOver(episode=episode, is_cut=is_cut):
+                del self._episodes[response]
+                turned = self._completions[response]
+                reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
+                completion = replace(turned, finish_reason=reason, episode=episode).with_text(episode.last_turn)
+                self._completions[response] = completion
+                self._receive(messages.EpisodeEnded(response, completion.num_tokens, completion.engine_step))
+            case EpisodeGivenUp(reason=reason, is_users_mistake=is_users_mistake):
+                del self._episodes[response]
+                if is_users_mistake:
+                    raise UserError(reason)
+                self._receive(messages.EpisodeFailed(response, reason))
+
+    def _request(self, response: ResponseId) -> Request:
+        request = self._request_of(response, self._completions.get(response))
+        if response not in self._prompts:
+            return request
+        assert self._environments is not None, "it is an episode"
+        return self._environments.next_turn(response, request, self._prompts[response])
+
     def _group_scored(self, event: GroupScored) -> None:
         group = self._wanted.pop(event.draw, None)
         if event.error is not None and event.is_fatal:
@@ -242,10 +309,20 @@ class RoundRunner:
             match command:
                 case messages.AddRequests(engine, responses):
                     self._responses.update((str(response), response) for response in responses)
-                    requests = [self._request_of(one, self._completions.get(one)) for one in responses]
-                    self._engines.add(engine, requests)
+                    self._engines.add(engine, [self._request(one) for one in responses])
                 case messages.AbortRequests(engine, responses):
                     self._engines.abort(engine, [str(response) for response in responses])
+                case messages.StartEpisodes(responses):
+                    assert self._environments is not None, "they are episodes"
+                    self._episodes.update((one, self._environments.start(one)) for one in responses)
+                case messages.GiveTurns(responses):
+                    assert self._environments is not None, "they are episodes"
+                    for response in responses:
+                        self._environments.give_turn(self._episodes[response], self._completions[response])
+                case messages.CancelEpisodes(responses):
+                    assert self._environments is not None, "they are episodes"
+                    numbers = [self._episodes.pop(one) for one in responses if one in self._episodes]
+                    self._environments.cancel(numbers)
                 case messages.ReplaceEngine(engine):
                     self._engines.replace(engine)
                 case messages.AnnounceEmptied():

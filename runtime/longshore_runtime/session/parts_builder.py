@@ -51,6 +51,7 @@ from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
+from longshore_runtime.environments.pool import environment_pool
 from longshore_runtime.errors import UserError
 from longshore_runtime.job_rewards import reward_logs, worker_groups
 from longshore_runtime.places import Place, possible_tp_sizes, trainer_places
@@ -153,6 +154,10 @@ class PartsBuilder:
         if spec.model.warm_start_steps:
             model = self._initial_model(inputs.model)
         self._wait_for_rewards(rewards)
+        address_of = self._assignments.reward_address
+        environments = environment_pool(spec, address_of, tokenizer, self._events.put, self._exit)
+        if environments is not None:
+            environments.rehearse(prompts.train)
         self._begin(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model, starting or self._engines(model, untrained, stop_tokens))
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
@@ -177,6 +182,7 @@ class PartsBuilder:
             events=self._events,
             clock=SystemClock(),
             records=self._records(prompts, engines, trainers),
+            environments=environments,
             auto=self._auto(policy),
             stop=self._stop,
             origins=self._origins,

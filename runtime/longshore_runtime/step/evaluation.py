@@ -6,7 +6,7 @@ from longshore.policy.round_policy import BatchShape
 from longshore.policy.synchronous import Synchronous
 from longshore_runtime.checkpoints.run_state import HeldOutScore, RunState
 from longshore_runtime.step.parts import LoopOptions, Parts
-from longshore_runtime.step.rollout import Evaluating, round_requests, run_round
+from longshore_runtime.step.rollout import Evaluating, RoundRequests, run_round
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.step_done import EvaluationDone
 from longshore_runtime.trainer.recovery import Recovery
@@ -42,9 +42,9 @@ class Evaluator:
         started_s = parts.clock.now_s()
         shape = BatchShape(len(prompts), evaluation.responses_per_prompt)
         policy = Synchronous(shape, DrawCursor(len(prompts), self._options.algorithm.seed))
-        request_of = round_requests(prompts, self._options.algorithm, "held-out", evaluation.temperature)
+        requests = RoundRequests(prompts, self._options.algorithm, "held-out", evaluation.temperature)
         observer = Evaluating(self._recovery, parts.recorder.progress)
-        result = run_round(parts, policy, prompts, request_of, observer)
+        result = run_round(parts, policy, requests, observer)
         state = state.after_evaluation(HeldOutScore.of(result.groups, prompts))
         state = state.with_rewards(parts.rewards.export_state())
         parts.recorder.evaluation(state, parts.clock.now_s() - started_s)

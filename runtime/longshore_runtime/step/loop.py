@@ -43,7 +43,7 @@ from longshore_runtime.step.checkpointing import RunCheckpoints
 from longshore_runtime.step.evaluation import Evaluator
 from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.step.publication import Turns
-from longshore_runtime.step.rollout import RequestOf, round_requests
+from longshore_runtime.step.rollout import RoundRequests
 from longshore_runtime.step.round_training import RoundTraining, TrainedRound
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.step_done import StepDone
@@ -197,14 +197,14 @@ class TrainingLoop:
             self._state = self._state.with_policy(self._parts.policy.export_state())
         recorder.factors(auto.chosen)
 
-    def _training_requests(self) -> RequestOf:
+    def _training_requests(self) -> RoundRequests:
         """Return the requests of the next round; a benchmark overrides this to set lengths.
 
         A draw that was put off asks with the seeds that it had, so that its long responses come back, as far as the
         policy is still the same; with others, rounds would go on putting off what turns out long (selection-bias.md).
         """
         algorithm = self._options.algorithm
-        return round_requests(self._parts.prompts.train, algorithm, "train", algorithm.temperature)
+        return RoundRequests(self._parts.prompts.train, algorithm, "train", algorithm.temperature)
 
 
 def report_step(

@@ -1,10 +1,13 @@
 """The rollout of a step: requests, the round that drives engines and rewards, and what happens while it runs."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from longshore.api.algorithm import Algorithm
+from longshore.api.environment import Environment
 from longshore.api.runtime_status import ProgressUnit
+from longshore.policy.draws import Draw
 from longshore.policy.progress import RoundProgress
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import ResponseId
@@ -12,6 +15,7 @@ from longshore.policy.round_policy import RoundPolicy
 from longshore_runtime.backends.engine_protocol import Completion, Request
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.elastic.repurposing import Repurposing
+from longshore_runtime.environments.pool import EnvironmentPool
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
 from longshore_runtime.rollout.events import Event, GradientsDone, ReplicaLost
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner
@@ -19,38 +23,69 @@ from longshore_runtime.rollout.seeds import request_seed
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
-from longshore_runtime.trajectories.trajectory import EMPTY
-
-RequestOf = Callable[[ResponseId, Completion | None], Request]
-"""The request for a response, and what is kept of it from an earlier round."""
+from longshore_runtime.trajectories.trajectory import EMPTY, TokenIds
 
 
-def round_requests(
-    records: Sequence[PromptRecord], algorithm: Algorithm, purpose: str, temperature: float
-) -> RequestOf:
-    """Return what makes the requests of one round: a round that is sampled again asks for the same.
+@dataclass(frozen=True)
+class RoundRequests:
+    """Makes the requests of one round: a round that is sampled again asks for the same."""
 
-    `records` by index of the draw; `purpose` tells the seeds of one round from those of others.
-    """
+    records: Sequence[PromptRecord]
+    """Prompts by index of the draw."""
+    algorithm: Algorithm
+    purpose: str
+    """Purpose that tells the seeds of one round from those of others."""
+    temperature: float
 
-    def request_of(response: ResponseId, kept: Completion | None) -> Request:
+    def __call__(self, response: ResponseId, kept: Completion | None) -> Request:
+        """Return the request for a response, or for the next turn of an episode, which goes on from what is kept."""
+        partial = kept.trajectory if kept else EMPTY
         return Request(
             request_id=str(response),
-            prompt_tokens=records[response.draw.index].prompt_tokens,
-            max_tokens=algorithm.max_response_tokens,
-            temperature=temperature,
-            seed=request_seed(algorithm.seed, purpose, response),
-            partial=kept.trajectory if kept else EMPTY,
+            prompt_tokens=self.records[response.draw.index].prompt_tokens,
+            max_tokens=self.algorithm.max_response_tokens,
+            temperature=self.temperature,
+            seed=request_seed(self.algorithm.seed, self.purpose, response, partial.num_observations),
+            partial=partial,
         )
 
-    return request_of
+
+class RoundEpisodes:
+    """Implements `round_runner.Environments` for one round."""
+
+    def __init__(self, pool: EnvironmentPool, requests: RoundRequests) -> None:
+        self._pool = pool
+        self._requests = requests
+
+    def has(self, draw: Draw) -> bool:
+        return self._environment(draw) is not None
+
+    def start(self, response: ResponseId) -> int:
+        requests = self._requests
+        seed = request_seed(requests.algorithm.seed, f"{requests.purpose}/environment", response)
+        return self._pool.start(response, requests.records[response.draw.index], seed)
+
+    def give_turn(self, number: int, completion: Completion) -> None:
+        self._pool.give_turn(number, completion)
+
+    def cancel(self, numbers: Sequence[int]) -> None:
+        self._pool.cancel(numbers)
+
+    def next_turn(self, response: ResponseId, request: Request, prompt_tokens: TokenIds) -> Request:
+        environment = self._environment(response.draw)
+        assert environment is not None, "it is an episode"
+        limit = environment.max_turn_tokens
+        most = request.max_tokens if limit is None else request.partial.num_tokens_before_turn + limit
+        return replace(request, prompt_tokens=prompt_tokens, max_tokens=min(most, request.max_tokens))
+
+    def _environment(self, draw: Draw) -> Environment | None:
+        return self._pool.environment_of(self._requests.records[draw.index].domain)
 
 
 def run_round(
     parts: Parts,
     policy: RoundPolicy,
-    prompts: Sequence[PromptRecord],
-    request_of: RequestOf,
+    requests: RoundRequests,
     observer: RoundObserver,
     *,
     draining: bool = False,
@@ -58,23 +93,24 @@ def run_round(
     repurposing: Repurposing | None = None,
     pace: RolloutPace | None = None,
 ) -> RoundResult:
-    """Run a round of draws of these prompts; `kept`, `draining` and `pace` as of `RoundRunner`.
+    """Run a round of draws of the prompts of these requests; `kept`, `draining` and `pace` as of `RoundRunner`.
 
     Raises:
         UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
     """
-    parts.rewards.use(prompts)
+    parts.rewards.use(requests.records)
     runner = RoundRunner(
         policy,
         parts.engines,
         parts.rewards,
         parts.events,
-        request_of,
+        requests,
         parts.clock,
         observer,
         kept,
         None if repurposing is None else repurposing.milestones,
         pace,
+        None if parts.environments is None else RoundEpisodes(parts.environments, requests),
     )
     if repurposing is not None:
         repurposing.begin(runner)

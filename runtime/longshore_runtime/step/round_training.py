@@ -17,7 +17,7 @@ from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.step.publication import Turns
-from longshore_runtime.step.rollout import RequestOf, RunningStep, run_round
+from longshore_runtime.step.rollout import RoundRequests, RunningStep, run_round
 from longshore_runtime.step.step_work import MismatchGuard, require_equal_gradients, step_work
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining, StepWork
@@ -69,21 +69,21 @@ class RoundTraining:
         """Whether the trainers may have begun an update of the current step."""
         return self._step is not None and self._step.work.may_have_updated
 
-    def run(self, state: RunState, request_of: RequestOf, *, draining: bool) -> TrainedRound:
+    def run(self, state: RunState, requests: RoundRequests, *, draining: bool) -> TrainedRound:
         """Sample, train and publish the step after `state`; `draining`: on deferred draws only.
 
         Raises:
             UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
         """
         done = self._guard.checked(
-            state.step + 1, lambda: self._attempt(state, request_of, draining), lambda: self._prepare_retry(state)
+            state.step + 1, lambda: self._attempt(state, requests, draining), lambda: self._prepare_retry(state)
         )
         if not self._parts.stop.is_asked:  # A checkpoint comes next, in the time that is left.
             self._turns.to_rollout(done.trained.policy_version)
         self._step = None
         return done
 
-    def _attempt(self, state: RunState, request_of: RequestOf, draining: bool) -> TrainedRound:
+    def _attempt(self, state: RunState, requests: RoundRequests, draining: bool) -> TrainedRound:
         """Sample and train; raises LogProbMismatch, before any training, if engines and trainers disagree."""
         parts, clock = self._parts, self._parts.clock
         started_s = clock.now_s()
@@ -94,8 +94,7 @@ class RoundTraining:
         result = run_round(
             parts,
             parts.policy,
-            parts.prompts.train,
-            request_of,
+            requests,
             step,
             draining=draining,
             kept=state.kept,

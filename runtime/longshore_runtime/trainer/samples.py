@@ -11,7 +11,7 @@ from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.trajectories.trajectory import Mask, Trajectory
+from longshore_runtime.trajectories.trajectory import Mask, TokenIds, Trajectory
 
 
 def batch_samples(
@@ -25,6 +25,11 @@ def batch_samples(
         for group, of_group in zip(groups, advantages, strict=True)
         for scored, advantage in zip(group.responses, of_group, strict=True)
     ]
+
+
+def prompt_tokens(completion: Completion, record: PromptRecord) -> TokenIds:
+    """Return the tokens before a response, which an environment may have added to those of its row."""
+    return record.prompt_tokens if completion.episode is None else completion.episode.prompt_tokens
 
 
 def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> float:
@@ -64,7 +69,7 @@ def _sample(
     return Sample(
         draw=scored.response.draw,
         index=scored.response.index,
-        prompt_tokens=record.prompt_tokens,
+        prompt_tokens=prompt_tokens(scored.completion, record),
         trajectory=trajectory,
         advantage=advantage,
         reward=scored.reward,

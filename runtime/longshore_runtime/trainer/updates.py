@@ -22,6 +22,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import GradientsDone
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
+from longshore_runtime.trainer.samples import prompt_tokens
 from longshore_runtime.trainer.step_progress import StepProgress
 
 
@@ -268,8 +269,8 @@ class StepUpdates:
         return [self._groups[draw] for draw in sorted(batch.draws)]
 
     def _num_tokens(self, group: ScoredGroup) -> int:
-        prompt = len(self._prompts[group.draw.index].prompt_tokens)
-        return sum(prompt + scored.completion.num_tokens for scored in group.responses)
+        record, completions = self._prompts[group.draw.index], [scored.completion for scored in group.responses]
+        return sum(len(prompt_tokens(one, record)) + one.num_tokens for one in completions)
 
 
 def max_tokens_per_batch(objective: Objective, num_replicas: int, *, is_pipelined: bool) -> int:

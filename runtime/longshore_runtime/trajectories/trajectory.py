@@ -61,6 +61,12 @@ class Trajectory(ComparedByValue):
         ids = token_ids(tokens)
         return cls(ids, _read_only(log_probs, np.float32), (Run(policy_version, len(ids)),) if len(ids) else ())
 
+    @classmethod
+    def observed(cls, tokens: npt.ArrayLike) -> "Trajectory":
+        """Return a trajectory that nothing sampled."""
+        ids = token_ids(tokens)
+        return cls(ids, np.zeros(len(ids), np.float32), (Run(None, len(ids)),) if len(ids) else ())
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -91,6 +97,21 @@ class Trajectory(ComparedByValue):
             first, continues = end, version is not None
         return tuple(turns)
 
+    @property
+    def num_observations(self) -> int:
+        """Number of times that the policy observed something: turns before the present one."""
+        return sum(run.policy_version is None for run in self.runs)
+
+    @property
+    def num_tokens_before_turn(self) -> int:
+        """Number of tokens before the present turn, what the policy observed last included."""
+        num_tokens = before = 0
+        for version, length in self.runs:
+            num_tokens += length
+            if version is None:
+                before = num_tokens
+        return before
+
     def num_tokens_before(self, policy_version: int) -> int:
         """Return the number of tokens that older weights sampled: they are the first ones."""
         num_old = end = 0
@@ -108,6 +129,11 @@ class Trajectory(ComparedByValue):
 def token_ids(values: npt.ArrayLike) -> TokenIds:
     """Return token ids as a read-only array; one that has the right type is shared, not copied."""
     return _read_only(values, np.int32)
+
+
+def joined(first: TokenIds, second: TokenIds) -> TokenIds:
+    """Return the tokens of both."""
+    return token_ids(np.concatenate((first, second)))
 
 
 def log_probs(values: npt.ArrayLike) -> LogProbs:

@@ -54,6 +54,11 @@ def reward(**function: Any) -> Json:
     return {"reward.functions": [{"name": "only", **function}]}
 
 
+def environment(**fields: Any) -> Json:
+    """A job with this environment alone."""
+    return {"environments": [{"name": "world", "kind": "Task", **fields}]}
+
+
 def judge(placement: str, **judge: Any) -> Json:
     """Changes that score with one judge."""
     return reward(kind="Judge", judge={"placement": placement, **judge}) | {"data.builtin": None, "data.path": "a"}
@@ -174,6 +179,14 @@ BROKEN: list[tuple[Json, str]] = [
     (megatron(gpus=2, tensorParallelSize=2, pipelineParallelSize=2), "trainer.tensorParallelSize"),
     (megatron(gpus=4, tensorParallelSize=2, dataParallelSize=3), "trainer.dataParallelSize"),
     (megatron(gpus=0, tensorParallelSize=2, dataParallelSize=2), "trainer.dataParallelSize"),
+    (environment(kind="Python"), "environments[0].kind"),
+    (environment(importPath="games:Guess"), "environments[0].kind"),
+    (environment(kind="Python", importPath="games:Guess", tools=["tools:add"]), "environments[0].tools"),
+    (environment() | {"reward.pods": 0}, "environments"),
+    (environment() | reward(kind="Maths") | {"data.builtin": None, "data.path": "a"}, "environments"),
+    (environment() | RELAXED, "rollout.onPolicy"),
+    (environment(domains=["maths"]), "data.domainField"),
+    (reward(kind="Environment"), "reward.functions"),
     (reward(kind="Python"), "reward.functions[0].importPath"),
     (reward(kind="Maths", importPath="rewards:score"), "reward.functions[0].importPath"),
     (reward(kind="HTTP"), "reward.functions[0].http"),

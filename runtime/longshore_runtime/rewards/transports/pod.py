@@ -42,8 +42,10 @@ AddressOf = Callable[[int], str | None]
 class PodConnections:
     """The connections to the reward pods of a job, and the thread that holds them."""
 
-    def __init__(self, address_of: AddressOf, token: Path, port: int = contract.REWARD_PORT) -> None:
-        """Start the thread; `token`: file with the bearer token of the job's reward pods."""
+    def __init__(
+        self, address_of: AddressOf, token: Path, port: int = contract.REWARD_PORT, thread: str = "reward-pods"
+    ) -> None:
+        """Start the thread of this name; `token`: file with the bearer token of the job's reward pods."""
         self.loop = asyncio.new_event_loop()
         self._address_of = address_of
         self._token = token
@@ -51,7 +53,7 @@ class PodConnections:
         self._session: aiohttp.ClientSession | None = None
         self._reported: dict[int, str] = {}
         """Last reason why a pod did not answer, which all its workers share, by pod."""
-        self._thread = threading.Thread(target=self.loop.run_forever, name="reward-pods", daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name=thread, daemon=True)
         self._thread.start()
 
     def places(self, num_pods: int, workers_per_pod: int) -> list[WorkerPlace]:
@@ -66,12 +68,14 @@ class PodConnections:
         self._thread.join()
         self.loop.close()
 
-    async def connect(self, pod: int) -> aiohttp.ClientWebSocketResponse:
-        """Connect to the pod, without a time limit for its start."""
+    async def connect(
+        self, pod: int, path: str = pod_protocol.PATH, max_bytes: int = pod_protocol.MAX_ANSWER_BYTES
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Connect to the pod, without a time limit for its start; `max_bytes`: largest size of an answer."""
         while True:
             try:
                 if (address := self._address_of(pod)) is not None:
-                    socket = await self._connect_to(address)
+                    socket = await self._connect_to(address, path, max_bytes)
                     self._reported.pop(pod, None)
                     return socket
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -82,15 +86,15 @@ class PodConnections:
                 self._reported[pod] = failure
             await asyncio.sleep(_TICK_S)
 
-    async def _connect_to(self, address: str) -> aiohttp.ClientWebSocketResponse:
+    async def _connect_to(self, address: str, path: str, max_bytes: int) -> aiohttp.ClientWebSocketResponse:
         session = self._session = self._session or _session()
         token = self._token.read_text(encoding="utf-8").strip()
         async with asyncio.timeout(_CONNECT_LIMIT_S):
             return await session.ws_connect(
-                f"http://{host_port(address, self._port)}{pod_protocol.PATH}",
+                f"http://{host_port(address, self._port)}{path}",
                 headers={"Authorization": f"Bearer {token}"},
                 heartbeat=pod_protocol.HEARTBEAT_S,
-                max_msg_size=pod_protocol.MAX_ANSWER_BYTES,
+                max_msg_size=max_bytes,
                 timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
             )
 
@@ -172,10 +176,10 @@ class PodTransport:
     async def _serve(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         """Use a connection until it ends; raises BadMessage or WorkerDied."""
         async with asyncio.timeout(_HELLO_LIMIT_S):
-            hello = pod_protocol.decode(Hello, await _received(socket))
+            hello = pod_protocol.decode(Hello, await received(socket))
         self.node.set_result(hello.pod)
         await socket.send_bytes(pod_protocol.encode_begin(self._factory.functions, self._factory.rehearsals))
-        outcome = pod_protocol.decode(Started, await _received(socket)).outcome
+        outcome = pod_protocol.decode(Started, await received(socket)).outcome
         if isinstance(outcome, Failed):
             self.ready.set_exception(pod_protocol.error_of(outcome))
         else:
@@ -202,7 +206,7 @@ class PodTransport:
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> Never:
         """Read answers; one to a call that is not under way is dropped."""
         while True:
-            answer = pod_protocol.decode(Answer, await _received(socket))
+            answer = pod_protocol.decode(Answer, await received(socket))
             call = self._current
             if call is None or answer.number != self._number:
                 log.warning("a reward pod answers what nobody asked", number=answer.number)
@@ -230,7 +234,7 @@ class PodTransport:
             self.death.set_result(reason)
 
 
-async def _received(socket: aiohttp.ClientWebSocketResponse) -> bytes:
+async def received(socket: aiohttp.ClientWebSocketResponse) -> bytes:
     """Return the next message; raises WorkerDied or BadMessage."""
     message = await socket.receive()
     match message.type:

@@ -222,6 +222,7 @@ def _reason(words: str | None) -> str | None:
 
 
 def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
+    more = {"reference": item.reference, "messages": list(item.messages), "turns": list(item.turns)}
     return {
         "sample": item.sample,
         "prompt": item.prompt,
@@ -231,7 +232,7 @@ def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
         "limits_s": None if item.limits_s is None else list(map(float, item.limits_s)),
         "is_cut": item.is_cut,
         "episode_reward": item.episode_reward,
-        **({"reference": item.reference, "messages": list(item.messages)} if wants_row(function) else {}),
+        **(more if wants_row(function) else {}),
     }
 
 

@@ -1,0 +1,117 @@
+"""The connection to the environments of one reward pod, shared by all their episodes. Runs in an event loop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import aiohttp
+import structlog
+
+from longshore_runtime.environments import pod_protocol
+from longshore_runtime.environments.pod_protocol import Answer, Broken, Close, Question
+from longshore_runtime.rewards.scoring import WorkerDied
+from longshore_runtime.rewards.transports.pod import PodConnections, received
+from longshore_runtime.rewards.transports.pod_protocol import BadMessage, Hello, decode
+
+log = structlog.get_logger()
+
+_HELLO_LIMIT_S: Final = 10.0
+
+A = TypeVar("A", bound=Answer)
+
+
+class EpisodeError(Exception):
+    """Raised when an episode has failed; the message is one sentence."""
+
+    def __init__(self, reason: str, *, is_users_mistake: bool = False) -> None:
+        """Say whether every other episode of the environment would fail alike."""
+        super().__init__(reason)
+        self.is_users_mistake = is_users_mistake
+
+
+class PodLink:
+    """Keeps connected to a pod: one that is lost has ended its episodes, and its successor begins others."""
+
+    def __init__(self, connections: PodConnections, pod: int, on_connected: Callable[[], Awaitable[None]]) -> None:
+        """Begin to look for the pod; called in the loop of the connections."""
+        self.pod = pod
+        self._on_connected = on_connected
+        self._connections = connections
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        """Answers that are awaited, by episode."""
+        self._task = asyncio.ensure_future(self._live())
+
+    @property
+    def is_up(self) -> bool:
+        """Whether episodes can begin here."""
+        return self._socket is not None
+
+    async def ask(self, question: Question, kind: type[A], limit_s: float) -> A:
+        """Return the answer of this kind.
+
+        Raises:
+            EpisodeError: the episode has failed, the pod is lost, or it does not answer in time.
+        """
+        if self._socket is None:
+            raise EpisodeError(f"reward pod {self.pod} is lost")
+        number = question.episode
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self._socket.send_bytes(pod_protocol.encode(question))
+            async with asyncio.timeout(limit_s):
+                found = await answer
+        except TimeoutError as error:
+            raise EpisodeError(f"reward pod {self.pod} does not answer within {limit_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EpisodeError(f"reward pod {self.pod} is lost ({error})") from error
+        except TypeError as error:
+            raise EpisodeError(f"the row cannot be sent to its environment: {error}", is_users_mistake=True) from error
+        finally:
+            self._asked.pop(number, None)
+        if isinstance(found, Broken):
+            raise EpisodeError(found.error, is_users_mistake=found.is_users_mistake)
+        if not isinstance(found, kind):
+            raise EpisodeError(f"reward pod {self.pod} answers something else than was asked")
+        return found
+
+    async def close_episode(self, episode: int) -> None:
+        """End an episode, if the pod is still there."""
+        if self._socket is not None:
+            try:
+                await self._socket.send_bytes(pod_protocol.encode(Close(episode)))
+            except (aiohttp.ClientError, OSError) as error:
+                log.info("an episode ends with its pod", pod=self.pod, reason=str(error))
+
+    async def _live(self) -> None:
+        while True:
+            reason = "its connection failed"
+            try:
+                path, size = pod_protocol.PATH, pod_protocol.MAX_MESSAGE_BYTES
+                async with await self._connections.connect(self.pod, path, size) as socket:
+                    async with asyncio.timeout(_HELLO_LIMIT_S):
+                        decode(Hello, await received(socket))
+                    self._socket = socket
+                    await self._on_connected()
+                    await self._receive(socket)
+            except (WorkerDied, aiohttp.ClientError, OSError, TimeoutError) as error:
+                reason = str(error) or type(error).__name__
+            except BadMessage as error:
+                reason = f"what it says cannot be read: {error}"
+            finally:
+                self._lose(reason)
+            log.warning("the environments of a reward pod are lost", pod=self.pod, reason=reason)
+
+    async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Read answers until the connection ends; one that nobody waits for is dropped."""
+        while True:
+            answer = pod_protocol.decode_answer(await received(socket))
+            waiting = self._asked.get(answer.episode)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+
+    def _lose(self, reason: str) -> None:
+        self._socket = None
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(EpisodeError(f"reward pod {self.pod} is lost: {reason}"))

@@ -1,0 +1,226 @@
+"""The environments of a job: what becomes of a response between its turns.
+
+    driver ── `start`, `give_turn`, `cancel` ──► thread "environments": one task for each episode ──► reward pods
+       ▲                                                  │
+       └──────────── events of episodes ◄─────────────────┘
+
+An episode that fails begins anew, as if nothing had happened, with the same seed. All decisions about responses are
+those of the round protocol; a task only knows its own episode.
+"""
+
+import asyncio
+import itertools
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from longshore.api import contract
+from longshore.api.environment import Environment
+from longshore.api.spec import RLJobSpec
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.environments.attempt import Attempt, EpisodeLimits, RunningEpisode
+from longshore_runtime.environments.conversation import Conversations
+from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews
+from longshore_runtime.environments.link import EpisodeError, PodLink
+from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections
+
+log = structlog.get_logger()
+
+
+class EnvironmentPool:
+    """The environments of a job. What it does not say itself comes as events."""
+
+    def __init__(
+        self,
+        environments: Sequence[Environment],
+        connections: PodConnections,
+        num_pods: int,
+        conversations: Conversations,
+        limits: EpisodeLimits,
+        put: Callable[[EpisodeNews], None],
+    ) -> None:
+        """Connect to the pods; `put` takes events, in any thread."""
+        self._environments = tuple(environments)
+        self._connections = connections
+        self._conversations = conversations
+        self._limits = limits
+        self._put = put
+        self._numbers = itertools.count()
+        self._attempts = itertools.count()
+        self._running: dict[int, RunningEpisode] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """Tasks of the episodes, which the thread of the connections alone uses."""
+        self._open: Counter[tuple[int, str]] = Counter()
+        """Open episodes by pod and environment."""
+        self._changed = asyncio.Condition()
+        """Condition that a place may be free, or a pod connected."""
+        asyncio.run_coroutine_threadsafe(self._connect(num_pods), connections.loop).result()
+
+    def environment_of(self, domain: str) -> Environment | None:
+        """Return the environment in which responses to rows of a domain act."""
+        return environment_of(self._environments, domain)
+
+    def rehearse(self, records: Iterable[PromptRecord]) -> None:
+        """Begin an episode of each environment with its first row, which finds what would fail for every other row.
+
+        Raises:
+            UserError: an environment cannot begin, or the chat template does not suit it.
+        """
+        first: dict[str, PromptRecord] = {}
+        for record in records:
+            if (environment := self.environment_of(record.domain)) is not None:
+                first.setdefault(environment.name, record)
+        asyncio.run_coroutine_threadsafe(self._rehearse(list(first.values())), self._connections.loop).result()
+
+    def start(self, response: ResponseId, record: PromptRecord, seed: int) -> int:
+        """Begin an episode; returns its number."""
+        environment = self.environment_of(record.domain)
+        assert environment is not None, "the round asks for episodes of such rows alone"
+        episode = RunningEpisode(next(self._numbers), response, environment, record, seed)
+        self._connections.loop.call_soon_threadsafe(self._begin, episode)
+        return episode.number
+
+    def give_turn(self, number: int, completion: Completion) -> None:
+        """Give the turn with which a response ends now to its environment."""
+        self._connections.loop.call_soon_threadsafe(self._take_turn, number, completion)
+
+    def cancel(self, numbers: Sequence[int]) -> None:
+        """End episodes; no event follows but those that are on their way."""
+        self._connections.loop.call_soon_threadsafe(self._cancel, tuple(numbers))
+
+    async def _connect(self, num_pods: int) -> None:
+        self._links = [PodLink(self._connections, pod, self._notify) for pod in range(num_pods)]
+
+    def _begin(self, episode: RunningEpisode) -> None:
+        task = asyncio.ensure_future(self._live(episode))
+        self._running[episode.number], self._tasks[episode.number] = episode, task
+        task.add_done_callback(lambda _: self._forget(episode.number))
+
+    def _forget(self, number: int) -> None:
+        del self._running[number], self._tasks[number]
+
+    def _take_turn(self, number: int, completion: Completion) -> None:
+        if number in self._running:
+            self._running[number].turns.put_nowait(completion)
+
+    def _cancel(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number in self._tasks:
+                self._tasks[number].cancel()
+
+    async def _rehearse(self, records: Sequence[PromptRecord]) -> None:
+        async def begin(attempt: Attempt) -> None:
+            await attempt.begin()
+
+        for record in records:
+            environment = self.environment_of(record.domain)
+            assert environment is not None, "it is a row of an environment"
+            response = ResponseId(Draw(0, record.index), 0)
+            episode = RunningEpisode(next(self._numbers), response, environment, record, seed=0)
+            try:
+                await self._repeated(episode, begin, ends=True)
+            except EpisodeError as error:
+                raise UserError(str(error)) from error
+
+    async def _live(self, episode: RunningEpisode) -> None:
+        """Follow an episode to its end."""
+        where = (episode.response, episode.number)
+        try:
+            await self._repeated(episode, Attempt.run)
+        except EpisodeError as error:
+            self._put(EpisodeGivenUp(*where, str(error), error.is_users_mistake))
+        except Exception as error:
+            log.exception("an episode cannot be followed")
+            self._put(EpisodeGivenUp(*where, f"{type(error).__name__}: {error}", is_users_mistake=True))
+
+    async def _repeated(
+        self, episode: RunningEpisode, follow: Callable[[Attempt], Awaitable[None]], *, ends: bool = False
+    ) -> None:
+        """Attempt an episode until it succeeds; raises the EpisodeError of the last attempt."""
+        while True:
+            try:
+                return await self._attempt(episode, follow, ends=ends)
+            except EpisodeError as error:
+                name, source = episode.environment.name, episode.record.source or f"row {episode.record.index}"
+                log.warning("episode failed", environment=name, row=source, reason=str(error))
+                if error.is_users_mistake or episode.num_restarts == episode.environment.retries:
+                    reason = f"environment {name}: {source}: {error}"
+                    raise EpisodeError(reason, is_users_mistake=error.is_users_mistake) from error
+                episode.num_restarts += 1
+
+    async def _attempt(
+        self, episode: RunningEpisode, follow: Callable[[Attempt], Awaitable[None]], *, ends: bool
+    ) -> None:
+        """Follow an episode once; with `ends`, it is closed where it would go on. Raises EpisodeError."""
+        async with self._place(episode.environment) as link:
+            number = next(self._attempts)
+            is_open = True
+            try:
+                await follow(Attempt(episode, number, link, self._conversations, self._limits, self._put))
+                is_open = ends
+            finally:
+                if is_open:
+                    await asyncio.shield(link.close_episode(number))
+
+    @asynccontextmanager
+    async def _place(self, environment: Environment) -> AsyncIterator[PodLink]:
+        """Wait for a pod with room for an episode, and take it."""
+        name = environment.name
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._with_room(environment))
+            link = min(self._with_room(environment), key=lambda one: self._open[one.pod, name])
+            self._open[link.pod, name] += 1
+        try:
+            yield link
+        finally:
+            self._open[link.pod, name] -= 1
+            await self._notify()
+
+    def _with_room(self, environment: Environment) -> list[PodLink]:
+        limit = environment.episodes_per_pod
+        return [one for one in self._links if one.is_up and self._open[one.pod, environment.name] < limit]
+
+    async def _notify(self) -> None:
+        """Wake episodes that wait for a place. Each looks for itself, as they want places of different environments."""
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def environment_of(environments: Sequence[Environment], domain: str) -> Environment | None:
+    """Return the environment in which responses to rows of a domain act; None: a response is one turn."""
+    return next((one for one in environments if not one.domains or domain in one.domains), None)
+
+
+def environment_pool(
+    spec: RLJobSpec,
+    address_of: AddressOf,
+    tokenizer: Any,
+    put: Callable[[EpisodeNews], None],
+    resources: ExitStack,
+) -> EnvironmentPool | None:
+    """Return the environments of a job; None: it has none.
+
+    Args:
+        spec: job.
+        address_of: returns the address of a reward pod by its index.
+        tokenizer: tokenizer of the model.
+        put: takes events, in any thread.
+        resources: closes the connections.
+    """
+    if not spec.environments:
+        return None
+    token = Path(os.environ[contract.ENV_REWARD_TOKEN])
+    connections = PodConnections(address_of, token, thread="environments")
+    resources.callback(connections.close)
+    limits = EpisodeLimits(spec.algorithm.max_response_tokens, spec.model.max_context_tokens)
+    conversations = Conversations(spec.data.chat, tokenizer)
+    return EnvironmentPool(spec.environments, connections, spec.reward.most_pods, conversations, limits, put)

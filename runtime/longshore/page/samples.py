@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from longshore.page.view import SampleGroup, SampleResponse
+from longshore.page.view import SampleGroup, SampleResponse, SampleTurn
 
 MAX_TEXT_CHARACTERS: Final = 100_000
 """Of one response."""
@@ -135,4 +135,9 @@ def _response(row: Row) -> SampleResponse:
         versions=tuple((one["policy_version"], one["tokens"]) for one in row["versions"] or ()),
         engines=tuple(row["engines"] or ()),
         engine_s=row["engine_s"] or 0.0,
+        turns=tuple(
+            SampleTurn(role=one["role"], text=one["content"][:MAX_TEXT_CHARACTERS], calls=one["tool_calls"] or "")
+            for one in row.get("turns") or ()
+        ),
+        environment_s=row.get("environment_s"),
     )

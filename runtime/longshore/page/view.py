@@ -111,6 +111,15 @@ class RoundView(PageModel):
     """Of all responses; the lanes show the longest ones where these are too many."""
 
 
+class SampleTurn(PageModel):
+    """A message of an episode."""
+
+    role: str
+    text: str
+    calls: str = ""
+    """Tools that the model called, as JSON."""
+
+
 class SampleResponse(PageModel):
     """A response, and what became of it."""
 
@@ -126,10 +135,14 @@ class SampleResponse(PageModel):
     timed_out: bool
     rewards: dict[str, float | None]
     """By reward function, unweighted."""
-    versions: tuple[tuple[int, int], ...]
-    """(policy version, tokens), in the order in which they were sampled."""
+    versions: tuple[tuple[int | None, int], ...]
+    """(policy version, tokens), in the order in which they were sampled; None: an environment said them."""
     engines: tuple[int, ...]
     engine_s: float
+    turns: tuple[SampleTurn, ...] = ()
+    """Conversation of an episode, after the prompt; `text` is the last turn of the model."""
+    environment_s: float | None = None
+    """Time that the environment of an episode took."""
 
 
 class SampleGroup(PageModel):

@@ -15,8 +15,10 @@ from longshore.record.history import history
 from longshore.record.model import RecordOutcome
 from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
 from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, StepDone
+from longshore_runtime.trajectories.episode import Message
 
 _AT_ONCE: Final = 16
 """Number of responses after which other threads get their turn: the next round runs meanwhile."""
@@ -55,6 +57,8 @@ SCHEMA: Final = pa.schema(
         ("versions", pa.list_(pa.struct([("policy_version", pa.int32()), ("tokens", pa.int32())]))),
         ("engines", pa.list_(pa.int32())),
         ("engine_s", pa.float64()),
+        ("turns", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.string())]))),
+        ("environment_s", pa.float64()),
     ]
 )
 """Schema of all sample files: the same for every job and step, so that they can be read together."""
@@ -149,4 +153,16 @@ def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
         "versions": [
             {"policy_version": version, "tokens": num_tokens} for version, num_tokens in completion.trajectory.runs
         ],
+        "turns": [] if completion.episode is None else [_turn(one) for one in completion.episode.messages],
+        "environment_s": None if completion.episode is None else completion.episode.environment_s,
+    }
+
+
+def _turn(message: Message) -> Mapping[str, Any]:
+    """Build an item of the conversation of an episode; calls are JSON, since each tool has its own arguments."""
+    calls = message.get("tool_calls")
+    return {
+        "role": message["role"],
+        "content": message["content"],
+        "tool_calls": None if calls is None else to_json(calls).decode(),
     }

@@ -15,6 +15,7 @@ from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.trainer.samples import off_policy_token_share
 from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.trajectories.episode import Episode
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,23 @@ def step_metrics(
         "draws/zero_variance": sum(map(has_zero_variance, result.groups)) + len(result.dropped),
         "draws/dropped": len(result.dropped),
         "draws/rejected": len(result.rejected),
+        **_episodes([one.completion.episode for one in responses if one.completion.episode is not None]),
+    }
+
+
+def _episodes(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Return the metrics of responses that acted in an environment; none if none did."""
+    if not episodes:
+        return {}
+    turns, seconds = [one.num_turns for one in episodes], sorted(one.environment_s for one in episodes)
+    return {
+        "num_turns/mean": _mean(turns),
+        "num_turns/max": max(turns),
+        "num_turns/min": min(turns),
+        "environment_s/p50": seconds[len(seconds) // 2],
+        "environment_s/p99": seconds[(99 * (len(seconds) - 1)) // 100],
+        "episodes/failed_calls": sum(one.num_failed_calls for one in episodes),
+        "episodes/restarts": sum(one.num_restarts for one in episodes),
     }
 
 

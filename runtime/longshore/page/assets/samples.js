@@ -110,8 +110,13 @@ class Samples {
     }
   }
 
+  turn(turn) {
+    return [el("h4", {}, SPEAKERS[turn.role] || turn.role),
+      el("pre", { class: "text", dir: "auto", tabindex: "0" }, [turn.text, turn.calls].filter(Boolean).join("\n") || "(nothing)")];
+  }
+
   response(response, isOpen) {
-    const versions = response.versions.map(([version, tokens]) => "version " + version + ": " + figure(tokens)).join(", ");
+    const versions = response.versions.map(([version, tokens]) => (version === null ? "environment" : "version " + version) + ": " + figure(tokens)).join(", ");
     const parts = Object.entries(response.rewards).map(([name, reward]) => name + " " + figure(reward)).join(", ");
     return el("details", { class: "response", open: isOpen },
       el("summary", {},
@@ -125,11 +130,14 @@ class Samples {
         response.penalty && ["Penalty", figure(response.penalty)],
         versions && ["Tokens by weights", versions],
         ["Sampled by", "engine " + response.engines.join(", then ") + ", in " + seconds(response.engine_s)],
+        response.environment_s !== null && ["Environment", "took " + seconds(response.environment_s)],
         response.timed_out && ["Scoring", "was cut off by its time limit"],
       ]),
-      el("pre", { class: "text", dir: "auto", tabindex: "0" }, response.text || "(empty response)"),
+      ...(response.turns.length ? response.turns.flatMap((turn) => this.turn(turn))
+        : [el("pre", { class: "text", dir: "auto", tabindex: "0" }, response.text || "(empty response)")]),
       response.left_out_characters ? el("p", { class: "dim" }, figure(response.left_out_characters) + " more characters") : null);
   }
 }
 
+const SPEAKERS = { assistant: "Model", tool: "Tool", user: "Environment" };
 const REASONS = { stop: "ended by itself", length: "cut at the length limit", abort: "aborted" };

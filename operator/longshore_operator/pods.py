@@ -112,7 +112,7 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
         pod["spec"]["runtimeClassName"] = reward.runtime_class_name
     topology.follow_coordinator(pod, job)
     requests = {"cpu": _reward_cpu(reward), "memory": REWARD_MEMORY_REQUEST}
-    return _finished(pod, config, reward, requests, f"{reward.pod_memory_bytes >> 20}Mi")
+    return _finished(pod, config, reward, requests, f"{job.spec.reward_pod_memory_bytes >> 20}Mi")
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:

@@ -16,6 +16,10 @@ class EnvironmentKind(StrEnum):
     PYTHON = "Python"
 
 
+_IMPORTS_MEMORY_BYTES: Final = 1 << 30
+"""Memory of the process that has an environment's imports, from which those of the episodes are forked."""
+_EPISODE_MEMORY_BYTES: Final = 32 << 20
+
 _ENVIRONMENT_RULES: Final = (
     Rule(
         "kind",
@@ -49,7 +53,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     """Python functions as `package.module:function`, for kind Python, which the model may call. An episode ends with a
     turn that calls none."""
     domains: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=64)] = Field(default_factory=list)
-    """Domains (`data.domainField`) whose rows act in the environment. Empty: all rows do."""
+    """Domains (`data.domainField`) whose rows act in the environment. Empty: all rows do. A row acts in the first
+    environment that has its domain."""
     max_turns: int = Field(default=8, ge=1, le=1_000)
     """Largest number of turns of an episode, which ends after the last one."""
     max_turn_tokens: int | None = Field(default=None, ge=1)
@@ -64,3 +69,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     retries: int = Field(default=2, ge=0, le=100)
     """Number of further attempts after an episode has failed, each from its beginning. After the last one, a fresh draw
     replaces its group, which is counted."""
+
+    @property
+    def pod_memory_bytes(self) -> int:
+        """Memory that the environment takes in a reward pod with as many episodes as it may have."""
+        return _IMPORTS_MEMORY_BYTES + self.episodes_per_pod * _EPISODE_MEMORY_BYTES

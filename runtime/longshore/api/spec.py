@@ -311,6 +311,11 @@ class RLJobSpec(ApiModel, rules=_RULES):
         return self.model.hub is not None or any(one.origin.hub is not None for one in self.data.each)
 
     @property
+    def reward_pod_memory_bytes(self) -> int:
+        """Memory limit of a reward pod that requests none, with the environments that run there."""
+        return self.reward.pod_memory_bytes + sum(one.pod_memory_bytes for one in self.environments)
+
+    @property
     def num_pods(self) -> int:
         """Most pods that the job has at once besides the coordinator."""
         trainers = self.trainer_workers.replicas if self.trainer_workers is not None else 0

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from longshore.api.environment import Environment
 from longshore.api.model import DataSource, Source
 from longshore.api.reward import RewardFunction
 
@@ -30,8 +31,12 @@ def value_at(fields: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def fields_read(source: Source, functions: Sequence[RewardFunction]) -> frozenset[str] | None:
+def fields_read(
+    source: Source, functions: Sequence[RewardFunction], environments: Sequence[Environment] = ()
+) -> frozenset[str] | None:
     """Fields of a row that its job looks at, by the part of their names before the first dot; None: all of them."""
+    if environments:
+        return None  # An episode begins with the whole row.
     read = [one.row_fields for one in functions]
     if any(fields is None for fields in read):
         return None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from longshore.api.environment import Environment
 from longshore.api.hub import Hub
 from longshore.api.model import Data, Model
 from longshore.api.reward import RewardFunction
@@ -25,11 +26,11 @@ class JobInputs:
     """Downloaded repositories by the field that names them."""
     storage: JobStorage
 
-    def rows(self, functions: Sequence[RewardFunction]) -> list[Row]:
+    def rows(self, functions: Sequence[RewardFunction], environments: Sequence[Environment] = ()) -> list[Row]:
         """Return all rows, with the fields that are read, by data set; raises UserError for the first mistake."""
         rows: list[Row] = []
         for source in self.data.each:
-            fields = fields_read(source, functions)
+            fields = fields_read(source, functions, environments)
             if source.origin.path is not None:
                 rows += read_rows(self.storage.resolve(source.origin.path), source, fields)
             else:

@@ -253,7 +253,7 @@ class PartsBuilder:
             self._require_origins(prompt_origins(data, ()))
             return builtin_prompt_sets(data, self._spec.algorithm.seed, tokenizer)
         context_tokens = self._spec.model.max_context_tokens - self._spec.algorithm.max_response_tokens
-        rows = inputs.rows(self._spec.reward.functions)
+        rows = inputs.rows(self._spec.reward.functions, self._spec.environments)
         self._require_origins(prompt_origins(inputs.data, rows))
         prompts = prompt_sets(rows, data, tokenizer, context_tokens)
         require_known_tokens(prompts, vocab_size(self._config()))

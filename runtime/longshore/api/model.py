@@ -216,7 +216,8 @@ class Data(DataSet, rules=_DATA_RULES):
     )
     """Several data sets, mixed by weight: the sampled prompts have these shares as nearly as whole prompts allow."""
     builtin: BuiltinTask | None = None
-    """Built-in task. Counting: count down from a number; most numbers are small, and a few are large."""
+    """Built-in task. Counting: count down from a number; most numbers are small, and a few are large. Guessing: find a
+    secret letter in several turns, each told where it is; it needs an environment of kind Task."""
     prompt_field: FieldName = "prompt"
     """Field of a row with the prompt, a text or a list of chat messages. Dots lead into objects, as in
     `extra.question`; this holds for all names of fields."""

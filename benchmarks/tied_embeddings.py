@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.learning import BATCH, MANIFEST, Evaluations
 from benchmarks.local_pods import in_coordinator, ray_head, run_in_coordinator
 from benchmarks.report import report
+from longshore.api.model import BuiltinTask
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.elastic.job_watch import NoOperator
@@ -46,7 +47,7 @@ def train(settings: Settings, kind: str, seed: int, num_steps: int) -> Run:
     assert spec.model.path is not None
     model = settings.storage / spec.model.path
     model.mkdir(parents=True)
-    warm_start(model, quickstart()["model"]["warmStartSteps"], seed, tied=kind == "tied")
+    warm_start(model, BuiltinTask.COUNTING, quickstart()["model"]["warmStartSteps"], seed, tied=kind == "tied")
     evaluations = Evaluations()
     with Session(
         settings, spec, CollectorRegistry(), evaluations, RuntimeStatus(), queue.SimpleQueue(), NoOperator()

@@ -30,6 +30,7 @@ from benchmarks.local_pods import run_in_coordinator
 from benchmarks.report import report, spreads
 from benchmarks.trl_task import TRL_SIDES, TrlSide, task_of
 from benchmarks.workload import Workload, merged
+from longshore.api.model import BuiltinTask
 from longshore.api.spec import RLJobSpec
 from longshore_runtime.sandbox.linux import adopt_orphans
 
@@ -79,7 +80,7 @@ def warm_started(directory: Path, seed: int) -> Path:
     from longshore_runtime.backends.warm_start import warm_start
 
     directory.mkdir()
-    warm_start(directory, WARM_START_STEPS, seed)
+    warm_start(directory, BuiltinTask.COUNTING, WARM_START_STEPS, seed)
     return directory
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import ray
 import structlog
 
-from longshore.api.model import Model
+from longshore.api.model import BuiltinTask, Model
 from longshore.api.rollout import EngineSettings
 from longshore.api.runtime_status import WarmStart
 from longshore.api.spec import RLJobSpec
@@ -61,13 +61,13 @@ class _Built:
 # No retries of Ray's: it expects the same answers of a generator each time. `_build` begins again instead.
 @ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")
 def _tiny_model(
-    environment: Mapping[str, str], num_steps: int, seed: int, report_every_s: float
+    environment: Mapping[str, str], task: BuiltinTask, num_steps: int, seed: int, report_every_s: float
 ) -> Iterator[int | _Built]:
     """Yield steps of the warm start that are done, from time to time, and at the end the model."""
     set_environment(environment)
     from longshore_runtime.backends.warm_start import fingerprint, warm_start_steps
 
-    relative = f"{_CACHE}-{fingerprint(num_steps, seed)}"
+    relative = f"{_CACHE}-{fingerprint(task, num_steps, seed)}"
     target = JobStorage.from_env("").resolve(relative)
     if target.is_dir():
         yield _Built(relative, was_there=True)
@@ -75,7 +75,7 @@ def _tiny_model(
     unfinished = target.with_name(f".unfinished-{uuid.uuid4().hex}-{target.name}")
     unfinished.mkdir(parents=True)
     started_s = reported_s = time.monotonic()
-    for step, _ in warm_start_steps(unfinished, num_steps, seed):
+    for step, _ in warm_start_steps(unfinished, task, num_steps, seed):
         if time.monotonic() - reported_s >= report_every_s:
             reported_s = time.monotonic()
             yield step
@@ -93,6 +93,7 @@ def _tiny_model(
 
 def initial_model(
     model: Model,
+    task: BuiltinTask,
     seed: int,
     storage: JobStorage,
     worker: ActorPlacement,
@@ -107,7 +108,7 @@ def initial_model(
         return InitialModel(model.path)
     steps = model.warm_start_steps
     log.info("building the tiny model, unless it is in the cache", warm_start_steps=steps)
-    built = _build(steps, seed, worker, on_steps, report_every_s)
+    built = _build(task, steps, seed, worker, on_steps, report_every_s)
     if not steps:
         return InitialModel(built.path)
     try:
@@ -120,17 +121,21 @@ def initial_model(
     return InitialModel(built.path, WarmStart(seconds=round(seconds, 1), cached=built.was_there))
 
 
-def untrained_model(model: Model, seed: int, storage: JobStorage, worker: ActorPlacement) -> InitialModel:
+def untrained_model(
+    model: Model, task: BuiltinTask, seed: int, storage: JobStorage, worker: ActorPlacement
+) -> InitialModel:
     """Return the initial model without its warm start, which a worker makes at once."""
     unchanged = model.model_copy(update={"warm_start_steps": 0})
-    return initial_model(unchanged, seed, storage, worker, lambda done, total: None)
+    return initial_model(unchanged, task, seed, storage, worker, lambda done, total: None)
 
 
-def _build(steps: int, seed: int, worker: ActorPlacement, on_steps: OnSteps, report_every_s: float) -> _Built:
+def _build(
+    task: BuiltinTask, steps: int, seed: int, worker: ActorPlacement, on_steps: OnSteps, report_every_s: float
+) -> _Built:
     """Build the built-in model on a worker, and begin again if the process or its pod is lost."""
     for tries_left in reversed(range(_TRIES)):
         try:
-            for answer in _answers(worker.remote(_tiny_model, steps, seed, report_every_s)):
+            for answer in _answers(worker.remote(_tiny_model, task, steps, seed, report_every_s)):
                 if isinstance(answer, _Built):
                     return answer
                 on_steps(answer, steps)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from longshore.api.model import Model
+from longshore.api.model import BuiltinTask, Model
 from longshore.api.names import Component
 from longshore.api.objectives.custom import Custom
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY
@@ -227,9 +227,14 @@ class PartsBuilder:
         spec = self._spec
         return spec.model.warm_start_steps > 0 and not spec.workers.has_accelerator
 
+    @property
+    def _task(self) -> BuiltinTask:
+        """Task of a warm start; any task, if there is none."""
+        return self._spec.data.builtin or BuiltinTask.COUNTING
+
     def _untrained_model(self, chosen: Model) -> InitialModel:
         """Return the model before its warm start: the same files, with other weights."""
-        model = untrained_model(chosen, self._spec.algorithm.seed, self._storage, placement(0))
+        model = untrained_model(chosen, self._task, self._spec.algorithm.seed, self._storage, placement(0))
         self.model = model.path
         return model
 
@@ -237,7 +242,7 @@ class PartsBuilder:
         def on_steps(done: int, total: int) -> None:
             self._recorder.progress(ProgressUnit.STEPS, done, total, "warm start")
 
-        model = initial_model(chosen, self._spec.algorithm.seed, self._storage, placement(0), on_steps)
+        model = initial_model(chosen, self._task, self._spec.algorithm.seed, self._storage, placement(0), on_steps)
         if model.warm_start is not None:
             self._recorder.warm_start(model.warm_start)
         self.model = model.path

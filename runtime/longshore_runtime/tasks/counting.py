@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from longshore_runtime.tasks.demonstration import Segment
+
 SMALLEST_NUMBER = 2
 LARGEST_NUMBER = 99
 
@@ -33,6 +35,11 @@ class Demonstration:
 
     prompt: str
     response: str
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The prompt, and the response to it."""
+        return Segment(self.prompt, is_models=False), Segment(self.response, is_models=True)
 
 
 def generate(num_prompts: int, seed: int) -> list[CountingRow]:

@@ -8,6 +8,7 @@ import pytest
 import ray
 from prometheus_client import CollectorRegistry
 
+from longshore.api.model import BuiltinTask
 from longshore.api.names import Component
 from longshore.api.runtime_status import RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
@@ -57,7 +58,7 @@ def states_of_engines() -> list[str]:
 
 def test_engines_start_beside_the_warm_start_and_end_with_it_if_it_fails(tmp_path: Path) -> None:
     """The first session finds a file in the place of the model that it has to write."""
-    in_the_way = tmp_path / f"cache/tiny-{fingerprint(NUM_STEPS, 0)}"
+    in_the_way = tmp_path / f"cache/tiny-{fingerprint(BuiltinTask.COUNTING, NUM_STEPS, 0)}"
     in_the_way.parent.mkdir()
     in_the_way.touch()
     with worker_pods(tmp_path, 1, TRAINERS) as pods:

@@ -3,7 +3,7 @@
 import itertools
 from pathlib import Path
 
-from longshore.api.model import BuiltinModel, Model
+from longshore.api.model import BuiltinModel, BuiltinTask, Model
 from longshore_runtime.cluster.placement import placement
 from longshore_runtime.session.initial_model import initial_model
 from longshore_runtime.storage import JobStorage
@@ -24,7 +24,7 @@ def test_a_warm_start_says_how_far_it_is_outlives_its_pod_and_is_done_once(tmp_p
                 pods.leave(0)
                 pods.join(0)
 
-        built = initial_model(MODEL, seed, storage, placement(0), on_steps, report_every_s=0.0)
+        built = initial_model(MODEL, BuiltinTask.COUNTING, seed, storage, placement(0), on_steps, report_every_s=0.0)
         assert built.warm_start is not None
         assert built.warm_start.cached is not is_lost
         return built.path

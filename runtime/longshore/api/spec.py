@@ -134,8 +134,13 @@ _RULES: Final = (
     ),
     Rule(
         "environments",
-        "has(self.data.builtin) || self.environments.all(one, one.kind != 'Task')",
-        "environments of kind Task are of the built-in task: choose another kind for data of your own",
+        "self.environments.exists(one, one.kind == 'Task') == (self.data.?builtin.orValue('') == 'Guessing')",
+        "environments of kind Task belong to data.builtin Guessing: set both or neither",
+    ),
+    Rule(
+        "reward.functions",
+        "self.data.?builtin.orValue('') != 'Guessing' || self.reward.functions.all(one, one.kind != 'Task')",
+        "functions of kind Task score data.builtin Counting: choose kind Environment for Guessing",
     ),
     Rule(
         "rollout.onPolicy",

@@ -55,8 +55,11 @@ def reward(**function: Any) -> Json:
 
 
 def environment(**fields: Any) -> Json:
-    """A job with this environment alone."""
-    return {"environments": [{"name": "world", "kind": "Task", **fields}]}
+    """A job with this environment alone, by default of a Python class."""
+    return {"environments": [{"name": "world", **({"kind": "Python", "importPath": "games:Guess"} | fields)}]}
+
+
+GAME: Json = {"data.builtin": "Guessing"} | environment(kind="Task", importPath=None)
 
 
 def judge(placement: str, **judge: Any) -> Json:
@@ -179,11 +182,13 @@ BROKEN: list[tuple[Json, str]] = [
     (megatron(gpus=2, tensorParallelSize=2, pipelineParallelSize=2), "trainer.tensorParallelSize"),
     (megatron(gpus=4, tensorParallelSize=2, dataParallelSize=3), "trainer.dataParallelSize"),
     (megatron(gpus=0, tensorParallelSize=2, dataParallelSize=2), "trainer.dataParallelSize"),
-    (environment(kind="Python"), "environments[0].kind"),
-    (environment(importPath="games:Guess"), "environments[0].kind"),
-    (environment(kind="Python", importPath="games:Guess", tools=["tools:add"]), "environments[0].tools"),
+    (environment(importPath=None), "environments[0].kind"),
+    (GAME | reward(kind="Maths") | environment(kind="Task"), "environments[0].kind"),
+    (environment(tools=["tools:add"]), "environments[0].tools"),
     (environment() | {"reward.pods": 0}, "environments"),
-    (environment() | reward(kind="Maths") | {"data.builtin": None, "data.path": "a"}, "environments"),
+    ({"data.builtin": "Guessing"} | reward(kind="Maths"), "environments"),
+    (environment(kind="Task", importPath=None), "environments"),
+    (GAME | reward(kind="Task"), "reward.functions"),
     (environment() | RELAXED, "rollout.onPolicy"),
     (environment(domains=["maths"]), "data.domainField"),
     (reward(kind="Environment"), "reward.functions"),

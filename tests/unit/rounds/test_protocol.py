@@ -289,7 +289,7 @@ def test_a_request_can_end_from_every_state_and_never_after_its_end(state: Reque
     assert RequestState.ENDED not in {begin for begin, _ in TRANSITIONS}
 
 
-def test_an_episode_begins_in_its_environment_and_returns_to_the_engine_that_holds_its_tokens() -> None:
+def test_an_episode_returns_to_the_engine_that_holds_its_tokens() -> None:
     script = Script(synchronous(), episodes="B")
     assert script.start == ["start B0 B1", "0+A0 A1"]
     assert script.answer("B1") == ["1+B1"]

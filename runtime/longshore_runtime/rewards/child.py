@@ -1,21 +1,11 @@
 """The scoring process: reads numbered samples as JSON lines and answers each with its reward.
 
-    worker (`scorer`) ── pipe of requests ──► main thread: reads a sample, calls the function, writes the reply
-                      ◄── pipe of replies ───
-                      closes its end ───────► thread `_end_with_worker`: kills the process group
-
-Code of users runs in this process and may start others. Only this process holds the two pipes: another one would take
-requests away, or answer the next request. Standard input is empty, and what is printed goes to standard error.
+`child_pipes` says how it is tied to the worker that started it.
 """
 
-import io
 import json
-import os
 import resource
-import select
-import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from longshore.api.reward_kind import RewardKind, Signature
+from longshore_runtime.rewards.child_pipes import take_pipes
 from longshore_runtime.rewards.company import with_company
 from longshore_runtime.rewards.failure_text import error_with_place
 from longshore_runtime.rewards.kinds.registry import child_kind_of
@@ -32,9 +23,6 @@ from longshore_runtime.rewards.signatures import EventLoop, Sample, WrongReward,
 _WORK_BYTES: Final = 1 << 30
 """Bytes of memory in which built-in functions compute: mathematics that a model wrote may need any amount."""
 
-Say = Callable[[int, Mapping[str, Any]], None]
-"""Function that answers the request of a number."""
-
 
 class _CannotScore(Exception):
     """Raised when the function cannot be called; holds a field of it and what is wrong."""
@@ -42,12 +30,12 @@ class _CannotScore(Exception):
 
 def main(requests: int, replies: int) -> None:
     """Serve until the pipe of requests ends. Both arguments are file descriptors."""
-    _keep_from_other_processes(requests, replies)
-    os.dup2(2, 1)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # The process ends by being killed, and would lose what it holds.
-    threading.Thread(target=_end_with_worker, args=(requests,), daemon=True).start()
-    lines, say, loop = os.fdopen(requests, "rb"), _writer(replies), EventLoop()
+    lines, write = take_pipes(requests, replies)
+    loop = EventLoop()
+
+    def say(number: int, message: Mapping[str, Any]) -> None:
+        write(orjson.dumps({"number": number, **message}, option=orjson.OPT_APPEND_NEWLINE))
+
     options = orjson.loads(lines.readline())
     try:
         call = _prepared(options, loop)
@@ -80,47 +68,11 @@ def _prepared(options: Mapping[str, Any], loop: EventLoop) -> Callable[[Sample],
     return call
 
 
-def _keep_from_other_processes(*pipes: int) -> None:
-    """Let no process that is started from this one have the pipes: neither after `exec` nor after `fork`."""
-    for pipe in pipes:
-        os.set_inheritable(pipe, False)
-    nothing = os.open(os.devnull, os.O_RDWR)
-
-    def replace_pipes() -> None:
-        for pipe in pipes:  # Closed ones would be numbers that another file may get.
-            os.dup2(nothing, pipe, inheritable=False)
-
-    os.register_at_fork(after_in_child=replace_pipes)
-
-
-def _end_with_worker(requests: int) -> None:
-    """Wait until the worker has closed its end of the pipe, then kill everything that was started here.
-
-    This also ends a sample that is being scored: nobody would be left to cut it off.
-    """
-    lifeline = select.poll()
-    lifeline.register(requests, 0)  # Its end is reported in any case.
-    lifeline.poll()
-    os.killpg(os.getpid(), signal.SIGKILL)
-
-
 def _limit_memory() -> None:
     """Limit the memory: beyond it, Python raises MemoryError, which counts as an answer that cannot be read."""
     num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = num_pages * resource.getpagesize() + _WORK_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-def _writer(replies: int) -> Say:
-    owner, file = os.getpid(), os.fdopen(replies, "wb")
-
-    def say(number: int, message: Mapping[str, Any]) -> None:
-        if os.getpid() != owner:
-            os._exit(0)  # The function has forked and returns in both processes: this one is not the one that answers.
-        file.write(orjson.dumps({"number": number, **message}, option=orjson.OPT_APPEND_NEWLINE))
-        file.flush()
-
-    return say
 
 
 def _score(call: Callable[[Sample], Any], sample: Sample) -> dict[str, Any]:

@@ -2,21 +2,18 @@
 
 import contextlib
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from longshore.api.reward_kind import RewardKind
+from longshore_runtime.rewards.fork_server import Fork, ForkServer, new_pipes
 from longshore_runtime.rewards.kinds.registry import child_kind_of
 
-_START_LIMIT_S: Final = 120.0
-"""Seconds that the imports may take."""
 _OWN_PREFIXES: Final = ("LONGSHORE_", "RAY_", "KUBE")
 """Prefixes of variables that do not belong to reward code.
 
@@ -54,23 +51,6 @@ class ChildProcess(ABC):
         self._replies.close()
 
 
-@contextlib.contextmanager
-def _new_pipes() -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Yield the ends of a pipe of requests and one of replies: first ours, then the child's.
-
-    The child's are closed afterwards, and ours too if the block raises.
-    """
-    child_requests, requests = os.pipe()
-    replies, child_replies = os.pipe()
-    with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:
-        for file in (child_requests, child_replies):
-            always.callback(os.close, file)
-        for file in (requests, replies):
-            undo.callback(os.close, file)
-        yield (requests, replies), (child_requests, child_replies)
-        undo.pop_all()
-
-
 def start_child(name: RewardKind) -> ChildProcess:
     """Start a process for functions of this kind; raises OSError."""
     return _TEMPLATE.fork() if child_kind_of(name).is_forked else _Spawned()
@@ -78,15 +58,17 @@ def start_child(name: RewardKind) -> ChildProcess:
 
 class _Spawned(ChildProcess):
     def __init__(self) -> None:
-        with _new_pipes() as (ours, theirs):
+        with new_pipes() as (ours, theirs):
+            pipes = (theirs.requests, theirs.replies)
             self._process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-m", "longshore_runtime.rewards.child", *map(str, theirs)],
+                [sys.executable, "-X", "faulthandler", "-m", "longshore_runtime.rewards.child", *map(str, pipes)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=theirs,
+                pass_fds=pipes,
                 env=child_environment(os.environ),
                 start_new_session=True,
             )
-        super().__init__(*ours)
+        os.close(ours.end)  # Only a template writes to it.
+        super().__init__(ours.requests, ours.replies)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -96,25 +78,23 @@ class _Spawned(ChildProcess):
 
 
 class _Forked(ChildProcess):
-    """Process that is forked from the template. It runs no code of users, so nothing is started from it."""
+    """Process that is forked from the template."""
 
-    def __init__(self, requests: int, replies: int, handle: int) -> None:
-        """Take its two pipes and its pidfd, `handle`."""
-        super().__init__(requests, replies)
-        self._handle = handle
+    def __init__(self, fork: Fork) -> None:
+        """Take the fork, with its pipes."""
+        super().__init__(fork.pipes.requests, fork.pipes.replies)
+        self._fork = fork
         self._lock = threading.Lock()
 
     def kill(self) -> None:
         with self._lock:
             if self._requests.closed:
                 return
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            end = select.poll()
-            end.register(self._handle, select.POLLIN)
-            end.poll()
+            self._fork.kill()
+            self._fork.wait()
             self._close_pipes()
-            os.close(self._handle)
+            os.close(self._fork.pipes.end)
+            os.close(self._fork.handle)
 
 
 class _Template:
@@ -123,45 +103,22 @@ class _Template:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         """Lock for the template, because workers are threads of one process."""
-        self._control: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._server: ForkServer | None = None
 
     def fork(self) -> _Forked:
         """Return a new fork; raises OSError."""
-        with self._lock, _new_pipes() as (ours, theirs):
-            return _Forked(*ours, self._forked(theirs))
+        with self._lock:
+            return _Forked(self._new_fork())
 
-    def _forked(self, pipes: tuple[int, int]) -> int:
-        """Return a pidfd of a fork that has these ends of pipes."""
-        try:
-            return self._ask(pipes)
-        except OSError:  # Somebody has ended it, for want of memory perhaps.
-            self._start()
-            return self._ask(pipes)
-
-    def _ask(self, pipes: tuple[int, int]) -> int:
-        if self._control is None:
-            raise ConnectionError("it has not been started")
-        socket.send_fds(self._control, [b"f"], pipes)
-        _, handles, _, _ = socket.recv_fds(self._control, 1, 1, socket.MSG_CMSG_CLOEXEC)
-        if not handles:
-            raise ConnectionError("it is gone")
-        return handles[0]
-
-    def _start(self) -> None:
-        if self._control is not None and self._process is not None:
-            self._control.close()
-            self._process.kill()
-            self._process.wait()
-        self._control, theirs = socket.socketpair()
-        self._control.settimeout(_START_LIMIT_S)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "longshore_runtime.rewards.child_template"],
-                stdin=theirs.fileno(),
-                env=child_environment(os.environ),
-                start_new_session=True,
-            )
+    def _new_fork(self) -> Fork:
+        if self._server is not None:
+            try:
+                return self._server.receive(self._server.request())
+            except OSError:  # Somebody has ended it, for want of memory perhaps.
+                self._server.kill()
+        self._server = ForkServer("longshore_runtime.rewards.child_template", [], child_environment(os.environ))
+        self._server.receive_ready()
+        return self._server.receive(self._server.request())
 
 
 _TEMPLATE = _Template()

@@ -93,6 +93,8 @@ class Opened(StrictMessage):
     """What `reset` returned: it is added to the last message of the user."""
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)]
     """Schemas of the tools, as chat templates take them."""
+    num_cut: Annotated[int, Field(ge=0, le=1)] = 0
+    """1 if the observation was cut to its largest length."""
     kind: Literal["Opened"] = "Opened"
 
 
@@ -120,6 +122,8 @@ class Acted(StrictMessage):
     observations: Annotated[list[Observation], Field(max_length=MAX_MESSAGES)]
     num_failed_calls: Annotated[int, Field(ge=0, le=MAX_MESSAGES)]
     """Calls of tools that do not exist, do not take these arguments, or raised."""
+    num_cut: Annotated[int, Field(ge=0, le=MAX_MESSAGES)] = 0
+    """Observations that were cut to their largest length."""
     kind: Literal["Acted"] = "Acted"
 
 

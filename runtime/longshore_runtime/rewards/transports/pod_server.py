@@ -10,7 +10,7 @@ import hmac
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -20,9 +20,14 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from longshore.api import contract
 from longshore.api.contract import ExitCode
+from longshore.api.environment import Environment
 from longshore.api.spec import RLJobSpec
+from longshore_runtime.environments import pod_protocol as environment_protocol
+from longshore_runtime.environments.host import EnvironmentHost
+from longshore_runtime.environments.processes import Template
 from longshore_runtime.errors import ASKED_TO_STOP
 from longshore_runtime.rewards.captured_log import CapturedLog
+from longshore_runtime.rewards.fork_server import allow_many_files
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.transports import pod_protocol
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage, Begin, Hello, ScoreRequest
@@ -33,6 +38,8 @@ from longshore_runtime.storage import job_storage
 log = structlog.get_logger()
 
 CRASHED: Final = 1
+MAX_HOSTS: Final = 2
+"""Most connections with episodes at a time: that of a predecessor may not have ended yet."""
 SPARE_WORKERS: Final = 4
 """Most workers at a time, as a multiple of their regular number: predecessors may not have ended yet."""
 CLOSE_LIMIT_S: Final = 60.0
@@ -44,9 +51,12 @@ def run_reward(settings: Settings) -> int:
     spec = RLJobSpec.model_validate_json(settings.config.read_bytes())
     reward, output = spec.reward, job_storage(settings, spec.storage.output).output
     factory = ScorerFactory(reward.computing + reward.waiting, output)
+    allow_many_files()  # Each episode takes four.
     token = Path(os.environ[contract.ENV_REWARD_TOKEN]).read_text(encoding="utf-8").strip()
     captured = CapturedLog()
-    server = RewardServer(factory, token, reward.num_computing + reward.num_waiting, captured)
+    server = RewardServer(
+        factory, token, reward.num_computing + reward.num_waiting, captured, environments=spec.environments
+    )
     with captured.capturing():
         code, reason = asyncio.run(_serve(server, settings.pod_ip))
         log.info("the pod ends", code=code, reason=reason)
@@ -76,6 +86,7 @@ class RewardServer:
         num_workers: int,
         captured: CapturedLog | None = None,
         *,
+        environments: Sequence[Environment] = (),
         close_limit_s: float = CLOSE_LIMIT_S,
     ) -> None:
         """Prepare the server; `captured` is the log of the pod."""
@@ -84,6 +95,9 @@ class RewardServer:
         """Event that is set when a worker that was given up does not end."""
         self._name = str(uuid.uuid4())
         self._factory = factory
+        self._templates = {one.name: Template(one) for one in environments}
+        self._num_hosts = 0
+        """Number of connections that have episodes."""
         self._captured = captured or CapturedLog()
         self._token = f"Bearer {token}".encode()
         self._most_workers = SPARE_WORKERS * num_workers
@@ -98,6 +112,7 @@ class RewardServer:
         application = web.Application()
         application.router.add_get("/health", self._health)
         application.router.add_get(pod_protocol.PATH, self._worker)
+        application.router.add_get(environment_protocol.PATH, self._episodes)
         application.router.add_get(pod_protocol.LOG_PATH, self._log)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
@@ -109,6 +124,7 @@ class RewardServer:
             for socket in list(self._sockets):
                 await socket.close(code=WSCloseCode.GOING_AWAY)
             await runner.cleanup()
+            await asyncio.gather(*(template.close() for template in self._templates.values()))
             for closing in list(self._closing):
                 closing.cancel()
 
@@ -142,6 +158,31 @@ class RewardServer:
             await _refuse(socket, error)
         finally:
             self._sockets.discard(socket)
+        return socket
+
+    async def _episodes(self, request: web.Request) -> web.WebSocketResponse:
+        """Serve the episodes of a connection, which end with it."""
+        self._require_token(request)
+        if self._num_hosts >= MAX_HOSTS:
+            raise web.HTTPServiceUnavailable(text="other connections have episodes")
+        socket = web.WebSocketResponse(
+            heartbeat=pod_protocol.HEARTBEAT_S, max_msg_size=environment_protocol.MAX_MESSAGE_BYTES, compress=False
+        )
+        host = EnvironmentHost(self._templates, socket.send_bytes)
+        self._num_hosts += 1
+        try:
+            await socket.prepare(request)
+            self._sockets.add(socket)
+            await socket.send_bytes(pod_protocol.encode(Hello(pod=self._name)))
+            async for message in socket:
+                if message.type is WSMsgType.BINARY:
+                    host.receive(message.data)
+        except BadMessage as error:
+            await _refuse(socket, error)
+        finally:
+            self._sockets.discard(socket)
+            host.close()
+            self._num_hosts -= 1
         return socket
 
     def _factory_for(self, data: bytes) -> ScorerFactory:

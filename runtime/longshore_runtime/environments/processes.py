@@ -1,0 +1,252 @@
+"""Processes of environments as the pod's event loop sees them: one template each, and a fork for every episode."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Final
+
+from longshore.api import contract
+from longshore.api.environment import Environment
+from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
+from longshore_runtime.rewards.child_process import child_environment
+from longshore_runtime.rewards.fork_server import START_LIMIT_S, Fork, ForkRefused, ForkServer, ImportsFailed
+
+_BUILT_IN: Final = "longshore_runtime.tasks.guessing:Guessing"
+"""Environment of kind Task."""
+_END_S: Final = 5.0
+"""Seconds from the end of a process's pipes to the end of the process, unless it has only closed them."""
+_CLOSE_S: Final = 10.0
+"""Seconds that a template may take to end."""
+
+
+class CannotStart(Exception):
+    """Raised when an episode cannot begin; the message is one sentence."""
+
+    def __init__(self, sentence: str, *, is_users_mistake: bool = False) -> None:
+        """Take the sentence, and whether every other episode of the environment would fail alike."""
+        super().__init__(sentence)
+        self.is_users_mistake = is_users_mistake
+
+
+class ProcessEnded(Exception):
+    """Raised when the process of an episode answers no more; the message ends a sentence about it."""
+
+
+class EpisodeProcess:
+    """The running process of one episode."""
+
+    def __init__(
+        self,
+        fork: Fork,
+        lines: asyncio.StreamReader,
+        transports: tuple[asyncio.WriteTransport, asyncio.ReadTransport],
+        on_close: Callable[[], None],
+    ) -> None:
+        """Take a fork whose pipes are connected."""
+        self._fork = fork
+        self._lines = lines
+        self._requests, self._replies = transports
+        self._on_close = on_close
+
+    @classmethod
+    async def connect(cls, fork: Fork, on_close: Callable[[], None]) -> "EpisodeProcess":
+        """Connect the pipes of a fork to the event loop; `on_close` is called once they are closed."""
+        loop, lines = asyncio.get_running_loop(), asyncio.StreamReader(MAX_MESSAGE_BYTES)
+        requests, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(fork.pipes.requests, "wb", 0))
+        replies, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(fork.pipes.replies, "rb", 0)
+        )
+        return cls(fork, lines, (requests, replies), on_close)
+
+    def write(self, line: bytes) -> None:
+        """Send a line, of which as much is kept as the process does not read yet."""
+        self._requests.write(line)
+
+    async def read(self) -> bytes:
+        """Return the next line; raises ProcessEnded."""
+        try:
+            line = await self._lines.readline()
+        except ValueError as error:
+            raise ProcessEnded(f"wrote an answer of more than {MAX_MESSAGE_BYTES >> 20} MiB") from error
+        if not line.endswith(b"\n"):
+            raise ProcessEnded(await self._cause())
+        return line
+
+    def kill(self) -> None:
+        """Kill the process, and with it everything that it has started. Whoever reads learns that it has ended."""
+        self._fork.kill()
+
+    def close(self) -> None:
+        """Kill the process and close its pipes, from which nobody reads."""
+        self.kill()
+        if not self._requests.is_closing():  # It is if the process has ended, and Python 3.11 fails for that.
+            self._requests.abort()
+        self._replies.close()
+        os.close(self._fork.pipes.end)
+        os.close(self._fork.handle)
+        self._on_close()
+
+    async def _cause(self) -> str:
+        try:
+            async with asyncio.timeout(_END_S):
+                await _until_readable(self._fork.pipes.end)
+        except TimeoutError:
+            return "has closed its pipes"
+        return _how_it_ended(os.read(self._fork.pipes.end, 16).decode())
+
+
+class Template:
+    """The template of an environment in a pod: started when it is first needed, and again if it is gone."""
+
+    def __init__(self, environment: Environment) -> None:
+        """Start nothing yet."""
+        self.environment = environment
+        """Environment, with its limits."""
+        self._lock = asyncio.Lock()
+        """Lock for the template, which forks for one episode at a time."""
+        self._server: ForkServer | None = None
+        self._mistake: str | None = None
+        """Mistake of the user for which no episode can begin, as a sentence."""
+        self._num_episodes = 0
+        """Number of episodes that run or begin."""
+        self._is_closed = False
+
+    async def fork(self) -> EpisodeProcess:
+        """Start the process of an episode; raises CannotStart."""
+        name, limit = self.environment.name, self.environment.episodes_per_pod
+        if self._num_episodes >= limit:
+            raise CannotStart(
+                f"environments[{name}].episodesPerPod: the reward pod runs {limit} episodes, and takes no more"
+            )
+        self._num_episodes += 1
+        try:
+            async with self._lock:
+                return await EpisodeProcess.connect(await self._forked(), self._forget_one)
+        except CannotStart as error:
+            self._mistake = str(error) if error.is_users_mistake else None
+            self._forget_one()
+            raise
+        except OSError as error:
+            self._forget_one()
+            raise self._cannot_start(f"cannot start a process ({error})") from error
+
+    async def close(self) -> None:
+        """End the template and everything that it has forked."""
+        self._is_closed = True
+        if self._server is not None:
+            self._server.hang_up()
+        async with self._lock:
+            if self._server is not None:
+                await _end(self._server)
+                self._server = None
+
+    def _forget_one(self) -> None:
+        self._num_episodes -= 1
+
+    async def _forked(self) -> Fork:
+        if self._mistake is not None:
+            raise CannotStart(self._mistake, is_users_mistake=True)
+        if self._server is not None:
+            try:
+                return await _next_fork(self._server)
+            except ForkRefused:
+                raise
+            except OSError:  # Somebody has ended it, for want of memory perhaps.
+                self._server.kill()
+        if self._is_closed:
+            raise self._cannot_start("ends")
+        self._server = self._started()
+        await self._wait_ready(self._server)
+        return await _next_fork(self._server)
+
+    def _started(self) -> ForkServer:
+        environment = self.environment
+        options = {
+            "name": environment.name,
+            "import_path": environment.import_path if environment.tools or environment.import_path else _BUILT_IN,
+            "tools": environment.tools or [],
+            "modules": os.environ.get(contract.ENV_MODULES),
+        }
+        return ForkServer(
+            "longshore_runtime.environments.template",
+            [json.dumps(options)],
+            # Without a seed of hashes, sets would have another order in the next attempt at an episode.
+            {**child_environment(os.environ), "PYTHONHASHSEED": "0"},
+        )
+
+    async def _wait_ready(self, server: ForkServer) -> None:
+        """Wait until the module is imported; raises CannotStart."""
+        try:
+            async with asyncio.timeout(START_LIMIT_S):
+                await _until_readable(server.control.fileno())
+            server.receive_ready()
+        except ImportsFailed as error:
+            raise CannotStart(str(error), is_users_mistake=True) from error
+        except TimeoutError as error:
+            server.kill()
+            raise self._import_error(f"its import does not end within {START_LIMIT_S:g} s") from error
+        except ConnectionError as error:
+            if self._is_closed:
+                raise self._cannot_start("ends") from error
+            code = await asyncio.to_thread(server.process.wait)
+            if code < 0:
+                raise self._cannot_start(_how_it_ended(str(code)), "the process that imports it") from error
+            raise self._import_error(f"its import ends the process with exit code {code}") from error
+
+    def _import_error(self, what: str) -> CannotStart:
+        field = "tools" if self.environment.tools else "importPath"
+        return CannotStart(f"environments[{self.environment.name}].{field}: {what}", is_users_mistake=True)
+
+    def _cannot_start(self, what: str, who: str = "its pod") -> CannotStart:
+        return CannotStart(f"environment {self.environment.name}: {who} {what}")
+
+
+async def _next_fork(server: ForkServer) -> Fork:
+    """Return a new fork; raises OSError."""
+    pipes = server.request()
+    try:
+        async with asyncio.timeout(START_LIMIT_S):
+            await _until_readable(server.control.fileno())
+    except TimeoutError:
+        server.kill()  # Nothing is received from it then, and another one starts for the next episode.
+    return server.receive(pipes)
+
+
+async def _end(server: ForkServer) -> None:
+    """Wait until a template has ended; kill it if it still imports."""
+    if not server.is_ready:
+        server.kill()
+        return
+    try:
+        await asyncio.to_thread(server.process.wait, _CLOSE_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+    else:
+        server.control.close()
+
+
+async def _until_readable(file: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(file, _set_once, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(file)
+
+
+def _set_once(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _how_it_ended(exit_code: str) -> str:
+    if not exit_code:
+        return "has ended"
+    if (code := int(exit_code)) >= 0:
+        return f"has ended with exit code {code}"
+    cause = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({signal.strsignal(-code)}){cause}"

@@ -1,0 +1,115 @@
+"""A process with the module of an environment imported, whose forks are episodes (`rewards.fork_template`).
+
+`processes` starts one for each environment. It imports the module once, so what the import loads is shared by all
+episodes until they change it. Threads that the import starts do not run in episodes.
+"""
+
+import functools
+import importlib
+import inspect
+import io
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from longshore_runtime.environments import episode
+from longshore_runtime.environments.episode import ImportedEnvironment
+from longshore_runtime.environments.tools import BadTools, Schema, Tool, methods_of, schemas_of, schemas_of_class
+from longshore_runtime.rewards.failure_text import error_with_place
+from longshore_runtime.rewards.fork_template import serve
+from longshore_runtime.rewards.kinds.python import imported
+
+
+class CannotImport(Exception):
+    """Raised when no episode of the environment can begin; the message is one sentence that names the field."""
+
+
+def main(control: int, options: str) -> None:
+    """Fork for every episode.
+
+    Args:
+        control: file descriptor of the socket of the parent.
+        options: arguments of `import_environment` and `modules`, a directory of modules or null, as JSON.
+    """
+    os.set_inheritable(control, False)
+    os.dup2(2, 1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    answers, arguments = socket.socket(fileno=control), json.loads(options)
+    if modules := arguments.pop("modules"):
+        sys.path.insert(0, modules)
+    try:
+        environment = import_environment(**arguments)
+    except CannotImport as error:
+        answers.sendall(str(error).encode())
+        return
+    serve(answers, functools.partial(episode.main, environment))
+
+
+def import_environment(name: str, import_path: str | None, tools: Sequence[str]) -> ImportedEnvironment:
+    """Import the class at `import_path`, or without one the functions at `tools`; raises CannotImport."""
+    field = f"environments[{name}].{'tools' if import_path is None else 'importPath'}"
+    functions = [_imported(field, path) for path in tools]
+    factory = None if import_path is None else _imported(field, import_path)
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")  # Every episode seeds it, and would import it.
+    if inspect.isclass(factory) and not callable(getattr(factory, "reset", None)):
+        raise CannotImport(f"{field}: {import_path!r} has no method reset(**row), which begins an episode; add it")
+    try:
+        return ImportedEnvironment(name, factory, functions, _in_a_fork(lambda: _schemas(factory, functions)))
+    except BadTools as error:
+        raise CannotImport(f"{field}: {error}") from error
+
+
+def _schemas(factory: Callable[[], Any] | None, functions: Sequence[Tool]) -> list[Schema]:
+    if factory is None:
+        return schemas_of(functions)
+    if inspect.isclass(factory):
+        return schemas_of_class(factory)
+    try:
+        return schemas_of(methods_of(factory()))
+    except Exception as error:
+        raise BadTools(f"no instance to describe can be made ({error_with_place(error)})") from error
+
+
+def _in_a_fork(describe: Callable[[], list[Schema]]) -> list[Schema]:
+    """Return what a function returns, which imports more than every episode should hold; raises BadTools."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            if "torch" not in sys.modules:  # Then no argument is a tensor, and its import takes seconds.
+                chat_template_utils: Any = importlib.import_module("transformers.utils.chat_template_utils")
+                chat_template_utils.is_torch_available = lambda: False
+            try:
+                said: dict[str, Any] = {"schemas": describe()}
+            except BadTools as error:
+                said = {"error": str(error)}
+            with os.fdopen(write, "w") as file:
+                json.dump(said, file)
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        said = json.loads(file.read() or '{"error": "the process that describes its tools has ended"}')
+    os.waitpid(pid, 0)
+    if "error" in said:
+        raise BadTools(said["error"])
+    schemas: list[Schema] = said["schemas"]
+    return schemas
+
+
+def _imported(field: str, path: str) -> Any:
+    try:
+        found = imported(path)
+    except BaseException as error:
+        raise CannotImport(f"{field}: {path!r} cannot be imported ({error_with_place(error)})") from error
+    if not callable(found):
+        raise CannotImport(f"{field}: {path!r} cannot be called; name a class or function")
+    return found
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,1 @@
+"""Environments in reward pods, in real processes behind a real connection."""

@@ -1,0 +1,214 @@
+"""Episodes in a reward pod: each has a process and a state of its own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from longshore.api.environment import Environment, EnvironmentKind
+from longshore_runtime.environments.pod_protocol import Acted, Broken, Finished, Observation, Opened
+from tests.contract.environments.environment_pods import PATIENT_S, USERS, Client, connected, python, serving, texts
+
+NUM_MANY = 300
+ENVIRONMENTS = (
+    python("counter"),
+    python("dice"),
+    python("asynchronous"),
+    python("functions", tools=[f"{USERS}:double", f"{USERS}:halve"]),
+    python("few", f"{USERS}:Counter", episodesPerPod=2),
+    Environment(name="guessing", kind=EnvironmentKind.TASK, call_timeout_s=PATIENT_S),
+)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """One pod for all tests."""
+    with serving(*ENVIRONMENTS) as port:
+        yield port
+
+
+@pytest.fixture
+def play(port: int) -> Callable[[Callable[[Client], Awaitable[Any]]], Any]:
+    """Run with a connection."""
+
+    def run(work: Callable[[Client], Awaitable[Any]]) -> Any:
+        async def connect() -> Any:
+            async with connected(port) as client:
+                return await work(client)
+
+        return asyncio.run(connect())
+
+    return run
+
+
+def test_an_episode_is_reset_calls_and_a_reward(play: Any) -> None:
+    async def episode(client: Client) -> list[Any]:
+        return [
+            await client.open(7, "counter", goal=5, other=[1.5, None]),
+            await client.call(7, ("add", {"number": 2}), ("add", {"number": 3})),
+            await client.say(7, "I am done."),
+            await client.finish(7),
+        ]
+
+    opened, acted, said, finished = play(episode)
+    assert opened.observation == "Reach 5. ['other']"
+    assert [tool["function"]["name"] for tool in opened.tools] == ["add", "state", "where"]
+    assert acted == Acted(7, [Observation("tool", "2", "add"), Observation("tool", "5", "add")], 0)
+    assert said == Acted(7, [], 0)
+    assert finished == Finished(7, 1.0)
+
+
+def test_integers_of_any_size_reach_an_environment(play: Any) -> None:
+    async def episode(client: Client) -> str | None:
+        await client.socket.send_bytes(
+            b'{"kind":"Open","episode":1,"environment":"counter",\n"row":{"goal":123456789012345678901234567890},"seed":1}'
+        )
+        opened = await client._answers[1].get()
+        assert isinstance(opened, Opened)
+        return opened.observation
+
+    assert play(episode) == "Reach 123456789012345678901234567890. []"
+
+
+def test_episodes_share_neither_instance_nor_module_nor_process(play: Any) -> None:
+    async def episodes(client: Client) -> list[list[str]]:
+        await asyncio.gather(*(client.open(number, "counter", goal=1) for number in (1, 2)))
+        added = await asyncio.gather(*(client.call(number, ("add", {"number": number})) for number in (1, 2)))
+        states = await asyncio.gather(*(client.call(number, ("state", {}), ("where", {})) for number in (1, 2)))
+        return [*map(texts, added), *map(texts, states)]
+
+    first, second, (state_1, where_1), (state_2, where_2) = play(episodes)
+    assert (first, second) == (["1"], ["2"])
+    assert (state_1, state_2) == ("[1]", "[2]")
+    (process_1, template_1), (process_2, template_2) = where_1.split(), where_2.split()
+    assert process_1 != process_2
+    assert template_1 == template_2, "the module is imported once"
+
+
+def test_same_seed_gives_the_same_episode(play: Any) -> None:
+    async def episode(client: Client, number: int, seed: int) -> list[Any]:
+        opened = await client.open(number, "dice", seed)
+        assert isinstance(opened, Opened)
+        return [opened.observation, *[texts(await client.say(number, "go on")) for _ in range(3)]]
+
+    async def episodes(client: Client) -> list[list[Any]]:
+        return [await episode(client, number, seed) for number, seed in enumerate((5, 5, 6))]
+
+    (first, again, other), (later, *_) = play(episodes), play(episodes)
+    assert first == again == later, "also in another process of the pod"
+    assert first[0] != other[0]
+    assert first[1:] != other[1:]
+
+
+def test_built_in_task_is_played_turn_by_turn(play: Any) -> None:
+    async def episode(client: Client) -> list[Any]:
+        return [
+            await client.open(1, "guessing", low="d", high="t", secret="i", prompt="d-t?"),
+            *[await client.say(1, guess) for guess in "lgi"],
+            await client.finish(1),
+        ]
+
+    opened, *turns, finished = play(episode)
+    assert opened == Opened(1, None, [])
+    assert [texts(one) for one in turns] == [["<"], [">"], []]
+    assert finished.reward == 1.0
+
+
+def test_reply_of_none_ends_an_episode(play: Any) -> None:
+    async def episode(client: Client) -> list[Any]:
+        await client.open(1, "dice")
+        return [await client.say(1, "stop"), await client.finish(1)]
+
+    assert play(episode) == [Acted(1, [], 0), Finished(1, None)]
+
+
+def test_asynchronous_tools_of_a_turn_wait_for_each_other(play: Any) -> None:
+    async def episode(client: Client) -> list[Any]:
+        await client.open(1, "asynchronous")
+        return [await client.call(1, ("wait", {}), ("notify", {})), await client.finish(1)]
+
+    acted, finished = play(episode)
+    assert texts(acted) == ["waited", "notified"]
+    assert finished.reward == 1.0
+
+
+def test_functions_are_an_environment_without_a_class(play: Any) -> None:
+    async def episode(client: Client) -> list[Any]:
+        return [
+            await client.open(1, "functions", answer=3),
+            await client.call(1, ("double", {"number": 4}), ("halve", {"number": 3})),
+            await client.say(1, "8 and 1.5"),
+            await client.finish(1),
+        ]
+
+    opened, acted, said, finished = play(episode)
+    assert opened.observation is None
+    assert [tool["function"]["name"] for tool in opened.tools] == ["double", "halve"]
+    assert texts(acted) == ["8", "1.5"]
+    assert (said.observations, finished.reward) == ([], None)
+
+
+def test_many_episodes_run_at_once(play: Any) -> None:
+    async def episode(client: Client, number: int) -> tuple[Any, list[str], Any]:
+        opened = await client.open(number, "counter", goal=number)
+        said = texts(await client.call(number, ("add", {"number": number}), ("where", {})))
+        await everybody.wait()
+        return opened, said, await client.finish(number)
+
+    async def episodes(client: Client) -> list[tuple[Any, list[str], Any]]:
+        return await asyncio.gather(*(episode(client, number) for number in range(NUM_MANY)))
+
+    everybody = asyncio.Barrier(NUM_MANY)
+    played = play(episodes)
+    assert [opened.observation for opened, *_ in played] == [f"Reach {number}. []" for number in range(NUM_MANY)]
+    assert [value for _, (value, _), _ in played] == [str(number) for number in range(NUM_MANY)]
+    assert len({where for _, (_, where), _ in played}) == NUM_MANY
+    assert {finished.reward for *_, finished in played} == {1.0}
+
+
+def test_episode_beyond_those_of_a_pod_is_broken_until_another_ends(play: Any) -> None:
+    async def episodes(client: Client) -> list[Any]:
+        begun = [await client.open(number, "few", goal=1) for number in range(3)]
+        await client.close(0)
+        return [*begun, await client.open(3, "few", goal=1)]
+
+    *begun, refused, again = play(episodes)
+    assert all(isinstance(one, Opened) for one in (*begun, again))
+    assert isinstance(refused, Broken)
+    assert refused.error.startswith("environments[few].episodesPerPod: the reward pod runs 2 episodes")
+    assert not refused.is_users_mistake
+
+
+def test_number_of_an_episode_that_ended_may_be_used_again(play: Any) -> None:
+    async def episodes(client: Client) -> list[Any]:
+        await client.open(1, "counter", goal=1)
+        await client.finish(1)
+        gone = await client.say(1, "Are you there?")
+        await client.open(1, "counter", goal=1)
+        await client.close(1)
+        return [gone, await client.open(1, "counter", goal=2)]
+
+    gone, opened = play(episodes)
+    assert gone.error == "the reward pod has no such episode, or not any more"
+    assert opened.observation == "Reach 2. []"
+
+
+def test_episodes_end_with_the_connection_and_their_template_with_the_pod() -> None:
+    async def episodes() -> psutil.Process:
+        async with connected(port) as client:
+            await asyncio.gather(*(client.open(number, "counter", goal=1) for number in range(5)))
+            where = texts(await client.call(0, ("where", {})))[0]
+            template = psutil.Process(int(where.split()[1]))
+            processes.extend(template.children())
+            return template
+
+    processes: list[psutil.Process] = []
+    with serving(python("counter")) as port:
+        template = asyncio.run(episodes())
+        assert len(processes) == 5
+        _, left = psutil.wait_procs(processes, timeout=60)
+        assert not left
+        assert template.is_running(), "the next connection need not import again"
+    assert not template.is_running()

@@ -27,11 +27,14 @@ from longshore_runtime.environments.pod_protocol import (
 )
 from longshore_runtime.environments.tool_calls import Turn
 from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.fork_server import START_LIMIT_S
 from longshore_runtime.trajectories.episode import Episode, Message
 from longshore_runtime.trajectories.trajectory import TokenIds, joined
 
 _GRACE_S: Final = 30.0
 """How much later than a limit of time, which the pod keeps itself, an answer may come."""
+_IMPORTS_S: Final = 2 * START_LIMIT_S
+"""How much longer the first episode may take to begin, whose environment is imported and forked then."""
 
 A = TypeVar("A", bound=Answer)
 
@@ -103,7 +106,7 @@ class Attempt:
         """Return the tokens before the first turn; raises EpisodeError."""
         episode = self._episode
         question = Open(self._number, episode.environment.name, dict(episode.record.fields), episode.seed)
-        opened = await self._ask(question, Opened)
+        opened = await self._ask(question, Opened, grace_s=_IMPORTS_S)
         self._tools = opened.tools
         prompt_tokens = self._prompt(opened.observation)
         most = self._limits.max_context_tokens - self._limits.max_response_tokens
@@ -163,11 +166,11 @@ class Attempt:
         )
         self._put(EpisodeOver(self._episode.response, self._episode.number, over, is_cut))
 
-    async def _ask(self, question: Question, kind: type[A], num_calls: int = 1) -> A:
+    async def _ask(self, question: Question, kind: type[A], num_calls: int = 1, grace_s: float = _GRACE_S) -> A:
         """Ask the environment, which may take its time for each of these calls; raises EpisodeError."""
         started_s = time.monotonic()
         try:
-            limit_s = num_calls * self._episode.environment.call_timeout_s + _GRACE_S
+            limit_s = num_calls * self._episode.environment.call_timeout_s + grace_s
             return await self._link.ask(question, kind, limit_s)
         finally:
             self._episode.environment_s += time.monotonic() - started_s

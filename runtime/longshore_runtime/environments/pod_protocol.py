@@ -10,14 +10,14 @@ An episode has at most one question open. Reward pods run code that models wrote
 if an attacker had written it, as `rewards.transports.pod_protocol` says.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, Literal
 
-import orjson
 from pydantic import Field, TypeAdapter, ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore_runtime.rewards.numbers import MAX_REWARD
+from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import Sentence
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage, StrictMessage, printable
 
@@ -155,8 +155,8 @@ _ANSWERS: Final[TypeAdapter[Answer]] = TypeAdapter(Answer)
 
 
 def encode(message: Question | Answer) -> bytes:
-    """Write a message; raises TypeError for a row with values that JSON does not have."""
-    return orjson.dumps(message)
+    """Write a message; raises TypeError for a row that is nested too deeply."""
+    return to_json(asdict(message))
 
 
 def decode_question(data: bytes) -> Question:

@@ -84,9 +84,11 @@ class Toolbox:
             calls: names of the tools with their arguments.
             on_end: is called at the end of each synchronous call.
         """
-        results = []
+        results: list[Any] = []
         for call in calls:
-            results.append(self._begin(call["name"], call["arguments"]))
+            # A call that cannot be read says what is wrong with it.
+            error = call.get("error")
+            results.append(ValueError(error) if error else self._begin(call["name"], call["arguments"]))
             on_end()
         waiting = [index for index, result in enumerate(results) if inspect.isawaitable(result)]
         if waiting:

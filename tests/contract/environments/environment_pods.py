@@ -44,15 +44,15 @@ def python(name: str, path: str | None = None, **fields: Any) -> Environment:
 
 
 @contextmanager
-def serving(*environments: Environment, host: str = "127.0.0.1") -> Iterator[int]:
-    """A pod that serves from a thread while the block runs; yields its port."""
+def serving(*environments: Environment, host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+    """A pod that serves from a thread while the block runs; yields its port, which is free if it is not given."""
     allow_many_files()
-    loop, port = asyncio.new_event_loop(), [0]
+    loop, found = asyncio.new_event_loop(), [port]
     listens, end = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
         server = RewardServer(ScorerFactory((), "output"), TOKEN, 1, environments=environments)
-        async with server.listening(host, 0) as port[0]:
+        async with server.listening(host, port) as found[0]:
             listens.set()
             await end.wait()
 
@@ -60,7 +60,7 @@ def serving(*environments: Environment, host: str = "127.0.0.1") -> Iterator[int
     thread.start()
     try:
         assert listens.wait(PATIENT_S)
-        yield port[0]
+        yield found[0]
     finally:
         loop.call_soon_threadsafe(end.set)
         thread.join()

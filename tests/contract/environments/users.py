@@ -200,3 +200,27 @@ class WithoutReset:
 
 
 NOTHING: Final = 3
+
+
+class Talker:
+    """Says as much as its row wants."""
+
+    def reset(self, length: int) -> None:
+        """Begin."""
+        self.length = length
+
+    def reply(self, message: str) -> str:
+        """Say it."""
+        return "x" * self.length
+
+
+class BrokenReply:
+    """Fails at its first answer."""
+
+    def reset(self, why: str) -> None:
+        """Begin."""
+        self.why = why
+
+    def reply(self, message: str) -> str:
+        """Fail."""
+        raise ValueError(self.why)

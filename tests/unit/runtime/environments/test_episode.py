@@ -127,6 +127,13 @@ def test_failed_call_is_an_observation_and_the_others_are_carried_out(call: Call
     assert finished(episode) == Finished(3, 2.0)
 
 
+def test_call_that_cannot_be_read_fails_with_what_is_wrong_with_it() -> None:
+    calls = [{"name": "", "arguments": {}, "error": "no JSON"}, {"name": "price", "arguments": {}, "error": ""}]
+    acted = begun().answer({"kind": "Act", "episode": 3, "content": "", "calls": calls})
+    said = [Observation("tool", "{'error': 'no JSON'}", ""), Observation("tool", "1.5", "price")]
+    assert acted == Acted(3, said, 1)
+
+
 @pytest.mark.parametrize(
     ("thing", "said"),
     [

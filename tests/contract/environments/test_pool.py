@@ -1,0 +1,210 @@
+"""The driver's side of episodes against real reward pods: what it hears, and what becomes of pods that are lost."""
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from longshore.api.environment import Environment
+from longshore.api.model import Chat
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
+from longshore_runtime.backends.tiny_model import EOS_ID, build_tokenizer
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.environments.attempt import EpisodeLimits
+from longshore_runtime.environments.conversation import Conversations
+from longshore_runtime.environments.events import EpisodeBegun, EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnAnswered
+from longshore_runtime.environments.pool import EnvironmentPool
+from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.transports.pod import PodConnections
+from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
+from tests.contract.environments.environment_pods import PATIENT_S, TOKEN, USERS, python, serving
+
+ROW: Final = {"low": "a", "high": "h", "secret": "c"}
+GAME: Final = Environment.model_validate(
+    {"name": "game", "kind": "Task", "maxTurns": 3, "callTimeoutSeconds": PATIENT_S, "retries": 1}
+)
+LIMITS: Final = EpisodeLimits(max_response_tokens=32, max_context_tokens=64)
+TOKENIZER: Final = build_tokenizer()
+
+
+class Driver:
+    """A pool, and an engine that says what a test wants."""
+
+    def __init__(self, pool: EnvironmentPool, events: "queue.SimpleQueue[EpisodeNews]") -> None:
+        self.pool = pool
+        self._events = events
+        self._trajectories: dict[int, Trajectory] = {}
+        self._num_responses = 0
+
+    def start(self, prompt: str = "a-h?", **row: Any) -> int:
+        """Begin an episode; returns its number."""
+        response = ResponseId(Draw(0, 0), self._num_responses)
+        self._num_responses += 1
+        return self.pool.start(response, record(prompt, **(row or ROW)), seed=7)
+
+    def hear(self) -> EpisodeNews:
+        """The next news."""
+        news = self._events.get(timeout=PATIENT_S)
+        if isinstance(news, EpisodeBegun):
+            self._trajectories[news.number] = Trajectory.sampled(0, (), ())
+        if isinstance(news, TurnAnswered):
+            self._trajectories[news.number] += Trajectory.observed(news.tokens)
+        return news
+
+    def say(self, number: int, text: str, reason: FinishReason = FinishReason.STOP) -> EpisodeNews:
+        """Sample a turn; returns what is heard next."""
+        tokens = [*TOKENIZER.encode(text, add_special_tokens=False), EOS_ID]
+        self._trajectories[number] += Trajectory.sampled(0, tokens, [-1.0] * len(tokens))
+        self.pool.give_turn(number, Completion("one", self._trajectories[number], reason, 1))
+        return self.hear()
+
+
+def record(prompt: str, **fields: Any) -> PromptRecord:
+    tokens = token_ids(TOKENIZER.encode(prompt, add_special_tokens=False))
+    return PromptRecord(0, prompt, tokens, "", fields=fields, source="row 1")
+
+
+@contextmanager
+def driving(tmp_path: Path, port: int, *environments: Environment, chat: Chat | None = None) -> Iterator[Driver]:
+    """A driver whose job has one reward pod, at this port."""
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    events: queue.SimpleQueue[EpisodeNews] = queue.SimpleQueue()
+    connections = PodConnections(lambda index: "127.0.0.1", token, port, "environments")
+    try:
+        pool = EnvironmentPool(environments, connections, 1, Conversations(chat, TOKENIZER), LIMITS, events.put)
+        yield Driver(pool, events)
+    finally:
+        connections.close()
+
+
+@pytest.fixture
+def game(tmp_path: Path) -> Iterator[Driver]:
+    """The built-in game in a pod."""
+    with serving(GAME) as port, driving(tmp_path, port, GAME) as driver:
+        yield driver
+
+
+def text_of(news: EpisodeNews) -> str:
+    """What the environment answers."""
+    assert isinstance(news, TurnAnswered), news
+    text: str = TOKENIZER.decode(news.tokens)
+    return text
+
+
+def test_an_episode_is_played_to_its_end_and_rewarded(game: Driver) -> None:
+    number = game.start()
+    begun = game.hear()
+    assert isinstance(begun, EpisodeBegun) and TOKENIZER.decode(begun.prompt_tokens) == "a-h?"
+    assert text_of(game.say(number, "d")) == "<"
+    assert text_of(game.say(number, "b")) == ">"
+    over = game.say(number, "c")
+    assert isinstance(over, EpisodeOver) and not over.is_cut
+    episode = over.episode
+    assert (episode.reward, episode.num_turns, episode.num_restarts, episode.last_turn) == (1.0, 3, 0, "c")
+    assert [one["content"] for one in episode.messages] == ["d", "<", "b", ">", "c"]
+    assert episode.environment_s > 0
+
+
+def test_the_last_turn_that_a_job_allows_ends_the_episode_as_cut(game: Driver) -> None:
+    number = game.start()
+    game.hear()
+    for turn in ("h", "g"):
+        assert text_of(game.say(number, turn)) == "<"
+    over = game.say(number, "f")
+    assert isinstance(over, EpisodeOver) and over.is_cut
+    assert over.episode.reward == 0.0
+
+
+def test_a_turn_without_an_end_ends_the_episode_as_cut(game: Driver) -> None:
+    number = game.start()
+    game.hear()
+    over = game.say(number, "dddddddd", FinishReason.LENGTH)
+    assert isinstance(over, EpisodeOver) and over.is_cut
+    assert over.episode.num_turns == 1
+
+
+def test_an_episode_is_over_when_no_token_is_left_for_another_turn(tmp_path: Path) -> None:
+    talker = python("talker", f"{USERS}:Talker")
+    with serving(talker) as port, driving(tmp_path, port, talker) as driver:
+        number = driver.start(length=40)
+        driver.hear()
+        over = driver.say(number, "hi")
+        assert isinstance(over, EpisodeOver) and over.is_cut
+        assert over.episode.messages[-1]["content"] == "x" * 40, "said, and not read"
+
+
+def test_cancelled_episodes_make_room_for_others_and_are_not_heard_of(tmp_path: Path) -> None:
+    narrow = GAME.model_copy(update={"episodes_per_pod": 1})
+    with serving(narrow) as port, driving(tmp_path, port, narrow) as driver:
+        first, second = driver.start(), driver.start()
+        assert driver.hear().number == first
+        driver.pool.cancel([first])
+        assert driver.hear().number == second, "it has waited for the place"
+
+
+def test_what_a_lost_pod_ran_begins_anew_in_its_successor(tmp_path: Path) -> None:
+    with serving(GAME) as port:
+        pass  # Its port is free again.
+    with driving(tmp_path, port, GAME) as driver:
+        with serving(GAME, port=port):
+            number = driver.start()
+            driver.hear()
+            assert text_of(driver.say(number, "d")) == "<"
+        driver.pool.give_turn(number, Completion("one", Trajectory.sampled(0, [5], [-1.0]), FinishReason.STOP, 1))
+        with serving(GAME, port=port):
+            assert isinstance(driver.hear(), EpisodeBegun)
+            over = driver.say(number, "c")
+            assert isinstance(over, EpisodeOver)
+            assert (over.episode.num_restarts, over.episode.num_turns) == (1, 1)
+
+
+def test_an_episode_that_fails_too_often_is_given_up_with_its_row_and_cause(tmp_path: Path) -> None:
+    broken = python("broken", f"{USERS}:BrokenReply", retries=1)
+    with serving(broken) as port, driving(tmp_path, port, broken) as driver:
+        number = driver.start(why="no luck")
+        for _ in range(2):
+            assert isinstance(driver.hear(), EpisodeBegun)
+            last = driver.say(number, "hi") if _ == 1 else driver.pool.give_turn(number, _turn())
+        assert isinstance(last, EpisodeGivenUp) and not last.is_users_mistake
+        assert last.reason.startswith("environment broken: row 1: ")
+        assert "reply raised ValueError: no luck" in last.reason
+
+
+def _turn() -> Completion:
+    return Completion("one", Trajectory.sampled(0, [5], [-1.0]), FinishReason.STOP, 1)
+
+
+def _rehearsal_mistake(tmp_path: Path, environment: Environment, row: PromptRecord) -> str:
+    with (
+        serving(environment) as port,
+        driving(tmp_path, port, environment) as driver,
+        pytest.raises(UserError) as caught,
+    ):
+        driver.pool.rehearse([row])
+    return str(caught.value)
+
+
+def test_what_fails_for_every_row_is_found_in_the_rehearsal(tmp_path: Path) -> None:
+    mistake = _rehearsal_mistake(tmp_path, python("missing", "no_such_module:Game"), record("a"))
+    assert mistake.startswith(
+        "environment missing: row 1: environments[missing].importPath: 'no_such_module:Game' cannot be imported"
+    )
+
+
+def test_tools_need_prompts_that_are_conversations(tmp_path: Path) -> None:
+    mistake = _rehearsal_mistake(tmp_path, python("counter"), record("a", goal=3))
+    assert mistake.endswith("its tools need prompts that are conversations: set data.chat to {}")
+
+
+def test_a_rehearsal_leaves_no_episode_behind(tmp_path: Path) -> None:
+    narrow = GAME.model_copy(update={"episodes_per_pod": 1})
+    with serving(narrow) as port, driving(tmp_path, port, narrow) as driver:
+        driver.pool.rehearse([record("a-h?", **ROW)])
+        driver.start()
+        assert isinstance(driver.hear(), EpisodeBegun)

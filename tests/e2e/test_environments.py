@@ -1,0 +1,59 @@
+"""Responses that act in an environment over several turns, with the real engine, while everything around them dies."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tests.e2e.jobs import Cluster, Json, assert_every_draw_once
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+def game(root: Path, name: str, **algorithm: int) -> Json:
+    """The manifest of the game, with storage of its own."""
+    documents = yaml.safe_load_all((root / "manifests/guessing.yaml").read_text())
+    manifest: Json = next(document for document in documents if document["kind"] == "RLJob")
+    manifest["metadata"]["name"] = name
+    manifest["spec"]["storage"] = {"create": {"size": "1Gi"}}
+    manifest["spec"]["algorithm"] |= algorithm
+    return manifest
+
+
+def test_a_game_of_several_turns_outlives_its_pods_and_trains_every_draw_once(cluster: Cluster, root: Path) -> None:
+    manifest = game(root, "game", steps=10, promptsPerStep=8, responsesPerPrompt=4)
+    manifest["spec"]["model"]["warmStartSteps"] = 30
+    manifest["spec"]["data"]["heldOutPrompts"] = 4
+    manifest["spec"]["checkpoint"] = {"everySteps": 2}
+    job = cluster.apply(manifest)
+    job.wait_step(2)
+    job.kill("reward-0")
+    job.wait_step(job.status()["runtime"]["step"] + 1)
+    worker = job.remove("worker-1")
+    job.wait_replaced("worker-1", worker)
+    job.kill("coordinator")
+    assert job.wait_finished()["phase"] == "Succeeded", job.story()
+    assert_every_draw_once(job.ledger(), num_prompts=8, num_responses=4)
+    steps = job.metrics()
+    assert max(row["rollout_corr/log_prob_mismatch_max"] for row in steps) < 1e-3, "engine and trainer disagree"
+    assert all(row["num_turns/max"] > 1 for row in steps)
+    rows = [
+        row for file in sorted((job.output() / "samples").glob("*.parquet")) for row in pq.read_table(file).to_pylist()
+    ]
+    for row in rows:
+        roles = [turn["role"] for turn in row["turns"]]
+        assert roles == ["assistant" if place % 2 == 0 else "user" for place in range(len(roles))]
+        sampled = [one["policy_version"] is not None for one in row["versions"]]
+        assert sampled == [place % 2 == 0 for place in range(len(sampled))], "what a turn is, and what it has read"
+    job.delete()
+
+
+@pytest.mark.soak
+def test_the_tiny_model_learns_the_game_with_tail_batching(cluster: Cluster, root: Path) -> None:
+    job = cluster.apply(game(root, "learned-game"))
+    status = job.wait_finished()
+    assert status["phase"] == "Succeeded", job.story()
+    held_out = status["runtime"]["heldOut"]
+    assert held_out["latest"] > held_out["before"] + 0.25
+    job.delete()

@@ -18,7 +18,7 @@ def module_mistakes(files: Mapping[str, bytes], import_paths: Mapping[str, str])
 
     Args:
         files: content by file name.
-        import_paths: of each function, by the field that names it (`import_paths`).
+        import_paths: of each function or class, by the field that names it (`import_paths`).
     """
     mistakes = [mistake for name, content in files.items() for mistake in _file_mistakes(name, content)]
     if (size := sum(map(len, files.values()))) > MAX_BYTES:
@@ -30,12 +30,16 @@ def module_mistakes(files: Mapping[str, bytes], import_paths: Mapping[str, str])
 
 
 def import_paths(spec: RLJobSpec) -> dict[str, str]:
-    """Return the path of each function of the user's own, by the field that names it."""
+    """Return the path of each function or class of the user's own, by the field that names it."""
     paths = {
         f"reward.functions[{function.name}].importPath": function.import_path
         for function in spec.reward.functions
         if function.import_path is not None
     }
+    for one in spec.environments:
+        if one.import_path is not None:
+            paths[f"environments[{one.name}].importPath"] = one.import_path
+        paths |= {f"environments[{one.name}].tools[{number}]": path for number, path in enumerate(one.tools or ())}
     if isinstance(spec.algorithm.objective, Custom):
         paths["algorithm.objective.importPath"] = spec.algorithm.objective.import_path
     return paths
@@ -71,8 +75,8 @@ def _function_mistakes(files: Mapping[str, bytes], import_paths: Mapping[str, st
             yield f"{field}: {module}.py defines no {wanted!r}{known}"
     if not used & modules.keys():
         yield (
-            f"no importPath of a reward function or the objective leads into {', '.join(sorted(files))}; set one to "
-            f"{min(modules)}:FUNCTION"
+            "no importPath of a reward function, an environment or the objective leads into "
+            f"{', '.join(sorted(files))}; set one to {min(modules)}:NAME"
         )
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from longshore.checks.modules import MAX_BYTES, module_mistakes
+from longshore.api.spec import RLJobSpec
+from longshore.checks.modules import MAX_BYTES, import_paths, module_mistakes
+from tests.unit.api.specs import spec
 
 MINE = {"reward.functions[mine].importPath": "mine:score"}
 
@@ -35,9 +37,17 @@ def test_modules_may_support_one_another_and_functions_may_come_from_the_image()
          "reward.functions[mine].importPath: mine.py defines no 'score'; it has grade"),
         ("mine.py", b"", "reward.functions[mine].importPath: mine.py defines no 'score'"),
         ("other.py", b"def score(): ...",
-         "no importPath of a reward function or the objective leads into other.py; set one to other:FUNCTION"),
+         "no importPath of a reward function, an environment or the objective leads into other.py; set one to other:N"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_imported_is_reported_with_the_fix(name: str, content: bytes, message: str) -> None:
     (mistake,) = module_mistakes({name: content}, MINE)
     assert mistake.startswith(message)
+
+
+def test_a_class_and_the_tools_of_environments_may_be_in_a_module() -> None:
+    game = {"name": "game", "kind": "Python", "importPath": "games:Game"}
+    calculator = {"name": "calculator", "kind": "Python", "tools": ["games:add", "games:multiply"]}
+    job = RLJobSpec.model_validate(spec({"environments": [game, calculator]}))
+    (mistake,) = module_mistakes({"games.py": b"class Game: ...\ndef add(a, b): ..."}, import_paths(job))
+    assert mistake.startswith("environments[calculator].tools[1]: games.py defines no 'multiply'")

@@ -63,9 +63,9 @@ class Trajectory(ComparedByValue):
 
     @classmethod
     def observed(cls, tokens: npt.ArrayLike) -> "Trajectory":
-        """Return a trajectory that nothing sampled."""
+        """Return a trajectory that nothing sampled: one observation, which may have no token."""
         ids = token_ids(tokens)
-        return cls(ids, np.zeros(len(ids), np.float32), (Run(None, len(ids)),) if len(ids) else ())
+        return cls(ids, np.zeros(len(ids), np.float32), (Run(None, len(ids)),))
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -12,6 +12,12 @@ from longshore_runtime.trajectories.trajectory import EMPTY, Run, Trajectory
 RUNS = st.lists(st.builds(Run, st.none() | st.integers(0, 3), st.integers(1, 4)), max_size=6).map(tuple)
 
 
+VERSIONS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=3)
+"""A turn: (version, number of tokens) of its parts, one for each round in which it was sampled."""
+TURNS = st.lists(st.tuples(VERSIONS, st.integers(0, 4)), min_size=1, max_size=4)
+"""Turns, and the number of tokens observed after each: a text that is empty has none."""
+
+
 def of(runs: tuple[Run, ...]) -> Trajectory:
     num_tokens = sum(run.num_tokens for run in runs)
     return Trajectory(np.arange(num_tokens, dtype=np.int32), np.full(num_tokens, -1.0, np.float32), runs)
@@ -43,6 +49,34 @@ def test_mask_and_turns_agree_about_what_the_policy_sampled(runs: tuple[Run, ...
         sampled[turn] = True
     assert trajectory.mask.tolist() == sampled.tolist()
     assert all(before.stop < after.start for before, after in zip(trajectory.turns, trajectory.turns[1:], strict=False))
+
+
+@given(TURNS, st.booleans())
+def test_turns_mask_and_counts_agree_in_an_episode(turns: list[tuple[list[tuple[int, int]], int]], waits: bool) -> None:
+    """It has ended with its last turn, or `waits` for the next one."""
+    trajectory, observed = EMPTY, list[range]()
+    for number, (parts, num_observed) in enumerate(turns, start=1):
+        for version, num_tokens in parts:
+            trajectory += Trajectory.sampled(version, [1] * num_tokens, [-1.0] * num_tokens)
+        if number < len(turns) or waits:
+            observed.append(range(len(trajectory), len(trajectory) + num_observed))
+            trajectory += Trajectory.observed([2] * num_observed)
+    starts = [0, *(one.stop for one in observed)][: len(turns)]
+    stops = [one.start for one in observed] + ([] if waits else [len(trajectory)])
+    assert trajectory.turns == tuple(map(slice, starts, stops))
+    assert trajectory.num_observations == len(observed)
+    assert trajectory.num_tokens_before_turn == (observed[-1].stop if observed else 0)
+    assert (trajectory.tokens == np.where(trajectory.mask, 1, 2)).all()
+    assert not trajectory.log_probs[~trajectory.mask].any()
+
+
+@given(RUNS)
+def test_the_present_turn_begins_behind_the_last_observed_token(runs: tuple[Run, ...]) -> None:
+    trajectory = of(runs)
+    before = trajectory.num_tokens_before_turn
+    assert trajectory.mask[before:].all()
+    assert not before or not trajectory.mask[before - 1]
+    assert before == len(trajectory) or trajectory.turns[-1] == slice(before, len(trajectory))
 
 
 @given(RUNS, st.integers(0, 4))

@@ -44,7 +44,7 @@ class Sample(ComparedByValue):
     loss_mask: Mask | None = None
     """Mask [num_response_tokens] of the response tokens that are in the loss; None: all are."""
     num_stale_tokens: int = 0
-    """Response tokens that older weights than the round's sampled, in the loss or not: the first ones."""
+    """Number of response tokens up to the last one that older weights than the round's sampled, in the loss or not."""
     old_log_probs: LogProbs | None = None
     """[num_response_tokens]: log-probabilities under the trainer's weights at the start of the step, or the engine's
     where these are gone (`policy.old_log_probs`); None: under the trainer's present weights."""

@@ -80,7 +80,7 @@ class RoundResult(RoundTotals):
     cut_tokens: Mapping[ResponseId, int]
     """Tokens of responses that were cut off and begin again when their draws are sampled again."""
     num_used_tokens: int
-    """Number of tokens of this round that were accepted or kept."""
+    """Number of tokens sampled in this round that were accepted or kept."""
     rewards: RewardStats
     rollout_s: float
     busy_share: float
@@ -142,8 +142,8 @@ def round_result(
         dropped=tuple(scored[draw] for draw in end.zero_variance),
         started=_started(groups, completions),
         cut_tokens=_cut_tokens(end, completions, kept),
-        num_used_tokens=sum(one.num_tokens for one in used.values())
-        - sum(kept_before[response].num_tokens for response in used if response in kept_before),
+        num_used_tokens=sum(one.trajectory.num_sampled_tokens for one in used.values())
+        - sum(kept_before[response].trajectory.num_sampled_tokens for response in used if response in kept_before),
         rewards=rewards,
         rollout_s=rollout_s,
         busy_share=use.busy_share(rollout_s),

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from operator import attrgetter
 
+import numpy as np
+
 from longshore.api.algorithm import Algorithm
 from longshore.api.objectives.aggregation import denominator
 from longshore.policy.balancing import balance
@@ -39,9 +41,10 @@ def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> floa
 
 
 def off_policy_token_share(samples: Sequence[Sample]) -> float:
-    """Return the share of response tokens that older weights than the round's sampled, 0 to 1, masked ones included."""
-    num_tokens = sum(sample.num_response_tokens for sample in samples)
-    return sum(sample.num_stale_tokens for sample in samples) / num_tokens if num_tokens else 0.0
+    """Return the share of sampled tokens that older weights than the round's sampled, 0 to 1, masked ones included."""
+    num_sampled = sum(sample.trajectory.num_sampled_tokens for sample in samples)
+    num_stale = sum(np.count_nonzero(sample.trajectory.mask[: sample.num_stale_tokens]) for sample in samples)
+    return num_stale / num_sampled if num_sampled else 0.0
 
 
 def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:

@@ -87,6 +87,11 @@ class Trajectory(ComparedByValue):
         return np.repeat(is_sampled, [run.num_tokens for run in self.runs])
 
     @property
+    def num_sampled_tokens(self) -> int:
+        """Number of tokens that the policy sampled."""
+        return sum(run.num_tokens for run in self.runs if run.policy_version is not None)
+
+    @property
     def turns(self) -> tuple[slice, ...]:
         """Tokens of each turn of the policy, without what it observed before."""
         turns, first, continues = list[slice](), 0, False
@@ -113,7 +118,7 @@ class Trajectory(ComparedByValue):
         return before
 
     def num_tokens_before(self, policy_version: int) -> int:
-        """Return the number of tokens that older weights sampled: they are the first ones."""
+        """Return the number of tokens up to the last one that older weights sampled, observed ones included."""
         num_old = end = 0
         for version, num_tokens in self.runs:
             end += num_tokens

@@ -35,9 +35,14 @@ def algorithm(name: str = "GRPO", **fields: object) -> Algorithm:
     return Algorithm.model_validate({"objective": {"name": name}, **required, **fields})
 
 
-def response(index: int, reward: float, runs: Sequence[tuple[int, int]], prompt: int = 0) -> ScoredResponse:
-    """`runs`: (policy version, number of tokens)."""
-    parts = (Trajectory.sampled(version, [3] * length, [-1.0] * length) for version, length in runs)
+def response(index: int, reward: float, runs: Sequence[tuple[int | None, int]], prompt: int = 0) -> ScoredResponse:
+    """`runs`: (policy version or None, number of tokens)."""
+    parts = (
+        Trajectory.observed([3] * length)
+        if version is None
+        else Trajectory.sampled(version, [3] * length, [-1.0] * length)
+        for version, length in runs
+    )
     completion = Completion(f"{prompt}/{index}", sum(parts, EMPTY), FinishReason.STOP, engine_step=0)
     return ScoredResponse(ResponseId(Draw(0, prompt), index), completion, reward, timed_out=False)
 
@@ -63,6 +68,22 @@ def test_masked_tokens_of_older_weights_are_counted_and_leave_the_loss() -> None
     assert masks == [[False] * 3 + [True] * 3, [True] * 4, [False] * 5]
     assert [sample.num_loss_tokens for sample in samples] == [3, 4, 0]
     assert off_policy_token_share(samples) == 8 / 15
+
+
+EPISODES = group(
+    0, [response(0, 1.0, [(4, 2), (None, 3), (4, 1), (5, 1), (None, 1), (5, 2)]), response(1, 0.0, [(5, 4)])]
+)
+
+
+@pytest.mark.parametrize("masks_stale", [False, True])
+def test_observed_tokens_are_neither_in_the_loss_nor_off_policy(masks_stale: bool) -> None:
+    options = algorithm(mask_stale_tokens=masks_stale)
+    episode, single = batch_samples([EPISODES], RECORDS, options, policy_version=5)
+    old = not masks_stale
+    assert episode.in_loss.tolist() == [old] * 2 + [False] * 3 + [old, True, False, True, True]
+    assert (episode.num_compared_tokens, single.num_compared_tokens) == (3, 4)
+    assert single.in_loss.all()
+    assert off_policy_token_share([episode, single]) == 3 / 10
 
 
 def test_without_samples_nothing_is_off_policy() -> None:

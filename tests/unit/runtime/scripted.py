@@ -134,6 +134,23 @@ class ScriptedEngines:
         return ended if reason is FinishReason.ABORT else ended.with_text(text)
 
 
+class CountingEngines(ScriptedEngines):
+    """Counts the tokens that it samples, on one engine."""
+
+    num_tokens = 0
+
+    def stats(self) -> dict[int, EngineStats]:
+        return dict.fromkeys(self.running, self._stats)
+
+    @property
+    def _stats(self) -> EngineStats:
+        return EngineStats(num_steps=self.steps, num_tokens=self.num_tokens)
+
+    def _step(self) -> None:
+        self.num_tokens += len(self.running[0])
+        super()._step()
+
+
 @dataclass
 class ScriptedScorer:
     """Rewards are the lengths of the responses, at once, unless stated otherwise."""

@@ -20,6 +20,7 @@ from longshore_runtime.trainer.samples import batch_samples
 from longshore_runtime.trajectories.episode import Episode
 from longshore_runtime.trajectories.trajectory import TokenIds, token_ids
 from tests.unit.runtime.scripted import (
+    CountingEngines,
     Observer,
     ScriptedEngines,
     ScriptedScorer,
@@ -165,6 +166,16 @@ def test_tail_batching_cancels_episodes_that_are_not_among_the_first() -> None:
     cancelled = {world.responses[number] for number in world.cancelled}
     assert len(accepted) == 8
     assert cancelled == set(world.responses) - {ResponseId(*one) for one in accepted}
+
+
+def test_observed_tokens_are_not_among_the_sampled_ones_that_are_used() -> None:
+    engines = CountingEngines(num_engines=1)
+    result = run(ScriptedEnvironments(engines), Strategy.TAIL_BATCHING)
+    used = [one.completion.trajectory for group in result.groups for one in group.responses]
+    num_used = sum(int(trajectory.mask.sum()) for trajectory in used)
+    assert num_used < sum(map(len, used))
+    assert result.num_used_tokens == num_used
+    assert result.dropped_token_share == pytest.approx(1 - num_used / engines.num_tokens)
 
 
 def test_prompts_without_an_environment_are_sampled_beside_episodes() -> None:

@@ -17,6 +17,7 @@ from longshore_runtime.rollout.events import EngineOutput, Event
 from tests.unit.runtime.scripted import (
     ALL_DRAWS,
     EVERYTHING,
+    CountingEngines,
     Observer,
     ScriptedEngines,
     ScriptedScorer,
@@ -180,20 +181,6 @@ def test_accepted_lengths_are_compared_with_all_that_was_started() -> None:
 
 def test_tokens_that_nothing_is_trained_on_are_a_share_of_those_that_were_sampled() -> None:
     """Of a draw that waits without its tokens also those of responses that had finished; kept ones are not dropped."""
-
-    class CountingEngines(ScriptedEngines):
-        def stats(self) -> dict[int, EngineStats]:
-            return dict.fromkeys(self.running, self._stats)
-
-        @property
-        def _stats(self) -> EngineStats:
-            return EngineStats(num_steps=self.steps, num_tokens=self.num_tokens)
-
-        num_tokens = 0
-
-        def _step(self) -> None:
-            self.num_tokens += len(self.running[0])
-            super()._step()
 
     def dropped(strategy: Strategy) -> float:
         engines = CountingEngines(num_engines=1)

@@ -66,6 +66,7 @@ def test_turns_mask_and_counts_agree_in_an_episode(turns: list[tuple[list[tuple[
     assert trajectory.turns == tuple(map(slice, starts, stops))
     assert trajectory.num_observations == len(observed)
     assert trajectory.num_tokens_before_turn == (observed[-1].stop if observed else 0)
+    assert trajectory.num_sampled_tokens == np.count_nonzero(trajectory.mask)
     assert (trajectory.tokens == np.where(trajectory.mask, 1, 2)).all()
     assert not trajectory.log_probs[~trajectory.mask].any()
 

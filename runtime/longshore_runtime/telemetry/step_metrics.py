@@ -55,7 +55,7 @@ class LengthSummary:
 
 
 def lengths(samples: Sequence[Sample]) -> LengthSummary:
-    """Summarize the response lengths of a step."""
+    """Summarize the response lengths of a step; what an environment said in a response is a part of it, as in verl."""
     values = sorted(sample.num_response_tokens for sample in samples)
     return LengthSummary(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
 

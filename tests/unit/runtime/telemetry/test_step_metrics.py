@@ -7,7 +7,9 @@ import pytest
 from longshore.api.rollout import Strategy
 from longshore_runtime.rewards.round_scores import RewardStats
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.telemetry.step_metrics import StepTimes, step_metrics
+from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, step_metrics
+from longshore_runtime.trajectories.trajectory import Trajectory
+from tests.contract.trainers.replicas import make_samples
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 from tests.unit.runtime.test_alarms import timed_out, trained, with_responses
 
@@ -39,3 +41,10 @@ def test_how_scoring_kept_up_is_reported(result: RoundResult) -> None:
 def test_responses_whose_scoring_took_too_long_are_counted(result: RoundResult) -> None:
     num_responses = sum(len(group.responses) for group in result.groups)
     assert metrics(with_responses(result, timed_out))["reward/timed_out"] == num_responses > 0
+
+
+def test_lengths_are_those_of_whole_episodes_observations_included() -> None:
+    """In verl, too, a response is all that follows the prompt: its lengths come from the attention mask."""
+    turn = Trajectory.sampled(0, [4, 5], [-1.0, -1.0])
+    (sample,) = make_samples(1)
+    assert lengths([replace(sample, trajectory=turn + Trajectory.observed([6, 7, 8]) + turn)]).mean == 7

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.backends.world import World
 from tests.contract.trainers.replicas import OPTIONS, clips, make_samples, own_part
@@ -37,11 +38,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Trained:
-    """Gradients of the first step, the norm of every step's, and weights after all steps."""
+    """Gradients of the first step and its sums, the norm of every step's, and weights after all steps."""
 
     gradients: Named
     norms: tuple[float, ...]
     weights: Named
+    sums: GradientSums = field(default_factory=GradientSums)
+    """What the replica reports of the first step."""
 
 
 SOME_CLIPPED = replace(
@@ -157,46 +160,79 @@ def _log_probs(model: Any, sample: Sample, temperature: float) -> Tensor:
 
 
 def train_torch(
-    world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any = None, options: Any = None
+    world: World,
+    model: Path,
+    steps: Sequence[Step],
+    double: bool,
+    sizes: Any = None,
+    options: Any = None,
+    reference: Path | None = None,
 ) -> Trained:
     """What one replica of the torch trainer makes of a plan, on each of its ranks.
 
-    Gradients are the replica's own, before they are added up.
+    Gradients are the replica's own, before they are added up. `reference`: another model for the KL penalty.
     """
     from longshore_runtime.backends.torch_trainer import TorchTrainer
 
-    trainer = TorchTrainer(model, options or SOME_CLIPPED, world, sizes)
-    replica, module = trainer._replica, trainer._model.module
+    class Trainer(TorchTrainer):
+        def _frozen_reference(self) -> Any:
+            self._directory = reference or model
+            return super()._frozen_reference()
+
+    trainer = Trainer(model, options or SOME_CLIPPED, world, sizes)
+    replica = trainer._replica.number
     with double_precision(double):
         if double:
-            trainer._model.double()
-            assert trainer._reference is not None
-            trainer._reference.double()
-        _accumulate(trainer, steps[0], replica.number, world, sizes)
-        trainer._accumulation.collect()
-        summed = {name: replica.whole(p.grad) for name, p in module.named_parameters()}
-        gradients = {name: gradient.numpy() / steps[0].denominator for name, gradient in summed.items()}
+            to_double(trainer)
+        sums = _accumulate(trainer, steps[0], replica, world, sizes)
+        gradients = torch_gradients(trainer, steps[0].denominator)
         trainer.discard()
-        norms = _train(trainer, steps, replica.number, world, sizes)
-        return Trained(gradients, norms, {name: tensor.numpy() for name, tensor, _ in trainer.tensors()})
+        norms = _train(trainer, steps, replica, world, sizes)
+        return Trained(gradients, norms, {name: tensor.numpy() for name, tensor, _ in trainer.tensors()}, sums)
+
+
+def to_double(trainer: Any) -> None:
+    """Make a torch trainer's models double; it computes so within `double_precision`."""
+    trainer._model.double()
+    if trainer._reference is not None:
+        trainer._reference.double()
+
+
+def torch_gradients(trainer: Any, denominator: float) -> Named:
+    """What a replica of the torch trainer has accumulated, divided."""
+    trainer._accumulation.collect()
+    summed = {name: trainer._replica.whole(p.grad) for name, p in trainer._model.module.named_parameters()}
+    return {name: gradient.numpy() / denominator for name, gradient in summed.items()}
 
 
 def train_megatron(
-    world: World, model: Path, steps: Sequence[Step], double: bool, sizes: Any, options: Any = None
+    world: World,
+    model: Path,
+    steps: Sequence[Step],
+    double: bool,
+    sizes: Any,
+    options: Any = None,
+    reference: Path | None = None,
 ) -> Trained:
-    """What Megatron makes of a plan; nothing but on the first rank of a replica."""
+    """What Megatron makes of a plan; nothing but on the first rank of a replica. `reference`: see `train_torch`."""
     from longshore_runtime.backends.megatron.trainer import MegatronTrainer
 
-    trainer = MegatronTrainer(model, options or SOME_CLIPPED, world, sizes, torch.float64 if double else torch.float32)
+    class Trainer(MegatronTrainer):
+        def _load_model(self, config: Any, dtype: torch.dtype) -> Any:
+            loaded = super()._load_model(config, dtype)
+            self._directory = reference or model  # What is loaded next is the reference.
+            return loaded
+
+    trainer = Trainer(model, options or SOME_CLIPPED, world, sizes, torch.float64 if double else torch.float32)
     replica = sizes.replica(world.rank)
-    _accumulate(trainer, steps[0], replica, world, sizes)
-    gradients = _reduced_gradients(trainer, steps[0].denominator)
+    sums = _accumulate(trainer, steps[0], replica, world, sizes)
+    gradients = megatron_gradients(trainer, steps[0].denominator)
     trainer.discard()
     norms = _train(trainer, steps, replica, world, sizes)
-    return Trained(gradients, norms, {name: t.numpy() for name, t in trainer.named_weights()})
+    return Trained(gradients, norms, {name: t.numpy() for name, t in trainer.named_weights()}, sums)
 
 
-def _reduced_gradients(trainer: Any, denominator: float) -> Named:
+def megatron_gradients(trainer: Any, denominator: float) -> Named:
     """What Megatron's update would clip: every rank owns parts of it after the reduction."""
     from longshore_runtime.backends.megatron.cpu import on_device
 
@@ -225,13 +261,15 @@ def _train(
     return tuple(norms)
 
 
-def _accumulate(trainer: Any, step: Step, replica: int, world: World, sizes: ParallelSizes | None) -> None:
+def _accumulate(trainer: Any, step: Step, replica: int, world: World, sizes: ParallelSizes | None) -> GradientSums:
+    sums = GradientSums()
     for part in step.parts[replica]:
         if replica in step.sleepers:
             trainer.sleep()
-        trainer.accumulate(own_part(part, world, sizes))
+        sums += trainer.accumulate(own_part(part, world, sizes))
     if replica in step.sleepers:
         trainer.sleep()
+    return sums
 
 
 def apart(one: Named, other: Named) -> float:

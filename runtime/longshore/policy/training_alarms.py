@@ -234,8 +234,8 @@ def _step_message(reason: AlarmReason, lasts: int, signals: StepSignals, limits:
         case AlarmReason.RESPONSES_ALL_CUT:
             return (
                 f"every response of the last {lasts} steps was cut at its largest length (algorithm.maxResponseTokens "
-                f"is {limits.max_response_tokens}): the model does not end its answers; raise it, or check the end "
-                "token and the chat template of the model"
+                f"is {limits.max_response_tokens}, or maxTurnTokens of an environment): the model does not end its "
+                "answers; raise it, or check the end token and the chat template of the model"
             )
         case AlarmReason.HELD_OUT_REWARD_FELL:
             raise AssertionError("it is not about a step")

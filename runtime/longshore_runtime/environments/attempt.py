@@ -98,8 +98,10 @@ class Attempt:
             if observed is None:
                 return await self._end(prompt_tokens, is_cut=completion.finish_reason is FinishReason.LENGTH)
             num_known = len(tokens) + len(observed)
-            if self._num_turns == self._episode.environment.max_turns or num_known >= self._limits.max_response_tokens:
+            if num_known >= self._limits.max_response_tokens:
                 return await self._end(prompt_tokens, is_cut=True)
+            if self._num_turns == self._episode.environment.max_turns:
+                return await self._end(prompt_tokens, is_cut=False)  # All that was said is whole.
             self._put(TurnAnswered(self._episode.response, self._episode.number, observed))
 
     async def begin(self) -> TokenIds:

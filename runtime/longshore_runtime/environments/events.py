@@ -36,7 +36,7 @@ class EpisodeOver(EpisodeNews):
 
     episode: Episode
     is_cut: bool
-    """Whether a limit of tokens or turns has ended it."""
+    """Whether a limit of tokens has ended it."""
 
 
 @dataclass(frozen=True)

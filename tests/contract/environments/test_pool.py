@@ -111,13 +111,13 @@ def test_an_episode_is_played_to_its_end_and_rewarded(game: Driver) -> None:
     assert episode.environment_s > 0
 
 
-def test_the_last_turn_that_a_job_allows_ends_the_episode_as_cut(game: Driver) -> None:
+def test_the_last_turn_that_a_job_allows_ends_an_episode_which_is_whole(game: Driver) -> None:
     number = game.start()
     game.hear()
     for turn in ("h", "g"):
         assert text_of(game.say(number, turn)) == "<"
     over = game.say(number, "f")
-    assert isinstance(over, EpisodeOver) and over.is_cut
+    assert isinstance(over, EpisodeOver) and not over.is_cut
     assert over.episode.reward == 0.0
 
 

@@ -71,6 +71,11 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     replaces its group, which is counted."""
 
     @property
+    def code_field(self) -> str:
+        """Field that names its code, for messages."""
+        return f"environments[{self.name}].{'tools' if self.tools else 'importPath'}"
+
+    @property
     def pod_memory_bytes(self) -> int:
         """Memory that the environment takes in a reward pod with as many episodes as it may have."""
         return _IMPORTS_MEMORY_BYTES + self.episodes_per_pod * _EPISODE_MEMORY_BYTES

@@ -110,37 +110,7 @@ class Attempt:
         question = Open(self._number, episode.environment.name, dict(episode.record.fields), episode.seed)
         opened = await self._ask(question, Opened, grace_s=_IMPORTS_S)
         self._tools = opened.tools
-        prompt_tokens = self._prompt(opened.observation)
-        most = self._limits.max_context_tokens - self._limits.max_response_tokens
-        if len(prompt_tokens) > most:
-            raise EpisodeError(
-                f"its prompt has {len(prompt_tokens):,} tokens with what the environment adds to it, and model."
-                f"maxContextTokens less algorithm.maxResponseTokens leaves {most:,}"
-            )
-        return prompt_tokens
-
-    def _prompt(self, observation: str | None) -> TokenIds:
-        record, talks = self._episode.record, self._conversations
-        if record.messages:
-            try:
-                talks.check(self._tools)
-                return talks.prompt(record.messages, observation, self._tools)
-            except UserError as error:
-                raise EpisodeError(str(error), is_users_mistake=True) from error
-        if self._tools:
-            raise EpisodeError(
-                "its tools need prompts that are conversations: set data.chat to {}", is_users_mistake=True
-            )
-        return joined(record.prompt_tokens, talks.text_delta(observation or ""))
-
-    def _delta(self, observations: Sequence[Observation]) -> TokenIds:
-        """Return the tokens of what the environment says, up to the beginning of the next turn."""
-        if self._episode.record.messages:
-            try:
-                return self._conversations.delta(observations)
-            except UserError as error:  # The template has no place for what this environment says.
-                raise EpisodeError(str(error)) from error
-        return self._conversations.text_delta("".join(one.content for one in observations))
+        return episode_prompt(episode.record, opened, self._conversations, self._limits)
 
     async def _answer_to(self, tokens: TokenIds, completion: Completion) -> TokenIds | None:
         """Return the tokens with which the environment answers a turn; None: the episode is over."""
@@ -153,7 +123,9 @@ class Attempt:
         acted = await self._ask(Act(self._number, turn.content, calls), Acted, num_calls=max(1, len(calls)))
         self._num_failed_calls += acted.num_failed_calls
         self._messages += [one.message for one in acted.observations]
-        return self._delta(acted.observations) if acted.observations else None
+        if not acted.observations:
+            return None
+        return observed_tokens(self._episode.record, acted.observations, self._conversations)
 
     async def _end(self, prompt_tokens: TokenIds, *, is_cut: bool) -> None:
         finished = await self._ask(Finish(self._number), Finished)
@@ -176,6 +148,52 @@ class Attempt:
             return await self._link.ask(question, kind, limit_s)
         finally:
             self._episode.environment_s += time.monotonic() - started_s
+
+
+def episode_prompt(
+    record: PromptRecord, opened: Opened, conversations: Conversations, limits: EpisodeLimits
+) -> TokenIds:
+    """Return the tokens before the first turn of an episode that has begun; raises EpisodeError."""
+    prompt_tokens = _prompt(record, opened, conversations)
+    most = limits.max_context_tokens - limits.max_response_tokens
+    if len(prompt_tokens) > most:
+        raise EpisodeError(
+            f"its prompt has {len(prompt_tokens):,} tokens with what the environment adds to it, and model."
+            f"maxContextTokens less algorithm.maxResponseTokens leaves {most:,}"
+        )
+    return prompt_tokens
+
+
+def _prompt(record: PromptRecord, opened: Opened, conversations: Conversations) -> TokenIds:
+    require_conversation(record, opened)
+    if not record.messages:
+        return joined(record.prompt_tokens, conversations.text_delta(opened.observation or ""))
+    try:
+        conversations.check(opened.tools)
+        return conversations.prompt(record.messages, opened.observation, opened.tools)
+    except UserError as error:
+        raise EpisodeError(str(error), is_users_mistake=True) from error
+
+
+def require_conversation(record: PromptRecord, opened: Opened) -> None:
+    """Raise EpisodeError if there are tools, and no chat template that shows them to the model."""
+    if opened.tools and not record.messages:
+        raise EpisodeError(
+            "data.chat: the tools of an environment need prompts that are conversations; set it to {}",
+            is_users_mistake=True,
+        )
+
+
+def observed_tokens(
+    record: PromptRecord, observations: Sequence[Observation], conversations: Conversations
+) -> TokenIds:
+    """Return the tokens of what an environment says, up to the beginning of the next turn; raises EpisodeError."""
+    if record.messages:
+        try:
+            return conversations.delta(observations)
+        except UserError as error:  # The template has no place for what this environment says.
+            raise EpisodeError(str(error)) from error
+    return conversations.text_delta("".join(one.content for one in observations))
 
 
 def _message(turn: Turn) -> Message:

@@ -197,8 +197,7 @@ class Template:
             raise self._import_error(f"its import ends the process with exit code {code}") from error
 
     def _import_error(self, what: str) -> CannotStart:
-        field = "tools" if self.environment.tools else "importPath"
-        return CannotStart(f"environments[{self.environment.name}].{field}: {what}", is_users_mistake=True)
+        return CannotStart(f"{self.environment.code_field}: {what}", is_users_mistake=True)
 
     def _cannot_start(self, what: str, who: str = "its pod") -> CannotStart:
         return CannotStart(f"environment {self.environment.name}: {who} {what}")

@@ -199,7 +199,7 @@ def test_what_fails_for_every_row_is_found_in_the_rehearsal(tmp_path: Path) -> N
 
 def test_tools_need_prompts_that_are_conversations(tmp_path: Path) -> None:
     mistake = _rehearsal_mistake(tmp_path, python("counter"), record("a", goal=3))
-    assert mistake.endswith("its tools need prompts that are conversations: set data.chat to {}")
+    assert mistake.endswith("data.chat: the tools of an environment need prompts that are conversations; set it to {}")
 
 
 def test_a_rehearsal_leaves_no_episode_behind(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from longshore.api.spec import RLJobSpec
 from longshore.checks.result import Check, CheckOutcome, CheckResult
 from longshore_cli.main import app
-from longshore_runtime.check import CheckRequest, results
+from longshore_runtime.check.results import CheckRequest, results
 
 SPEC: dict[str, Any] = {
     "model": {"path": "models/tiny", "maxContextTokens": 128},
@@ -367,7 +367,7 @@ def test_a_model_that_megatron_cannot_split_is_found(model: Path) -> None:
 WITHOUT_TRANSFORMERS = """
 import sys
 sys.modules["transformers"] = None
-from longshore_runtime.check import main
+from longshore_runtime.check.__main__ import main
 main()
 """
 

@@ -323,6 +323,12 @@ def test_reward_that_cannot_be_imported_is_not_called(tmp_path: Path) -> None:
     assert checks[Check.REWARD_IMPORTS].mistakes and Check.REWARD_CALLS not in checks
 
 
+def test_objective_is_imported_without_model_and_data(tmp_path: Path) -> None:
+    algorithm = SPEC["algorithm"] | {"objective": {"name": "Custom", "importPath": "no_such_module:loss"}}
+    code, reported = command(manifest(tmp_path / "job.yaml", algorithm=algorithm))
+    assert (code, "\n  algorithm.objective.importPath: no_such_module:loss cannot be imported" in reported) == (1, True)
+
+
 def without_vocabulary(directory: Path) -> None:
     for path in directory.glob("tokenizer*"):
         path.unlink()

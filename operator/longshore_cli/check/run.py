@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from longshore.api.environment import EnvironmentKind
 from longshore.api.objectives.custom import Custom
 from longshore.api.pods import Workers
 from longshore.api.spec import RLJobSpec
@@ -110,8 +111,10 @@ def _runtime_checks(
     spec: RLJobSpec, model: Path | None, data: Path | None, skipped: Collection[Check]
 ) -> Iterator[CheckResult]:
     data = data if data is not None and data.exists() else None
-    has_code = any(one.import_path is not None for one in spec.reward.functions) or isinstance(
-        spec.algorithm.objective, Custom
+    has_code = (
+        any(one.import_path is not None for one in spec.reward.functions)
+        or any(one.kind is EnvironmentKind.PYTHON for one in spec.environments)
+        or isinstance(spec.algorithm.objective, Custom)
     )
     if model is None and data is None and not has_code:
         return

@@ -23,6 +23,7 @@ class Check(StrEnum):
     OBJECTIVE = "objective"
     REWARD_IMPORTS = "reward-imports"
     REWARD_CALLS = "reward-calls"
+    ENVIRONMENTS = "environments"
     TRACKERS = "trackers"
 
 

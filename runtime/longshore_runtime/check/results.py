@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from longshore.api.environment import EnvironmentKind
 from longshore.api.model import Data, Source
 from longshore.api.objectives.custom import Custom
 from longshore.api.reward import RewardFunction
@@ -18,9 +19,11 @@ from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, domain_of, functions_of, row_mistake, unused_templates, value_at
 from longshore_runtime.check.job_rows import UNREADABLE, rows_of, valid_rows
 from longshore_runtime.check.user_code import (
+    check_environment,
     check_objective,
     check_reward_calls,
     check_reward_import,
+    check_rewards_of_environments,
 )
 from longshore_runtime.errors import UserError
 
@@ -68,6 +71,12 @@ def results(request: CheckRequest) -> Iterator[CheckResult]:
             if data is not None and imports and not imports[0].mistakes:
                 calls = partial(check_reward_calls, function=one, spec=spec, path=data)
                 yield from _made(Check.REWARD_CALLS, request, calls)
+    if data is not None and spec.environments:
+        yield from _made(Check.ENVIRONMENTS, request, partial(check_rewards_of_environments, spec=spec, path=data))
+    for environment in spec.environments:
+        if environment.kind is EnvironmentKind.PYTHON:
+            check = partial(check_environment, environment=environment, spec=spec, model=model, path=data)
+            yield from _made(Check.ENVIRONMENTS, request, check)
 
 
 def _made(name: Check, request: CheckRequest, check: Callable[[Check], CheckResult | None]) -> Iterator[CheckResult]:

@@ -1,0 +1,225 @@
+"""Play an episode of an environment with a scripted policy, before its job is submitted."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from longshore.api.environment import Environment
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.environments.attempt import (
+    EpisodeLimits,
+    episode_prompt,
+    observed_tokens,
+    require_conversation,
+)
+from longshore_runtime.environments.conversation import Conversations
+from longshore_runtime.environments.host import EnvironmentHost
+from longshore_runtime.environments.link import EpisodeError
+from longshore_runtime.environments.pod_protocol import (
+    Act,
+    Acted,
+    Answer,
+    Broken,
+    Finish,
+    Finished,
+    Open,
+    Opened,
+    Question,
+    ToolCall,
+    decode_answer,
+    encode,
+)
+from longshore_runtime.environments.processes import CannotStart, Template
+from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.failure_text import shown
+from longshore_runtime.rewards.transports.pod_protocol import BadMessage
+
+_EPISODE: Final = 0
+"""Number of the only episode."""
+_TEXT: Final = "text"
+"""What the policy says where it calls nothing, and the texts with which it calls tools."""
+
+A = TypeVar("A", bound=Answer)
+
+
+class EnvironmentMistake(Exception):
+    """Raised when an environment fails; the message is one sentence that names the field."""
+
+
+class ImportMistake(EnvironmentMistake):
+    """Raised when an environment cannot be imported, or its tools cannot be described."""
+
+
+def require_import(environment: Environment) -> None:
+    """Import an environment in a process of its own and describe its tools; raises ImportMistake."""
+
+    async def imported() -> None:
+        async with _imported(environment):
+            pass
+
+    asyncio.run(imported())
+
+
+def play(
+    environment: Environment,
+    record: PromptRecord,
+    conversations: Conversations | None,
+    limits: EpisodeLimits,
+    *,
+    needs_reward: bool,
+) -> str:
+    """Call each tool once, then say something, ask for the reward, and return what was seen.
+
+    Args:
+        environment: environment, with its limits of time.
+        record: row with which the episode begins.
+        conversations: conversations of the model; None: nothing is known of the model.
+        limits: limits of every episode of the job.
+        needs_reward: whether a reward function takes its reward from the environment.
+
+    Raises:
+        EnvironmentMistake: the environment fails.
+        UserError: the chat template, or the prompt, is not one for the environment.
+    """
+
+    async def played() -> str:
+        async with _imported(environment) as template:
+            episode = _Episode(template, record, conversations, limits)
+            try:
+                return await episode.play(needs_reward=needs_reward)
+            finally:
+                episode.close()
+
+    return asyncio.run(played())
+
+
+@asynccontextmanager
+async def _imported(environment: Environment) -> AsyncIterator[Template]:
+    template = Template(environment)
+    try:
+        try:
+            (await template.fork()).close()
+        except CannotStart as error:
+            raise ImportMistake(str(error)) from error
+        yield template
+    finally:
+        await template.close()
+
+
+class _Episode:
+    """The episode, with the part of a pod that runs it."""
+
+    def __init__(
+        self,
+        template: Template,
+        record: PromptRecord,
+        conversations: Conversations | None,
+        limits: EpisodeLimits,
+    ) -> None:
+        self._environment = template.environment
+        self._record = record
+        self._conversations = conversations
+        self._limits = limits
+        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
+        self._host = EnvironmentHost({template.environment.name: template}, self._answers.put)
+
+    def close(self) -> None:
+        """End the process of the episode."""
+        self._host.close()
+
+    async def play(self, *, needs_reward: bool) -> str:
+        """See the function of that name."""
+        started_s = time.monotonic()
+        name, row = self._environment.name, dict(self._record.fields)
+        opened = await self._ask(Open(_EPISODE, name, row, seed=0), Opened)
+        reset_s = time.monotonic() - started_s
+        num_tools = len(opened.tools)
+        seen = [f"{num_tools} tool{'' if num_tools == 1 else 's'}"]
+        if self._environment.import_path is not None:
+            seen.append(f"reset took {reset_s:.1f} s")
+        if (num_tokens := self._num_prompt_tokens(opened)) is not None:
+            seen.append(f"prompt {num_tokens:,} tokens")
+        for call in _calls(opened.tools):
+            acted = await self._act("", [call])
+            if acted.num_failed_calls:
+                seen.append(f"{call.name} answered {shown(call.arguments)} with {shown(acted.observations[0].content)}")
+        await self._act(_TEXT, [])
+        reward = (await self._ask(Finish(_EPISODE), Finished)).reward
+        if reward is not None:
+            seen.append(f"reward {reward:g}")
+        elif needs_reward:
+            raise self._mistake(
+                "the environment gives no reward, which a reward function of kind Environment takes; let its "
+                "get_reward() return a number, or choose another kind in reward.functions"
+            )
+        return f"{name}: {', '.join(seen)}"
+
+    def _num_prompt_tokens(self, opened: Opened) -> int | None:
+        """Return the number of tokens before the first turn, or None if nothing is known of the model."""
+        try:
+            if self._conversations is not None:
+                return len(episode_prompt(self._record, opened, self._conversations, self._limits))
+            require_conversation(self._record, opened)
+        except EpisodeError as error:
+            if error.is_users_mistake:
+                raise UserError(str(error)) from error
+            raise self._mistake(str(error)) from error
+        return None
+
+    async def _act(self, content: str, calls: list[ToolCall]) -> Acted:
+        acted = await self._ask(Act(_EPISODE, content, calls), Acted)
+        if acted.observations and self._conversations is not None:
+            try:
+                observed_tokens(self._record, acted.observations, self._conversations)
+            except EpisodeError as error:
+                raise self._mistake(str(error)) from error
+        return acted
+
+    async def _ask(self, question: Question, kind: type[A]) -> A:
+        try:
+            self._host.receive(encode(question))
+        except (TypeError, BadMessage) as error:
+            raise self._mistake(f"the row cannot be sent to the environment ({error})") from error
+        answer = decode_answer(await self._answers.get())
+        if isinstance(answer, Broken):
+            raise self._mistake(answer.error)
+        assert isinstance(answer, kind), "the host checks the kind of an answer"
+        return answer
+
+    def _mistake(self, problem: str) -> EnvironmentMistake:
+        if problem.startswith("environments["):  # It names a field already: that of a limit.
+            return EnvironmentMistake(problem)
+        what = problem.removeprefix(f"environment {self._environment.name}: ")
+        return EnvironmentMistake(f"{self._environment.code_field}: {self._record.source}: {what}")
+
+
+def _calls(tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
+    functions = [tool["function"] for tool in tools]
+    return [ToolCall(one["name"], example_value(one["parameters"])) for one in functions]
+
+
+def example_value(schema: Mapping[str, Any]) -> Any:
+    """Return a value that fits the JSON schema of a parameter; of an object, only what it must have."""
+    if values := schema.get("enum"):
+        return values[0]
+    if schemas := schema.get("anyOf"):
+        return example_value(schemas[0])
+    types = schema.get("type")
+    match types[0] if isinstance(types, list) else types:
+        case "integer":
+            return 1
+        case "number":
+            return 1.0
+        case "boolean":
+            return True
+        case "null":
+            return None
+        case "array":
+            items = schema.get("prefixItems") or ([schema["items"]] if "items" in schema else [])
+            return [example_value(one) for one in items]
+        case "object":
+            return {name: example_value(schema["properties"][name]) for name in schema.get("required", ())}
+        case _:
+            return _TEXT

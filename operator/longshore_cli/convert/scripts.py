@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from longshore_cli.convert import constants
 from longshore_cli.convert.bindings import Bindings, Unclear
+from longshore_cli.convert.trl.origins import MADE, READS_ENVIRONMENTS
 from longshore_cli.simulate.errors import BadInput
 
 _CONFIG: Final = "GRPOConfig"
@@ -26,8 +27,7 @@ _CALLS: Final[Mapping[str, tuple[str, ...]]] = {
 _PASSED_ON: Final = {"args", "train_dataset", "eval_dataset"}
 """Arguments of GRPOTrainer that are objects of the program."""
 _WHATEVER: Final = {
-    "processing_class", "callbacks", "optimizers", "quantization_config", "peft_config", "tools", "rollout_func",
-    "environment_factory",
+    "processing_class", "callbacks", "optimizers", "quantization_config", "peft_config", "rollout_func",
 }  # fmt: skip
 """Arguments for which it is enough to know that they are set."""
 _OF_OPTIONS: Final = {"get_peft_config", "get_quantization_config"}
@@ -38,6 +38,12 @@ _LOADED: Final = {"model_name": "model_name_or_path", "load_in_4bit": "load_in_4
 _ADAPTER: Final = "get_peft_model"
 _ARGUMENTS: Final = "args"
 _REWARDS: Final = "reward_funcs"
+_TOOLS: Final = "tools"
+_CLASS: Final = "environment_factory"
+_GET_REWARD: Final = "get_reward"
+"""Method of an environment, and the key that says whether it has that."""
+_ENVIRONMENTS: Final = "environments"
+"""Argument of reward functions."""
 
 
 @dataclass
@@ -61,7 +67,9 @@ def read(text: str, file: str) -> Script:
     for name, call in calls.items():
         for key, value in _arguments(name, call, bindings, found):
             if key == _REWARDS:
-                _reward_functions(value, bindings, found)
+                _reward_functions(value, bindings, tree, found)
+            elif key in (_TOOLS, _CLASS):
+                _agent(key, value, bindings, tree, found)
             elif key == _ARGUMENTS and _CONFIG not in calls:
                 found.computed.append(
                     f"{key} = {ast.unparse(value)}, since the script does not call {_CONFIG}: "
@@ -149,7 +157,7 @@ def _constant(key: str, value: ast.expr, bindings: Bindings, found: Script) -> N
             found.given[key] = ast.unparse(value)
 
 
-def _reward_functions(value: ast.expr, bindings: Bindings, found: Script) -> None:
+def _reward_functions(value: ast.expr, bindings: Bindings, tree: ast.Module, found: Script) -> None:
     """Note the sources of reward functions, which are Python objects; only the program knows those of a call."""
     names = []
     for item in _elements(value, bindings):
@@ -157,11 +165,59 @@ def _reward_functions(value: ast.expr, bindings: Bindings, found: Script) -> Non
             names.append(item.value)
             continue
         try:
-            names.append(bindings.origin(item))
+            origin = bindings.origin(item)
         except Unclear:
             found.computed.append(f"{_REWARDS}: {ast.unparse(item)}")
+            continue
+        definition = _definition(origin, tree)
+        reads = definition is not None and any(
+            (isinstance(node, ast.arg) and node.arg == _ENVIRONMENTS)
+            or (isinstance(node, ast.Constant) and node.value == _ENVIRONMENTS)
+            for node in ast.walk(definition)
+        )
+        names.append(f"{origin}{READS_ENVIRONMENTS}" if reads else origin)
     if names:
         found.given[_REWARDS] = names
+
+
+def _agent(key: str, value: ast.expr, bindings: Bindings, tree: ast.Module, found: Script) -> None:
+    """Note the sources of tools, or of one or several environments."""
+    if isinstance(value, ast.Constant):
+        found.given[key] = value.value
+    elif key == _TOOLS:
+        found.given[key] = [_origin(item, bindings) for item in _elements(value, bindings)]
+    else:
+        try:
+            classes = {name: _origin(one, bindings) for name, one in constants.items(value, bindings)}
+        except Unclear:
+            classes = {"": _origin(value, bindings)}
+        found.given[key] = classes.get("", classes)
+        gives = {_gives_reward(_definition(one, tree)) for one in classes.values()}
+        if len(gives) == 1 and None not in gives:
+            found.given[_GET_REWARD] = gives.pop()
+
+
+def _origin(expression: ast.expr, bindings: Bindings) -> str:
+    try:
+        return bindings.origin(expression)
+    except Unclear:
+        return f"{ast.unparse(expression)}{MADE}"
+
+
+def _definition(origin: str, tree: ast.Module) -> ast.stmt | None:
+    """Return the definition of what has its origin in the script itself."""
+    _, is_in_file, name = origin.rpartition(".py:")
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = [node for node in tree.body if isinstance(node, kinds) and node.name == name]
+    return found[-1] if is_in_file and found else None
+
+
+def _gives_reward(definition: ast.stmt | None) -> bool | None:
+    """Return whether the class of an environment has a reward; None: the script does not say."""
+    if not isinstance(definition, ast.ClassDef):
+        return None
+    names = {one.name for one in definition.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return True if _GET_REWARD in names else None if definition.bases else False
 
 
 def _elements(value: ast.expr, bindings: Bindings) -> list[ast.expr]:

@@ -163,9 +163,8 @@ def test_an_adapter_is_reported_in_whatever_form_it_is_given(write: Write, value
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("tools", "[search]"), ("rollout_func", "play"), ("environment_factory", "Env"),
-     ("quantization_config", "BitsAndBytesConfig(load_in_4bit=True)")],
-)  # fmt: skip
+    [("rollout_func", "play"), ("quantization_config", "BitsAndBytesConfig(load_in_4bit=True)")],
+)
 def test_objects_that_make_another_training_prevent_a_job(write: Write, argument: str, value: str) -> None:
     found = converted(write(f"GRPOTrainer('a/b', 'm.f', {argument}={value})\n"))
     assert argument in found.prevented

@@ -67,7 +67,7 @@ def test_a_directory_has_no_revision() -> None:
     assert spec(trl(model_revision="v2"))["model"]["revision"] == "v2"
 
 
-@pytest.mark.parametrize("key", ["tools", "environment_factory", "rollout_func", "quantization_config"])
+@pytest.mark.parametrize("key", ["rollout_func", "quantization_config"])
 def test_what_no_rljob_can_do_prevents_one(key: str) -> None:
     assert key in trl(**{key: "made()"}).prevented
     assert key in trl(**{f"{key}.load_in_4bit": True}).prevented

@@ -25,7 +25,6 @@ IGNORED: Final = (
     Ignored(("sapo_*", "vespo_*"), "it belongs to losses that Longshore does not have", matters=False),
     Ignored(("off_policy_mask_threshold",), "responses of older weights are not masked by their KL"),
     Ignored(("multi_objective_aggregation",), "weighted rewards are added up first", ("sum_then_normalize",)),
-    Ignored(("max_tool_calling_iterations",), "a response is one turn", matters=False),
     Ignored(("lora_*", "use_rslora", "use_dora"), "they belong to use_peft", matters=False),
     Ignored(("load_in_8bit", "load_in_4bit", "bnb_*", "use_bnb_nested_quant"), "the trained model is not quantised",
             (False,)),

@@ -5,14 +5,13 @@ from typing import Final
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Refused, entry
 
 _REASONS: Final = {
-    "tools": "a response is one turn, without tools",
-    "environment_factory": "a response is one turn, without an environment",
-    "rollout_func": "engines sample responses, and no function of the program",
+    "rollout_func": "engines sample responses, and no function of the program: write what it does between turns as a "
+    "class for environment_factory",
     "quantization_config": "the trained model is not quantised",
 }
 
 
-@entry(_REASONS, [], "unset: a response is one turn of an engine, and no weights are quantised")
+@entry(_REASONS, [], "unset: engines sample every turn, and no weights are quantised")
 def impossible(settings: ForeignSettings) -> EntryOutcome:
     for key, reason in _REASONS.items():
         if settings.plain(key) or settings.below(key):

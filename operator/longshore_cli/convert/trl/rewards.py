@@ -1,16 +1,21 @@
 """TRL's reward functions: its own, those of modules, and those of the script itself."""
 
-import keyword
-import re
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from longshore_cli.convert.mapping import EntryOutcome, Fields, ForeignSettings, Missing, Refused, entry
+from longshore_cli.convert.trl import origins
+from longshore_cli.convert.trl.environments import has_class
 from longshore_cli.convert.trl.objective import ALGORITHM, response_tokens
+from longshore_cli.convert.trl.origins import READS_ENVIRONMENTS, Origin
 
 _FUNCTIONS: Final = "spec.reward.functions"
 _REWARD_MODEL: Final = "reward_model_name_or_path"
+_GET_REWARD: Final = "get_reward"
+_PERHAPS: Final = (
+    f"Add {{name: environment, kind: Environment}} to {_FUNCTIONS} if the environment has get_reward: TRL adds what it "
+    "returns to other rewards."
+)
 _NO_NUMBERS: Final = "reward models that give a number are not available; a judge reads and grades"
 _OF_TRL: Final = "trl.rewards"
 _COPY: Final = "trl_rewards"
@@ -25,11 +30,7 @@ _OWN: Final = {_MATHS, _OVERLONG, "reasoning_accuracy_reward", "think_format_rew
 
 
 @dataclass(frozen=True)
-class _Function:
-    name: str
-    module: str
-    file: str = ""
-    """The script that has it."""
+class _Function(Origin):
     is_guessed: bool = False
     """Whether only its name says that it is TRL's."""
 
@@ -37,23 +38,29 @@ class _Function:
     def is_of_trl(self) -> bool:
         return f"{self.module}.".startswith(f"{_OF_TRL}.")
 
+    @property
+    def import_path(self) -> str:
+        return f"{_COPY}:{self.name}" if self.is_of_trl else super().import_path
 
-@entry(["reward_funcs", "reward_weights", _REWARD_MODEL],
+
+@entry(["reward_funcs", "reward_weights", _REWARD_MODEL, _GET_REWARD],
        [_FUNCTIONS, "spec.data.answerField", f"{ALGORITHM}.overlongBufferTokens", f"{ALGORITHM}.overlongPenalty"],
        "`accuracy_reward` of `trl.rewards` is kind Maths with column `solution`; others kind Python with "
        "`signature: TRL`, those of `trl.rewards` too, which are to be copied. A bare name is TRL's where TRL has "
-       "it. `get_soft_overlong_punishment` is the penalty of long responses")  # fmt: skip
+       "it. `get_soft_overlong_punishment` is the penalty of long responses. `get_reward` of an environment is kind "
+       "Environment; `get_reward=true` or `false` says whether there is one, where the script does not")  # fmt: skip
 def rewards(settings: ForeignSettings) -> EntryOutcome:
     if settings[_REWARD_MODEL]:
         raise Refused(_REWARD_MODEL, _NO_NUMBERS)
     names = settings.texts("reward_funcs")
-    if not names:
-        raise Missing("reward_funcs", "it is unset, and a job needs rewards: name functions as module.function")
     weights = _weights(settings, len(names))
     functions: list[dict[str, Any]] = []
     to_do: list[str] = []
     fields: dict[str, Any] = {}
     for number, name in enumerate(names):
+        if name.endswith(READS_ENVIRONMENTS):
+            to_do.append(_into_get_reward(name, weights[number] if weights else 1.0))
+            continue
         found = _function(name)
         if found.is_of_trl and found.name == _OVERLONG:
             penalty = _penalty(settings, weights[number] if weights else 1.0)
@@ -65,12 +72,33 @@ def rewards(settings: ForeignSettings) -> EntryOutcome:
             fields["spec.data.answerField"] = "solution"
             function = {"name": "accuracy", "kind": "Maths"}
         else:
-            function = {"name": _label(found.name), "kind": "Python", "importPath": _import_path(found),
+            function = {"name": origins.label(found.name), "kind": "Python", "importPath": found.import_path,
                         "signature": "TRL"}  # fmt: skip
         functions.append(function | ({"weight": weights[number]} if weights else {}))
-    if not functions:
+    if any(name.endswith(READS_ENVIRONMENTS) for name in names) or _environment_rewards(settings, bool(functions)):
+        functions.append({"name": "environment", "kind": "Environment"})
+    elif has_class(settings) and settings[_GET_REWARD] is None:
+        to_do.append(_PERHAPS)
+    if not functions and names:
         raise Refused("reward_funcs", f"{_OVERLONG} alone rewards nothing")
+    if not functions:
+        raise Missing("reward_funcs", "it is unset, and a job needs rewards: name functions as module.function")
     return EntryOutcome(fields | {_FUNCTIONS: functions}, to_do=tuple(to_do))
+
+
+def _environment_rewards(settings: ForeignSettings, has_others: bool) -> bool:
+    """Return whether an environment rewards its episodes, as far as that is known."""
+    gives = settings.flag(_GET_REWARD)
+    return has_class(settings) and (gives or (settings[_GET_REWARD] is None and not has_others))
+
+
+def _into_get_reward(name: str, weight: float) -> str:
+    function = origins.origin(name.removesuffix(READS_ENVIRONMENTS), "").name
+    times = f", times its weight {weight:g}" if weight != 1 else ""
+    return (
+        f"Let get_reward() of the environment return what {function} reads of its environments{times}: kind "
+        "Environment takes the place of the function, which would run in another process than the environments."
+    )
 
 
 def _penalty(settings: ForeignSettings, weight: float) -> Fields:
@@ -107,41 +135,15 @@ def _function(name: str) -> _Function:
     """Return the function that `module.name`, `module:name`, `FILE.py:name` or a name alone is."""
     if "/" in name and ".py:" not in name:
         raise Refused("reward_funcs", f"{name} is a reward model, and {_NO_NUMBERS}")
-    file, is_in_file, function = name.rpartition(".py:")
-    if is_in_file:
-        return _Function(function, _module_of(file), f"{file}.py")
-    module, _, function = name.replace(":", ".").rpartition(".")
-    if not module and function in _OWN:
-        return _Function(function, _OF_TRL, is_guessed=True)
-    return _Function(function, module or "rewards")
-
-
-def _module_of(file: str) -> str:
-    """Return the name that a script has as a module."""
-    name = re.sub(r"\W", "_", PurePosixPath(file).name, flags=re.ASCII)
-    return name if name.isidentifier() and not keyword.iskeyword(name) else f"rewards_{name}"
-
-
-def _import_path(found: _Function) -> str:
-    return f"{_COPY if found.is_of_trl else found.module}:{found.name}"
+    if name in _OWN:
+        return _Function(name, _OF_TRL, is_guessed=True)
+    found = origins.origin(name, "rewards")
+    return _Function(found.name, found.module, found.file)
 
 
 def _to_do(found: _Function) -> list[str]:
     """Return what is left to do before the job has a reward function."""
-    if found.is_of_trl:
-        return _guessed(found) + _to_do_for_trls(found.name)
-    if found.file:
-        submitted = f"{found.module}.py"
-        if PurePosixPath(found.file).name != submitted:
-            return [f"Copy {found.name} and what it needs from {found.file} into {submitted}, and submit the job with "
-                    f"`--with {submitted}`."]  # fmt: skip
-        return [f"Submit the job with `--with {found.file}`, which has {found.name}. Move the function into a file of "
-                "its own if importing the script trains or needs TRL, and change importPath."]  # fmt: skip
-    if "." in found.module:
-        package = found.module.partition(".")[0]
-        return [f"Set spec.image to an image that has the package {package}, for {found.module}:{found.name}; "
-                "`--with` submits single files."]  # fmt: skip
-    return [f"Submit the job with `--with {found.module}.py`, which has {found.name}."]
+    return _guessed(found) + _to_do_for_trls(found.name) if found.is_of_trl else origins.to_do([found])
 
 
 def _guessed(found: _Function) -> list[str]:
@@ -154,7 +156,3 @@ def _to_do_for_trls(name: str) -> list[str]:
         return [f"Look at {_FUNCTIONS}: kind Maths takes the place of {name} of {_OF_TRL}."]
     return [f"Copy {name} and what it needs from {_OF_TRL} into {_COPY}.py.",
             f"Submit the job with `--with {_COPY}.py`, which has {name}."]  # fmt: skip
-
-
-def _label(function: str) -> str:
-    return function.lower().replace("_", "-").strip("-")[:63]

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
-from longshore_cli.convert import left_to_do, places
+from longshore_cli.convert import episodes, left_to_do, places
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
+from longshore_cli.convert.trl.environments import ROW, has_class, is_agent
 from longshore_cli.convert.trl.objective import ALGORITHM, response_tokens
 from longshore_cli.convert.trl.rewards import rewards
 
@@ -33,8 +34,10 @@ def model(settings: ForeignSettings) -> EntryOutcome:
 def data(settings: ForeignSettings) -> EntryOutcome:
     name, config = settings.text("dataset_name"), settings.text("dataset_config")
     if name is None:
+        why = "it is unset, and a job needs data: a name of the Hub, or a file to copy with put"
         raise Missing(
-            "dataset_name", "it is unset, and a job needs data: a name of the Hub, or a file to copy with put"
+            "dataset_name",
+            f"{why}; where reset returns prompts, promptsPerStep rows {ROW}" if has_class(settings) else why,
         )
     split: dict[str, Any] = {"spec.data.split": settings.text("dataset_train_split") or "train"}
     if not places.is_repository(name):
@@ -70,10 +73,9 @@ def lengths(settings: ForeignSettings) -> EntryOutcome:
 _TEMPLATE: Final = "chat_template_kwargs"
 
 
-@entry([_TEMPLATE, f"{_TEMPLATE}.*"], ["spec.data.chat"], "`templateArguments`")
+@entry([_TEMPLATE, f"{_TEMPLATE}.*"], [episodes.CHAT], "`templateArguments`; `{}` with tools or environments")
 def chat(settings: ForeignSettings) -> EntryOutcome:
-    found = settings.mapping(_TEMPLATE)
-    return EntryOutcome({"spec.data.chat.templateArguments": found} if found else {})
+    return episodes.chat({"templateArguments": settings.mapping(_TEMPLATE)}, is_agent=is_agent(settings))
 
 
 _COLUMN: Final = "dataset_prompt_column"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from longshore_cli.convert import hydra, scripts
+from longshore_cli.convert import function_tools, hydra, scripts
 from longshore_cli.simulate.errors import BadInput
 
 _FLOAT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", re.ASCII)
@@ -22,6 +22,8 @@ _INSTEAD: Final = (
 )
 _HYDRA: Final = ("--config-name", "--config-path", "--config-dir")
 _CONTAINERS: Final = ("{", "[")
+_FUNCTION_FILE: Final = "actor_rollout_ref.rollout.multi_turn.function_tool_path"
+_FUNCTIONS: Final = "function_tools"
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,20 @@ def read(arguments: Sequence[str]) -> ForeignSource:
         raise BadInput(_without_values(files[0], found), _AS_JSON)
     if not found.given:
         raise BadInput("There is nothing to convert.", "Name a file, or give settings as key=value.")
+    _name_functions(found)
     computed = (one for one in found.computed if one.partition(":")[0] not in found.settings)
     return ForeignSource(found.given, tuple(computed))
+
+
+def _name_functions(found: _Found) -> None:
+    """Name the functions of verl's file of tools, if it is here."""
+    file = found.given.get(_FUNCTION_FILE)
+    if _FUNCTIONS in found.given or not isinstance(file, str) or not _is_file(file):
+        return
+    try:
+        found.given[_FUNCTIONS] = function_tools.names(Path(file).read_text(encoding="utf-8"))
+    except (ValueError, OSError, SyntaxError) as error:
+        raise BadInput(f"{file} cannot be read: {' '.join(str(error).split())}") from error
 
 
 _AS_JSON: Final = (

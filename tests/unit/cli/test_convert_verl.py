@@ -194,8 +194,8 @@ def test_engines_sample_up_to_the_limit_of_the_rollout() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("actor_rollout_ref.rollout.agent.default_agent_loop", "tool_agent", "there are no agents"),
-        ("actor_rollout_ref.rollout.agent.agent_loop_config_path", "agents.yaml", "there are no agents"),
+        ("actor_rollout_ref.rollout.agent.default_agent_loop", "tool_agent", "no functions are named"),
+        ("actor_rollout_ref.rollout.agent.agent_loop_config_path", "agents.yaml", "agent loops are not run"),
     ],
 )
 def test_agents_prevent_a_job_even_where_several_turns_are_switched_off(key: str, value: str, message: str) -> None:

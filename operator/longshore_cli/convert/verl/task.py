@@ -1,12 +1,13 @@
 """verl's model, data and rewards."""
 
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Final
 
-from longshore_cli.convert import left_to_do, places
+from longshore_cli.convert import episodes, left_to_do, places
 from longshore_cli.convert.mapping import EntryOutcome, ForeignSettings, MappingEntry, Missing, Refused, direct, entry
+from longshore_cli.convert.verl.environments import environments, is_agent
 from longshore_cli.convert.verl.objective import overlong, response_tokens
-from longshore_cli.convert.verl.sections import ALGORITHM, MODEL, ROLLOUT, named
+from longshore_cli.convert.verl.sections import ALGORITHM, MODEL, ROLLOUT
 
 
 @entry(
@@ -55,14 +56,13 @@ def data(settings: ForeignSettings) -> EntryOutcome:
 
 @entry(
     [f"{MODEL}.custom_chat_template", "data.apply_chat_template_kwargs", "data.apply_chat_template_kwargs.*"],
-    ["spec.data.chat"],
-    "`template` and `templateArguments`",
+    [episodes.CHAT],
+    "`template` and `templateArguments`; `{}` with tools",
 )
 def chat(settings: ForeignSettings) -> EntryOutcome:
     arguments = settings.mapping("data.apply_chat_template_kwargs")
     template = settings.text(f"{MODEL}.custom_chat_template")
-    fields: dict[str, Any] = {"spec.data.chat.template": template} if template else {}
-    return EntryOutcome(fields | ({"spec.data.chat.templateArguments": arguments} if arguments else {}))
+    return episodes.chat({"template": template, "templateArguments": arguments}, is_agent=is_agent(settings))
 
 
 @entry(["data.prompt_key"], ["spec.data.promptField"], "", data__prompt_key="prompt")
@@ -78,29 +78,9 @@ _SPREAD: Final = (
     "Set weight: 2 for the function maths if verl's function is that of math_dapo or aime, which gives -1 or 1: Maths "
     "gives 0 or 1, and the penalty of long responses would weigh twice as much."
 )
-_TURNS: Final = f"{ROLLOUT}.multi_turn.enable"
-_AGENT: Final = f"{ROLLOUT}.agent.default_agent_loop"
-_AGENTS: Final = f"{ROLLOUT}.agent.agent_loop_config_path"
-_TOOLS: Final = (
-    *named(f"{ROLLOUT}.multi_turn", "tool_config_path function_tool_path interaction_config_path"),
-    "data.tool_config_path", "data.function_tool_path",
-)  # fmt: skip
-_ONE_TURN: Final = "a response is one turn"
-
-
-@entry([_TURNS, _AGENT, _AGENTS, *_TOOLS], [], "false, `single_turn_agent` and null: a response is one turn")
-def turns(settings: ForeignSettings) -> EntryOutcome:
-    if settings.flag(_TURNS):
-        raise Refused(_TURNS, _ONE_TURN)
-    for key, single in ((_AGENT, "single_turn_agent"), (_AGENTS, None)):
-        if settings[key] not in (None, single):
-            raise Refused(key, f"{settings[key]}: {_ONE_TURN}, and there are no agents")
-    for key in _TOOLS:
-        if settings[key]:
-            raise Refused(key, f"{settings[key]}: {_ONE_TURN}, without tools and without a partner: set it to null")
-    return EntryOutcome()
-
-
+_LAST_TURN: Final = (
+    "Look at your reward function: solution_str is the last turn of an episode, and in verl all of its turns."
+)
 _TEACHER: Final = "distillation.enabled"
 _ONLY_EVALUATES: Final = "trainer.val_only"
 
@@ -133,7 +113,8 @@ def rewards(settings: ForeignSettings) -> EntryOutcome:
             module = PurePosixPath(path).stem
             function = {"name": "reward", "kind": "Python", "signature": "Verl",
                         "importPath": f"{module}:{settings.text(f'{group}.name') or 'compute_score'}"}  # fmt: skip
-            return EntryOutcome({"spec.reward.functions": [function]}, to_do=(f"Submit the job with `--with {path}`.",))
+            look = (f"Submit the job with `--with {path}`.", *([_LAST_TURN] if is_agent(settings) else []))
+            return EntryOutcome({"spec.reward.functions": [function]}, to_do=look)
     message = (
         "Look at spec.reward.functions: kind Maths takes the place of verl's own functions, which it chooses by "
         "data_source. Test cases need kind Code."
@@ -149,7 +130,7 @@ ENTRIES: Final[tuple[MappingEntry, ...]] = (
     columns,
     direct("data.reward_fn_key", "spec.data.domainField", "domains choose reward functions", default="data_source"),
     chat,
-    turns,
+    environments,
     other_work,
     rewards,
 )

@@ -20,6 +20,8 @@ _IS_CUT: Final = "is_cut"
 """Name of a parameter that functions may have; those of verl find it in `extra_info`. A row may have its own."""
 _VERL: Final = ("data_source", "solution_str", "ground_truth", "extra_info")
 _NOT_COLUMNS: Final = frozenset({"prompt", "prompts", "completion", "completions", "completion_ids"})
+_ENVIRONMENTS: Final = "environments"
+"""Argument with which TRL's trainer shows environments to functions."""
 _NEVER_GIVEN: Final = ("completion_ids", "prompt_ids", "trainer_state", "log_extra", "log_metric")
 """Arguments that TRL's trainer adds of itself."""
 
@@ -111,6 +113,9 @@ def _accepted_by_trl(function: Callable[..., Any]) -> Callable[[dict[str, Any]],
     names = {one.name for one in parameters}
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     for one in parameters:
+        if one.name == _ENVIRONMENTS and one.default is inspect.Parameter.empty:
+            raise ValueError("needs environments, which run elsewhere; let get_reward() of an environment return what "
+                             "it reads, and set kind to Environment")  # fmt: skip
         if one.name in _NEVER_GIVEN and one.default is inspect.Parameter.empty:
             raise ValueError(f"needs {one.name}, which only TRL's trainer has; give the parameter a default")
     if not takes_all and "completions" not in names:

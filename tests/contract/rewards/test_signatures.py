@@ -159,6 +159,7 @@ def test_what_a_function_raises_about_a_row_is_reported_with_the_row() -> None:
         ("trl_reward:accuracy_reward", "Longshore", "has the parameters of TRL's reward functions; set signature to"),
         ("trl_reward:accuracy_reward", "Verl", r"does not take data_source, solution_str, ground_truth, extra_info \("),
         ("verl_reward:compute_score", "TRL", "does not take completions; change it, or set another signature"),
+        ("trl_reward:needs_environments", "TRL", "needs environments, which run elsewhere; let get_reward"),
         ("trl_reward:needs_ids", "TRL", "needs completion_ids, which only TRL's trainer has; give the parameter a"),
     ],
 )

@@ -23,6 +23,10 @@ async def slow_reward(prompts, completions, **kwargs):
     return [float(prompt[-1]["role"] == "user") for prompt in prompts]
 
 
+def needs_environments(environments, **kwargs):
+    return [one.score for one in environments]
+
+
 def needs_ids(completions, completion_ids, **kwargs):
     return [float(len(ids)) for ids in completion_ids]
 

@@ -15,6 +15,7 @@ NUM_MANY = 300
 ENVIRONMENTS = (
     python("counter"),
     python("dice"),
+    python("increment", "tests.contract.environments.trl_documentation:IncrementEnv"),
     python("asynchronous"),
     python("functions", tools=[f"{USERS}:double", f"{USERS}:halve"]),
     python("few", f"{USERS}:Counter", episodesPerPod=2),
@@ -58,6 +59,28 @@ def test_an_episode_is_reset_calls_and_a_reward(play: Any) -> None:
     assert acted == Acted(7, [Observation("tool", "2", "add"), Observation("tool", "5", "add")], 0)
     assert said == Acted(7, [], 0)
     assert finished == Finished(7, 1.0)
+
+
+@pytest.mark.parametrize("is_solved", [True, False])
+def test_example_class_of_trls_documentation_runs_unchanged(play: Any, is_solved: bool) -> None:
+    async def episode(client: Client) -> list[Any]:
+        opened = await client.open(1, "increment", seed=3, prompt=[{"role": "user", "content": ""}])
+        assert isinstance(opened, Opened) and opened.observation is not None
+        target = int(opened.observation.removeprefix("Increment the counter by ").removesuffix("."))
+        steps = [1] * (target - (not is_solved))
+        acted = await client.call(1, *[("increment", {"step": step}) for step in steps], ("increment", {"size": 1}))
+        return [opened, acted, await client.say(1, "Done."), await client.finish(1)]
+
+    opened, acted, said, finished = play(episode)
+    (tool,) = opened.tools
+    assert tool["function"]["name"] == "increment"
+    assert tool["function"]["parameters"]["required"] == ["step"]
+    *counts, failed = texts(acted)
+    assert counts == [str(number) for number in range(1, len(counts) + 1)]
+    assert "unexpected keyword argument 'size'" in failed
+    assert acted.num_failed_calls == 1
+    assert said.observations == []
+    assert finished == Finished(1, float(is_solved))
 
 
 def test_integers_of_any_size_reach_an_environment(play: Any) -> None:

@@ -182,6 +182,7 @@ def record(step: int, chance: random.Random) -> RoundRecord:
                 num_launched=len(tokens_of),
                 num_aborted=0,
                 num_moved=1,
+                num_given_up=0,
             ),
             messages=sorted(_messages(tokens_of, sampled_s), key=lambda timed: timed[0]),
             rewards={response: float(chance.random() < learned) for response in trained_on},

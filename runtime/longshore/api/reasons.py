@@ -164,6 +164,10 @@ class AlarmReason(Reason):
     LOG_PROB_MISMATCH = "LogProbMismatch", "engines and trainers disagree about log-probabilities"
     REWARDS_TIME_OUT = "RewardsTimeOut", "scoring of every response was cut off"
     REWARDS_FAULT = "RewardsFault", "scoring fails about as often as it succeeds, or more"
+    ENVIRONMENTS_FAULT = (
+        "EnvironmentsFault",
+        "episodes fail about as often as they succeed, or more",
+    )
     REWARDS_ALL_ZERO = "RewardsAllZero", "every reward of three steps was 0"
     REWARDS_ALL_EQUAL = "RewardsAllEqual", "in three steps, all rewards within each group were equal"
     GRADIENT_ZERO = "GradientZero", "the gradient norm was 0 in three steps although advantages were not"
@@ -214,6 +218,10 @@ class NoticeReason(Reason):
 
     ENGINE_LOST = "EngineLost", "an engine is gone; its requests are sampled again on the others"
     ENGINE_DID_NOT_SLEEP = "EngineDidNotSleep", "an engine did not fall asleep in time and was stopped"
+    ENVIRONMENT_FAILED = (
+        "EnvironmentFailed",
+        "an episode has failed in its environment; it begins anew, or, after its last attempt, its group is replaced",
+    )
     TRAINER_LOST = "TrainerLost", "a trainer process is gone; all trainers start again from the newest checkpoint"
     FEW_PROMPTS = "FewPrompts", "there are fewer prompts to train on than one step takes"
     NO_GENERATION_PROMPT = "NoGenerationPrompt", "the chat template ends prompts before the assistant's turn begins"

@@ -210,8 +210,8 @@ class Alarm(ApiModel):
     """Symptom of a job that runs but does not learn, listed for as long as it lasts."""
 
     reason: str = Field(min_length=1, max_length=128)
-    """Kind of the alarm: LogProbMismatch, RewardsTimeOut, RewardsFault, RewardsAllZero, RewardsAllEqual, GradientZero,
-    ResponsesAllCut or HeldOutRewardFell."""
+    """Kind of the alarm: LogProbMismatch, RewardsTimeOut, RewardsFault, EnvironmentsFault, RewardsAllZero,
+    RewardsAllEqual, GradientZero, ResponsesAllCut or HeldOutRewardFell."""
     message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
     """What was seen, the likely cause, and what to do."""
     step: int = Field(ge=0)

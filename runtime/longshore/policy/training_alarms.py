@@ -16,6 +16,7 @@ _PATIENCE_STEPS: Final = {
     AlarmReason.LOG_PROB_MISMATCH: 1,
     AlarmReason.REWARDS_TIME_OUT: 1,
     AlarmReason.REWARDS_FAULT: 1,
+    AlarmReason.ENVIRONMENTS_FAULT: 1,
     AlarmReason.REWARDS_ALL_ZERO: 3,
     AlarmReason.REWARDS_ALL_EQUAL: 3,
     AlarmReason.GRADIENT_ZERO: 3,
@@ -51,6 +52,10 @@ class StepSignals:
     num_groups: int
     num_rejected: int
     """Groups that were replaced because their rewards could not be computed."""
+    num_restarts: int
+    """Attempts that failed at episodes that were trained on."""
+    num_given_up: int
+    """Groups that were replaced because an episode failed for good."""
     max_reward: float
     """Largest absolute reward."""
     max_advantage: float
@@ -163,7 +168,9 @@ def _signs(signals: StepSignals, limits: AlarmLimits) -> set[AlarmReason]:
     signs = set()
     if signals.mismatch is not None and exceeds(signals.mismatch, limits.max_mismatch):
         signs.add(AlarmReason.LOG_PROB_MISMATCH)
-    if signals.num_faults >= signals.num_responses or signals.num_rejected >= signals.num_groups:
+    if signals.num_restarts >= signals.num_responses or signals.num_given_up >= signals.num_groups:
+        signs.add(AlarmReason.ENVIRONMENTS_FAULT)
+    elif signals.num_faults >= signals.num_responses or signals.num_rejected >= signals.num_groups:
         signs.add(AlarmReason.REWARDS_FAULT)
     if signals.num_cut == signals.num_responses:
         signs.add(AlarmReason.RESPONSES_ALL_CUT)
@@ -214,6 +221,12 @@ def _step_message(reason: AlarmReason, lasts: int, signals: StepSignals, limits:
                 f"scoring failed {signals.num_faults} times for {signals.num_responses} responses, and "
                 f"{signals.num_rejected} groups were replaced for it: a reward function, its endpoint or its pods are "
                 "broken; read the log of the reward pods"
+            )
+        case AlarmReason.ENVIRONMENTS_FAULT:
+            return (
+                f"episodes failed {signals.num_restarts} times before the {signals.num_responses} responses of the "
+                f"step, and {signals.num_given_up} groups were replaced for them: an environment is broken, or too "
+                "slow for its limits; the events EnvironmentFailed name the cause"
             )
         case AlarmReason.REWARDS_ALL_ZERO:
             return (

@@ -48,6 +48,8 @@ class RoundTotals:
     """Launched responses that were cut off."""
     num_moved: int
     """Responses that continued on another engine."""
+    num_given_up: int
+    """Episodes that failed for good: each has replaced its group."""
 
 
 class RoundProtocol:
@@ -82,6 +84,7 @@ class RoundProtocol:
         """Groups whose rewards are awaited."""
         self._rewarded: set[Draw] = set()
         self._rejected: dict[Draw, str] = {}
+        self._num_given_up = 0
         self._num_dropped = 0
         self._num_launched = 0
         self._num_aborted = 0
@@ -174,6 +177,7 @@ class RoundProtocol:
                 num_launched=self._num_launched,
                 num_aborted=self._num_aborted,
                 num_moved=self.num_moved,
+                num_given_up=self._num_given_up,
             )
         commands, self._commands = self._commands, []
         return commands
@@ -200,6 +204,7 @@ class RoundProtocol:
                 self._placed.episode_ended(response)
                 self._finished([ResponseFinished(response, engine_step, num_tokens)])
             case messages.EpisodeFailed(response, reason):
+                self._num_given_up += 1
                 self._reject(response.draw, reason)  # Which ends this episode with the rest of its group.
 
     def _finished(self, responses: Sequence[ResponseFinished]) -> None:

@@ -10,17 +10,20 @@ those of the round protocol; a task only knows its own episode.
 
 import asyncio
 import itertools
+import math
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from longshore.api import contract
 from longshore.api.environment import Environment
+from longshore.api.reasons import NoticeReason
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
@@ -35,6 +38,9 @@ from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections
 
 log = structlog.get_logger()
 
+_TELL_EVERY_S: Final = 60.0
+"""Seconds between two events about failures of an environment; the log has all of them."""
+
 
 class EnvironmentPool:
     """The environments of a job. What it does not say itself comes as events."""
@@ -47,13 +53,17 @@ class EnvironmentPool:
         conversations: Conversations,
         limits: EpisodeLimits,
         put: Callable[[EpisodeNews], None],
+        notify: Callable[[str, str], None] = lambda reason, message: None,
     ) -> None:
-        """Connect to the pods; `put` takes events, in any thread."""
+        """Connect to the pods; `put` takes events, and `notify` reasons with messages, in any thread."""
         self._environments = tuple(environments)
         self._connections = connections
         self._conversations = conversations
         self._limits = limits
         self._put = put
+        self._notify = notify
+        self._notified_s: dict[str, float] = {}
+        """When the last failure of an environment was told, by its name."""
         self._numbers = itertools.count()
         self._attempts = itertools.count()
         self._running: dict[int, RunningEpisode] = {}
@@ -98,7 +108,7 @@ class EnvironmentPool:
         self._connections.loop.call_soon_threadsafe(self._cancel, tuple(numbers))
 
     async def _connect(self, num_pods: int) -> None:
-        self._links = [PodLink(self._connections, pod, self._notify) for pod in range(num_pods)]
+        self._links = [PodLink(self._connections, pod, self._wake) for pod in range(num_pods)]
 
     def _begin(self, episode: RunningEpisode) -> None:
         task = asyncio.ensure_future(self._live(episode))
@@ -152,10 +162,18 @@ class EnvironmentPool:
             except EpisodeError as error:
                 name, source = episode.environment.name, episode.record.source or f"row {episode.record.index}"
                 log.warning("episode failed", environment=name, row=source, reason=str(error))
+                self._tell(name, f"environment {name}: {source}: {error}")
                 if error.is_users_mistake or episode.num_restarts == episode.environment.retries:
                     reason = f"environment {name}: {source}: {error}"
                     raise EpisodeError(reason, is_users_mistake=error.is_users_mistake) from error
                 episode.num_restarts += 1
+
+    def _tell(self, environment: str, message: str) -> None:
+        """Tell of a failure, unless another one of the environment was told lately."""
+        now_s = time.monotonic()
+        if now_s - self._notified_s.get(environment, -math.inf) >= _TELL_EVERY_S:
+            self._notified_s[environment] = now_s
+            self._notify(NoticeReason.ENVIRONMENT_FAILED, message)
 
     async def _attempt(
         self, episode: RunningEpisode, follow: Callable[[Attempt], Awaitable[None]], *, ends: bool
@@ -183,13 +201,13 @@ class EnvironmentPool:
             yield link
         finally:
             self._open[link.pod, name] -= 1
-            await self._notify()
+            await self._wake()
 
     def _with_room(self, environment: Environment) -> list[PodLink]:
         limit = environment.episodes_per_pod
         return [one for one in self._links if one.is_up and self._open[one.pod, environment.name] < limit]
 
-    async def _notify(self) -> None:
+    async def _wake(self) -> None:
         """Wake episodes that wait for a place. Each looks for itself, as they want places of different environments."""
         async with self._changed:
             self._changed.notify_all()
@@ -205,6 +223,7 @@ def environment_pool(
     address_of: AddressOf,
     tokenizer: Any,
     put: Callable[[EpisodeNews], None],
+    notify: Callable[[str, str], None],
     resources: ExitStack,
 ) -> EnvironmentPool | None:
     """Return the environments of a job; None: it has none.
@@ -214,6 +233,7 @@ def environment_pool(
         address_of: returns the address of a reward pod by its index.
         tokenizer: tokenizer of the model.
         put: takes events, in any thread.
+        notify: takes reasons with messages, in any thread.
         resources: closes the connections.
     """
     if not spec.environments:
@@ -223,4 +243,4 @@ def environment_pool(
     resources.callback(connections.close)
     limits = EpisodeLimits(spec.algorithm.max_response_tokens, spec.model.max_context_tokens)
     conversations = Conversations(spec.data.chat, tokenizer)
-    return EnvironmentPool(spec.environments, connections, spec.reward.most_pods, conversations, limits, put)
+    return EnvironmentPool(spec.environments, connections, spec.reward.most_pods, conversations, limits, put, notify)

@@ -155,7 +155,9 @@ class PartsBuilder:
             model = self._initial_model(inputs.model)
         self._wait_for_rewards(rewards)
         address_of = self._assignments.reward_address
-        environments = environment_pool(spec, address_of, tokenizer, self._events.put, self._exit)
+        environments = environment_pool(
+            spec, address_of, tokenizer, self._events.put, self._recorder.notice, self._exit
+        )
         if environments is not None:
             environments.rehearse(prompts.train)
         self._begin(RuntimeActivity.START_ENGINES)

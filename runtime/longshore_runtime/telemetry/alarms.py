@@ -14,7 +14,7 @@ from longshore.policy.training_alarms import (
 )
 from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.checkpoints.run_state import RunState
-from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.rollout.batch import RoundResult, ScoredResponse
 from longshore_runtime.trainer.updates import StepTraining
 
 
@@ -72,9 +72,16 @@ def step_signals(result: RoundResult, trained: StepTraining) -> StepSignals:
         num_faults=result.rewards.num_faults,
         num_groups=len(result.groups),
         num_rejected=len(result.rejected),
+        num_restarts=_num_restarts(responses),
+        num_given_up=result.num_given_up,
         max_reward=max(abs(sample.reward) for sample in trained.samples),
         max_advantage=max(abs(sample.advantage) for sample in trained.samples),
         max_grad_norm=max(update.update.grad_norm for update in trained.updates),
         has_short_round=result.end.kind is RoundKind.SHORT,
         mismatch=trained.mean_mismatch,
     )
+
+
+def _num_restarts(responses: Sequence[ScoredResponse]) -> int:
+    """Return the attempts at these episodes that failed."""
+    return sum(one.completion.episode.num_restarts for one in responses if one.completion.episode is not None)

@@ -242,7 +242,7 @@ def test_an_alert_fires_when_it_should_and_no_minute_earlier(story: Story, rules
 
 @pytest.mark.parametrize("reason", AlarmReason)
 def test_every_training_alarm_fires_one_alert_if_it_lasts(reason: AlarmReason, rules: Path) -> None:
-    fails = reason in (AlarmReason.REWARDS_FAULT, AlarmReason.REWARDS_TIME_OUT)
+    fails = reason in (AlarmReason.REWARDS_FAULT, AlarmReason.REWARDS_TIME_OUT, AlarmReason.ENVIRONMENTS_FAULT)
     alert, lasts = ("LongshoreRewardsFail", 10) if fails else ("LongshoreJobDoesNotLearn", 30)
     labels = (*OF_JOB.items(), ("reason", reason.value))
     check(Story(alert, alarm(reason, 50), 50, lasts, labels), rules)

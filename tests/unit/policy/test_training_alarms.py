@@ -28,6 +28,8 @@ WELL = StepSignals(
     num_faults=7,
     num_groups=4,
     num_rejected=3,
+    num_restarts=7,
+    num_given_up=3,
     max_reward=1.0,
     max_advantage=1.2,
     max_grad_norm=0.3,
@@ -39,6 +41,7 @@ SIGNS = {
     AlarmReason.LOG_PROB_MISMATCH: replace(WELL, mismatch=3.1),
     AlarmReason.REWARDS_TIME_OUT: replace(WELL, num_timed_out=8, max_reward=0.0, max_advantage=0.0, max_grad_norm=0.0),
     AlarmReason.REWARDS_FAULT: replace(WELL, num_faults=8),
+    AlarmReason.ENVIRONMENTS_FAULT: replace(WELL, num_restarts=8),
     AlarmReason.REWARDS_ALL_ZERO: replace(WELL, max_reward=0.0, max_advantage=0.0, max_grad_norm=0.0),
     AlarmReason.REWARDS_ALL_EQUAL: replace(WELL, max_advantage=0.0, max_grad_norm=0.0),
     AlarmReason.GRADIENT_ZERO: replace(WELL, max_grad_norm=0.0),
@@ -46,6 +49,7 @@ SIGNS = {
 }
 PATIENCE = {
     AlarmReason.LOG_PROB_MISMATCH: 1, AlarmReason.REWARDS_TIME_OUT: 1, AlarmReason.REWARDS_FAULT: 1,
+    AlarmReason.ENVIRONMENTS_FAULT: 1,
     AlarmReason.REWARDS_ALL_ZERO: 3, AlarmReason.REWARDS_ALL_EQUAL: 3, AlarmReason.GRADIENT_ZERO: 3,
     AlarmReason.RESPONSES_ALL_CUT: 3,
 }  # fmt: skip
@@ -103,6 +107,11 @@ def test_a_mismatch_that_is_not_a_number_is_reported_and_a_missing_one_is_not() 
 
 def test_groups_that_are_replaced_for_want_of_rewards_are_a_fault() -> None:
     assert reasons(run([replace(WELL, num_faults=0, num_rejected=4)])[1]) == [AlarmReason.REWARDS_FAULT]
+
+
+def test_groups_that_are_replaced_for_failed_episodes_are_a_fault_of_environments() -> None:
+    given_up = replace(WELL, num_faults=0, num_rejected=4, num_given_up=4)
+    assert reasons(run([given_up])[1]) == [AlarmReason.ENVIRONMENTS_FAULT]
 
 
 STEPS = st.lists(st.sampled_from([WELL, *SIGNS.values()]), max_size=30)

@@ -87,6 +87,7 @@ SIGNS: dict[AlarmReason, Callable[[RoundResult], tuple[RoundResult, StepTraining
         trained(with_responses(well, timed_out)),
     ),
     AlarmReason.REWARDS_FAULT: lambda well: (with_faults(well), trained(well)),
+    AlarmReason.ENVIRONMENTS_FAULT: lambda well: (replace(well, num_given_up=4), trained(well)),
     AlarmReason.GRADIENT_ZERO: lambda well: (well, trained(well, grad_norm=0.0)),
     AlarmReason.LOG_PROB_MISMATCH: lambda well: (well, trained(well, mismatch=3.1)),
 }

@@ -185,7 +185,8 @@ class RoundProtocol:
     def _requests_ended(self, event: messages.RequestsEnded) -> None:
         if self._pace is not None and not self.has_batch:
             steps = {one.response: one.engine_step for one in event.requests}
-            finished_now = {one.response for one in event.requests if one.finished}
+            left = [one.response for one in event.requests if one.finished]
+            finished_now = {response for response in left if not self._has_environment(response.draw)}
             self._pace.left(event.engine, steps, finished_now, event.load, self._now_s)
         ended = self._placed.ended(event.engine, event.requests)
         finished = [one for one in ended if one.finished]

@@ -15,6 +15,7 @@ import ray
 from longshore_runtime.rewards.scorers import ScorerFactory, Scorers
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, WorkerDied
 from longshore_runtime.rewards.surroundings import Surroundings
+from longshore_runtime.rewards.transports.transport import fail
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class RayTransport:
     def __init__(self, place_actor: Callable[..., Any], factory: ScorerFactory, wait_s: float) -> None:
         """Request an actor; `place_actor` starts it where its worker belongs, as `ActorPlacement.remote` does."""
         self._actor = place_actor(_Actor, factory)
+        self._is_killed = False
         self.node: Future[str] = _of(self._actor.node.remote().future())
         # Whoever hears that it has not started asks where it was.
         self.ready: Future[Surroundings] = _of(self._actor.ready.remote(wait_s).future(), after=self.node)
@@ -66,9 +68,14 @@ class RayTransport:
         attends.add_done_callback(lambda future: self.death.set_result(_death(future.exception())))
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
+        if self._is_killed:  # Ray ends the process in the background, and it may answer until then.
+            answer: Future[list[ScoreOutcome]] = Future()
+            fail(answer, WorkerDied("it was given up"))
+            return answer
         return _of(self._actor.score.remote(function, items).future())
 
     def kill(self) -> None:
+        self._is_killed = True
         ray.kill(self._actor)
 
 

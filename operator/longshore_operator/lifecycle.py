@@ -209,7 +209,7 @@ def _hold(
         if pod.component is Component.COORDINATOR and pod_end(pod) is PodEnd.CANNOT_CONTINUE:
             found = pod.termination_message or f"{pod.name} reported a mistake in the job without naming it"
             message = (
-                f"{found}. The job keeps its checkpoints: set suspend to true, correct it, and set suspend to false"
+                f"{found}. The job keeps its checkpoints: `longshore suspend` it, correct it, and `longshore resume` it"
             )
             event = Event("Warning", held.reason, message, f"held-{current.attempt}")
             return replace(held, message=message, events=(event,))

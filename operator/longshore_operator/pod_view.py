@@ -117,10 +117,17 @@ def comes_up(before: PodView, after: PodView) -> bool:
 
 def _end_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> str | None:
     """Return what the container says of its end; of an evicted pod, what the node says, which knows why."""
-    messages = [terminated.get("message"), status.get("message")]
+    messages = [_last_words(terminated.get("message")), status.get("message")]
     if status.get("reason") == "Evicted":
         messages.reverse()
     return next(filter(None, messages), None)
+
+
+def _last_words(message: str | None) -> str | None:
+    """Return a message of an end, of which a traceback ends with what was raised: its beginning says nothing."""
+    if message is None or "Traceback (most recent call last)" not in message:
+        return message
+    return message.rstrip().rpartition("\n")[2]
 
 
 def _memory_limit(spec: Mapping[str, Any]) -> str:
@@ -257,7 +264,13 @@ def _unschedulable(condition: Mapping[str, Any], spec: Mapping[str, Any]) -> str
         return _KUEUE_HOLDS_IT
     if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
         return _shortened(condition.get("message", "no node fits"))
+    if foreign := [gate["name"] for gate in spec.get("schedulingGates") or () if not _is_of_kueue(gate["name"])]:
+        return _shortened(f"scheduling gates hold it back until whoever set them removes them: {', '.join(foreign)}")
     return None
+
+
+def _is_of_kueue(gate: str) -> bool:
+    return gate.partition("/")[0] == _KUEUE_GATE.partition("/")[0]
 
 
 def _shortened(message: str | None) -> str:

@@ -8,7 +8,8 @@ import yaml
 
 from longshore.api import contract, names
 from longshore.api.names import Component
-from longshore.api.status import Phase
+from longshore.api.reasons import SuspendedReason
+from longshore.api.status import ConditionType, Phase
 from longshore_client import installed
 from longshore_client.changes import ended, has_ended
 from longshore_client.errors import ClientError
@@ -146,7 +147,7 @@ def set_suspended(kube: Kube, name: str, uid: str | None = None, *, suspended: b
         uid: of the job that is meant; unset: the one that has the name now.
 
     Raises:
-        ClientError: there is no such job, or it is finished.
+        ClientError: there is no such job, it is finished, or it could not continue and was not suspended since.
     """
     job = kube.job(name)
     view = job_view(job)
@@ -156,6 +157,12 @@ def set_suspended(kube: Kube, name: str, uid: str | None = None, *, suspended: b
         what = "suspended" if suspended else "resumed"
         fix = "" if suspended or view.phase is Phase.SUCCEEDED else _how_to_go_on(job)
         raise ClientError(f"The RLJob {name!r} {view.phase.lower()} already and cannot be {what}.", fix)
+    held = view.status.condition(ConditionType.SUSPENDED)
+    is_held = held is not None and held.reason == SuspendedReason.CANNOT_CONTINUE and view.phase is Phase.SUSPENDED
+    if not suspended and held is not None and is_held and not job["spec"].get("suspend"):
+        # The operator has stopped it, and waits until its owner has done so, too.
+        fix = f"Run `longshore suspend {name}`, correct it, and run `longshore resume {name}`."
+        raise ClientError(f"The RLJob {name!r} cannot go on: {held.message}.", fix)
     kube.patch_job(name, {"spec": {"suspend": suspended}}, view.uid)
 
 

@@ -238,6 +238,15 @@ def test_resume_of_a_failed_job_says_how_to_go_on(runtime: dict[str, Any], fix: 
         jobs.set_suspended(kube, "demo", suspended=True)
 
 
+def test_resume_of_a_job_that_cannot_continue_says_what_comes_first() -> None:
+    held = rljob(at_step(5), phase="Suspended")
+    condition = {"type": "Suspended", "status": "True", "reason": "CannotContinue", "message": "model.path differs"}
+    held["status"]["conditions"] = [condition | {"lastTransitionTime": "2026-11-30T12:00:00Z", "observedGeneration": 1}]
+    with pytest.raises(ClientError, match=r"'demo' cannot go on: model\.path differs") as caught:
+        jobs.set_suspended(cast(Kube, OneJob(held)), "demo", suspended=False)
+    assert caught.value.fix.startswith("Run `longshore suspend demo`, correct it")
+
+
 @pytest.mark.parametrize(
     ("image", "repository", "tag", "digest"),
     [("repo:1", "repo", "1", ""), ("host:5000/repo", "host:5000/repo", "latest", ""),

@@ -102,6 +102,20 @@ def test_a_pod_that_kueue_holds_back_by_itself_says_how_to_stop_that() -> None:
     assert "add RLJob.v1alpha1.longshore.dev to integrations.externalFrameworks" in (pod_view(held).unschedulable or "")
 
 
+def test_a_pod_that_a_gate_of_somebody_else_holds_back_names_the_gate() -> None:
+    waiting = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}
+    held = pod({"phase": "Pending", "conditions": [waiting]})
+    held["spec"] = {"schedulingGates": [{"name": "example.com/licence"}, {"name": "kueue.x-k8s.io/topology"}]}
+    assert (pod_view(held).unschedulable or "").endswith("whoever set them removes them: example.com/licence")
+
+
+def test_of_a_traceback_the_exception_is_what_a_pod_said_last() -> None:
+    said = 'Traceback (most recent call last):\n  File "/app/main.py", line 3, in <module>\nValueError: no such thing\n'
+    ended = container({"terminated": {"exitCode": 1, "message": said}})
+    view = pod_view(pod({"phase": "Failed", "containerStatuses": [ended]}))
+    assert view.termination_message == "ValueError: no such thing"
+
+
 def test_of_an_evicted_pod_the_node_says_why_and_not_its_last_words() -> None:
     ended = container({"terminated": {"exitCode": 137, "message": "the pod was asked to stop"}})
     status = {"phase": "Failed", "message": "The node was low on resource: memory.", "containerStatuses": [ended]}

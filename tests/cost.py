@@ -22,8 +22,12 @@ import pytest
 
 from tests.yardstick import Yardstick
 
-MAX_CPU_S: Final = 3000.0
-"""CPU seconds that a run of all tests may take where the yardstick takes `YARDSTICK_S`."""
+MAX_CPU_S: Final = 4200.0
+"""CPU seconds that a run of all tests may take where the yardstick takes `YARDSTICK_S`.
+
+On a machine where it takes 8 ms, tests gain less than the yardstick: they took 3,900 CPU seconds in this proportion,
+and 2,800 where it takes 31 ms.
+"""
 YARDSTICK_S: Final = 0.028
 NUM_TESTS: Final = 5000
 """Fewer tests than these are only a part of them, which has no budget."""

@@ -1,5 +1,6 @@
 """Slim, immutable views of the pods of jobs; whole objects are not kept."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -9,6 +10,8 @@ from longshore.api.names import Component
 from longshore_operator.identity import Identity, controller
 
 _KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
+_RAISED: Final = re.compile(r"^[A-Za-z_][\w.]*(?::|$)", re.MULTILINE)
+"""The line of a traceback that names the exception: the first that is not indented."""
 _KUEUE_HOLDS_IT: Final = (
     "Kueue holds the pod back by itself, although the job has its GPUs: add RLJob.v1alpha1.longshore.dev to "
     "integrations.externalFrameworks in Kueue's configuration; then suspend and resume the job"
@@ -124,10 +127,10 @@ def _end_message(status: Mapping[str, Any], terminated: Mapping[str, Any]) -> st
 
 
 def _last_words(message: str | None) -> str | None:
-    """Return a message of an end, of which a traceback ends with what was raised: its beginning says nothing."""
-    if message is None or "Traceback (most recent call last)" not in message:
-        return message
-    return message.rstrip().rpartition("\n")[2]
+    """Return a message of an end, of a traceback what was raised: the frames before it fill what is shown."""
+    _, found, frames = (message or "").rpartition("Traceback (most recent call last)")
+    raised = _RAISED.search(frames)
+    return frames[raised.start() :].strip() if found and raised is not None else message
 
 
 def _memory_limit(spec: Mapping[str, Any]) -> str:

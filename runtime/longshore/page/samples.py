@@ -76,7 +76,7 @@ def within(found: Iterable[SampleGroup], max_characters: int) -> tuple[SampleGro
     kept: list[SampleGroup] = []
     left = max_characters
     for group in found:
-        left -= len(group.prompt) + sum(len(response.text) for response in group.responses)
+        left -= len(group.prompt) + sum(response.num_characters for response in group.responses)
         if left < 0:
             break
         kept.append(group)
@@ -88,13 +88,23 @@ def within(found: Iterable[SampleGroup], max_characters: int) -> tuple[SampleGro
 def _cut(group: SampleGroup, max_characters: int) -> SampleGroup:
     prompt = group.prompt[: max_characters // 2]
     each = (max_characters - len(prompt)) // max(1, len(group.responses))
-    responses = tuple(
-        one.model_copy(
-            update={"text": one.text[:each], "left_out_characters": one.left_out_characters + len(one.text[each:])}
-        )
-        for one in group.responses
+    return group.model_copy(
+        update={"prompt": prompt, "responses": tuple(_cut_response(one, each) for one in group.responses)}
     )
-    return group.model_copy(update={"prompt": prompt, "responses": responses})
+
+
+def _cut_response(response: SampleResponse, max_characters: int) -> SampleResponse:
+    """Return a response with at most this many characters; of an episode, the first turns are kept."""
+    text = response.text[:max_characters]
+    left, turns = max_characters - len(text), []
+    for turn in response.turns:
+        said = turn.text[:left]
+        calls = turn.calls[: left - len(said)]
+        left -= len(said) + len(calls)
+        turns.append(turn.model_copy(update={"text": said, "calls": calls}))
+    cut = response.model_copy(update={"text": text, "turns": tuple(turns)})
+    left_out = response.num_characters - cut.num_characters
+    return cut.model_copy(update={"left_out_characters": response.left_out_characters + left_out})
 
 
 def _by_draw(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -120,11 +130,9 @@ def _group(draw: str, rows: Sequence[Row], responses: tuple[SampleResponse, ...]
 
 
 def _response(row: Row) -> SampleResponse:
-    text = row["response"]
-    return SampleResponse(
+    whole = SampleResponse(
         index=row["response_index"],
-        text=text[:MAX_TEXT_CHARACTERS],
-        left_out_characters=max(0, len(text) - MAX_TEXT_CHARACTERS),
+        text=row["response"],
         tokens=row["response_tokens"],
         finish_reason=row["finish_reason"] or "",
         reward=row["reward"],
@@ -136,8 +144,9 @@ def _response(row: Row) -> SampleResponse:
         engines=tuple(row["engines"] or ()),
         engine_s=row["engine_s"] or 0.0,
         turns=tuple(
-            SampleTurn(role=one["role"], text=one["content"][:MAX_TEXT_CHARACTERS], calls=one["tool_calls"] or "")
+            SampleTurn(role=one["role"], text=one["content"], calls=one["tool_calls"] or "")
             for one in row.get("turns") or ()
         ),
         environment_s=row.get("environment_s"),
     )
+    return _cut_response(whole, MAX_TEXT_CHARACTERS)

@@ -144,6 +144,11 @@ class SampleResponse(PageModel):
     environment_s: float | None = None
     """Time that the environment of an episode took."""
 
+    @property
+    def num_characters(self) -> int:
+        """Number of characters of all its texts."""
+        return len(self.text) + sum(len(turn.text) + len(turn.calls) for turn in self.turns)
+
 
 class SampleGroup(PageModel):
     """A prompt and the responses of its group."""

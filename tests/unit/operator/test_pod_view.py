@@ -109,11 +109,19 @@ def test_a_pod_that_a_gate_of_somebody_else_holds_back_names_the_gate() -> None:
     assert (pod_view(held).unschedulable or "").endswith("whoever set them removes them: example.com/licence")
 
 
-def test_of_a_traceback_the_exception_is_what_a_pod_said_last() -> None:
-    said = 'Traceback (most recent call last):\n  File "/app/main.py", line 3, in <module>\nValueError: no such thing\n'
-    ended = container({"terminated": {"exitCode": 1, "message": said}})
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "ValueError: no such thing",
+        "KeyboardInterrupt",
+        "pydantic.ValidationError: 1 error\nn\n  no integer\n    see https://x",
+    ],
+)
+def test_of_a_traceback_what_was_raised_is_what_a_pod_said_last(raised: str) -> None:
+    frames = "Traceback (most recent call last):\n  File 'main.py', line 3, in <module>\n    run()\n    ~~~^^\n"
+    ended = container({"terminated": {"exitCode": 1, "message": f"a line of the log\n{frames}{raised}\n"}})
     view = pod_view(pod({"phase": "Failed", "containerStatuses": [ended]}))
-    assert view.termination_message == "ValueError: no such thing"
+    assert view.termination_message == raised
 
 
 def test_of_an_evicted_pod_the_node_says_why_and_not_its_last_words() -> None:

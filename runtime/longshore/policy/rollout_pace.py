@@ -105,20 +105,28 @@ class RolloutPace:
         finished: Collection[ResponseId],
         load: EngineLoad,
         now_s: float,
+        turned: Collection[ResponseId] = (),
     ) -> None:
         """Note that requests left an engine at these steps, some because they `finished`.
 
-        `load` is what remains on the engine after the last step.
+        `load` is what remains on the engine after the last step. Of those that finished, some only `turned`: episodes.
         """
         for response, step in steps.items():
             self._engine_of.pop(response, None)
             stints = self._stints.get(response)
             if stints and stints[-1].engine == engine:
-                stints[-1].end_step, stints[-1].has_finished = step, response in finished
+                stints[-1].end_step = step
+                stints[-1].has_finished = response in finished and response not in turned
         if steps:
             self._observed(engine, _Moment(now_s, max(steps.values()), load if finished else None), len(steps))
-        if finished:
+        if any(response not in turned for response in finished):
             self._ended_s = now_s
+
+    def episode_ended(self, response: ResponseId, now_s: float) -> None:
+        """Note that the environment of an episode has ended it, after its last turn had left its engine."""
+        self._ended_s = now_s
+        if stints := self._stints.get(response):
+            stints[-1].has_finished = True
 
     def milestone(self, now_s: float) -> None:
         """The rest of the round begins; where there are several milestones, with the first."""
@@ -144,7 +152,7 @@ class RolloutPace:
 
         0 without a milestone, and where an engine was lost.
         """
-        return 0.0 if self._milestone_s is None or self._is_disturbed else self._ended_s - self._milestone_s
+        return 0.0 if self._milestone_s is None or self._is_disturbed else max(0.0, self._ended_s - self._milestone_s)
 
     def replayed_s(self, rate: DecodeRate, leaving: Collection[int] = ()) -> float:
         """Return what the rest of the round takes without these engines: their requests go on where the fewest run."""

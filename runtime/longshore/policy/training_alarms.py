@@ -51,7 +51,9 @@ class StepSignals:
     """Attempts at scoring that failed for the infrastructure."""
     num_groups: int
     num_rejected: int
-    """Groups that were replaced because their rewards could not be computed."""
+    """Groups that were replaced because their rewards could not be computed, or an episode failed for good."""
+    has_episodes: bool
+    """Whether responses acted in an environment."""
     num_restarts: int
     """Attempts that failed at episodes that were trained on."""
     num_given_up: int
@@ -166,11 +168,12 @@ def fall_in_standard_errors(before: Sequence[float], latest: Sequence[float]) ->
 
 def _signs(signals: StepSignals, limits: AlarmLimits) -> set[AlarmReason]:
     signs = set()
+    num_unscored = signals.num_rejected - signals.num_given_up
     if signals.mismatch is not None and exceeds(signals.mismatch, limits.max_mismatch):
         signs.add(AlarmReason.LOG_PROB_MISMATCH)
     if signals.num_restarts >= signals.num_responses or signals.num_given_up >= signals.num_groups:
         signs.add(AlarmReason.ENVIRONMENTS_FAULT)
-    elif signals.num_faults >= signals.num_responses or signals.num_rejected >= signals.num_groups:
+    elif signals.num_faults >= signals.num_responses or num_unscored >= signals.num_groups:
         signs.add(AlarmReason.REWARDS_FAULT)
     if signals.num_cut == signals.num_responses:
         signs.add(AlarmReason.RESPONSES_ALL_CUT)
@@ -245,10 +248,11 @@ def _step_message(reason: AlarmReason, lasts: int, signals: StepSignals, limits:
                 "clipped or masked; check algorithm.objective and maskStaleTokens"
             )
         case AlarmReason.RESPONSES_ALL_CUT:
+            of_turns = ", or maxTurnTokens of a turn" if signals.has_episodes else ""
             return (
                 f"every response of the last {lasts} steps was cut at its largest length (algorithm.maxResponseTokens "
-                f"is {limits.max_response_tokens}, or maxTurnTokens of an environment): the model does not end its "
-                "answers; raise it, or check the end token and the chat template of the model"
+                f"is {limits.max_response_tokens}{of_turns}): the model does not end its answers; raise it, or check "
+                "the end token and the chat template of the model"
             )
         case AlarmReason.HELD_OUT_REWARD_FELL:
             raise AssertionError("it is not about a step")

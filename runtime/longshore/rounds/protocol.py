@@ -185,9 +185,9 @@ class RoundProtocol:
     def _requests_ended(self, event: messages.RequestsEnded) -> None:
         if self._pace is not None and not self.has_batch:
             steps = {one.response: one.engine_step for one in event.requests}
-            left = [one.response for one in event.requests if one.finished]
-            finished_now = {response for response in left if not self._has_environment(response.draw)}
-            self._pace.left(event.engine, steps, finished_now, event.load, self._now_s)
+            finished_now = {one.response for one in event.requests if one.finished}
+            turned = {response for response in finished_now if self._has_environment(response.draw)}
+            self._pace.left(event.engine, steps, finished_now, event.load, self._now_s, turned)
         ended = self._placed.ended(event.engine, event.requests)
         finished = [one for one in ended if one.finished]
         self._num_aborted += len(ended) - len(finished)
@@ -203,10 +203,14 @@ class RoundProtocol:
                 self._placed.episode_answered(response)
             case messages.EpisodeEnded(response, num_tokens, engine_step):
                 self._placed.episode_ended(response)
+                if self._pace is not None and not self.has_batch:
+                    self._pace.episode_ended(response, self._now_s)
                 self._finished([ResponseFinished(response, engine_step, num_tokens)])
             case messages.EpisodeFailed(response, reason):
                 self._num_given_up += 1
-                self._reject(response.draw, reason)  # Which ends this episode with the rest of its group.
+                self._reject(
+                    response.draw, reason, of="environments: the episodes"
+                )  # Which ends this episode with the rest of its group.
 
     def _finished(self, responses: Sequence[ResponseFinished]) -> None:
         for one in responses:
@@ -238,13 +242,11 @@ class RoundProtocol:
         del self._unscored[draw]
         self._reject(draw, reason)
 
-    def _reject(self, draw: Draw, reason: str) -> None:
+    def _reject(self, draw: Draw, reason: str, of: str = "reward: rewards") -> None:
         """Replace a group whose rewards, or an episode of which, failed for good."""
         self._rejected[draw] = reason
         if len(self._rejected) > MAX_REJECTED_BATCHES * self._num_groups:
-            message = (
-                f"reward: no reward could be computed for {len(self._rejected)} groups of a round. Last error: {reason}"
-            )
+            message = f"{of} of {len(self._rejected)} groups of a round failed. Last error: {reason}"
             self._emit(messages.GiveUp(message, is_users_mistake=True))
         # An accepted group that loses its rewards leaves a batch that was complete: the policy admits another draw.
         self._accepted.pop(draw, None)

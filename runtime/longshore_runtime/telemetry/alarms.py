@@ -72,6 +72,7 @@ def step_signals(result: RoundResult, trained: StepTraining) -> StepSignals:
         num_faults=result.rewards.num_faults,
         num_groups=len(result.groups),
         num_rejected=len(result.rejected),
+        has_episodes=any(one.completion.episode is not None for one in responses),
         num_restarts=_num_restarts(responses),
         num_given_up=result.num_given_up,
         max_reward=max(abs(sample.reward) for sample in trained.samples),

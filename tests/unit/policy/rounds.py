@@ -164,6 +164,8 @@ class FakeRollout:
             self.messages.append((self._now_s, event))
             self._perform(self._protocol.receive(event, self._now_s))
         assert pace.replayed_s(_RATE, {0}) >= 0.0 and pace.replayed_s(_RATE) >= 0.0, "whatever happened can be replayed"
+        if not self._upheaval and self._protocol.result.finished_tokens:
+            assert pace.rest_s > 0.0, "the batch waited for something after the milestone, responses and episodes alike"
         assert not self._left and not self._stopped and not self._acting, "the round ended and something still runs"
         assert self.num_emptied == len(self._retired), "engines that have emptied are announced once"
         end = self._protocol.result.end

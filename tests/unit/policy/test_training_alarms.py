@@ -28,6 +28,7 @@ WELL = StepSignals(
     num_faults=7,
     num_groups=4,
     num_rejected=3,
+    has_episodes=True,
     num_restarts=7,
     num_given_up=3,
     max_reward=1.0,
@@ -106,7 +107,7 @@ def test_a_mismatch_that_is_not_a_number_is_reported_and_a_missing_one_is_not() 
 
 
 def test_groups_that_are_replaced_for_want_of_rewards_are_a_fault() -> None:
-    assert reasons(run([replace(WELL, num_faults=0, num_rejected=4)])[1]) == [AlarmReason.REWARDS_FAULT]
+    assert reasons(run([replace(WELL, num_faults=0, num_rejected=4, num_given_up=0)])[1]) == [AlarmReason.REWARDS_FAULT]
 
 
 def test_groups_that_are_replaced_for_failed_episodes_are_a_fault_of_environments() -> None:

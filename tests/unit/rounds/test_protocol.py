@@ -255,7 +255,7 @@ def test_a_round_whose_groups_get_no_rewards_gives_up_with_the_last_reason(num_g
     policy = TailBatching(BatchShape(num_groups, 1), cursor(), TailBatchingSettings())
     seen, given_up = outcomes(policy, lambda draw: messages.RewardsFailed(draw, f"no server for {draw.index}"))
     assert seen == MAX_REJECTED_BATCHES * num_groups + 1
-    assert given_up.reason.startswith(f"reward: no reward could be computed for {seen} groups of a round. Last error: ")
+    assert given_up.reason.startswith(f"reward: rewards of {seen} groups of a round failed. Last error: ")
     assert "Last error: no server for" in given_up.reason
     assert given_up.is_users_mistake
 

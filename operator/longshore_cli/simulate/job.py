@@ -71,7 +71,7 @@ def _reward_times(function: RewardFunction, profile: Profile) -> RewardTimes:
 
 def _verifier_times(function: RewardFunction, profile: Profile) -> RewardTimes:
     match function.kind:
-        case RewardKind.TASK:
+        case RewardKind.TASK | RewardKind.ENVIRONMENT:  # A number that the environment has given already.
             return MathsRewards(_TASK_REWARD_S)
         case RewardKind.CODE:
             return CodeRewards(timeout_s=function.code.max_timeout_s)

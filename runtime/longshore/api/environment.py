@@ -1,5 +1,6 @@
 """What a response acts in: environments that answer the policy, turn by turn."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -79,3 +80,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     def pod_memory_bytes(self) -> int:
         """Memory that the environment takes in a reward pod with as many episodes as it may have."""
         return _IMPORTS_MEMORY_BYTES + self.episodes_per_pod * _EPISODE_MEMORY_BYTES
+
+
+def environment_of(environments: Sequence[Environment], domain: str) -> Environment | None:
+    """Return the environment in which responses to rows of a domain act; None: a response is one turn."""
+    return next((one for one in environments if not one.domains or domain in one.domains), None)

@@ -81,7 +81,8 @@ _RULES: Final = (
     ),
     Rule(
         "rollout.onPolicy",
-        "self.rollout.onPolicy != 'Strict' || self.rollout.strategy != 'PartialRollout' && "
+        "self.rollout.onPolicy != 'Strict' || self.environments.size() > 0 || "
+        "self.rollout.strategy != 'PartialRollout' && "
         "self.rollout.?leftovers.orValue('') != 'KeepTokens'",
         "onPolicy must be Relaxed with strategy PartialRollout or leftovers KeepTokens, which train on tokens of older "
         "weights: set it",
@@ -143,9 +144,22 @@ _RULES: Final = (
         "functions of kind Task score data.builtin Counting: choose kind Environment for Guessing",
     ),
     Rule(
-        "rollout.onPolicy",
-        "self.environments.size() == 0 || self.rollout.onPolicy == 'Strict'",
-        "onPolicy must be Strict with environments, which cannot go on from an older round: remove it",
+        "rollout.strategy",
+        "self.environments.size() == 0 || self.rollout.strategy != 'PartialRollout' && "
+        "self.rollout.?leftovers.orValue('') != 'KeepTokens'",
+        "strategy PartialRollout and leftovers KeepTokens go on from tokens of an older round, which environments "
+        "cannot: choose another strategy, and remove leftovers",
+    ),
+    Rule(
+        "environments",
+        "self.environments.size() < 2 || self.environments.filter(one, !has(one.domains) || one.domains.size() == 0)"
+        ".all(one, one.name == self.environments[self.environments.size() - 1].name)",
+        "environments without domains take every row, so only the last one may have none: name domains",
+    ),
+    Rule(
+        "reward.maxPods",
+        "self.environments.size() == 0 || self.reward.?maxPods.orValue(self.reward.pods) == self.reward.pods",
+        "maxPods must be pods with environments, since episodes would end with a pod that is taken away: remove it",
     ),
     Rule(
         "reward.functions",

@@ -120,6 +120,14 @@ def unscored(domain: str, functions: Sequence[RewardFunction]) -> str | None:
     return f"no reward function scores domain {domain!r}; add it to reward.functions[].domains"
 
 
+def no_environment(function: RewardFunction) -> str:
+    """Return what is wrong with a row that a function of kind Environment scores, and that acts in none."""
+    return (
+        f"reward.functions[{function.name}].kind: the row acts in no environment that could give its reward; add its "
+        "domain to one, or name the domains of the function"
+    )
+
+
 def functions_of(domain: str, functions: Sequence[RewardFunction]) -> list[RewardFunction]:
     """Return those that score rows of a domain."""
     return [function for function in functions if not function.domains or domain in function.domains]

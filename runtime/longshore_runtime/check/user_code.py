@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longshore.api.environment import Environment
+from longshore.api.environment import Environment, environment_of
 from longshore.api.objectives.custom import Custom
 from longshore.api.reward import RewardFunction
 from longshore.api.reward_kind import RewardKind
 from longshore.api.spec import RLJobSpec
 from longshore.checks.result import Check, CheckResult, not_checked
-from longshore.checks.rows import domain_of, functions_of
+from longshore.checks.rows import domain_of, functions_of, no_environment
 from longshore_runtime.check.job_rows import UNREADABLE, scored_record, valid_rows
 from longshore_runtime.errors import UserError
 
@@ -115,18 +115,12 @@ def check_rewards_of_environments(name: Check, spec: RLJobSpec, path: Path) -> C
     for function in spec.reward.functions:
         if function.kind is RewardKind.ENVIRONMENT:
             scored = (row for row in rows if functions_of(domain_of(row.fields, row.data_set) or "", [function]))
-            mistakes += [
-                f"reward.functions[{function.name}].kind: {row.source} acts in no environment that could give its "
-                "reward; add its domain to one, or name the domains of the function"
-                for row in itertools.islice(scored, 1)
-            ]
+            mistakes += [f"{row.source}: {no_environment(function)}" for row in itertools.islice(scored, 1)]
     return CheckResult(name, tuple(mistakes)) if mistakes else None
 
 
 def _acting_rows(spec: RLJobSpec, path: Path, environment: Environment | None) -> "list[Row] | None":
     """Return the rows that act in an environment, or in none; None if the file cannot be read."""
-    from longshore_runtime.environments.pool import environment_of
-
     rows = valid_rows(path, spec.data.each[0])
     if rows is None:
         return None
@@ -153,4 +147,4 @@ def _episode_records(rows: "Sequence[Row]", spec: RLJobSpec, tokenizer: Any) -> 
             else:
                 record = prompt_record(index, row, spec.data, tokenizer, encoding)
             if len(record.prompt_tokens) <= limit:
-                yield from routed(PromptSets((record,), (), 0), spec.reward.functions).train
+                yield from routed(PromptSets((record,), (), 0), spec.reward.functions, spec.environments).train

@@ -13,7 +13,7 @@ import itertools
 import math
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, Final
 import structlog
 
 from longshore.api import contract
-from longshore.api.environment import Environment
+from longshore.api.environment import Environment, environment_of
 from longshore.api.reasons import NoticeReason
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
@@ -71,25 +71,30 @@ class EnvironmentPool:
         """Tasks of the episodes, which the thread of the connections alone uses."""
         self._open: Counter[tuple[int, str]] = Counter()
         """Open episodes by pod and environment."""
-        self._changed = asyncio.Condition()
-        """Condition that a place may be free, or a pod connected."""
+        self._waiting: defaultdict[str, deque[asyncio.Event]] = defaultdict(deque)
+        """Episodes that wait for a place, by environment, the first to come first."""
         asyncio.run_coroutine_threadsafe(self._connect(num_pods), connections.loop).result()
 
     def environment_of(self, domain: str) -> Environment | None:
         """Return the environment in which responses to rows of a domain act."""
         return environment_of(self._environments, domain)
 
-    def rehearse(self, records: Iterable[PromptRecord]) -> None:
+    def rehearse(self, records: Iterable[PromptRecord], limit_s: float) -> None:
         """Begin an episode of each environment with its first row, which finds what would fail for every other row.
 
         Raises:
-            UserError: an environment cannot begin, or the chat template does not suit it.
+            UserError: an environment cannot begin within `limit_s`, or the chat template does not suit it.
         """
         first: dict[str, PromptRecord] = {}
         for record in records:
             if (environment := self.environment_of(record.domain)) is not None:
                 first.setdefault(environment.name, record)
-        asyncio.run_coroutine_threadsafe(self._rehearse(list(first.values())), self._connections.loop).result()
+        trying = asyncio.run_coroutine_threadsafe(self._rehearse(list(first.values())), self._connections.loop)
+        try:
+            trying.result(limit_s)
+        except TimeoutError as error:
+            trying.cancel()
+            raise UserError(f"environments: no reward pod has taken an episode within {limit_s:.0f} s") from error
 
     def start(self, response: ResponseId, record: PromptRecord, seed: int) -> int:
         """Begin an episode; returns its number."""
@@ -108,7 +113,7 @@ class EnvironmentPool:
         self._connections.loop.call_soon_threadsafe(self._cancel, tuple(numbers))
 
     async def _connect(self, num_pods: int) -> None:
-        self._links = [PodLink(self._connections, pod, self._wake) for pod in range(num_pods)]
+        self._links = [PodLink(self._connections, pod, self._wake_all) for pod in range(num_pods)]
 
     def _begin(self, episode: RunningEpisode) -> None:
         task = asyncio.ensure_future(self._live(episode))
@@ -150,7 +155,7 @@ class EnvironmentPool:
             self._put(EpisodeGivenUp(*where, str(error), error.is_users_mistake))
         except Exception as error:
             log.exception("an episode cannot be followed")
-            self._put(EpisodeGivenUp(*where, f"{type(error).__name__}: {error}", is_users_mistake=True))
+            self._put(EpisodeGivenUp(*where, f"{type(error).__name__}: {error}", is_users_mistake=False))
 
     async def _repeated(
         self, episode: RunningEpisode, follow: Callable[[Attempt], Awaitable[None]], *, ends: bool = False
@@ -193,29 +198,41 @@ class EnvironmentPool:
     async def _place(self, environment: Environment) -> AsyncIterator[PodLink]:
         """Wait for a pod with room for an episode, and take it."""
         name = environment.name
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._with_room(environment))
-            link = min(self._with_room(environment), key=lambda one: self._open[one.pod, name])
-            self._open[link.pod, name] += 1
+        while (link := self._roomiest(environment)) is None:
+            turn = asyncio.Event()
+            self._waiting[name].append(turn)
+            try:
+                await turn.wait()
+            except asyncio.CancelledError:
+                if turn.is_set():
+                    self._wake(name)  # Another one may have the place.
+                else:
+                    self._waiting[name].remove(turn)
+                raise
+        self._open[link.pod, name] += 1
         try:
             yield link
         finally:
             self._open[link.pod, name] -= 1
-            await self._wake()
+            self._wake(name)
 
-    def _with_room(self, environment: Environment) -> list[PodLink]:
-        limit = environment.episodes_per_pod
-        return [one for one in self._links if one.is_up and self._open[one.pod, environment.name] < limit]
+    def _roomiest(self, environment: Environment) -> PodLink | None:
+        """Return the connected pod with the fewest episodes of an environment; None: none has room."""
+        name = environment.name
+        up = (link for link in self._links if link.is_up)
+        link = min(up, key=lambda one: self._open[one.pod, name], default=None)
+        return link if link is not None and self._open[link.pod, name] < environment.episodes_per_pod else None
 
-    async def _wake(self) -> None:
-        """Wake episodes that wait for a place. Each looks for itself, as they want places of different environments."""
-        async with self._changed:
-            self._changed.notify_all()
+    def _wake(self, environment: str) -> None:
+        """Wake the first episode that waits for a place of this environment."""
+        if self._waiting[environment]:
+            self._waiting[environment].popleft().set()
 
-
-def environment_of(environments: Sequence[Environment], domain: str) -> Environment | None:
-    """Return the environment in which responses to rows of a domain act; None: a response is one turn."""
-    return next((one for one in environments if not one.domains or domain in one.domains), None)
+    async def _wake_all(self) -> None:
+        """Wake all that wait: a pod is connected, and whoever finds no room waits again."""
+        for waiting in self._waiting.values():
+            while waiting:
+                waiting.popleft().set()
 
 
 def environment_pool(

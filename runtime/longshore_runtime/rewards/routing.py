@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from longshore.api.reward import RewardFunction
-from longshore.checks.rows import functions_of, unscored
+from longshore.api.environment import Environment, environment_of
+from longshore.api.reward import RewardFunction, RewardKind
+from longshore.checks.rows import functions_of, no_environment, unscored
 from longshore_runtime.data.dataset import PromptSets
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError
@@ -17,12 +18,14 @@ _NUM_REHEARSED: Final = 3
 """Number of rows that each function has to be able to score: one may be odd; several are not."""
 
 
-def routed(prompts: PromptSets, functions: Sequence[RewardFunction]) -> PromptSets:
+def routed(
+    prompts: PromptSets, functions: Sequence[RewardFunction], environments: Sequence[Environment] = ()
+) -> PromptSets:
     """Return prompts with their reward functions; raises UserError for a row that nothing scores."""
     return replace(
         prompts,
-        train=tuple(_routed(record, functions) for record in prompts.train),
-        held_out=tuple(_routed(record, functions) for record in prompts.held_out),
+        train=tuple(_routed(record, functions, environments) for record in prompts.train),
+        held_out=tuple(_routed(record, functions, environments) for record in prompts.held_out),
     )
 
 
@@ -47,13 +50,18 @@ def _rehearsal(records: Sequence[PromptRecord], function: str) -> Sequence[Score
     ]
 
 
-def _routed(record: PromptRecord, functions: Sequence[RewardFunction]) -> PromptRecord:
+def _routed(
+    record: PromptRecord, functions: Sequence[RewardFunction], environments: Sequence[Environment]
+) -> PromptRecord:
     source = record.source or f"row {record.index}"
     if (mistake := unscored(record.domain, functions)) is not None:
         raise UserError(f"{source}: {mistake}")
     chosen = functions_of(record.domain, functions)
     fields = dict(record.fields)
     reference = record.answer if record.reference is None else record.reference
+    acts = environment_of(environments, record.domain) is not None
     for function in chosen:
+        if function.kind is RewardKind.ENVIRONMENT and not acts:
+            raise UserError(f"{source}: {no_environment(function)}")
         fields |= kind_of(function.kind).read_row(function, record.fields, reference, source)
     return replace(record, fields=fields, rewards=tuple(function.name for function in chosen))

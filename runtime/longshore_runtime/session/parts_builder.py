@@ -143,7 +143,7 @@ class PartsBuilder:
         self._spec = spec = with_fitting_micro_batches(spec, self._storage.resolve(untrained.path))
         tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
         self._require_origins({TOKENIZER: tokenizer_origin(of_model, tokenizer)})
-        prompts = routed(self._prompts(inputs, tokenizer), self._spec.reward.functions)
+        prompts = routed(self._prompts(inputs, tokenizer), spec.reward.functions, spec.environments)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(prompts)
         if isinstance(algorithm.objective, Custom):
@@ -159,7 +159,8 @@ class PartsBuilder:
             spec, address_of, tokenizer, self._events.put, self._recorder.notice, self._exit
         )
         if environments is not None:
-            environments.rehearse(prompts.train)
+            with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
+                environments.rehearse((*prompts.train, *prompts.held_out), _REWARD_PODS_LIMIT_S)
         self._begin(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model, starting or self._engines(model, untrained, stop_tokens))
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)

@@ -254,7 +254,7 @@ def test_a_reward_of_an_environment_for_rows_without_one_is_a_mistake(tmp_path: 
     )
     first, second = [one for one in results(CheckRequest(spec, None, data)) if one.name is Check.ENVIRONMENTS]
     (sentence,) = first.mistakes
-    assert sentence.startswith("reward.functions[won].kind: data/train.jsonl, line 2 acts in no environment")
+    assert sentence.startswith("data/train.jsonl, line 2: reward.functions[won].kind: the row acts in no environment")
     assert second.outcome is CheckOutcome.PASSED
 
 

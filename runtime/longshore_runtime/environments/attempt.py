@@ -29,12 +29,16 @@ from longshore_runtime.environments.tool_calls import Turn
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.fork_server import START_LIMIT_S
 from longshore_runtime.trajectories.episode import Episode, Message
-from longshore_runtime.trajectories.trajectory import TokenIds, joined
+from longshore_runtime.trajectories.trajectory import TokenIds, joined, token_ids
 
 _GRACE_S: Final = 30.0
 """How much later than a limit of time, which the pod keeps itself, an answer may come."""
 _IMPORTS_S: Final = 2 * START_LIMIT_S
 """How much longer the first episode may take to begin, whose environment is imported and forked then."""
+
+_MOST_CHARACTERS_PER_TOKEN: Final = 32
+_SHORT_TEXT: Final = 4096
+"""Number of characters that may always be tokenized."""
 
 A = TypeVar("A", bound=Answer)
 
@@ -83,6 +87,9 @@ class Attempt:
         self._put = put
         self._messages: list[Message] = []
         self._tools: Sequence[Mapping[str, Any]] = ()
+        self._observation: str | None = None
+        self._is_full = False
+        """Whether no token is left for what the environment says."""
         self._num_turns = 0
         self._num_failed_calls = 0
 
@@ -96,7 +103,8 @@ class Attempt:
             tokens = completion.trajectory.tokens
             observed = await self._answer_to(tokens[num_known:], completion)
             if observed is None:
-                return await self._end(prompt_tokens, is_cut=completion.finish_reason is FinishReason.LENGTH)
+                is_cut = self._is_full or completion.finish_reason is FinishReason.LENGTH
+                return await self._end(prompt_tokens, is_cut=is_cut)
             num_known = len(tokens) + len(observed)
             if num_known >= self._limits.max_response_tokens:
                 return await self._end(prompt_tokens, is_cut=True)
@@ -109,7 +117,7 @@ class Attempt:
         episode = self._episode
         question = Open(self._number, episode.environment.name, dict(episode.record.fields), episode.seed)
         opened = await self._ask(question, Opened, grace_s=_IMPORTS_S)
-        self._tools = opened.tools
+        self._tools, self._observation = opened.tools, opened.observation
         return episode_prompt(episode.record, opened, self._conversations, self._limits)
 
     async def _answer_to(self, tokens: TokenIds, completion: Completion) -> TokenIds | None:
@@ -125,12 +133,20 @@ class Attempt:
         self._messages += [one.message for one in acted.observations]
         if not acted.observations:
             return None
-        return observed_tokens(self._episode.record, acted.observations, self._conversations)
+        num_left = self._limits.max_response_tokens - len(completion.trajectory)
+        if _is_too_long("".join(one.content for one in acted.observations), num_left):
+            self._is_full = True
+            return None
+        observed = observed_tokens(self._episode.record, acted.observations, self._conversations)
+        is_closed = not self._episode.record.messages or tokens[-1] == self._conversations.end_token
+        # Models have other end tokens, too, after which the template's is missing: it is observed, and not trained on.
+        return observed if is_closed else joined(token_ids([self._conversations.end_token]), observed)
 
     async def _end(self, prompt_tokens: TokenIds, *, is_cut: bool) -> None:
         finished = await self._ask(Finish(self._number), Finished)
         over = Episode(
             prompt_tokens=prompt_tokens,
+            observation=self._observation,
             messages=self._messages,
             reward=finished.reward,
             num_turns=self._num_turns,
@@ -154,8 +170,13 @@ def episode_prompt(
     record: PromptRecord, opened: Opened, conversations: Conversations, limits: EpisodeLimits
 ) -> TokenIds:
     """Return the tokens before the first turn of an episode that has begun; raises EpisodeError."""
-    prompt_tokens = _prompt(record, opened, conversations)
     most = limits.max_context_tokens - limits.max_response_tokens
+    if _is_too_long(begun := opened.observation or "", most):
+        raise EpisodeError(
+            f"its environment begins with {len(begun):,} characters, and model.maxContextTokens less algorithm."
+            f"maxResponseTokens leaves {most:,} tokens"
+        )
+    prompt_tokens = _prompt(record, opened, conversations)
     if len(prompt_tokens) > most:
         raise EpisodeError(
             f"its prompt has {len(prompt_tokens):,} tokens with what the environment adds to it, and model."
@@ -194,6 +215,11 @@ def observed_tokens(
         except UserError as error:  # The template has no place for what this environment says.
             raise EpisodeError(str(error)) from error
     return conversations.text_delta("".join(one.content for one in observations))
+
+
+def _is_too_long(text: str, num_tokens: int) -> bool:
+    """Return whether a text cannot fit into so many tokens: to find out by tokenizing would keep all others waiting."""
+    return len(text) > max(_SHORT_TEXT, _MOST_CHARACTERS_PER_TOKEN * num_tokens)
 
 
 def _message(turn: Turn) -> Message:

@@ -19,6 +19,7 @@ from longshore_runtime.data.turn_end import turn_end
 from longshore_runtime.environments.pod_protocol import Observation
 from longshore_runtime.environments.tool_calls import DELIMITERS, READERS, Call, Reader, Tools, Turn, read_turn
 from longshore_runtime.errors import UserError
+from longshore_runtime.trajectories.episode import with_observation
 from longshore_runtime.trajectories.trajectory import TokenIds, token_ids
 
 _FIELD: Final = "data.chat.template"
@@ -198,16 +199,13 @@ class Conversations:
 
 
 def _with_observation(messages: Sequence[Message], observation: str) -> tuple[Message, ...]:
-    """Return messages with a text added to the last one of the user."""
-    place = max((number for number, one in enumerate(messages) if one["role"] == "user"), default=None)
-    if place is None:
+    try:
+        return with_observation(messages, observation)
+    except ValueError as error:
         raise UserError(
             "data.promptField: a prompt without a message of the user cannot take what the environment's reset "
             "returns; add one, or return None"
-        )
-    content = messages[place]["content"]
-    added = [*content, {"type": "text", "text": observation}] if isinstance(content, list) else content + observation
-    return (*messages[:place], {**messages[place], "content": added}, *messages[place + 1 :])
+        ) from error
 
 
 def _neutral(tools: Tools) -> Observation:

@@ -8,14 +8,16 @@ import aiohttp
 import structlog
 
 from longshore_runtime.environments import pod_protocol
-from longshore_runtime.environments.pod_protocol import Answer, Broken, Close, Question
+from longshore_runtime.environments.pod_protocol import Answer, Broken, Close, Open, Question
 from longshore_runtime.rewards.scoring import WorkerDied
 from longshore_runtime.rewards.transports.pod import PodConnections, received
-from longshore_runtime.rewards.transports.pod_protocol import BadMessage, Hello, decode
+from longshore_runtime.rewards.transports.pod_protocol import BadMessage, Hello, decode, printable
 
 log = structlog.get_logger()
 
 _HELLO_LIMIT_S: Final = 10.0
+_PAUSE_S: Final = 0.5
+"""Seconds between the end of a connection and the next attempt at one."""
 
 A = TypeVar("A", bound=Answer)
 
@@ -27,6 +29,21 @@ class EpisodeError(Exception):
         """Say whether every other episode of the environment would fail alike."""
         super().__init__(reason)
         self.is_users_mistake = is_users_mistake
+
+
+def encoded(question: Question) -> bytes:
+    """Write a question; raises EpisodeError for one that no pod takes."""
+    try:
+        data = pod_protocol.encode(question)
+    except TypeError as error:
+        raise EpisodeError(f"the row cannot be sent to its environment: {error}", is_users_mistake=True) from error
+    if len(data) > pod_protocol.MAX_MESSAGE_BYTES:
+        most = pod_protocol.MAX_MESSAGE_BYTES >> 20
+        raise EpisodeError(
+            f"what is sent to its environment is {len(data) >> 20} MiB large, and at most {most} MiB can be sent",
+            is_users_mistake=isinstance(question, Open),
+        )
+    return data
 
 
 class PodLink:
@@ -55,22 +72,21 @@ class PodLink:
         """
         if self._socket is None:
             raise EpisodeError(f"reward pod {self.pod} is lost")
+        data = encoded(question)
         number = question.episode
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            await self._socket.send_bytes(pod_protocol.encode(question))
+            await self._socket.send_bytes(data)
             async with asyncio.timeout(limit_s):
                 found = await answer
         except TimeoutError as error:
             raise EpisodeError(f"reward pod {self.pod} does not answer within {limit_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise EpisodeError(f"reward pod {self.pod} is lost ({error})") from error
-        except TypeError as error:
-            raise EpisodeError(f"the row cannot be sent to its environment: {error}", is_users_mistake=True) from error
         finally:
             self._asked.pop(number, None)
         if isinstance(found, Broken):
-            raise EpisodeError(found.error, is_users_mistake=found.is_users_mistake)
+            raise EpisodeError(printable(found.error), is_users_mistake=found.is_users_mistake)
         if not isinstance(found, kind):
             raise EpisodeError(f"reward pod {self.pod} answers something else than was asked")
         return found
@@ -98,9 +114,13 @@ class PodLink:
                 reason = str(error) or type(error).__name__
             except BadMessage as error:
                 reason = f"what it says cannot be read: {error}"
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                log.exception("the connection to the environments of a reward pod failed")
             finally:
                 self._lose(reason)
             log.warning("the environments of a reward pod are lost", pod=self.pod, reason=reason)
+            await asyncio.sleep(_PAUSE_S)  # A pod that lets everybody in and then hangs up is asked no more often.
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         """Read answers until the connection ends; one that nobody waits for is dropped."""

@@ -29,6 +29,8 @@ MAX_CONTENT: Final = 1 << 20
 MAX_MESSAGES: Final = 256
 """Largest number of messages with which an environment answers a turn: one for each call."""
 MAX_TOOLS: Final = 256
+MAX_TOOLS_BYTES: Final = 1 << 18
+"""Largest size of the schemas of all tools: they are part of every prompt."""
 
 Number = Annotated[int, Field(ge=0, lt=1 << 63)]
 Content = Annotated[str, Field(max_length=MAX_CONTENT)]
@@ -166,7 +168,10 @@ def decode_question(data: bytes) -> Question:
 
 def decode_answer(data: bytes) -> Answer:
     """Read a message of a pod; raises BadMessage."""
-    return _decoded(_ANSWERS, data)
+    answer: Answer = _decoded(_ANSWERS, data)
+    if isinstance(answer, Opened) and len(to_json(answer.tools)) > MAX_TOOLS_BYTES:
+        raise BadMessage(f"the schemas of its tools have more than {MAX_TOOLS_BYTES >> 10} KiB")
+    return answer
 
 
 def _decoded(reader: "TypeAdapter[Any]", data: bytes) -> Any:

@@ -49,11 +49,11 @@ class EpisodeProcess:
         self._fork = fork
         self._lines = lines
         self._requests, self._replies = transports
-        self._on_close = on_close
+        self._release: Callable[[], None] | None = on_close
 
     @classmethod
     async def connect(cls, fork: Fork, on_close: Callable[[], None]) -> "EpisodeProcess":
-        """Connect the pipes of a fork to the event loop; `on_close` is called once they are closed."""
+        """Connect the pipes of a fork to the event loop; `on_close` is called once the process is killed."""
         loop, lines = asyncio.get_running_loop(), asyncio.StreamReader(MAX_MESSAGE_BYTES)
         requests, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(fork.pipes.requests, "wb", 0))
         replies, _ = await loop.connect_read_pipe(
@@ -76,8 +76,15 @@ class EpisodeProcess:
         return line
 
     def kill(self) -> None:
-        """Kill the process, and with it everything that it has started. Whoever reads learns that it has ended."""
+        """Kill the process, and with it everything that it has started, and give back its place.
+
+        Whoever reads learns that it has ended. The place is free at once: the coordinator gives it to another episode
+        as soon as it has closed this one.
+        """
         self._fork.kill()
+        if self._release is not None:
+            self._release()
+            self._release = None
 
     def close(self) -> None:
         """Kill the process and close its pipes, from which nobody reads."""
@@ -87,7 +94,6 @@ class EpisodeProcess:
         self._replies.close()
         os.close(self._fork.pipes.end)
         os.close(self._fork.handle)
-        self._on_close()
 
     async def _cause(self) -> str:
         try:
@@ -191,7 +197,11 @@ class Template:
         except ConnectionError as error:
             if self._is_closed:
                 raise self._cannot_start("ends") from error
-            code = await asyncio.to_thread(server.process.wait)
+            try:
+                code = await asyncio.to_thread(server.process.wait, _CLOSE_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                raise self._import_error("its import closes files that are not its own") from error
             if code < 0:
                 raise self._cannot_start(_how_it_ended(str(code)), "the process that imports it") from error
             raise self._import_error(f"its import ends the process with exit code {code}") from error

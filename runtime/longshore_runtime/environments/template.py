@@ -4,12 +4,14 @@
 episodes until they change it. Threads that the import starts do not run in episodes.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
 import io
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -80,6 +82,7 @@ def _in_a_fork(describe: Callable[[], list[Schema]]) -> list[Schema]:
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
         try:
+            os.setpgid(0, 0)  # What an instance has started ends with this process.
             if "torch" not in sys.modules:  # Then no argument is a tensor, and its import takes seconds.
                 chat_template_utils: Any = importlib.import_module("transformers.utils.chat_template_utils")
                 chat_template_utils.is_torch_available = lambda: False
@@ -94,6 +97,8 @@ def _in_a_fork(describe: Callable[[], list[Schema]]) -> list[Schema]:
     os.close(write)
     with os.fdopen(read) as file:
         said = json.loads(file.read() or '{"error": "the process that describes its tools has ended"}')
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)  # The number is its own until it is waited for.
     os.waitpid(pid, 0)
     if "error" in said:
         raise BadTools(said["error"])

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from longshore_runtime.environments.pod_protocol import MAX_TOOLS
+from longshore_runtime.environments.pod_protocol import MAX_TOOLS, MAX_TOOLS_BYTES
 from longshore_runtime.rewards.failure_text import error_text, shown
 from longshore_runtime.rewards.signatures import EventLoop
 
@@ -64,6 +64,8 @@ def schemas_of(tools: Sequence[Tool]) -> list[Schema]:
         except Exception as error:
             name = getattr(tool, "__name__", shown(tool))
             raise BadTools(f"tool {name!r} cannot be described to the model ({error_text(error)})") from error
+    if len(orjson.dumps(schemas)) > MAX_TOOLS_BYTES:
+        raise BadTools(f"the descriptions of its tools have more than {MAX_TOOLS_BYTES >> 10} KiB; shorten them")
     return schemas
 
 

@@ -16,7 +16,7 @@ from longshore_runtime.environments.attempt import (
 )
 from longshore_runtime.environments.conversation import Conversations
 from longshore_runtime.environments.host import EnvironmentHost
-from longshore_runtime.environments.link import EpisodeError
+from longshore_runtime.environments.link import EpisodeError, encoded
 from longshore_runtime.environments.pod_protocol import (
     Act,
     Acted,
@@ -29,7 +29,6 @@ from longshore_runtime.environments.pod_protocol import (
     Question,
     ToolCall,
     decode_answer,
-    encode,
 )
 from longshore_runtime.environments.processes import CannotStart, Template
 from longshore_runtime.errors import UserError
@@ -179,9 +178,9 @@ class _Episode:
 
     async def _ask(self, question: Question, kind: type[A]) -> A:
         try:
-            self._host.receive(encode(question))
-        except (TypeError, BadMessage) as error:
-            raise self._mistake(f"the row cannot be sent to the environment ({error})") from error
+            self._host.receive(encoded(question))
+        except (EpisodeError, BadMessage) as error:
+            raise self._mistake(str(error)) from error
         answer = decode_answer(await self._answers.get())
         if isinstance(answer, Broken):
             raise self._mistake(answer.error)

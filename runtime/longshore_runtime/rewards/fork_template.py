@@ -40,6 +40,7 @@ class _Fork(NamedTuple):
 
 def serve(control: socket.socket, run: Run) -> None:
     """Fork for every request until the parent closes the socket, then end what was forked."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # As Python has it; a module of the user may have changed that.
     control.sendall(b"ready")
     adopt_orphans()
     gc.collect()

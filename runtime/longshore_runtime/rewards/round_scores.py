@@ -134,18 +134,19 @@ class RoundScores:
     def item(self, task: ScoreTask) -> ScoreItem:
         """Return what a worker needs to score a task."""
         record, completion = self._prompts[task.response.draw.index], self._completions[task.response]
+        episode = completion.episode
         return ScoreItem(
             sample=f"{record.source or f'row {record.index}'}, response {task.response}",
-            prompt=record.prompt,
+            prompt=record.prompt if episode is None else record.prompt + (episode.observation or ""),
             response=completion.text,
             answer=record.answer,
             row=record.fields,
             limits_s=self._limits.of(self._functions[task.function], record),
             reference=record.reference,
-            messages=record.messages,
+            messages=record.messages if episode is None or not record.messages else episode.begun(record.messages),
             is_cut=completion.finish_reason is FinishReason.LENGTH,
-            turns=completion.episode.messages if completion.episode is not None else (),
-            episode_reward=completion.episode.reward if completion.episode is not None else None,
+            turns=episode.messages if episode is not None else (),
+            episode_reward=episode.reward if episode is not None else None,
         )
 
     def is_fault(self, task: ScoreTask, outcome: ScoreOutcome) -> bool:

@@ -245,6 +245,8 @@ class RoundRunner:
             if response is None or self._protocol.engine_of(response) != event.engine:
                 continue  # It belongs to a round that was aborted, or continues elsewhere, where it has other tokens.
             self._completions[response] = completion
+            if self._is_cancelled(response):
+                self._cut_off(response)
             finished = completion.finish_reason is not FinishReason.ABORT
             requests.append(messages.EndedRequest(response, completion.num_tokens, finished, completion.engine_step))
         self._stats[event.engine] = event.stats
@@ -252,6 +254,14 @@ class RoundRunner:
 
     def _has_environment(self, draw: Draw) -> bool:
         return self._environments is not None and self._environments.has(draw)
+
+    def _is_cancelled(self, response: ResponseId) -> bool:
+        return self._has_environment(response.draw) and response not in self._episodes
+
+    def _cut_off(self, response: ResponseId) -> None:
+        """Note that nothing follows the turns of an episode that was cancelled: they are no finished response."""
+        if (turned := self._completions.get(response)) is not None:
+            self._completions[response] = replace(turned, finish_reason=FinishReason.ABORT)
 
     def _episode_news(self, event: EpisodeNews) -> None:
         response = event.response
@@ -323,6 +333,8 @@ class RoundRunner:
                     assert self._environments is not None, "they are episodes"
                     numbers = [self._episodes.pop(one) for one in responses if one in self._episodes]
                     self._environments.cancel(numbers)
+                    for response in responses:
+                        self._cut_off(response)
                 case messages.ReplaceEngine(engine):
                     self._engines.replace(engine)
                 case messages.AnnounceEmptied():

@@ -5,9 +5,9 @@ the secret, or when the job allows no further turn:
 
     d-t?  l  <  g  >  i
 
-Nobody wins in one turn, because the prompt says nothing of the secret: a policy has to use the answers. Binary search
-finds every secret within `par` guesses, which is worth 1; each further guess halves the reward. Ranges are split by a
-fixed rule into training and held-out ones: no held-out prompt is ever trained on or demonstrated.
+Luck aside, nobody wins in one turn, because the prompt says nothing of the secret: a policy has to use the answers.
+Binary search finds every secret within `par` guesses, which is worth 1; each further guess halves the reward. Ranges
+are split by a fixed rule into training and held-out ones: no held-out prompt is ever trained on or demonstrated.
 """
 
 import random

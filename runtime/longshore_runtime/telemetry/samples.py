@@ -18,7 +18,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup, ScoredResponse
 from longshore_runtime.telemetry.step_done import EvaluationDone, JobFacts, StepDone
-from longshore_runtime.trajectories.episode import Message
+from longshore_runtime.trajectories.episode import Episode, Message
 
 _AT_ONCE: Final = 16
 """Number of responses after which other threads get their turn: the next round runs meanwhile."""
@@ -153,8 +153,17 @@ def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
         "versions": [
             {"policy_version": version, "tokens": num_tokens} for version, num_tokens in completion.trajectory.runs
         ],
-        "turns": [] if completion.episode is None else [_turn(one) for one in completion.episode.messages],
-        "environment_s": None if completion.episode is None else completion.episode.environment_s,
+        **({} if completion.episode is None else _episode(completion.episode)),
+    }
+
+
+def _episode(episode: Episode) -> Mapping[str, Any]:
+    """Build the columns of a response that is an episode; what the environment said first is its first turn."""
+    begun = [] if episode.observation is None else [{"role": "user", "content": episode.observation}]
+    return {
+        "prompt_tokens": len(episode.prompt_tokens),
+        "turns": [_turn(one) for one in (*begun, *episode.messages)],
+        "environment_s": episode.environment_s,
     }
 
 

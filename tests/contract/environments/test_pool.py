@@ -18,6 +18,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.environments.attempt import EpisodeLimits
 from longshore_runtime.environments.conversation import Conversations
 from longshore_runtime.environments.events import EpisodeBegun, EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnAnswered
+from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
 from longshore_runtime.environments.pool import EnvironmentPool
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.transports.pod import PodConnections
@@ -186,7 +187,7 @@ def _rehearsal_mistake(tmp_path: Path, environment: Environment, row: PromptReco
         driving(tmp_path, port, environment) as driver,
         pytest.raises(UserError) as caught,
     ):
-        driver.pool.rehearse([row])
+        driver.pool.rehearse([row], PATIENT_S)
     return str(caught.value)
 
 
@@ -205,6 +206,37 @@ def test_tools_need_prompts_that_are_conversations(tmp_path: Path) -> None:
 def test_a_rehearsal_leaves_no_episode_behind(tmp_path: Path) -> None:
     narrow = GAME.model_copy(update={"episodes_per_pod": 1})
     with serving(narrow) as port, driving(tmp_path, port, narrow) as driver:
-        driver.pool.rehearse([record("a-h?", **ROW)])
+        driver.pool.rehearse([record("a-h?", **ROW)], PATIENT_S)
         driver.start()
         assert isinstance(driver.hear(), EpisodeBegun)
+
+
+def test_a_cancelled_episode_gives_its_place_back_though_its_environment_hangs(tmp_path: Path) -> None:
+    narrow = python("sleeper", episodesPerPod=1, retries=0)
+    with serving(narrow) as port, driving(tmp_path, port, narrow) as driver:
+        for _ in range(8):
+            number = driver.start()
+            begun = driver.hear()
+            assert isinstance(begun, EpisodeBegun) and begun.number == number, "nobody was told that there is no room"
+            driver.pool.give_turn(number, _turn())
+            driver.pool.cancel([number])
+
+
+def test_a_row_that_no_pod_takes_is_refused_and_ends_no_other_episode(game: Driver) -> None:
+    number = game.start()
+    game.hear()
+    game.start(**ROW, more="x" * MAX_MESSAGE_BYTES)
+    refused = game.hear()
+    assert isinstance(refused, EpisodeGivenUp) and refused.is_users_mistake
+    assert refused.reason.endswith("16 MiB large, and at most 16 MiB can be sent")
+    assert text_of(game.say(number, "d")) == "<", "the connection is as it was"
+
+
+def test_a_sentence_of_an_environment_has_no_control_characters(tmp_path: Path) -> None:
+    broken = python("broken", f"{USERS}:BrokenReply", retries=0)
+    with serving(broken) as port, driving(tmp_path, port, broken) as driver:
+        number = driver.start(why="\x1b[2Jowned\x07")
+        driver.hear()
+        last = driver.say(number, "hi")
+        assert isinstance(last, EpisodeGivenUp)
+        assert last.reason.isprintable() and "owned" in last.reason

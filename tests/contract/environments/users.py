@@ -224,3 +224,15 @@ class BrokenReply:
     def reply(self, message: str) -> str:
         """Fail."""
         raise ValueError(self.why)
+
+
+class Sleeper:
+    """Answers never."""
+
+    def reset(self, **row: Any) -> None:
+        """Begin."""
+
+    def reply(self, message: str) -> str:
+        """Sleep."""
+        time.sleep(3_600)
+        return "late"

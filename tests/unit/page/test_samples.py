@@ -62,3 +62,18 @@ def test_a_report_of_very_long_responses_has_a_group_whose_texts_are_cut_to_fit(
     assert [len(response.text) for response in group.responses] == [50] * 4
     assert [response.left_out_characters for response in group.responses] == [50] * 4
     assert len(group.prompt) + sum(len(response.text) for response in group.responses) <= 210
+
+
+def test_an_episode_counts_with_all_its_turns_and_is_cut_where_its_room_ends() -> None:
+    turns = [
+        {"role": "user", "content": "u" * 30, "tool_calls": None},
+        {"role": "assistant", "content": "", "tool_calls": "c" * 30},
+        {"role": "tool", "content": "t" * 100, "tool_calls": None},
+    ]
+    found = samples.groups([row("0-0", turns=turns), row("0-1", turns=turns)])
+    assert [group.draw for group in samples.within(found, 400)] == ["0-0", "0-1"]
+    (group,) = samples.within(found, 200)
+    assert group.draw == "0-0", "the second one has no room"
+    (cut,) = samples.within(found[:1], 100)[0].responses
+    assert (cut.num_characters, cut.left_out_characters) == (86, 75), "15 of the prompt are in front of it"
+    assert [len(turn.text) + len(turn.calls) for turn in cut.turns] == [30, 30, 25]

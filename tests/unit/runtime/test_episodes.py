@@ -75,7 +75,7 @@ class ScriptedEnvironments:
 def over(response: ResponseId, number: int, *, is_cut: bool = False) -> EpisodeOver:
     said = [{"role": "assistant", "content": "first"}, {"role": "user", "content": "no"}]
     said += [{"role": "assistant", "content": "last"}]
-    return EpisodeOver(response, number, Episode(PROMPT, said, 0.5, 3, 0, 0.0, 0), is_cut)
+    return EpisodeOver(response, number, Episode(PROMPT, None, said, 0.5, 3, 0, 0.0, 0), is_cut)
 
 
 def run(world: ScriptedEnvironments, strategy: Strategy = Strategy.SYNCHRONOUS) -> RoundResult:

@@ -48,7 +48,7 @@ class Timeline {
     const states = STATES.filter((state) => round.seconds[state]);
     this.details.replaceChildren(...[
       numShown < round.num_stays
-        ? el("p", { class: "dim" }, "Of " + figure(round.num_stays) + " responses on engines, the " + figure(numShown) + " longest are drawn.")
+        ? el("p", { class: "dim" }, "Of " + figure(round.num_stays) + " stays on engines, the " + figure(numShown) + " longest are drawn.")
         : null,
       digest ? el("p", {}, this.sentence(round, digest)) : null,
       table("Time of all lanes", states.map((state) => ({ name: words(state), class: "number" })),

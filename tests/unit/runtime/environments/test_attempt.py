@@ -1,0 +1,73 @@
+"""What an attempt at an episode makes of turns that end in other ways than the chat template's."""
+
+import asyncio
+from typing import Any
+
+from longshore.api.environment import Environment
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
+from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.environments.attempt import Attempt, EpisodeLimits, RunningEpisode
+from longshore_runtime.environments.events import EpisodeNews, EpisodeOver, TurnAnswered
+from longshore_runtime.environments.pod_protocol import Act, Acted, Finish, Finished, Observation, Open, Opened
+from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
+from tests.unit.runtime.environments.chat_templates import SMOL
+from tests.unit.runtime.environments.test_conversation import conversations, encoded
+
+GAME = Environment.model_validate({"name": "game", "kind": "Python", "importPath": "games:Game"})
+
+
+class Talker:
+    """A link to an environment that says the same to every turn."""
+
+    def __init__(self, says: str) -> None:
+        self._says = says
+
+    async def ask(self, question: Any, kind: type, limit_s: float) -> Any:
+        match question:
+            case Open(number):
+                return Opened(number, None, [])
+            case Act(number):
+                return Acted(number, [Observation("user", self._says)], 0)
+            case Finish(number):
+                return Finished(number, 1.0)
+
+
+def played(turn: str, says: str, max_response_tokens: int = 256) -> list[EpisodeNews]:
+    """What is heard of an episode whose first turn is this text, and whose second does not come."""
+    messages = ({"role": "user", "content": "Guess."},)
+    record = PromptRecord(0, "", token_ids([1]), "", messages=messages)
+    heard: list[EpisodeNews] = []
+    enough = asyncio.Event()
+
+    def hear(news: EpisodeNews) -> None:
+        heard.append(news)
+        if isinstance(news, TurnAnswered | EpisodeOver):
+            enough.set()
+
+    async def play() -> None:
+        episode = RunningEpisode(0, ResponseId(Draw(0, 0), 0), GAME, record, seed=0)
+        limits = EpisodeLimits(max_response_tokens, 4096)
+        link: Any = Talker(says)
+        attempt = Attempt(episode, 0, link, conversations(SMOL), limits, hear)
+        tokens = encoded(turn)
+        sampled = Trajectory.sampled(0, tokens, [-1.0] * len(tokens))
+        episode.turns.put_nowait(Completion("one", sampled, FinishReason.STOP, 1))
+        running = asyncio.ensure_future(attempt.run())
+        await enough.wait()
+        running.cancel()
+
+    asyncio.run(play())
+    return heard
+
+
+def test_a_turn_with_another_end_token_is_closed_as_the_template_closes_it() -> None:
+    (ordinary,) = [one for one in played("5<|im_end|>", "higher") if isinstance(one, TurnAnswered)]
+    (other,) = [one for one in played("5<bos>", "higher") if isinstance(one, TurnAnswered)]
+    assert other.tokens.tolist() == [*encoded("<|im_end|>"), *ordinary.tokens.tolist()]
+
+
+def test_what_cannot_fit_any_more_ends_the_episode_without_being_tokenized() -> None:
+    (over,) = [one for one in played("5<|im_end|>", "x" * 100_000, 64) if isinstance(one, EpisodeOver)]
+    assert over.is_cut and over.episode.reward == 1.0

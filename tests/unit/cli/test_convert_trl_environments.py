@@ -147,6 +147,13 @@ def test_data_are_asked_for_with_the_row_that_an_environment_needs() -> None:
     assert 'rows {"prompt": [{"role": "user", "content": ""}], "answer": ""}' in found.prevented["dataset_name"]
 
 
+def test_rows_are_asked_for_in_a_whole_sentence() -> None:
+    assert (
+        'Give each row a prompt and an answer, which a job needs: {"prompt": [{"role": "user", "content": ""}], '
+        '"answer": ""} in at least promptsPerStep rows where reset returns the prompt.'
+    ) in trl(environment_factory="games:Game").to_do
+
+
 @pytest.mark.parametrize("unset", [None, [], {}])
 def test_run_without_tools_has_no_environment(unset: Any) -> None:
     for key in ("tools", "environment_factory"):

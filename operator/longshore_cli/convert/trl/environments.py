@@ -76,8 +76,10 @@ def _environment(name: str, found: Origin) -> dict[str, Any]:
 
 
 def _look(classes: Sequence[Origin]) -> list[str]:
-    rows = f"Give each row a prompt and an answer, which a job needs: {ROW} in at least promptsPerStep "
-    "rows where reset returns the prompt."
+    rows = (
+        f"Give each row a prompt and an answer, which a job needs: {ROW} in at least promptsPerStep rows where reset "
+        "returns the prompt."
+    )
     return [*origins.to_do(classes), rows, _TEMPLATE]
 
 

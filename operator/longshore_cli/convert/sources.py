@@ -11,6 +11,8 @@ from typing import Any, Final
 import yaml
 
 from longshore_cli.convert import function_tools, hydra, scripts
+from longshore_cli.convert.mapping import ForeignSettings
+from longshore_cli.convert.verl import environments
 from longshore_cli.simulate.errors import BadInput
 
 _FLOAT: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", re.ASCII)
@@ -22,8 +24,6 @@ _INSTEAD: Final = (
 )
 _HYDRA: Final = ("--config-name", "--config-path", "--config-dir")
 _CONTAINERS: Final = ("{", "[")
-_FUNCTION_FILE: Final = "actor_rollout_ref.rollout.multi_turn.function_tool_path"
-_FUNCTIONS: Final = "function_tools"
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,12 @@ def read(arguments: Sequence[str]) -> ForeignSource:
 
 def _name_functions(found: _Found) -> None:
     """Name the functions of verl's file of tools, if it is here."""
-    file = found.given.get(_FUNCTION_FILE)
-    if _FUNCTIONS in found.given or not isinstance(file, str) or not _is_file(file):
+    settings = ForeignSettings(found.given)
+    file = next((value for key in environments.FILES if (value := settings.plain(key))), None)
+    if environments.NAMES in found.given or not isinstance(file, str) or not _is_file(file):
         return
     try:
-        found.given[_FUNCTIONS] = function_tools.names(Path(file).read_text(encoding="utf-8"))
+        found.given[environments.NAMES] = function_tools.names(Path(file).read_text(encoding="utf-8"))
     except (ValueError, OSError, SyntaxError) as error:
         raise BadInput(f"{file} cannot be read: {' '.join(str(error).split())}") from error
 

@@ -1,6 +1,6 @@
 """`longshore convert` of agents of verl: functions become tools of an environment, and others are refused."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from tests.unit.cli.conversions import FIXED, VERL_RUN, spec, verl
 
 TURNS: Final = "actor_rollout_ref.rollout.multi_turn"
 FILE: Final = f"{TURNS}.function_tool_path"
+FILE_OF_DATA: Final = "data.function_tool_path"
 
 
 def of_verl(**changed: Any) -> Conversion:
@@ -77,6 +78,31 @@ def test_functions_of_a_file_are_read_from_it(tmp_path: Path) -> None:
     file.write_text("def :")
     with pytest.raises(BadInput, match="cannot be read"):
         sources.read([f"{FILE}={file}"])
+
+
+@pytest.mark.parametrize(
+    ("key", "others"),
+    [
+        (FILE, []),
+        (FILE_OF_DATA, []),
+        (FILE_OF_DATA, [f"{FILE}=null"]),
+        (FILE_OF_DATA, [f"{FILE}=${{{FILE_OF_DATA}}}"]),
+        (FILE, [f"{FILE_OF_DATA}=${{oc.select:{FILE},null}}"]),
+    ],
+)
+def test_either_key_for_the_file_of_functions_is_read(tmp_path: Path, key: str, others: Sequence[str]) -> None:
+    file = tmp_path / "tools.py"
+    file.write_text("@function_tool\ndef add(a): ...\n")
+    found = convert(VERL, VERL_RUN | sources.read([f"{key}={file}", *others]).given, FIXED)
+    assert spec(found)["environments"][0]["tools"] == ["tools:add"]
+
+
+def test_functions_are_those_of_the_file_that_becomes_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text("@function_tool\ndef add(a): ...\n")
+    (tmp_path / "other.py").write_text("@function_tool\ndef search(a): ...\n")
+    typed = [f"{FILE_OF_DATA}={tmp_path / 'other.py'}", f"{FILE}={tmp_path / 'tools.py'}"]
+    found = convert(VERL, VERL_RUN | sources.read(typed).given, FIXED)
+    assert spec(found)["environments"][0]["tools"] == ["tools:add"]
 
 
 def test_functions_of_a_file_elsewhere_are_asked_for() -> None:

@@ -9,9 +9,9 @@ from longshore_cli.convert.verl.sections import ROLLOUT, named
 
 _MULTI_TURN: Final = f"{ROLLOUT}.multi_turn"
 _ENABLE: Final = f"{_MULTI_TURN}.enable"
-_FILES: Final = (f"{_MULTI_TURN}.function_tool_path", "data.function_tool_path")
-"""Files of functions; the second one follows from the first unless it is set."""
-_NAMES: Final = "function_tools"
+FILES: Final = (f"{_MULTI_TURN}.function_tool_path", "data.function_tool_path")
+"""Keys for the file of functions; the second one follows from the first unless it is set."""
+NAMES: Final = "function_tools"
 """Key of Longshore, with the functions in that file."""
 _TOOL_CLASSES: Final = (f"{_MULTI_TURN}.tool_config_path", "data.tool_config_path")
 _INTERACTIONS: Final = f"{_MULTI_TURN}.interaction_config_path"
@@ -36,10 +36,10 @@ _AND_THEN: Final = (
 
 def is_agent(settings: ForeignSettings) -> bool:
     """Return whether the model may call functions."""
-    return any(settings[key] for key in _FILES)
+    return any(settings[key] for key in FILES)
 
 
-@entry([_ENABLE, *_FILES, _NAMES, _TURNS, _ANSWERS, *_CUTS, _PARALLEL, _LOOP, _LOOPS, *_TOOL_CLASSES, _INTERACTIONS],
+@entry([_ENABLE, *FILES, NAMES, _TURNS, _ANSWERS, *_CUTS, _PARALLEL, _LOOP, _LOOPS, *_TOOL_CLASSES, _INTERACTIONS],
        [episodes.ENVIRONMENTS],
        "the functions of `function_tool_path` are `tools` of an environment; `function_tools=[NAME, ...]` names them "
        "where the file cannot be read. `maxTurns` is the smaller of `max_assistant_turns` and `max_user_turns` + 1, "
@@ -51,10 +51,10 @@ def environments(settings: ForeignSettings) -> EntryOutcome:
     if not is_agent(settings):
         lost = {key: "a response is one turn without tools" for key in keys if settings.given.get(key) is not None}
         return EntryOutcome(lost=lost, beside_learning=frozenset(lost))
-    (file,) = [name for key in _FILES if (name := settings.text(key))][:1]
-    names = settings.texts(_NAMES)
+    (file,) = [name for key in FILES if (name := settings.text(key))][:1]
+    names = settings.texts(NAMES)
     if not names:
-        raise Missing(_NAMES, f"it is unset: name the functions of {file} that have @function_tool, as [search,add]")
+        raise Missing(NAMES, f"it is unset: name the functions of {file} that have @function_tool, as [search,add]")
     module = PurePosixPath(file).stem
     tools = {"name": "tools", "kind": "Python", "tools": [f"{module}:{name}" for name in names]}
     outcome = episodes.outcome([tools], _max_turns(settings), "verl", _look(settings, file))
@@ -73,7 +73,7 @@ def _refuse_others(settings: ForeignSettings) -> None:
         raise Refused(_LOOP, f"{loop}: {_OTHERS[_LOOPS]}, {_AND_THEN}")
     for key, is_set in ((_ENABLE, settings.flag(_ENABLE)), (_LOOP, loop == _TOOL_AGENT)):
         if is_set and not is_agent(settings):
-            raise Refused(key, f"no functions are named in {_FILES[0]}: set that, or unset this and write a class with "
+            raise Refused(key, f"no functions are named in {FILES[0]}: set that, or unset this and write a class with "
                           f"tools or reply() for {episodes.ENVIRONMENTS} of the job")  # fmt: skip
 
 

@@ -41,7 +41,7 @@ _REWARDS: Final = "reward_funcs"
 _TOOLS: Final = "tools"
 _CLASS: Final = "environment_factory"
 _GET_REWARD: Final = "get_reward"
-"""Method of an environment, and the key that says whether it has that."""
+"""Method of an environment, and the key that says whether it has that: for each where there are several."""
 _ENVIRONMENTS: Final = "environments"
 """Argument of reward functions."""
 
@@ -192,9 +192,10 @@ def _agent(key: str, value: ast.expr, bindings: Bindings, tree: ast.Module, foun
         except Unclear:
             classes = {"": _origin(value, bindings)}
         found.given[key] = classes.get("", classes)
-        gives = {_gives_reward(_definition(one, tree)) for one in classes.values()}
-        if len(gives) == 1 and None not in gives:
-            found.given[_GET_REWARD] = gives.pop()
+        gives = {name: _gives_reward(_definition(one, tree)) for name, one in classes.items()}
+        known = {name: value for name, value in gives.items() if value is not None}
+        if known:
+            found.given[_GET_REWARD] = known.get("", known)
 
 
 def _origin(expression: ast.expr, bindings: Bindings) -> str:

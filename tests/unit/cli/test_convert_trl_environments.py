@@ -110,6 +110,65 @@ def test_key_says_whether_a_class_elsewhere_has_get_reward() -> None:
     assert "reward_funcs" in missing.missing
 
 
+def test_get_reward_of_a_class_elsewhere_is_assumed_where_nothing_else_rewards() -> None:
+    assumed = trl(environment_factory="games:Game", reward_funcs=None)
+    assert spec(assumed)["reward"]["functions"] == [{"name": "environment", "kind": "Environment"}]
+    assert (
+        "See that the environment has get_reward, which was assumed because no other reward is named: if it has none, "
+        "convert again with get_reward=false and reward_funcs=module.function."
+    ) in assumed.to_do
+    known = trl(environment_factory="games:Game", reward_funcs=None, get_reward=True)
+    assert not says(known, "was assumed")
+
+
+WITHOUT: Final = "class Code:\n    def reset(self, **row): ...\n"
+ELSEWHERE: Final = "from other import Code\n"
+REWARDED: Final = {"name": "environment", "kind": "Environment"}
+
+
+@pytest.mark.parametrize(
+    ("other", "settings", "reward", "left"),
+    [
+        (WITHOUT, [], REWARDED | {"domains": ["game"]}, "Add a function with domains: [code] to spec.reward.functions"),
+        (ELSEWHERE, [], REWARDED, "See that the environment code has get_reward, which was assumed"),
+        (ELSEWHERE, ["get_reward.code=true"], REWARDED, None),
+        (ELSEWHERE, ["get_reward=true"], REWARDED, None),
+        (
+            ELSEWHERE,
+            ["get_reward.code=false"],
+            REWARDED | {"domains": ["game"]},
+            "the environment code has no get_reward, and nothing else scores its rows",
+        ),
+    ],
+)
+def test_rows_of_classes_without_get_reward_are_said_to_need_another(
+    tmp_path: Path, other: str, settings: Sequence[str], reward: dict[str, Any], left: str | None
+) -> None:
+    script = f"{CLASS}{other}GRPOTrainer('a/b', environment_factory={{'game': Game, 'code': Code}})\n"
+    found = of_script(tmp_path, script, *settings)
+    assert spec(found)["reward"]["functions"] == [reward]
+    assert [one for one in found.to_do if "get_reward" in one] == [one for one in found.to_do if left and left in one]
+    assert left is None or says(found, left)
+
+
+@pytest.mark.parametrize(("other", "asks"), [(WITHOUT, False), (ELSEWHERE, True)])
+def test_get_reward_of_some_classes_is_added_to_rewards_of_all(tmp_path: Path, other: str, asks: bool) -> None:
+    script = f"{CLASS}{other}GRPOTrainer('a/b', 'm.f', environment_factory={{'game': Game, 'code': Code}})\n"
+    found = of_script(tmp_path, script)
+    assert spec(found)["reward"]["functions"][1:] == [REWARDED | {"domains": ["game"]}]
+    assert not says(found, "nothing else scores")
+    assert asks == says(
+        found,
+        "Add {name: environment-code, kind: Environment, domains: [code]} to spec.reward.functions if the environment "
+        "code has get_reward",
+    )
+
+
+def test_several_classes_without_get_reward_need_a_reward_function(tmp_path: Path) -> None:
+    script = f"{WITHOUT}GRPOTrainer('a/b', environment_factory={{'code': Code, 'chat': Code}})\n"
+    assert "reward_funcs" in of_script(tmp_path, script).missing
+
+
 @pytest.mark.parametrize(
     "function",
     ["def f(environments, **kwargs): ...", "def f(completions, **kwargs):\n    kwargs['environments']"],

@@ -28,7 +28,12 @@ def is_agent(settings: ForeignSettings) -> bool:
 
 def has_class(settings: ForeignSettings) -> bool:
     """Return whether responses act in environments of classes, which may reward them."""
-    return bool(settings[_CLASS] or settings.below(_CLASS))
+    return bool(class_names(settings))
+
+
+def class_names(settings: ForeignSettings) -> list[str]:
+    """Return the names by which rows choose classes of environments; that of a single class is empty."""
+    return list(settings.below(_CLASS)) or ([""] if settings[_CLASS] else [])
 
 
 @entry([_TOOLS, _CLASS, f"{_CLASS}.*", _CALLS], [episodes.ENVIRONMENTS, "spec.data.domainField"],

@@ -5,17 +5,14 @@ from typing import Any, Final
 
 from longshore_cli.convert.mapping import EntryOutcome, Fields, ForeignSettings, Missing, Refused, entry
 from longshore_cli.convert.trl import origins
-from longshore_cli.convert.trl.environments import has_class
+from longshore_cli.convert.trl.environments import class_names
 from longshore_cli.convert.trl.objective import ALGORITHM, response_tokens
 from longshore_cli.convert.trl.origins import READS_ENVIRONMENTS, Origin
 
 _FUNCTIONS: Final = "spec.reward.functions"
 _REWARD_MODEL: Final = "reward_model_name_or_path"
 _GET_REWARD: Final = "get_reward"
-_PERHAPS: Final = (
-    f"Add {{name: environment, kind: Environment}} to {_FUNCTIONS} if the environment has get_reward: TRL adds what it "
-    "returns to other rewards."
-)
+_ENVIRONMENT: Final[dict[str, Any]] = {"name": "environment", "kind": "Environment"}
 _NO_NUMBERS: Final = "reward models that give a number are not available; a judge reads and grades"
 _OF_TRL: Final = "trl.rewards"
 _COPY: Final = "trl_rewards"
@@ -43,12 +40,13 @@ class _Function(Origin):
         return f"{_COPY}:{self.name}" if self.is_of_trl else super().import_path
 
 
-@entry(["reward_funcs", "reward_weights", _REWARD_MODEL, _GET_REWARD],
+@entry(["reward_funcs", "reward_weights", _REWARD_MODEL, _GET_REWARD, f"{_GET_REWARD}.*"],
        [_FUNCTIONS, "spec.data.answerField", f"{ALGORITHM}.overlongBufferTokens", f"{ALGORITHM}.overlongPenalty"],
        "`accuracy_reward` of `trl.rewards` is kind Maths with column `solution`; others kind Python with "
        "`signature: TRL`, those of `trl.rewards` too, which are to be copied. A bare name is TRL's where TRL has "
        "it. `get_soft_overlong_punishment` is the penalty of long responses. `get_reward` of an environment is kind "
-       "Environment; `get_reward=true` or `false` says whether there is one, where the script does not")  # fmt: skip
+       "Environment; `get_reward=true` or `false` says whether there is one, where the script does not, and "
+       "`get_reward.NAME` says so for one of several")  # fmt: skip
 def rewards(settings: ForeignSettings) -> EntryOutcome:
     if settings[_REWARD_MODEL]:
         raise Refused(_REWARD_MODEL, _NO_NUMBERS)
@@ -75,10 +73,12 @@ def rewards(settings: ForeignSettings) -> EntryOutcome:
             function = {"name": origins.label(found.name), "kind": "Python", "importPath": found.import_path,
                         "signature": "TRL"}  # fmt: skip
         functions.append(function | ({"weight": weights[number]} if weights else {}))
-    if any(name.endswith(READS_ENVIRONMENTS) for name in names) or _environment_rewards(settings, bool(functions)):
-        functions.append({"name": "environment", "kind": "Environment"})
-    elif has_class(settings) and settings[_GET_REWARD] is None:
-        to_do.append(_PERHAPS)
+    if any(name.endswith(READS_ENVIRONMENTS) for name in names):
+        functions.append(_ENVIRONMENT)
+    else:
+        others, left = _of_environments(settings, has_others=bool(functions))
+        functions += others
+        to_do += left
     if not functions and names:
         raise Refused("reward_funcs", f"{_OVERLONG} alone rewards nothing")
     if not functions:
@@ -86,10 +86,62 @@ def rewards(settings: ForeignSettings) -> EntryOutcome:
     return EntryOutcome(fields | {_FUNCTIONS: functions}, to_do=tuple(to_do))
 
 
-def _environment_rewards(settings: ForeignSettings, has_others: bool) -> bool:
-    """Return whether an environment rewards its episodes, as far as that is known."""
-    gives = settings.flag(_GET_REWARD)
-    return has_class(settings) and (gives or (settings[_GET_REWARD] is None and not has_others))
+def _of_environments(settings: ForeignSettings, *, has_others: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the function for rewards that environments give, as far as that is known, and what is left to do.
+
+    Args:
+        settings: keys that say which classes have `get_reward`.
+        has_others: whether other functions score all rows. Without them, classes of which nothing is known are taken
+            to give rewards.
+    """
+    gives = {name: _gives_reward(settings, name) for name in class_names(settings)}
+    giving = [name for name, known in gives.items() if known or (known is None and not has_others)]
+    if not giving:
+        functions = []
+    elif len(giving) == len(gives):
+        functions = [_ENVIRONMENT]
+    else:
+        functions = [_ENVIRONMENT | {"domains": giving}]
+    left = [_perhaps(name) if has_others else _assumed(name) for name, known in gives.items() if known is None]
+    if functions and not has_others:
+        left += [_unrewarded(name) for name in gives if name not in giving]
+    return functions, left
+
+
+def _gives_reward(settings: ForeignSettings, name: str) -> bool | None:
+    """Return whether a class has `get_reward`; None: nothing is known of that."""
+    key = f"{_GET_REWARD}.{name}"
+    if settings[key] is None:
+        key = _GET_REWARD
+    return None if settings[key] is None else settings.flag(key)
+
+
+def _perhaps(name: str) -> str:
+    own = f"name: environment-{origins.label(name)}, kind: Environment, domains: [{name}]"
+    function = own if name else "name: environment, kind: Environment"
+    return (
+        f"Add {{{function}}} to {_FUNCTIONS} if {_environment(name)} has get_reward: TRL adds what it returns to other "
+        "rewards."
+    )
+
+
+def _assumed(name: str) -> str:
+    key = f"{_GET_REWARD}.{name}" if name else _GET_REWARD
+    return (
+        f"See that {_environment(name)} has get_reward, which was assumed because no other reward is named: if it has "
+        f"none, convert again with {key}=false and reward_funcs=module.function."
+    )
+
+
+def _unrewarded(name: str) -> str:
+    return (
+        f"Add a function with domains: [{name}] to {_FUNCTIONS}: {_environment(name)} has no get_reward, and nothing "
+        "else scores its rows."
+    )
+
+
+def _environment(name: str) -> str:
+    return f"the environment {name}" if name else "the environment"
 
 
 def _into_get_reward(name: str, weight: float) -> str:

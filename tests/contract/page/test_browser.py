@@ -249,7 +249,7 @@ async def test_a_page_whose_job_ended_says_at_the_top_where_its_report_is(page: 
     is_finished: list[bool] = []
     with page_server(job, ["127.0.0.1"], port=0) as served:
         tunnel = Tunnel(served.port)
-        of_job = JobSource(lambda: cluster(is_finished=bool(is_finished)), tunnel, lambda: b"<title>The report</title>")
+        of_job = JobSource(lambda: cluster(is_finished=bool(is_finished)), tunnel, lambda: REPORT)
         async with TestServer(LocalPage(of_job).application()) as server:
             await page.open(str(server.make_url("/")))
             await page.until(HAS_SAMPLES)

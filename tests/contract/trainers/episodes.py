@@ -69,7 +69,7 @@ def make_batch() -> Batch:
         for index, num_turns in enumerate(turns):
             one = ResponseId(Draw(0, row), index)
             trajectory, sampled[one] = _trajectory(num_turns, has_older_turn=index == 2, rng=rng)
-            episode = None if row == 1 else Episode(_tokens(rng, 2 + index), [], None, num_turns, 0, 0.0, 0)
+            episode = None if row == 1 else Episode(_tokens(rng, 2 + index), None, [], None, num_turns, 0, 0.0, 0)
             completion = Completion(str(one), trajectory, FinishReason.STOP, 0, episode=episode)
             responses.append(ScoredResponse(one, completion, 0.5 if row == 3 else rng.random(), timed_out=False))
         groups.append(ScoredGroup(Draw(0, row), tuple(responses)))

@@ -4,7 +4,7 @@ import pytest
 
 from longshore.api.spec import RLJobSpec
 from longshore.checks.modules import MAX_BYTES, import_paths, module_mistakes
-from tests.unit.api.specs import spec
+from tests.unit.api.specs import reward, spec
 
 MINE = {"reward.functions[mine].importPath": "mine:score"}
 
@@ -46,8 +46,10 @@ def test_what_cannot_be_imported_is_reported_with_the_fix(name: str, content: by
 
 
 def test_a_class_and_the_tools_of_environments_may_be_in_a_module() -> None:
-    game = {"name": "game", "kind": "Python", "importPath": "games:Game"}
+    game = {"name": "game", "kind": "Python", "domains": ["games"], "importPath": "games:Game"}
     calculator = {"name": "calculator", "kind": "Python", "tools": ["games:add", "games:multiply"]}
-    job = RLJobSpec.model_validate(spec({"environments": [game, calculator]}))
+    data = {"path": "rows.jsonl", "domainField": "kind"}
+    changes = reward(kind="Maths") | {"environments": [game, calculator], "data": data}
+    job = RLJobSpec.model_validate(spec(changes))
     (mistake,) = module_mistakes({"games.py": b"class Game: ...\ndef add(a, b): ..."}, import_paths(job))
     assert mistake.startswith("environments[calculator].tools[1]: games.py defines no 'multiply'")

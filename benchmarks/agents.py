@@ -22,7 +22,7 @@ from typing import Any, Final
 import yaml
 from prometheus_client import CollectorRegistry
 
-from benchmarks.local_pods import LocalRewardPods, ray_head, run_pods
+from benchmarks.local_pods import LocalPods, ray_head, run_pods
 from benchmarks.period import Keep, Run, policy_of, take_steps, totals
 from benchmarks.report import report
 from benchmarks.workload import NoSink, loop_options, merged
@@ -76,7 +76,7 @@ def measure(num_alternations: int) -> None:
     status, sink = RuntimeStatus(), NoSink()
     with (
         ray_head() as settings,
-        Session(settings, _spec({}), CollectorRegistry(), sink, status, events, LocalRewardPods()) as session,
+        Session(settings, _spec({}), CollectorRegistry(), sink, status, events, LocalPods()) as session,
     ):
         warm_start(settings.storage / "model", BuiltinTask.GUESSING, _WARM_START_STEPS, seed=0)
         _write_games(settings.storage / "games.jsonl")

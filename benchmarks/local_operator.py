@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore.api.runtime_status import RuntimeStatus
 from longshore.api.spec import RLJobSpec
@@ -48,8 +49,8 @@ class LocalOperator:
     def newest(self) -> Assignment:
         return self._job.status.assignment
 
-    def reward_address(self, index: int) -> str | None:
-        """Return None: there is no reward pod."""
+    def address_of(self, component: Component, index: int) -> str | None:
+        """Return None: there is no such pod."""
         return None
 
     def close(self) -> None:

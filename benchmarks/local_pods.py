@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from longshore.api import contract
+from longshore.api.environment import environment_pods
 from longshore.api.names import Component
 from longshore.api.spec import RLJobSpec
 from longshore_devcluster.kubelet.addresses import Addresses
@@ -26,7 +27,10 @@ from longshore_runtime.elastic.job_watch import NoOperator
 from longshore_runtime.settings import Settings
 
 _SPEC_FILE: Final = "spec.json"
-_NETWORKS: Final = {Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRAINER: 2, Component.REWARD: 3}
+_TOKENS: Final = "environment-tokens"
+_NETWORKS: Final = {
+    Component.COORDINATOR: 0, Component.WORKER: 1, Component.TRAINER: 2, Component.REWARD: 3, Component.ENVIRONMENT: 4,
+}  # fmt: skip
 """Third number of a pod's address, by component."""
 _OF_THE_DRIVER: Final = ("LD_LIBRARY_PATH",)
 """Variables by which programs find the libraries of GPUs on some machines."""
@@ -89,7 +93,7 @@ def run_in_coordinator(
     *,
     pinned: bool = False,
 ) -> int:
-    """Start GPU and reward pods of a job, run `module` in its coordinator pod, and return its exit status.
+    """Start GPU, reward and environment pods of a job, run `module` in its coordinator pod, and return its exit status.
 
     The coordinator pod ends if one of the others fails.
 
@@ -99,7 +103,9 @@ def run_in_coordinator(
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ls-")))
         (root / "storage").mkdir()
-        for name in ("token", "reward-token"):
+        (root / _TOKENS).mkdir()
+        hosted = environment_pods(spec.environments)
+        for name in ("token", "reward-token", *(f"{_TOKENS}/{one.name}" for one in spec.environments)):
             (root / name).write_text(secrets.token_hex(32))
         (root / _SPEC_FILE).write_text(spec.model_dump_json(by_alias=True, exclude_unset=True), encoding="utf-8")
         network = stack.enter_context(contextlib.closing(Addresses())).network
@@ -107,12 +113,18 @@ def run_in_coordinator(
         coordinator = new_process(module, arguments, environment)
         stack.callback(coordinator.terminate)
         cores = sorted(os.sched_getaffinity(0))
-        reward_pods = [(Component.REWARD, index) for index in range(spec.reward.pods)]
-        for number, (component, index) in enumerate([*_gpu_pods(spec), *reward_pods]):
+        others = [(Component.REWARD, index) for index in range(spec.reward.pods)]
+        others += [(Component.ENVIRONMENT, index) for index in range(len(hosted))]
+        for number, (component, index) in enumerate([*_gpu_pods(spec), *others]):
             environment = _environment(root, network, component, index)
+            if component is Component.ENVIRONMENT:
+                settings = root / f"environment-{index}.json"
+                settings.write_text(hosted[index].model_dump_json(), encoding="utf-8")
+                environment[contract.ENV_ENVIRONMENT] = str(settings)
+                environment[contract.ENV_ENVIRONMENT_TOKEN] = str(root / _TOKENS / hosted[index].name)
             log = root / f"{component}-{index}.log"
             pod = new_process("longshore_runtime", [component.value], environment, log)
-            is_alone = pinned and component is not Component.REWARD
+            is_alone = pinned and component in (Component.WORKER, Component.TRAINER)
             os.sched_setaffinity(pod.pid, {cores[number]} if is_alone else set(cores))  # What it starts inherits them.
             stack.enter_context(_ended_together(pod, log, coordinator))
         return coordinator.wait()
@@ -133,12 +145,12 @@ def ray_head() -> Iterator[Settings]:
         yield settings
 
 
-class LocalRewardPods(NoOperator):
-    """Implements `Assignments`: reward pods are where `run_in_coordinator` has put them."""
+class LocalPods(NoOperator):
+    """Implements `Assignments`: pods are where `run_in_coordinator` has put them."""
 
-    def reward_address(self, index: int) -> str | None:
+    def address_of(self, component: Component, index: int) -> str | None:
         network = Settings.from_env().pod_ip.rsplit(".", 2)[0]
-        return _address(network, Component.REWARD, index)
+        return _address(network, component, index)
 
 
 def _gpu_pods(spec: RLJobSpec) -> list[tuple[Component, int]]:
@@ -173,6 +185,7 @@ def _environment(root: Path, network: str, component: Component, index: int) -> 
         contract.ENV_STORAGE: str(root / "storage"),
         contract.ENV_TERMINATION_LOG: str(root / f"{component.value}-{index}.end"),
         contract.ENV_REWARD_TOKEN: str(root / "reward-token"),
+        contract.ENV_ENVIRONMENT_TOKENS: str(root / _TOKENS),
         contract.ENV_RAY_AUTH_MODE: "token",
         contract.ENV_RAY_TOKEN_PATH: str(root / "token"),
     }

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry
 
-from benchmarks.local_pods import LocalRewardPods, ray_head
+from benchmarks.local_pods import LocalPods, ray_head
 from benchmarks.workload import GivenLengths, NoSink, ResponseTokens, Workload, endless_model, loop_options
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
@@ -162,7 +162,7 @@ def running(workload: Workload) -> Iterator[Parts]:
     with (
         ray_head() as settings,
         Session(
-            settings, workload.spec, CollectorRegistry(), NoSink(), RuntimeStatus(), events, LocalRewardPods()
+            settings, workload.spec, CollectorRegistry(), NoSink(), RuntimeStatus(), events, LocalPods()
         ) as session,
     ):
         endless_model(settings.storage / "model", workload.model)

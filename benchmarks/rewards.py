@@ -19,22 +19,24 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from benchmarks.local_pods import LocalRewardPods, run_pods
+from benchmarks.local_pods import LocalPods, run_pods
 from benchmarks.period import Keep, Run, Step, period, running
 from benchmarks.report import report
 from benchmarks.workload import Workload
+from longshore.api.names import Component
 from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.checkpoints.run_state import RunState
-from longshore_runtime.job_rewards import worker_groups
+from longshore_runtime.job_rewards import reward_pods, worker_groups
 from longshore_runtime.rewards.events import CheckDue, WorkerReady
 from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -129,7 +131,8 @@ def pool_of(
     """Yield a pool with these functions, whose workers are those of a job, are ready and have learned nothing yet."""
     reward = spec.reward.model_copy(update={"functions": list(functions)})
     with ExitStack() as resources:
-        groups = worker_groups(reward, spec.workers, LocalRewardPods().reward_address, resources)
+        pods = reward_pods(reward, partial(LocalPods().address_of, Component.REWARD))
+        groups = worker_groups(reward, spec.workers, pods, resources)
         pool = kind(groups, ScorerFactory((), output=""), parts.events, parts.clock)
         resources.callback(pool.stop)
         await_workers(pool, parts)

@@ -107,7 +107,7 @@ def logs(
     job: options.Job,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the pod ends.")] = False,
     component: Annotated[Component, typer.Option(help="Which pods.")] = Component.COORDINATOR,
-    index: Annotated[int, typer.Option(help="Which worker, trainer, reward or judge pod.")] = 0,
+    index: Annotated[int, typer.Option(help="Which worker, trainer, reward, judge or environment pod.")] = 0,
     tail: Annotated[int | None, typer.Option(help="Print only the last N lines.")] = None,
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,

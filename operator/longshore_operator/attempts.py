@@ -23,7 +23,8 @@ BACKOFF_LIMIT = timedelta(minutes=6)
 QUIET_RESTART_DELAY = timedelta(seconds=10)
 """Delay before a pod that ended without crashing is replaced: its coordinator is probably ending too."""
 EXTRA_POD_DELAY = timedelta(minutes=1)
-"""Delay before a reward pod that crashed is replaced, if the job can do without it."""
+"""Delay before a pod is replaced whose crash is no failure of the job: of rewards that it can do without, and of an
+environment that took too much memory or disk."""
 _WITH_GPUS = frozenset({Component.WORKER, Component.TRAINER, Component.JUDGE})
 _KILLED = 137
 """Exit code of a container that was killed, mostly because it took more memory than it may."""
@@ -42,6 +43,7 @@ _MEMORY_OF = {
     Component.TRAINER: "trainerWorkers.resources",
     Component.REWARD: "reward.resources",
     Component.JUDGE: "reward.functions[].pool.resources",
+    Component.ENVIRONMENT: "environments[].pods.resources",
 }
 _OUT_OF = "OutOf"
 """Begins the reason of a kubelet that lacks a resource."""
@@ -119,7 +121,7 @@ def replace_later(current: LifecycleProgress, pod: PodView, now: datetime, delay
 
 
 def replace_extra_later(current: LifecycleProgress, pod: PodView, now: datetime) -> LifecycleProgress:
-    """Replace a pod that the job can do without, after a delay. That it crashes is no failure of the job."""
+    """Replace a pod whose crash is no failure of the job, after a delay."""
     message = f"{describe_end(pod)}; its replacement starts in {EXTRA_POD_DELAY.seconds} s"
     event = Event("Warning", RestartReason.POD_FAILED, message, f"failure-{pod.uid}")
     return replace(current, restart_time=rfc3339_not_before(now + EXTRA_POD_DELAY), events=(event,))
@@ -245,6 +247,11 @@ def _is_turned_away(pod: PodView) -> bool:
 def is_squeezed_out(pod: PodView) -> bool:
     """Whether a node under pressure ended it, perhaps because of what it does itself, which it would do elsewhere."""
     return pod.terminal and pod.reason == "Evicted" and not is_rejected(pod)
+
+
+def took_too_much(pod: PodView) -> bool:
+    """Return whether a pod was ended because it used more memory or disk than it may."""
+    return pod.is_out_of_memory or _is_over_its_limit(pod)
 
 
 def _is_over_its_limit(pod: PodView) -> bool:

@@ -1,6 +1,7 @@
 """Build everything that a job owns besides pods as plain data, from the spec alone."""
 
 import base64
+import hmac
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from longshore.api.rljob import RLJob
 from longshore_operator.config import OperatorConfig
 from longshore_operator.context import Context, Observed
 from longshore_operator.identity import ANNOTATION_FINGERPRINT, Identity, fingerprint
+from longshore_operator.mounts import environment_key
 from longshore_operator.network import network_policies
 from longshore_operator.plan import Apply, CreateOnce, Outcome
 
@@ -65,13 +67,17 @@ def children(job: RLJob, config: OperatorConfig, *, keeps_settings: bool = False
 
 
 def secrets(job: RLJob, observed: Observed) -> tuple[CreateOnce, ...]:
-    """Build the Secrets with the tokens for the Ray cluster and judges of a job, and for its reward pods, if any."""
+    """Build the Secrets with the tokens for the Ray cluster and judges of a job, its reward pods and environments."""
     identity = Identity.of(job)
     tokens = {contract.RAY_TOKEN_KEY: observed.ray_token, contract.JUDGE_TOKEN_KEY: observed.judge_token}
     made = [_secret(identity, identity.ray_token_secret, tokens)]
     if job.spec.reward.most_pods:
         own = {contract.REWARD_TOKEN_KEY: observed.reward_token}
         made.append(_secret(identity, identity.reward_token_secret, own))
+    for one in job.spec.environments:
+        token = hmac.digest(observed.environments_token.encode(), one.name.encode(), "sha256").hex()
+        own = {contract.ENVIRONMENT_TOKEN_KEY: token}
+        made.append(_secret(identity, identity.environment_token_secret(one.name), own))
     return tuple(made)
 
 
@@ -99,7 +105,14 @@ def _config_map(job: RLJob, identity: Identity) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": identity.metadata(names.config_map(identity.name)),
-        "data": {contract.CONFIG_KEY: job.spec.model_dump_json(by_alias=True, indent=2)},
+        "data": {
+            contract.CONFIG_KEY: job.spec.model_dump_json(by_alias=True, indent=2),
+            # Of its own: those who host an environment read nothing else.
+            **{
+                environment_key(one.name): one.model_dump_json(by_alias=True, exclude={"pods"})
+                for one in job.spec.environments
+            },
+        },
     }
 
 

@@ -86,7 +86,8 @@ class Observed:
     ray_token: str = ""
     judge_token: str = ""
     reward_token: str = ""
-    """Fresh random tokens, used if the Secrets have to be created."""
+    environments_token: str = ""
+    """Fresh random tokens, used if the Secrets have to be created. The tokens of environments follow from the last."""
     claim: ClaimView | None = None
     """The job's volume claim, if it was read."""
     apply_error: str | None = None
@@ -195,6 +196,12 @@ class Context:
         """Whether the attempt has begun: its coordinator was created, and may be ending."""
         attempt = self.progress.attempt
         return any(pod.attempt == attempt and pod.component is Component.COORDINATOR for pod in self.observed.pods)
+
+    def addresses(self, component: Component, num_most: int) -> list[str]:
+        """Return the addresses of the first `num_most` pods of a component, by index; empty if it has no pod."""
+        mine = (pod for pod in self.pods if pod.component is component and pod.index < num_most)
+        known = {pod.index: pod.ip for pod in mine if pod.ip and not pod.terminal}
+        return [known.get(index, "") for index in range(max(known, default=-1) + 1)]
 
     def num_ready(self, component: Component) -> int:
         """Pods of a component that are ready."""

@@ -187,6 +187,7 @@ class Controller:
             ray_token=secrets.token_hex(_SECRET_BYTES),
             judge_token=secrets.token_hex(_SECRET_BYTES),
             reward_token=secrets.token_hex(_SECRET_BYTES),
+            environments_token=secrets.token_hex(_SECRET_BYTES),
             claim=reads.claim,
             apply_error=memory.apply_error,
             reported_rejection=memory.reported_rejection,

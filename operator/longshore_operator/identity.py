@@ -43,6 +43,10 @@ class Identity:
         """Name of the Secret with the token of the reward pods."""
         return names.reward_token_secret(self.name, self.uid)
 
+    def environment_token_secret(self, environment: str) -> str:
+        """Return the name of the Secret with the token of the pods of an environment."""
+        return names.environment_token_secret(self.name, environment, self.uid)
+
     def owner_reference(self) -> dict[str, Any]:
         """Return the owner reference of a child.
 

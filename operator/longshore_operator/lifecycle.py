@@ -39,6 +39,7 @@ from longshore_operator.attempts import (
     restart,
     restart_interrupted,
     restart_lost,
+    took_too_much,
 )
 from longshore_operator.context import Admission, Context, LifecycleProgress
 from longshore_operator.identity import Identity
@@ -292,6 +293,13 @@ def _advance_peers(
 
 
 def _is_needed(spec: RLJobSpec, pod: PodView) -> bool:
+    """Return whether the job fails if a pod keeps crashing.
+
+    What the policy does in an environment can take all memory and disk of its pod. That must cost the job no more than
+    the episodes of that pod.
+    """
+    if pod.component is Component.ENVIRONMENT:
+        return not took_too_much(pod)
     return pod.component is not Component.REWARD or pod.index < spec.reward.pods
 
 
@@ -303,8 +311,10 @@ def _replace_ended(
     if needed := next((pod for pod in crashed if _is_needed(spec, pod)), None):
         return count_failure(spec, current, needed, now, new_attempt=False)
     for pod in ended:
+        if pod in crashed:
+            continue
         if is_squeezed_out(pod):
             return replace_squeezed_out(current, pod, now)
-        if pod not in crashed and not ended_by_cluster(pod):
+        if not ended_by_cluster(pod):
             return replace_later(current, pod, now, QUIET_RESTART_DELAY)
     return replace_extra_later(current, crashed[0], now) if crashed else current

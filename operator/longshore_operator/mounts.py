@@ -1,9 +1,9 @@
-"""Read-only files in the pods of a job: tokens by which its pods know each other, and what the user brings."""
+"""Files in the pods of a job: its storage, settings and tokens, and the Python files of the user."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
-from longshore.api import contract
+from longshore.api import contract, names
 from longshore.api.hub import Hub
 from longshore.api.rljob import RLJob
 from longshore.api.spec import Modules
@@ -14,6 +14,29 @@ Json = dict[str, Any]
 
 _TOKEN_MODE: Final = 0o440
 """Tokens are readable for the user and the group of the runtime, and for nobody else."""
+
+
+def job_files(pod: Json, job: RLJob, *, read_only: bool) -> None:
+    """Add the storage and the settings of the job."""
+    name = Identity.of(job).name
+    claim = job.spec.storage.claim_name or names.storage_claim(name)
+    _mount(pod, "storage", {"persistentVolumeClaim": {"claimName": claim}}, contract.STORAGE_MOUNT, read_only=read_only)
+    _mount(pod, "config", {"configMap": {"name": names.config_map(name)}}, contract.CONFIG_MOUNT)
+    _set(pod, contract.ENV_STORAGE, contract.STORAGE_MOUNT)
+    _set(pod, contract.ENV_CONFIG, f"{contract.CONFIG_MOUNT}/{contract.CONFIG_KEY}")
+
+
+def environment(pod: Json, job: RLJob, name: str) -> None:
+    """Add the settings of one environment to a pod that hosts it."""
+    items = [{"key": environment_key(name), "path": contract.ENVIRONMENT_FILE}]
+    source = {"configMap": {"name": names.config_map(Identity.of(job).name), "items": items}}
+    _mount(pod, "environment", source, contract.CONFIG_MOUNT)
+    _set(pod, contract.ENV_ENVIRONMENT, f"{contract.CONFIG_MOUNT}/{contract.ENVIRONMENT_FILE}")
+
+
+def environment_key(name: str) -> str:
+    """Return the key of an environment in the ConfigMap of its job."""
+    return f"environment-{name}.json"
 
 
 def ray_token(pod: Json, job: RLJob) -> None:
@@ -29,6 +52,20 @@ def reward_pod_token(pod: Json, job: RLJob) -> None:
     secret, key = Identity.of(job).reward_token_secret, contract.REWARD_TOKEN_KEY
     path = _token(pod, "reward-token", secret, key, key, contract.REWARD_TOKEN_MOUNT)
     _set(pod, contract.ENV_REWARD_TOKEN, path)
+
+
+def environment_token(pod: Json, job: RLJob, environment: str) -> None:
+    """Add the token that a pod of an environment asks of the coordinator."""
+    secret, key = Identity.of(job).environment_token_secret(environment), contract.ENVIRONMENT_TOKEN_KEY
+    path = _token(pod, "environment-token", secret, key, key, contract.ENVIRONMENT_TOKEN_MOUNT)
+    _set(pod, contract.ENV_ENVIRONMENT_TOKEN, path)
+
+
+def environment_tokens(pod: Json, job: RLJob) -> None:
+    """Add the tokens of the pods of all environments, one file each, to the pod that connects to them."""
+    identity, key = Identity.of(job), contract.ENVIRONMENT_TOKEN_KEY
+    secrets = {one.name: (identity.environment_token_secret(one.name), key) for one in job.spec.environments}
+    _tokens(pod, "environment-tokens", secrets, contract.ENVIRONMENT_TOKENS_MOUNT, contract.ENV_ENVIRONMENT_TOKENS)
 
 
 def judge_token(pod: Json, job: RLJob) -> None:
@@ -96,9 +133,10 @@ def _tokens(pod: Json, volume: str, secrets: dict[str, tuple[str, str]], directo
     _set(pod, variable, directory)
 
 
-def _mount(pod: Json, volume: str, source: Json, directory: str) -> None:
+def _mount(pod: Json, volume: str, source: Json, directory: str, *, read_only: bool = True) -> None:
     pod["spec"]["volumes"].append({"name": volume, **source})
-    pod["spec"]["containers"][0]["volumeMounts"].append({"name": volume, "mountPath": directory, "readOnly": True})
+    mount = {"name": volume, "mountPath": directory, "readOnly": read_only}
+    pod["spec"]["containers"][0]["volumeMounts"].append(mount)
 
 
 def _set(pod: Json, variable: str, value: str) -> None:

@@ -4,7 +4,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from longshore.api import contract, names
-from longshore.api.addresses import METADATA_NETWORKS_V4, METADATA_NETWORKS_V6
+from longshore.api.addresses import METADATA_NETWORKS_V4, METADATA_NETWORKS_V6, metadata_within
+from longshore.api.environment import Egress
 from longshore.api.names import Component
 from longshore.api.reward import Reward
 from longshore.api.rljob import RLJob
@@ -40,13 +41,16 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
     """Policies of all pods of a job.
 
     Reward pods run code that models wrote. The coordinator connects to them, on one port; they connect to judges and to
-    the services that rewards ask, and to nothing else. The coordinator alone downloads from the Hub and speaks to
-    trackers. Metrics may be collected from anywhere in the cluster. The page of the job shows prompts and responses: it
-    is for port-forward, which no policy sees, and for peers that the installation names.
+    the services that rewards ask, and to nothing else. Environment pods run code that models steer. The coordinator
+    connects to them in the same way; they connect to what their environment is granted. The coordinator alone downloads
+    from the Hub and speaks to trackers. Metrics may be collected from anywhere in the cluster. The page of the job
+    shows prompts and responses: it is for port-forward, which no policy sees, and for peers that the installation
+    names.
     """
     identity, reward = Identity.of(job), job.spec.reward
-    others = _all_but_rewards(identity)
+    others = _trusted(identity)
     coordinator, rewards = _part(identity, Component.COORDINATOR), _part(identity, Component.REWARD)
+    environments, to_act = _part(identity, Component.ENVIRONMENT), _tcp(contract.ENVIRONMENT_PORT)
     to_urls = _to_ports(url_ports(reward))
     to_hub = _to_ports([job.spec.hub.port] if job.spec.uses_hub else [])
     to_trackers = _to_ports(job.spec.tracking.ports)
@@ -61,6 +65,7 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
             [{"from": [_ANY_POD], "ports": _tcp(contract.HEALTH_PORT)}, *to_page],
             [
                 {"to": [rewards], "ports": to_score},
+                *([{"to": [environments], "ports": to_act}] if job.spec.environments else ()),
                 to_api_server,
                 *to_hub,
                 *to_trackers,
@@ -83,6 +88,14 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
         if to_judges:
             metadata = identity.metadata(f"{identity.name}-judges", Component.JUDGE)
             policies.append(_policy(metadata, judges, [{"from": [rewards], "ports": port}], []))
+    if job.spec.environments:
+        metadata = identity.metadata(f"{identity.name}-environments", Component.ENVIRONMENT)
+        policies.append(_policy(metadata, environments, [{"from": [coordinator], "ports": to_act}], []))
+    for one in job.spec.environments:
+        if one.pods.egress:  # Of its own, so that a pod without the label of its environment reaches nothing.
+            metadata = identity.metadata(names.environment_policy(identity.name, one.name), Component.ENVIRONMENT)
+            hosts = _part(identity, Component.ENVIRONMENT, {names.LABEL_ENVIRONMENT: one.name})
+            policies.append(_policy(metadata, hosts, [], [_DNS, *map(_to_block, one.pods.egress)]))
     return policies
 
 
@@ -103,19 +116,26 @@ def _to_ports(ports: list[int]) -> list[Json]:
     return [{"to": _ANYWHERE, "ports": _tcp(*ports)}] if ports else []
 
 
+def _to_block(egress: Egress) -> Json:
+    closed = metadata_within(egress.cidr)
+    block = {"cidr": egress.cidr, **({"except": closed} if closed else {})}
+    return {"to": [{"ipBlock": block}], "ports": _tcp(*egress.ports)}
+
+
 def _tcp(*ports: int) -> list[Json]:
     return [{"protocol": "TCP", "port": port} for port in ports]
 
 
-def _part(identity: Identity, component: Component) -> Json:
-    return {
-        "podSelector": {"matchLabels": {names.LABEL_JOB: identity.name, names.LABEL_COMPONENT: component.value}},
-    }
+def _part(identity: Identity, component: Component, more: dict[str, str] | None = None) -> Json:
+    labels = {names.LABEL_JOB: identity.name, names.LABEL_COMPONENT: component.value, **(more or {})}
+    return {"podSelector": {"matchLabels": labels}}
 
 
-def _all_but_rewards(identity: Identity) -> Json:
-    rewards = {"key": names.LABEL_COMPONENT, "operator": "NotIn", "values": [Component.REWARD.value]}
-    return {"podSelector": {"matchLabels": {names.LABEL_JOB: identity.name}, "matchExpressions": [rewards]}}
+def _trusted(identity: Identity) -> Json:
+    """Select the pods that run no code that models wrote or steer."""
+    isolated = [Component.REWARD.value, Component.ENVIRONMENT.value]
+    others = {"key": names.LABEL_COMPONENT, "operator": "NotIn", "values": isolated}
+    return {"podSelector": {"matchLabels": {names.LABEL_JOB: identity.name}, "matchExpressions": [others]}}
 
 
 def _policy(metadata: Json, pods: Json, ingress: list[Json], egress: list[Json]) -> Json:

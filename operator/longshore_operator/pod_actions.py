@@ -7,11 +7,12 @@ from itertools import chain, islice
 from typing import Any
 
 from longshore.api import names
+from longshore.api.environment import environment_pods
 from longshore.api.names import Component
 from longshore.api.reasons import EventReason
 from longshore.api.rljob import RLJob
 from longshore.api.spec import RLJobSpec
-from longshore.api.status import PodCounts, RLJobStatus
+from longshore.api.status import ListeningPodCounts, PodCounts, RLJobStatus
 from longshore_kube.times import parse_time
 from longshore_operator import pods as build
 from longshore_operator.attempts import describe_end, ended_by_cluster
@@ -42,6 +43,8 @@ def reconcile_pods(context: Context) -> Outcome:
     is_more = len(actions) > POD_BATCH
     required = num_required(context)
     counts = {kind: PodCounts(desired=required[kind], ready=context.num_ready(kind)) for kind in Component}
+    hosts = counts[Component.ENVIRONMENT]
+    addresses = context.addresses(Component.ENVIRONMENT, len(environment_pods(context.job.spec.environments)))
     return Outcome(
         actions=actions[:POD_BATCH],
         events=_losses(context),
@@ -50,6 +53,7 @@ def reconcile_pods(context: Context) -> Outcome:
             workers=counts[Component.WORKER],
             trainers=counts[Component.TRAINER],
             judges=counts[Component.JUDGE],
+            environments=ListeningPodCounts(desired=hosts.desired, ready=hosts.ready, addresses=addresses),
         ),
         requeue_at=context.now if is_more else backs_off_until,
     )
@@ -69,6 +73,7 @@ def _num_peers(spec: RLJobSpec, num_workers: int, num_rewards: int) -> dict[Comp
         Component.TRAINER: spec.trainer_workers.replicas if spec.trainer_workers is not None else 0,
         Component.JUDGE: spec.reward.num_judge_pods,
         Component.REWARD: num_rewards,
+        Component.ENVIRONMENT: len(environment_pods(spec.environments)),
     }
 
 
@@ -132,6 +137,7 @@ def _create_peers(context: Context, coordinator: PodView, count: dict[Component,
         Component.TRAINER: (names.trainer_pod, build.trainer_pod),
         Component.JUDGE: (names.judge_pod, build.judge_pod),
         Component.REWARD: (names.reward_pod, build.reward_pod),
+        Component.ENVIRONMENT: (names.environment_pod, build.environment_pod),
     }
     for component, (name_of, pod) in builders.items():
         for index in range(count[component]):
@@ -162,7 +168,7 @@ def _as_started(context: Context) -> RLJob:
 def _losses(context: Context) -> tuple[Event, ...]:
     """Report pods that are deleted or disrupted, when the number of ready pods falls."""
     before, progress = context.job.status, context.progress
-    counts = (before.workers, before.trainers, before.rewards, before.judges)
+    counts = (before.workers, before.trainers, before.rewards, before.judges, before.environments)
     num_ready = sum(pod.ready for pod in context.pods if pod.component is not Component.COORDINATOR)
     if not progress.active or before.attempt != progress.attempt or sum(one.ready for one in counts) <= num_ready:
         return ()

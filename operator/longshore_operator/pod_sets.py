@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from longshore.api.environment import environment_pods
 from longshore.api.names import Component
 from longshore.api.rljob import RLJob
 from longshore_kube.quantities import parse_quantity
@@ -15,7 +16,7 @@ from longshore_operator.config import OperatorConfig
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """Pods that are alike: those of one component, or of one judge."""
+    """Pods that are alike: those of one component, or of one judge or environment."""
 
     name: str
     component: Component
@@ -29,6 +30,9 @@ class PodSet:
 
 def pod_set(job: RLJob, component: Component, index: int) -> str:
     """Name of the pod set that a pod belongs to."""
+    if component is Component.ENVIRONMENT:
+        environments = job.spec.environments
+        return f"environment-{environments.index(environment_pods(environments)[index])}"
     if component is not Component.JUDGE:
         return component.value
     function, _ = job.spec.reward.judge_pod(index)
@@ -47,15 +51,18 @@ def pod_sets(job: RLJob, config: OperatorConfig) -> Iterator[PodSet]:
     if rewards.most_pods:
         reward = build.reward_pod(job, config, 1, 0, "")
         yield PodSet(Component.REWARD.value, Component.REWARD, rewards.pods, rewards.most_pods, reward)
-    counted: dict[str, int] = {}
-    first: dict[str, int] = {}
-    for index in range(rewards.num_judge_pods):
-        name = pod_set(job, Component.JUDGE, index)
-        counted[name] = counted.get(name, 0) + 1
-        first.setdefault(name, index)
-    for name, count in counted.items():
-        judge = build.judge_pod(job, config, 1, first[name], "")
-        yield PodSet(name, Component.JUDGE, count, count, judge)
+    for component, num_pods, pod in (
+        (Component.JUDGE, rewards.num_judge_pods, build.judge_pod),
+        (Component.ENVIRONMENT, len(environment_pods(spec.environments)), build.environment_pod),
+    ):
+        counted: dict[str, int] = {}
+        first: dict[str, int] = {}
+        for index in range(num_pods):
+            name = pod_set(job, component, index)
+            counted[name] = counted.get(name, 0) + 1
+            first.setdefault(name, index)
+        for name, count in counted.items():
+            yield PodSet(name, component, count, count, pod(job, config, 1, first[name], ""))
 
 
 def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:

@@ -1,8 +1,9 @@
-"""Build the coordinator, worker, trainer, reward and judge pods as plain data, from the spec alone."""
+"""Build the coordinator, worker, trainer, reward, judge and environment pods as plain data, from the spec alone."""
 
 from typing import Any
 
 from longshore.api import contract, names
+from longshore.api.environment import environment_pods
 from longshore.api.names import Component, Role
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, PodOptions, Workers
 from longshore.api.reward import Reward
@@ -35,6 +36,9 @@ REWARD_WORKER_MILLICPUS = 250
 """CPU request for each worker of a reward pod that computes; it mostly waits for responses. No pod requests less."""
 REWARD_REQUEST_MILLICPUS = 8
 """CPU request for each open request to an endpoint: it takes 1 to 2 ms of CPU time per answer."""
+ENVIRONMENT_CPU_REQUEST = "500m"
+"""CPU request of a pod of an environment, whose episodes mostly wait for the policy."""
+_DISK = "ephemeral-storage"
 SCRATCH_MOUNT = "/mnt/longshore/scratch"
 
 
@@ -54,6 +58,7 @@ def coordinator_pod(job: RLJob, config: OperatorConfig, attempt: int) -> dict[st
     if job.spec.uses_hub:
         mounts.hub_token(pod, job.spec.hub)
     mounts.tracking_tokens(pod, job.spec.tracking)
+    mounts.environment_tokens(pod, job)
     if job.spec.reward.pods == 0:
         mounts.reward_function_tokens(pod, job)
         mounts.modules(pod, job.spec.modules)
@@ -105,14 +110,35 @@ def reward_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coo
     mounts.reward_pod_token(pod, job)
     mounts.reward_function_tokens(pod, job)
     mounts.modules(pod, job.spec.modules)
-    container = pod["spec"]["containers"][0]
-    container["ports"] = [{"name": "reward", "containerPort": contract.REWARD_PORT}]
-    container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.REWARD_PORT}
-    if reward.runtime_class_name is not None:
-        pod["spec"]["runtimeClassName"] = reward.runtime_class_name
+    _serve(pod, "reward", contract.REWARD_PORT, reward.runtime_class_name)
     topology.follow_coordinator(pod, job)
     requests = {"cpu": _reward_cpu(reward), "memory": REWARD_MEMORY_REQUEST}
-    return _finished(pod, config, reward, requests, f"{job.spec.reward_pod_memory_bytes >> 20}Mi")
+    return _finished(pod, config, reward, requests, f"{reward.pod_memory_bytes >> 20}Mi")
+
+
+def environment_pod(
+    job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str
+) -> dict[str, Any]:
+    """Build a pod that hosts an environment.
+
+    It runs code that the model steers, so it gets that environment and its own token, and nothing else of the job.
+    """
+    environment = environment_pods(job.spec.environments)[index]
+    options = environment.pods
+    name = names.environment_pod(Identity.of(job).name, index)
+    pod = _pod(job, config, attempt, Component.ENVIRONMENT, name, index, options)
+    pod["metadata"]["labels"][names.LABEL_ENVIRONMENT] = environment.name
+    _join(pod, index, coordinator_ip)
+    container = pod["spec"]["containers"][0]
+    container["image"] = options.image or container["image"]
+    mounts.environment(pod, job, environment.name)
+    mounts.environment_token(pod, job, environment.name)
+    mounts.modules(pod, job.spec.modules)
+    _serve(pod, "environment", contract.ENVIRONMENT_PORT, options.runtime_class_name)
+    if (disk := options.requests().get(_DISK)) is not None:
+        container["resources"].setdefault("limits", {})[_DISK] = disk
+    memory = f"{environment.pod_memory_bytes >> 20}Mi"
+    return _finished(pod, config, options, {"cpu": ENVIRONMENT_CPU_REQUEST, "memory": memory}, memory)
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:
@@ -124,12 +150,19 @@ def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coor
     pod["metadata"]["labels"][names.LABEL_REWARD] = function.name
     _join(pod, index, coordinator_ip)
     mounts.judge_token(pod, job)
-    container = pod["spec"]["containers"][0]
-    container["ports"] = [{"name": "judge", "containerPort": contract.JUDGE_PORT}]
-    container["readinessProbe"]["httpGet"] = {"path": "/health", "port": contract.JUDGE_PORT}
+    _serve(pod, "judge", contract.JUDGE_PORT)
     _hold_gpus(pod, function.pool)
     topology.follow_coordinator(pod, job)
     return _finished_gpu_pod(pod, config, function.pool)
+
+
+def _serve(pod: dict[str, Any], name: str, port: int, runtime_class_name: str | None = None) -> None:
+    """Let a pod be ready once it answers at the one port at which it listens."""
+    container = pod["spec"]["containers"][0]
+    container["ports"] = [{"name": name, "containerPort": port}]
+    container["readinessProbe"]["httpGet"] = {"path": "/health", "port": port}
+    if runtime_class_name is not None:
+        pod["spec"]["runtimeClassName"] = runtime_class_name
 
 
 def _with_grace(pod: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +234,7 @@ def _pod(
         **MESH_ANNOTATIONS,
         "kubectl.kubernetes.io/default-container": contract.CONTAINER,
     }
-    return {
+    pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
@@ -216,10 +249,14 @@ def _pod(
             **({"imagePullSecrets": secrets} if secrets else {}),
             "nodeSelector": dict(options.node_selector),
             "tolerations": _tolerations(options),
-            "volumes": _volumes(job),
+            "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "shm", "emptyDir": {"medium": "Memory"}}],
             "containers": [_container(job, config, attempt, component, options)],
         },
     }
+    if component is not Component.ENVIRONMENT:
+        # A program that escapes from a sandbox must not write checkpoints.
+        mounts.job_files(pod, job, read_only=component is Component.REWARD)
+    return pod
 
 
 def _container(
@@ -240,9 +277,6 @@ def _container(
         "terminationMessagePath": contract.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
-            # A program that escapes from a sandbox must not write checkpoints.
-            {"name": "storage", "mountPath": contract.STORAGE_MOUNT, "readOnly": component is Component.REWARD},
-            {"name": "config", "mountPath": contract.CONFIG_MOUNT, "readOnly": True},
             {"name": "scratch", "mountPath": SCRATCH_MOUNT},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
@@ -256,8 +290,6 @@ def _environment(identity: Identity, attempt: int, component: Component) -> list
         contract.ENV_JOB_UID: identity.uid,
         contract.ENV_ATTEMPT: str(attempt),
         contract.ENV_COMPONENT: component.value,
-        contract.ENV_CONFIG: f"{contract.CONFIG_MOUNT}/{contract.CONFIG_KEY}",
-        contract.ENV_STORAGE: contract.STORAGE_MOUNT,
         contract.ENV_TERMINATION_LOG: contract.TERMINATION_LOG,
         "HOME": SCRATCH_MOUNT,
         "TMPDIR": SCRATCH_MOUNT,
@@ -294,14 +326,3 @@ def _tolerations(options: PodOptions) -> list[dict[str, Any]]:
         for condition in ("not-ready", "unreachable")
     ]
     return [toleration for toleration in node_loss if toleration["key"] not in chosen] + options.tolerations
-
-
-def _volumes(job: RLJob) -> list[dict[str, Any]]:
-    name = Identity.of(job).name
-    claim = job.spec.storage.claim_name or names.storage_claim(name)
-    return [
-        {"name": "storage", "persistentVolumeClaim": {"claimName": claim}},
-        {"name": "config", "configMap": {"name": names.config_map(name)}},
-        {"name": "scratch", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},
-    ]

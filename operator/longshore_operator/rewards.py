@@ -1,6 +1,5 @@
 """Reward pods: their addresses, and their number by the coordinator's reports and the policy's memory."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from longshore.api.names import Component
@@ -12,12 +11,11 @@ from longshore_kube.times import parse_time, rfc3339
 from longshore_operator.context import Context
 from longshore_operator.kueue.kueue_admission import WINDOW, next_peak
 from longshore_operator.plan import Event, Outcome, next_of
-from longshore_operator.pod_view import PodView
 
 
 def reconcile_rewards(context: Context) -> Outcome:
     """Decide the number of reward pods between `reward.pods` and `reward.maxPods`; none without an active job."""
-    addresses = _addresses(context.pods, context.job.spec.reward.most_pods)
+    addresses = context.addresses(Component.REWARD, context.job.spec.reward.most_pods)
     seen = {"ready": context.num_ready(Component.REWARD), "addresses": addresses}
     if not context.progress.active:
         return Outcome(status=RLJobStatus(rewards=RewardPodCounts().model_copy(update=seen)))
@@ -41,13 +39,6 @@ def reconcile_rewards(context: Context) -> Outcome:
         status=RLJobStatus(rewards=counts.model_copy(update=seen)),
         requeue_at=next_of(now, None if look_s is None else datetime.fromtimestamp(look_s, UTC), window_ends),
     )
-
-
-def _addresses(pods: Sequence[PodView], num_most: int) -> list[str]:
-    """Return the addresses of the reward pods among these, by index; empty if there is none."""
-    mine = (pod for pod in pods if pod.component is Component.REWARD and pod.index < num_most)
-    known = {pod.index: pod.ip for pod in mine if pod.ip and not pod.terminal}
-    return [known.get(index, "") for index in range(max(known, default=-1) + 1)]
 
 
 def _pressure(runtime: RuntimeStatus | None) -> RewardPressure | None:

@@ -86,7 +86,8 @@ def pod_options(spec: RLJobSpec) -> dict[str, PodOptions]:
     if spec.trainer_workers is not None:
         options["trainerWorkers"] = spec.trainer_workers
     pools = {one.name: one.pool for one in spec.reward.functions if one.pool is not None}
-    return options | {f"reward.functions[{name}].judge.pool": pool for name, pool in pools.items()}
+    options |= {f"reward.functions[{name}].judge.pool": pool for name, pool in pools.items()}
+    return options | {f"environments[{one.name}].pods": one.pods for one in spec.environments}
 
 
 def refusal(spec: RLJobSpec, allowed: Allowed) -> str | None:
@@ -95,8 +96,11 @@ def refusal(spec: RLJobSpec, allowed: Allowed) -> str | None:
         found = refusals(options.template, allowed)
         if found:
             return f"spec.{field}.template.{found[0]}; remove it"
-    refused = refused_runtime_class(spec.reward.runtime_class_name, allowed)
-    return None if refused is None else f"spec.reward.runtimeClassName: {refused}; choose another, or remove it"
+    hosts = {f"environments[{one.name}].pods": one.pods.runtime_class_name for one in spec.environments}
+    for field, runtime_class in {"reward": spec.reward.runtime_class_name, **hosts}.items():
+        if (refused := refused_runtime_class(runtime_class, allowed)) is not None:
+            return f"spec.{field}.runtimeClassName: {refused}; choose another, or remove it"
+    return None
 
 
 def refusals(template: Json, allowed: Allowed = Allowed()) -> list[str]:

@@ -86,7 +86,7 @@ def place_with_volume(options: PodOptions, component: Component, workers: Worker
 
     The coordinator is created first, alone, and its node decides where the volume is: it has to be one for workers.
     """
-    if not _is_on_one_node(storage):
+    if component is Component.ENVIRONMENT or not _is_on_one_node(storage):
         return options
     selector, tolerations = _nodes_of(workers)
     fields: dict[str, Any] = {"tolerations": options.tolerations or tolerations}
@@ -109,7 +109,8 @@ def _nodes_of(workers: Workers) -> tuple[dict[str, str], list[dict[str, Any]]]:
 def advise_on_volume(job: RLJob, pods: Sequence[PodView], pod: PodView) -> str:
     """Return why no node fits a pod that must be where the coordinator is, and what to do; else nothing."""
     coordinator = next((one for one in pods if one.component is Component.COORDINATOR and one.node), None)
-    if coordinator is None or pod.component is Component.COORDINATOR or not _is_on_one_node(job.spec.storage):
+    is_elsewhere = pod.component in (Component.COORDINATOR, Component.ENVIRONMENT)
+    if coordinator is None or is_elsewhere or not _is_on_one_node(job.spec.storage):
         return ""
     return (
         f"; its volume is ReadWriteOnce, so all pods must be on {coordinator.node}, where the coordinator is: set "

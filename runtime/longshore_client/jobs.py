@@ -138,6 +138,8 @@ def pod_name(job: str, component: Component, index: int) -> str:
             return names.reward_pod(job, index)
         case Component.JUDGE:
             return names.judge_pod(job, index)
+        case Component.ENVIRONMENT:
+            return names.environment_pod(job, index)
 
 
 def set_suspended(kube: Kube, name: str, uid: str | None = None, *, suspended: bool) -> None:

@@ -1,4 +1,4 @@
-"""`python -m longshore_runtime coordinator|worker|trainer|reward|judge`: the main program of every pod of a job.
+"""`python -m longshore_runtime COMPONENT`: the main program of every pod of a job.
 
 `report ROOT OUTPUT` writes the page of a job as a file, in a helper pod.
 """
@@ -27,6 +27,12 @@ def main(arguments: list[str]) -> int:
             from longshore_runtime.settings import Settings
 
             return run_reward(Settings.from_env())
+        case ["environment"]:
+            # Nor here: the policy steers what this pod runs.
+            from longshore_runtime.environments.pod_server import run_environment
+            from longshore_runtime.settings import Settings
+
+            return run_environment(Settings.from_env())
         case ["report", root, output]:
             from longshore_runtime.page.report import run_report
 
@@ -54,7 +60,7 @@ def main(arguments: list[str]) -> int:
             from longshore_runtime.settings import Settings
 
             return run_judge(Settings.from_env())
-    sys.stderr.write("usage: python -m longshore_runtime coordinator|worker|trainer|reward|judge\n")
+    sys.stderr.write("usage: python -m longshore_runtime coordinator|worker|trainer|reward|judge|environment\n")
     return 2
 
 

@@ -6,34 +6,48 @@ from functools import partial
 from pathlib import Path
 
 from longshore.api import contract
+from longshore.api.names import Component
 from longshore.api.pods import Workers
 from longshore.api.reward import Reward
 from longshore_runtime.cluster.placement import ActorPlacement, placement
 from longshore_runtime.places import engine_places
 from longshore_runtime.rewards.kinds.judge import memory_limit
-from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections
-from longshore_runtime.rewards.transports.pod_logs import RewardLogs
+from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections, ServingPods
 from longshore_runtime.rewards.transports.ray_actor import RayTransport
 from longshore_runtime.rewards.transports.thread import ScoringThread
 from longshore_runtime.rewards.transports.transport import WorkerPlace
 from longshore_runtime.rewards.workers import WorkerGroup
 
 
-def worker_groups(reward: Reward, workers: Workers, address_of: AddressOf, resources: ExitStack) -> list[WorkerGroup]:
+def reward_pods(reward: Reward, address_of: AddressOf) -> ServingPods | None:
+    """Return the reward pods that a job may have, or None if it never has any.
+
+    Args:
+        address_of: returns the address of a reward pod by its index.
+    """
+    if not reward.most_pods:
+        return None
+    token = Path(os.environ[contract.ENV_REWARD_TOKEN])
+    return ServingPods(Component.REWARD, reward.most_pods, address_of, lambda _: token, contract.REWARD_PORT)
+
+
+def worker_groups(
+    reward: Reward, workers: Workers, pods: ServingPods | None, resources: ExitStack
+) -> list[WorkerGroup]:
     """Return a group each for functions that compute, functions that wait, and colocated judges, if there are any.
 
     So what waits for an endpoint takes no worker from what computes. If a job may have no reward pods, workers in this
     pod come first.
 
     Args:
-        address_of: returns the address of a reward pod by its index.
+        pods: reward pods that the job may have.
         resources: closes the connections to reward pods.
     """
     may_grow = reward.most_pods > reward.pods
-    pods = None
-    if reward.most_pods:
-        pods = PodConnections(address_of, Path(os.environ[contract.ENV_REWARD_TOKEN]))
-        resources.callback(pods.close)
+    connections = None
+    if pods is not None:
+        connections = PodConnections(pods)
+        resources.callback(connections.close)
     groups = []
     for functions, per_pod, decides in (
         (reward.computing, reward.workers_per_pod, not reward.is_sized_by_waiting),
@@ -41,19 +55,13 @@ def worker_groups(reward: Reward, workers: Workers, address_of: AddressOf, resou
     ):
         if functions:
             places = [] if reward.pods else [WorkerPlace("this pod", ScoringThread)] * per_pod
-            if pods is not None:
-                places += pods.places(reward.most_pods, per_pod)
+            if connections is not None:
+                places += connections.places(per_pod)
             groups.append(WorkerGroup(functions, places, is_sized=may_grow and decides))
     colocated = tuple(function for function in reward.functions if function.is_colocated)
     if colocated:
         groups.append(WorkerGroup(colocated, list(map(_place, judge_processes(reward, workers)))))
     return groups
-
-
-def reward_logs(reward: Reward, address_of: AddressOf, output_dir: Path, attempt: int) -> RewardLogs:
-    """Begin to copy the logs of the job's reward pods into its output directory."""
-    token = Path(os.environ[contract.ENV_REWARD_TOKEN])
-    return RewardLogs(reward.most_pods, address_of, token, output_dir / "logs", attempt)
 
 
 def judge_processes(reward: Reward, workers: Workers) -> list[ActorPlacement]:

@@ -39,7 +39,9 @@ class Settings:
     pod_ip: str
     coordinator_ip: str
     config: Path
+    """File with the spec of the job; `/dev/null` in environment pods, which do not get it."""
     storage: Path
+    """Directory of the storage of the job; the same."""
     termination_log: Path
     is_page_open: bool = False
     """Whether the page of the job is also for others than those who forward its port (coordinator)."""
@@ -52,6 +54,7 @@ class Settings:
         pod_ip = _text(environment, contract.ENV_POD_IP)
         component = _component(environment)
         is_coordinator = component is Component.COORDINATOR
+        no_file = os.devnull if component is Component.ENVIRONMENT else ""
         return cls(
             job=_text(environment, contract.ENV_JOB_NAME),
             namespace=_text(environment, contract.ENV_JOB_NAMESPACE),
@@ -62,8 +65,8 @@ class Settings:
             pod_name=_text(environment, contract.ENV_POD_NAME),
             pod_ip=pod_ip,
             coordinator_ip=pod_ip if is_coordinator else _text(environment, contract.ENV_COORDINATOR_ADDRESS),
-            config=Path(_text(environment, contract.ENV_CONFIG)),
-            storage=Path(_text(environment, contract.ENV_STORAGE)),
+            config=Path(_text(environment, contract.ENV_CONFIG, no_file)),
+            storage=Path(_text(environment, contract.ENV_STORAGE, no_file)),
             termination_log=Path(_text(environment, contract.ENV_TERMINATION_LOG)),
             is_page_open=bool(environment.get(contract.ENV_PAGE_OPEN)),
             grace_s=_number(environment, contract.ENV_GRACE, str(contract.COORDINATOR_GRACE_S)),

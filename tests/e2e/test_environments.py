@@ -28,7 +28,7 @@ def test_a_game_of_several_turns_outlives_its_pods_and_trains_every_draw_once(cl
     manifest["spec"]["checkpoint"] = {"everySteps": 2}
     job = cluster.apply(manifest)
     job.wait_step(2)
-    job.kill("reward-0")
+    job.kill("environment-0")
     job.wait_step(job.status()["runtime"]["step"] + 1)
     worker = job.remove("worker-1")
     job.wait_replaced("worker-1", worker)

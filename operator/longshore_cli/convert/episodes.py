@@ -35,7 +35,7 @@ def outcome(
     ]  # fmt: skip
     others = (
         f"Look at callTimeoutSeconds of {ENVIRONMENTS}: a call of more than 10 s ends its episode, and {system} waits.",
-        "See what the environment connects to: where network policies are enforced, reward pods, in which it runs, "
-        "reach no other address.",
+        f"Name in pods.egress of {ENVIRONMENTS} what the environment connects to: where network policies are enforced, "
+        "its pods reach nothing else.",
     )
     return EntryOutcome({ENVIRONMENTS: limited}, to_do=(*look, *unlimited, *others))

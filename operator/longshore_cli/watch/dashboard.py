@@ -228,8 +228,9 @@ def _pods_row(view: JobView) -> Text:
         ("trainers", status.trainers),
         ("rewards", status.rewards),
         ("judges", status.judges),
+        ("environments", status.environments),
     ):
-        if component in ("trainers", "judges") and not counts.desired:
+        if component in ("trainers", "judges", "environments") and not counts.desired:
             continue
         row.append(f"{component} ", style="dim")
         row.append(f"{counts.ready}/{counts.desired}   ", style=_pods_style(counts))

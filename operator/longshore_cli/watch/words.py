@@ -15,6 +15,7 @@ _WORDS: Final[Mapping[str, str]] = {
     RuntimeActivity.DOWNLOAD: "download from the Hub",
     RuntimeActivity.PREPARE_MODEL: "model and warm start",
     RuntimeActivity.WAIT_FOR_REWARD_PODS: "waiting for reward pods",
+    RuntimeActivity.WAIT_FOR_ENVIRONMENT_PODS: "waiting for environment pods",
     RuntimeActivity.START_ENGINES: "start of the engines",
     RuntimeActivity.RESTORE: "restore of the checkpoint",
     RuntimeActivity.PROFILE_ENGINES: "measuring the engines",
@@ -39,6 +40,7 @@ PREPARATIONS: Final = frozenset(
         RuntimeActivity.DOWNLOAD,
         RuntimeActivity.PREPARE_MODEL,
         RuntimeActivity.WAIT_FOR_REWARD_PODS,
+        RuntimeActivity.WAIT_FOR_ENVIRONMENT_PODS,
         RuntimeActivity.START_ENGINES,
         RuntimeActivity.RESTORE,
     }

@@ -121,6 +121,8 @@ def _counted(job: RLJob, one: PodSet) -> tuple[str, Workers | None]:
             return "workers", spec.workers
         case Component.TRAINER:
             return "trainerWorkers", spec.trainer_workers
+        case Component.ENVIRONMENT:
+            return f"environments[{spec.environments[int(one.name.partition('-')[2])].name}].pods", None
         case Component.JUDGE:
             function = spec.reward.functions[int(one.name.partition("-")[2])]
             return f"reward.functions[{function.name}].judge.pool", function.pool

@@ -130,7 +130,10 @@ def too_many_pod_sets(manifest: Object) -> str:
     count = len(manifest["spec"]["podSets"])
     if count <= MAX_POD_SETS:
         return ""
-    return f"the job has {count} kinds of pods, and Kueue takes {MAX_POD_SETS} at most: use fewer judges with a pool"
+    return (
+        f"the job has {count} kinds of pods, and Kueue takes {MAX_POD_SETS} at most: use fewer judges with a pool and "
+        "fewer environments"
+    )
 
 
 def unusable(job: RLJob, config: OperatorConfig, view: KueueView) -> str:

@@ -4,7 +4,7 @@ import re
 from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 _PATTERN: Final = r"^https?://([^\s/?#@]*@)?([0-9A-Za-z_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?#]\S*)?$"
@@ -111,6 +111,31 @@ def _is_host(host: str) -> bool:
 def _is_port(colon_and_port: str | None) -> bool:
     return colon_and_port is None or 1 <= int(colon_and_port[1:]) <= _MAX_PORT
 
+
+def _block(value: str) -> str:
+    """Check a block of addresses; raises the pydantic error of one that cannot be read or is closed to jobs."""
+    try:
+        block = ip_network(value)
+    except ValueError as error:
+        raise PydanticCustomError(
+            ADDRESS_ERROR, "must be a block of addresses such as 203.0.113.0/24, whose bits beyond the prefix are 0"
+        ) from error
+    if is_metadata(str(block.network_address)):
+        raise PydanticCustomError(
+            ADDRESS_ERROR, "must not be the metadata service of a cloud, which gives out credentials"
+        )
+    return value
+
+
+def metadata_within(cidr: str) -> list[str]:
+    """Return the blocks within another one in which clouds tell their machines credentials."""
+    networks = METADATA_NETWORKS_V4 if "." in cidr else METADATA_NETWORKS_V6
+    block: Any = ip_network(cidr)
+    return [one for one in networks if block.supernet_of(ip_network(one))]
+
+
+AddressBlock = Annotated[str, Field(max_length=64, pattern=r"^[0-9A-Fa-f.:]+/[0-9]{1,3}$"), AfterValidator(_block)]
+"""A block of IP addresses in CIDR notation."""
 
 HttpAddress = Annotated[str, Field(max_length=2_048, pattern=_PATTERN), BeforeValidator(_address)]
 """A URL with a host, and with a port that can be asked if it names one."""

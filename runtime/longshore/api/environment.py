@@ -1,4 +1,4 @@
-"""What a response acts in: environments that answer the policy, turn by turn."""
+"""What a response acts in: environments that answer the policy, turn by turn, and the pods that host them."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -6,7 +6,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from longshore.api.base import ApiModel, ImportPath
+from longshore.api.addresses import AddressBlock
+from longshore.api.base import ApiModel, ImportPath, Requests
+from longshore.api.pods import PodOptions
 from longshore.api.rules import Rule
 
 
@@ -33,6 +35,35 @@ _ENVIRONMENT_RULES: Final = (
         "tools are functions for an environment without a class: remove them, or importPath",
     ),
 )
+
+
+class Egress(ApiModel):
+    """Addresses that the pods of an environment may connect to."""
+
+    cidr: AddressBlock
+    """Block of IP addresses, such as 203.0.113.0/24. 0.0.0.0/0 is every IPv4 address. The addresses at which clouds
+    tell their machines credentials are always left out."""
+    ports: Annotated[list[Annotated[int, Field(ge=1, le=65_535)]], Field(min_length=1, max_length=32)]
+    """Ports of TCP."""
+
+
+class EnvironmentPods(PodOptions):
+    """Pods that host one environment. They have no volume and no token of the job, and reach nothing by default."""
+
+    count: int = Field(default=1, ge=1, le=1_024)
+    """Number of pods of the environment."""
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    """Image of the pods, which has the runtime of the same version of Longshore, and what the environment imports.
+    Unset: the image of the job."""
+    resources: Requests = Field(default_factory=dict)
+    """Requests of a pod for CPU, memory and other resources; memory and ephemeral-storage are limited to what it
+    requests. Unset: it requests 500m, and a memory of 1Gi and 32Mi for each of `episodesPerPod`, and its disk has no
+    limit."""
+    runtime_class_name: str | None = Field(default=None, max_length=253)
+    """RuntimeClass of the pods, such as gvisor or kata. Unset: the default of the cluster."""
+    egress: Annotated[list[Egress], Field(max_length=32)] = Field(default_factory=list)
+    """What the pods may connect to, where network policies are enforced. With an entry, they may also ask the name
+    servers of the cluster. Empty: nothing."""
 
 
 class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
@@ -66,7 +97,9 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     episode_timeout_s: float = Field(default=3_600.0, gt=0, le=86_400, alias="episodeTimeoutSeconds")
     """Seconds that the environment may take for an episode, all calls together. The episode then has failed."""
     episodes_per_pod: int = Field(default=64, ge=1, le=4_096)
-    """Largest number of episodes that a reward pod runs at once, each in a process of its own."""
+    """Largest number of episodes that a pod of the environment runs at once, each in a process of its own."""
+    pods: EnvironmentPods = Field(default_factory=EnvironmentPods)
+    """Pods that host the environment and nothing else."""
     retries: int = Field(default=2, ge=0, le=100)
     """Number of further attempts after an episode has failed, each from its beginning. After the last one, a fresh draw
     replaces its group, which is counted."""
@@ -78,8 +111,13 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
 
     @property
     def pod_memory_bytes(self) -> int:
-        """Memory that the environment takes in a reward pod with as many episodes as it may have."""
+        """Memory of a pod of the environment that requests none, with as many episodes as it may have."""
         return _IMPORTS_MEMORY_BYTES + self.episodes_per_pod * _EPISODE_MEMORY_BYTES
+
+
+def environment_pods(environments: Sequence[Environment]) -> list[Environment]:
+    """Return the environment of every environment pod of a job, by its index."""
+    return [one for one in environments for _ in range(one.pods.count)]
 
 
 def environment_of(environments: Sequence[Environment], domain: str) -> Environment | None:

@@ -32,6 +32,7 @@ LABEL_ATTEMPT: Final = "longshore.dev/attempt"
 LABEL_ROLE: Final = "longshore.dev/role"
 LABEL_TP_SIZE: Final = "longshore.dev/tp-size"
 LABEL_REWARD: Final = "longshore.dev/reward"
+LABEL_ENVIRONMENT: Final = "longshore.dev/environment"
 LABEL_PRIORITY_CLASS: Final = "longshore.dev/priority-class"
 """Of an RLJob: its class in the operator's own admission."""
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -49,6 +50,7 @@ class Component(StrEnum):
     TRAINER = "trainer"
     REWARD = "reward"
     JUDGE = "judge"
+    ENVIRONMENT = "environment"
 
 
 class Role(StrEnum):
@@ -83,6 +85,11 @@ def judge_pod(job: str, index: int) -> str:
     return f"{job}-judge-{index}"
 
 
+def environment_pod(job: str, index: int) -> str:
+    """Return the name of a pod of an environment; `environment_pods` says of which."""
+    return f"{job}-environment-{index}"
+
+
 def headless_service(job: str) -> str:
     """Return the name of the service over all pods of the job."""
     return f"{job}-pods"
@@ -106,6 +113,21 @@ def ray_token_secret(job: str, uid: str) -> str:
 def reward_token_secret(job: str, uid: str) -> str:
     """Return the name of the Secret with the token of the job's reward pods, which know no other."""
     return f"{job}-reward-token-{_short(uid)}"
+
+
+def environment_token_secret(job: str, environment: str, uid: str) -> str:
+    """Return the name of the Secret with the token of the pods of one environment, which know no other."""
+    return f"{_of_environment(job, environment)}-token-{_short(uid)}"
+
+
+def environment_policy(job: str, environment: str) -> str:
+    """Return the name of the NetworkPolicy with what the pods of one environment may connect to."""
+    return _of_environment(job, environment)
+
+
+def _of_environment(job: str, environment: str) -> str:
+    """Join two names at a dot, which neither contains: `a-b` of job `x` is not `b` of job `x-a`."""
+    return f"{job}.{environment}-environment"
 
 
 def _short(uid: str) -> str:

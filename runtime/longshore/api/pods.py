@@ -137,7 +137,7 @@ _STORAGE_RULES: Final = (
 
 
 class Storage(ApiModel, rules=_STORAGE_RULES):
-    """Volume that every pod of the job mounts, with the model, the data and the output of the job."""
+    """Volume with the model, the data and the output of the job, which all pods but those of environments mount."""
 
     claim_name: str | None = Field(default=None, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
     """Existing PersistentVolumeClaim in the namespace of the job."""

@@ -267,8 +267,8 @@ class Reward(PodOptions, rules=_REWARD_RULES):
     resources: Requests = Field(default_factory=dict)
     """Requests of a reward pod for CPU, memory and other resources; its memory is limited to what it requests. Unset:
     it requests 250m per worker and 1Gi, and its memory limit is 2Gi, plus 1Gi and the largest `code.memory` for each of
-    `workersPerPod` if a function computes, plus 32Mi for each of `requestsPerPod` if a function waits for an endpoint,
-    and for every environment 1Gi and 32Mi for each of its `episodesPerPod`."""
+    `workersPerPod` if a function computes, plus 32Mi for each of `requestsPerPod` if a function waits for an endpoint.
+    """
     pods: int = Field(default=1, ge=0, le=1_024)
     """Smallest number of reward pods. 0: the coordinator pod scores, which is not possible for kind Code."""
     max_pods: int | None = Field(default=None, ge=0, le=1_024)

@@ -158,6 +158,7 @@ class RuntimeActivity(StrEnum):
     DOWNLOAD = "Download"
     PREPARE_MODEL = "PrepareModel"
     WAIT_FOR_REWARD_PODS = "WaitForRewardPods"
+    WAIT_FOR_ENVIRONMENT_PODS = "WaitForEnvironmentPods"
     START_ENGINES = "StartEngines"
     RESTORE = "Restore"
     PROFILE_ENGINES = "ProfileEngines"

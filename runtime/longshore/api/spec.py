@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from longshore.api.algorithm import Algorithm
 from longshore.api.base import ApiModel
-from longshore.api.environment import Environment
+from longshore.api.environment import Environment, environment_pods
 from longshore.api.hub import Hub
 from longshore.api.limits import MAX_PODS, check_spec
 from longshore.api.model import Data, Evaluation, Model
@@ -45,6 +45,7 @@ _FROZEN_WHILE_RUNNING: Final = (
 _NUM_PODS: Final = (
     "self.workers.replicas + self.?trainerWorkers.?replicas.orValue(0) + self.reward.?maxPods.orValue(self.reward.pods)"
     " + self.reward.functions.map(one, one.?judge.?pool.?replicas.orValue(0)).sum()"
+    " + self.environments.map(one, one.pods.count).sum()"
 )
 _TRAINING_GPUS: Final = "self.?trainerWorkers.?gpusPerPod.orValue(self.workers.gpusPerPod)"
 _TRAINING_PODS: Final = (
@@ -72,7 +73,8 @@ _RULES: Final = (
     Rule(
         "workers.replicas",
         f"{_NUM_PODS} <= {MAX_PODS}",
-        f"workers, trainerWorkers, reward pods and judge pools are more than {MAX_PODS:,} pods together: ask for fewer",
+        f"workers, trainerWorkers, reward pods, judge pools and environments are more than {MAX_PODS:,} pods together: "
+        "ask for fewer",
     ),
     Rule(
         "rollout.engine.tensorParallelSize",
@@ -130,11 +132,6 @@ _RULES: Final = (
     ),
     Rule(
         "environments",
-        "self.environments.size() == 0 || self.reward.pods > 0",
-        "environments run in reward pods: set reward.pods to at least 1",
-    ),
-    Rule(
-        "environments",
         "self.environments.exists(one, one.kind == 'Task') == (self.data.?builtin.orValue('') == 'Guessing')",
         "environments of kind Task belong to data.builtin Guessing: set both or neither",
     ),
@@ -155,11 +152,6 @@ _RULES: Final = (
         "self.environments.size() < 2 || self.environments.filter(one, !has(one.domains) || one.domains.size() == 0)"
         ".all(one, one.name == self.environments[self.environments.size() - 1].name)",
         "environments without domains take every row, so only the last one may have none: name domains",
-    ),
-    Rule(
-        "reward.maxPods",
-        "self.environments.size() == 0 || self.reward.?maxPods.orValue(self.reward.pods) == self.reward.pods",
-        "maxPods must be pods with environments, since episodes would end with a pod that is taken away: remove it",
     ),
     Rule(
         "reward.functions",
@@ -253,8 +245,8 @@ class RLJobSpec(ApiModel, rules=_RULES):
         default_factory=list,
         json_schema_extra={"default": [], "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    """Environments in which responses act over several turns, with tools or in a conversation. They run in the reward
-    pods. Empty: a response is one turn."""
+    """Environments in which responses act over several turns, with tools or in a conversation, each in pods of its own.
+    Empty: a response is one turn."""
     modules: Modules | None = None
     """Python files that reward functions, environments and the objective are imported from, besides the packages of the
     image."""
@@ -265,7 +257,7 @@ class RLJobSpec(ApiModel, rules=_RULES):
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     """How often checkpoints are written, and how many are kept."""
     storage: Storage = Field(json_schema_extra=IMMUTABLE)
-    """Volume that every pod of the job mounts, with the model, the data and the output of the job."""
+    """Volume with the model, the data and the output of the job, which all pods but those of environments mount."""
     records: Records = Field(default_factory=Records)
     """How many responses and round timelines are kept as files in the output of the job."""
     tracking: Tracking = Field(default_factory=Tracking)
@@ -290,7 +282,8 @@ class RLJobSpec(ApiModel, rules=_RULES):
     of Kueue here, runs in the cluster that MultiKueue chooses, and gets its status from there. Unset:
     longshore.dev/operator."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
-    """Image of all pods of the job. Unset: the runtime image that the operator was installed with."""
+    """Image of all pods of the job, except those of environments with an image of their own. Unset: the runtime image
+    that the operator was installed with."""
     suspend: bool = False
     """Whether the job is suspended. True: its pods are stopped, and its state is kept. When it is false again, the job
     resumes from its newest checkpoint."""
@@ -330,15 +323,16 @@ class RLJobSpec(ApiModel, rules=_RULES):
         return self.model.hub is not None or any(one.origin.hub is not None for one in self.data.each)
 
     @property
-    def reward_pod_memory_bytes(self) -> int:
-        """Memory limit of a reward pod that requests none, with the environments that run there."""
-        return self.reward.pod_memory_bytes + sum(one.pod_memory_bytes for one in self.environments)
-
-    @property
     def num_pods(self) -> int:
         """Most pods that the job has at once besides the coordinator."""
         trainers = self.trainer_workers.replicas if self.trainer_workers is not None else 0
-        return self.workers.replicas + trainers + self.reward.most_pods + self.reward.num_judge_pods
+        return (
+            self.workers.replicas
+            + trainers
+            + self.reward.most_pods
+            + self.reward.num_judge_pods
+            + len(environment_pods(self.environments))
+        )
 
     @property
     def num_gpus(self) -> int:

@@ -131,7 +131,15 @@ class PodCounts(ApiModel):
     """Number of pods that are ready."""
 
 
-class RewardPodCounts(PodCounts):
+class ListeningPodCounts(PodCounts):
+    """Number of pods of a component that the coordinator connects to, and where they are."""
+
+    addresses: list[str] = Field(default_factory=list)
+    """IP addresses of the pods of the attempt, by index, for the coordinator. An empty address: there is no pod with
+    this index."""
+
+
+class RewardPodCounts(ListeningPodCounts):
     """Number of reward pods, and what the operator needs to change it between `reward.pods` and `reward.maxPods`."""
 
     changed_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
@@ -145,9 +153,6 @@ class RewardPodCounts(PodCounts):
     """Time since which `peak` is counted. Unset: Kueue has admitted no reward pods."""
     peak_step: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Number of steps that were done at `peakSince`."""
-    addresses: list[str] = Field(default_factory=list)
-    """IP addresses of the reward pods of the attempt, by index, for the coordinator. An empty address: there is no pod
-    with this index."""
 
 
 class AdmissionStatus(ApiModel):
@@ -237,6 +242,9 @@ class RLJobStatus(ApiModel):
     """Number of reward pods that should run and that are ready, and what the operator needs to change it."""
     judges: PodCounts = Field(default_factory=PodCounts)
     """Number of judge pods (judges with placement Pool) that should run and that are ready."""
+    environments: ListeningPodCounts = Field(default_factory=ListeningPodCounts)
+    """Number of environment pods that should run and that are ready, of all environments together, and where they are.
+    """
     gpus: GpuCounts = Field(default_factory=GpuCounts)
     """Number of GPUs that the job holds, by what they do."""
     admission: AdmissionStatus | None = None

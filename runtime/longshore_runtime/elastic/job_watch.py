@@ -1,8 +1,8 @@
-"""Watch the coordinator's own RLJob: for assignments, and for the addresses of its reward pods."""
+"""Watch the coordinator's own RLJob: for assignments, and for the addresses of its reward and environment pods."""
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import structlog
@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from longshore.api import names
 from longshore.api.mistakes import sentence
-from longshore.api.status import Assignment, RewardPodCounts
+from longshore.api.names import Component
+from longshore.api.status import Assignment, ListeningPodCounts, RewardPodCounts
 from longshore_kube.access import Access
 from longshore_kube.blocking import Blocking
 from longshore_kube.errors import KubeError
@@ -24,13 +25,13 @@ _RLJOBS: Final = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
 
 class Assignments(Protocol):
-    """Source of what the operator asks of the GPU pods, and of the addresses of reward pods."""
+    """Source of what the operator asks of the GPU pods, and of the addresses of pods that the coordinator asks."""
 
     def newest(self) -> Assignment:
         """Return the newest assignment that is known; its epoch is 0 while none is."""
 
-    def reward_address(self, index: int) -> str | None:
-        """Return the IP address of a reward pod of this attempt, or None while it is unknown."""
+    def address_of(self, component: Component, index: int) -> str | None:
+        """Return the IP address of a reward or environment pod of this attempt, or None while it is unknown."""
 
     def close(self) -> None:
         """Stop looking for assignments and addresses."""
@@ -42,7 +43,7 @@ class NoOperator:
     def newest(self) -> Assignment:
         return Assignment()
 
-    def reward_address(self, index: int) -> str | None:
+    def address_of(self, component: Component, index: int) -> str | None:
         return None
 
     def close(self) -> None:
@@ -63,7 +64,7 @@ class JobWatch:
         self._newest = Assignment()
         self._is_known = threading.Event()
         """Event that is set once there is an assignment."""
-        self._rewards: Sequence[str] = ()
+        self._addresses: Mapping[Component, Sequence[str]] = {}
         threading.Thread(target=self._run, name="job-watch", daemon=True).start()
 
     def newest(self) -> Assignment:
@@ -78,9 +79,10 @@ class JobWatch:
         self._is_known.wait(limit_s)
         return self.newest()
 
-    def reward_address(self, index: int) -> str | None:
+    def address_of(self, component: Component, index: int) -> str | None:
         with self._lock:
-            return self._rewards[index] or None if index < len(self._rewards) else None
+            addresses = self._addresses.get(component, ())
+            return addresses[index] or None if index < len(addresses) else None
 
     def close(self) -> None:
         # Ends the iteration in the other thread.
@@ -98,7 +100,7 @@ class JobWatch:
 
     def _take_status(self, status: Json) -> None:
         for what, take, written in (
-            ("addresses", self._take_addresses, status.get("rewards") or {}),
+            ("addresses", self._take_addresses, status),
             ("an assignment", self._take_assignment, status.get("assignment") or {}),
         ):
             try:
@@ -107,9 +109,12 @@ class JobWatch:
                 log.warning(f"the status has {what} of another version", error=sentence(error))
 
     def _take_addresses(self, written: Any) -> None:
-        addresses = RewardPodCounts.model_validate(written).addresses
+        counts = {
+            Component.REWARD: RewardPodCounts.model_validate(written.get("rewards") or {}),
+            Component.ENVIRONMENT: ListeningPodCounts.model_validate(written.get("environments") or {}),
+        }
         with self._lock:
-            self._rewards = tuple(addresses)
+            self._addresses = {component: tuple(one.addresses) for component, one in counts.items()}
 
     def _take_assignment(self, written: Any) -> None:
         assignment = Assignment.model_validate(written)

@@ -1,1 +1,1 @@
-"""Episodes: what happens to a response between its turns, in environments that run in reward pods."""
+"""Episodes: what happens to a response between its turns, in environments that run in pods of their own."""

@@ -95,7 +95,7 @@ class EnvironmentHost:
             return
         episode = self._opened(question) if isinstance(question, Open) else self._episodes.get(question.episode)
         if episode is None:
-            work = self._answer(Broken(question.episode, "the reward pod has no such episode, or not any more"))
+            work = self._answer(Broken(question.episode, "the pod has no such episode, or not any more"))
         elif episode.task is not None:
             raise BadMessage(f"episode {question.episode} has two questions open")
         else:
@@ -116,7 +116,7 @@ class EnvironmentHost:
         if question.episode in self._episodes:
             raise BadMessage(f"episode {question.episode} is opened twice")
         if question.environment not in self._templates:
-            raise BadMessage(f"reward pods have no environment {question.environment!r}")
+            raise BadMessage(f"the pod has no environment {question.environment!r}")
         episode = _Episode(question.episode, self._templates[question.environment])
         self._episodes[question.episode] = episode
         return episode
@@ -128,7 +128,7 @@ class EnvironmentHost:
         except Exception as error:
             log.exception("an episode has failed in the pod", environment=episode.environment.name)
             name, problem = episode.environment.name, error_text(error)
-            answer = Broken(episode.number, f"environment {name}: the reward pod failed ({problem})")
+            answer = Broken(episode.number, f"environment {name}: the pod failed ({problem})")
         episode.task = None
         is_closed = episode.is_closed
         if is_closed or isinstance(answer, Broken | Finished):

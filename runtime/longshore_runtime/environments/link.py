@@ -1,4 +1,4 @@
-"""The connection to the environments of one reward pod, shared by all their episodes. Runs in an event loop."""
+"""The connection to the environments of one pod, shared by all their episodes. Runs in an event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -71,7 +71,7 @@ class PodLink:
             EpisodeError: the episode has failed, the pod is lost, or it does not answer in time.
         """
         if self._socket is None:
-            raise EpisodeError(f"reward pod {self.pod} is lost")
+            raise EpisodeError(f"environment pod {self.pod} is lost")
         data = encoded(question)
         number = question.episode
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -80,15 +80,15 @@ class PodLink:
             async with asyncio.timeout(limit_s):
                 found = await answer
         except TimeoutError as error:
-            raise EpisodeError(f"reward pod {self.pod} does not answer within {limit_s:g} s") from error
+            raise EpisodeError(f"environment pod {self.pod} does not answer within {limit_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise EpisodeError(f"reward pod {self.pod} is lost ({error})") from error
+            raise EpisodeError(f"environment pod {self.pod} is lost ({error})") from error
         finally:
             self._asked.pop(number, None)
         if isinstance(found, Broken):
             raise EpisodeError(printable(found.error), is_users_mistake=found.is_users_mistake)
         if not isinstance(found, kind):
-            raise EpisodeError(f"reward pod {self.pod} answers something else than was asked")
+            raise EpisodeError(f"environment pod {self.pod} answers something else than was asked")
         return found
 
     async def close_episode(self, episode: int) -> None:
@@ -116,10 +116,10 @@ class PodLink:
                 reason = f"what it says cannot be read: {error}"
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
-                log.exception("the connection to the environments of a reward pod failed")
+                log.exception("the connection to an environment pod failed")
             finally:
                 self._lose(reason)
-            log.warning("the environments of a reward pod are lost", pod=self.pod, reason=reason)
+            log.warning("an environment pod is lost", pod=self.pod, reason=reason)
             await asyncio.sleep(_PAUSE_S)  # A pod that lets everybody in and then hangs up is asked no more often.
 
     async def _receive(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -134,4 +134,4 @@ class PodLink:
         self._socket = None
         for waiting in self._asked.values():
             if not waiting.done():
-                waiting.set_exception(EpisodeError(f"reward pod {self.pod} is lost: {reason}"))
+                waiting.set_exception(EpisodeError(f"environment pod {self.pod} is lost: {reason}"))

@@ -1,4 +1,4 @@
-"""Messages between coordinator and environments in reward pods, as JSON: one connection for all episodes of a pod.
+"""Messages between coordinator and environments in their pods, as JSON: one connection for all episodes of a pod.
 
     coordinator ── Open ──► pod ── Opened ──► coordinator      `reset`, and what the model may call
                    Act  ──►     ── Acted  ──►                  a turn, and what the environment says to it
@@ -6,7 +6,7 @@
                    Close ──►                                   nobody wants the episode any more
                                 ── Broken ──►                  in place of any answer: the episode is over
 
-An episode has at most one question open. Reward pods run code that models wrote, so whatever comes from one is read as
+An episode has at most one question open. These pods run code that models steer, so whatever comes from one is read as
 if an attacker had written it, as `rewards.transports.pod_protocol` says.
 """
 

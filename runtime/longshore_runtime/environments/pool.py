@@ -1,8 +1,11 @@
 """The environments of a job: what becomes of a response between its turns.
 
-    driver ── `start`, `give_turn`, `cancel` ──► thread "environments": one task for each episode ──► reward pods
+    driver ── `start`, `give_turn`, `cancel` ──► thread "environment-pods": a task for each episode ──► pods
        ▲                                                  │
        └──────────── events of episodes ◄─────────────────┘
+
+Every environment has pods of its own. A pod that is lost ends its episodes, which begin anew in the others, or in its
+successor.
 
 An episode that fails begins anew, as if nothing had happened, with the same seed. All decisions about responses are
 those of the round protocol; a task only knows its own episode.
@@ -22,7 +25,8 @@ from typing import Any, Final
 import structlog
 
 from longshore.api import contract
-from longshore.api.environment import Environment, environment_of
+from longshore.api.environment import Environment, environment_of, environment_pods
+from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
 from longshore.api.spec import RLJobSpec
 from longshore.policy.draws import Draw
@@ -34,7 +38,7 @@ from longshore_runtime.environments.conversation import Conversations
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews
 from longshore_runtime.environments.link import EpisodeError, PodLink
 from longshore_runtime.errors import UserError
-from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections
+from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections, ServingPods
 
 log = structlog.get_logger()
 
@@ -49,7 +53,6 @@ class EnvironmentPool:
         self,
         environments: Sequence[Environment],
         connections: PodConnections,
-        num_pods: int,
         conversations: Conversations,
         limits: EpisodeLimits,
         put: Callable[[EpisodeNews], None],
@@ -69,11 +72,11 @@ class EnvironmentPool:
         self._running: dict[int, RunningEpisode] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """Tasks of the episodes, which the thread of the connections alone uses."""
-        self._open: Counter[tuple[int, str]] = Counter()
-        """Open episodes by pod and environment."""
+        self._open: Counter[int] = Counter()
+        """Open episodes by pod."""
         self._waiting: defaultdict[str, deque[asyncio.Event]] = defaultdict(deque)
         """Episodes that wait for a place, by environment, the first to come first."""
-        asyncio.run_coroutine_threadsafe(self._connect(num_pods), connections.loop).result()
+        asyncio.run_coroutine_threadsafe(self._connect(), connections.loop).result()
 
     def environment_of(self, domain: str) -> Environment | None:
         """Return the environment in which responses to rows of a domain act."""
@@ -94,7 +97,7 @@ class EnvironmentPool:
             trying.result(limit_s)
         except TimeoutError as error:
             trying.cancel()
-            raise UserError(f"environments: no reward pod has taken an episode within {limit_s:.0f} s") from error
+            raise UserError(f"environments: no pod has taken an episode within {limit_s:.0f} s") from error
 
     def start(self, response: ResponseId, record: PromptRecord, seed: int) -> int:
         """Begin an episode; returns its number."""
@@ -112,8 +115,10 @@ class EnvironmentPool:
         """End episodes; no event follows but those that are on their way."""
         self._connections.loop.call_soon_threadsafe(self._cancel, tuple(numbers))
 
-    async def _connect(self, num_pods: int) -> None:
-        self._links = [PodLink(self._connections, pod, self._wake_all) for pod in range(num_pods)]
+    async def _connect(self) -> None:
+        self._links = defaultdict[str, list[PodLink]](list)
+        for pod, environment in enumerate(environment_pods(self._environments)):
+            self._links[environment.name].append(PodLink(self._connections, pod, self._wake_all))
 
     def _begin(self, episode: RunningEpisode) -> None:
         task = asyncio.ensure_future(self._live(episode))
@@ -209,19 +214,18 @@ class EnvironmentPool:
                 else:
                     self._waiting[name].remove(turn)
                 raise
-        self._open[link.pod, name] += 1
+        self._open[link.pod] += 1
         try:
             yield link
         finally:
-            self._open[link.pod, name] -= 1
+            self._open[link.pod] -= 1
             self._wake(name)
 
     def _roomiest(self, environment: Environment) -> PodLink | None:
-        """Return the connected pod with the fewest episodes of an environment; None: none has room."""
-        name = environment.name
-        up = (link for link in self._links if link.is_up)
-        link = min(up, key=lambda one: self._open[one.pod, name], default=None)
-        return link if link is not None and self._open[link.pod, name] < environment.episodes_per_pod else None
+        """Return the connected pod of an environment with the fewest episodes; None: none has room."""
+        up = (link for link in self._links[environment.name] if link.is_up)
+        link = min(up, key=lambda one: self._open[one.pod], default=None)
+        return link if link is not None and self._open[link.pod] < environment.episodes_per_pod else None
 
     def _wake(self, environment: str) -> None:
         """Wake the first episode that waits for a place of this environment."""
@@ -235,29 +239,38 @@ class EnvironmentPool:
                 waiting.popleft().set()
 
 
+def hosts(environments: Sequence[Environment], address_of: AddressOf) -> ServingPods:
+    """Return the environment pods of a job.
+
+    Args:
+        environments: environments of the job.
+        address_of: returns the address of an environment pod by its index.
+    """
+    tokens, pods = Path(os.environ[contract.ENV_ENVIRONMENT_TOKENS]), environment_pods(environments)
+    port = contract.ENVIRONMENT_PORT
+    return ServingPods(Component.ENVIRONMENT, len(pods), address_of, lambda pod: tokens / pods[pod].name, port)
+
+
 def environment_pool(
     spec: RLJobSpec,
-    address_of: AddressOf,
+    pods: ServingPods,
     tokenizer: Any,
     put: Callable[[EpisodeNews], None],
     notify: Callable[[str, str], None],
     resources: ExitStack,
-) -> EnvironmentPool | None:
-    """Return the environments of a job; None: it has none.
+) -> EnvironmentPool:
+    """Return the environments of a job.
 
     Args:
         spec: job.
-        address_of: returns the address of a reward pod by its index.
+        pods: pods of its environments.
         tokenizer: tokenizer of the model.
         put: takes events, in any thread.
         notify: takes reasons with messages, in any thread.
         resources: closes the connections.
     """
-    if not spec.environments:
-        return None
-    token = Path(os.environ[contract.ENV_REWARD_TOKEN])
-    connections = PodConnections(address_of, token, thread="environments")
+    connections = PodConnections(pods)
     resources.callback(connections.close)
     limits = EpisodeLimits(spec.algorithm.max_response_tokens, spec.model.max_context_tokens)
     conversations = Conversations(spec.data.chat, tokenizer)
-    return EnvironmentPool(spec.environments, connections, spec.reward.most_pods, conversations, limits, put, notify)
+    return EnvironmentPool(spec.environments, connections, conversations, limits, put, notify)

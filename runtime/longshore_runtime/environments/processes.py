@@ -124,9 +124,7 @@ class Template:
         """Start the process of an episode; raises CannotStart."""
         name, limit = self.environment.name, self.environment.episodes_per_pod
         if self._num_episodes >= limit:
-            raise CannotStart(
-                f"environments[{name}].episodesPerPod: the reward pod runs {limit} episodes, and takes no more"
-            )
+            raise CannotStart(f"environments[{name}].episodesPerPod: the pod runs {limit} episodes, and takes no more")
         self._num_episodes += 1
         try:
             async with self._lock:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -51,15 +52,17 @@ from longshore_runtime.elastic.auto_factors import AutoFactors
 from longshore_runtime.elastic.job_watch import Assignments
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.elastic.spare_time import SpareTimeSearch
-from longshore_runtime.environments.pool import environment_pool
+from longshore_runtime.environments.pool import EnvironmentPool, environment_pool, hosts
 from longshore_runtime.errors import UserError
-from longshore_runtime.job_rewards import reward_logs, worker_groups
+from longshore_runtime.job_rewards import reward_pods, worker_groups
 from longshore_runtime.places import Place, possible_tp_sizes, trainer_places
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.kinds.registry import kind_of
 from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.routing import rehearsals, routed
 from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.transports.pod import ServingPods
+from longshore_runtime.rewards.transports.pod_logs import PodLogs
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.session.ending import Ending
@@ -86,8 +89,8 @@ from longshore_runtime.trainer.objective_check import check_objective
 
 log = structlog.get_logger()
 
-_REWARD_PODS_LIMIT_S: Final = 24 * 3600.0
-"""Seconds to wait for reward pods, which may wait for room; the operator reports that."""
+_PODS_LIMIT_S: Final = 24 * 3600.0
+"""Seconds to wait for reward or environment pods, which may wait for room; the operator reports that."""
 
 
 class PartsBuilder:
@@ -154,13 +157,7 @@ class PartsBuilder:
         if spec.model.warm_start_steps:
             model = self._initial_model(inputs.model)
         self._wait_for_rewards(rewards)
-        address_of = self._assignments.reward_address
-        environments = environment_pool(
-            spec, address_of, tokenizer, self._events.put, self._recorder.notice, self._exit
-        )
-        if environments is not None:
-            with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
-                environments.rehearse((*prompts.train, *prompts.held_out), _REWARD_PODS_LIMIT_S)
+        environments = self._environments(tokenizer, prompts) if spec.environments else None
         self._begin(RuntimeActivity.START_ENGINES)
         engines, trainers = self._engines_and_trainers(model, starting or self._engines(model, untrained, stop_tokens))
         shape = BatchShape(algorithm.prompts_per_step, algorithm.responses_per_prompt)
@@ -333,14 +330,29 @@ class PartsBuilder:
 
     def _wait_for_rewards(self, rewards: RewardPool) -> None:
         self._begin(RuntimeActivity.WAIT_FOR_REWARD_PODS)
-        with repeated(self._report_reward_pods, PROGRESS_EVERY_S):
-            rewards.wait_ready(_REWARD_PODS_LIMIT_S)
+        with repeated(lambda: self._report_pods(Component.REWARD, self._spec.reward.pods), PROGRESS_EVERY_S):
+            rewards.wait_ready(_PODS_LIMIT_S)
 
-    def _report_reward_pods(self) -> None:
-        """Report how many reward pods are there; called from another thread while rewards wait for workers."""
-        if num_pods := self._spec.reward.pods:
-            num_there = sum(self._assignments.reward_address(pod) is not None for pod in range(num_pods))
+    def _environments(self, tokenizer: Any, prompts: PromptSets) -> EnvironmentPool:
+        """Connect to the environments, and wait until each of them can begin an episode."""
+        self._begin(RuntimeActivity.WAIT_FOR_ENVIRONMENT_PODS)
+        pods = hosts(self._spec.environments, partial(self._assignments.address_of, Component.ENVIRONMENT))
+        self._copy_logs(pods)
+        pool = environment_pool(self._spec, pods, tokenizer, self._events.put, self._recorder.notice, self._exit)
+        with repeated(lambda: self._report_pods(Component.ENVIRONMENT, pods.count), PROGRESS_EVERY_S):
+            pool.rehearse((*prompts.train, *prompts.held_out), _PODS_LIMIT_S)
+        return pool
+
+    def _report_pods(self, component: Component, num_pods: int) -> None:
+        """Report how many pods of a component are there; called from another thread while something waits for them."""
+        if num_pods:
+            num_there = sum(self._assignments.address_of(component, pod) is not None for pod in range(num_pods))
             self._recorder.progress(ProgressUnit.PODS, num_there, num_pods)
+
+    def _copy_logs(self, pods: ServingPods) -> None:
+        """Copy the logs of pods to the output directory until the session ends."""
+        logs = PodLogs(pods, self._storage.output_dir / "logs", self._attempt)
+        self._ending.reports.callback(lambda: logs.close(self._ending.left_s()))
 
     def _report_start(self, engines: EnginePool) -> None:
         """Report progress; called from another thread while engines and trainers start."""
@@ -398,10 +410,10 @@ class PartsBuilder:
         reward = self._spec.reward
         for function in reward.functions:
             kind_of(function.kind).check(function)
-        if reward.most_pods:
-            logs = reward_logs(reward, self._assignments.reward_address, self._storage.output_dir, self._attempt)
-            self._ending.reports.callback(lambda: logs.close(self._ending.left_s()))
-        groups = worker_groups(reward, self._spec.workers, self._assignments.reward_address, self._exit)
+        pods = reward_pods(reward, partial(self._assignments.address_of, Component.REWARD))
+        if pods is not None:
+            self._copy_logs(pods)
+        groups = worker_groups(reward, self._spec.workers, pods, self._exit)
         pool = RewardPool(
             groups,
             ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),

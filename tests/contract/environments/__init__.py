@@ -1,1 +1,1 @@
-"""Environments in reward pods, in real processes behind a real connection."""
+"""Environments in pods, in real processes behind a real connection."""

@@ -1,4 +1,4 @@
-"""A reward pod with environments in this process, and a client that asks it."""
+"""A pod with environments in this process, and a client that asks it."""
 
 import asyncio
 import threading
@@ -25,10 +25,9 @@ from longshore_runtime.environments.pod_protocol import (
     decode_answer,
     encode,
 )
+from longshore_runtime.environments.pod_server import EnvironmentServer
 from longshore_runtime.rewards.fork_server import allow_many_files
-from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.transports import pod_protocol
-from longshore_runtime.rewards.transports.pod_server import RewardServer
 
 TOKEN: Final = "of the tests"
 USERS: Final = "tests.contract.environments.users"
@@ -44,14 +43,14 @@ def python(name: str, path: str | None = None, **fields: Any) -> Environment:
 
 
 @contextmanager
-def serving(*environments: Environment, host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+def serving(*environments: Environment, host: str = "127.0.0.1", port: int = 0, token: str = TOKEN) -> Iterator[int]:
     """A pod that serves from a thread while the block runs; yields its port, which is free if it is not given."""
     allow_many_files()
     loop, found = asyncio.new_event_loop(), [port]
     listens, end = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        server = RewardServer(ScorerFactory((), "output"), TOKEN, 1, environments=environments)
+        server = EnvironmentServer(environments, token)
         async with server.listening(host, port) as found[0]:
             listens.set()
             await end.wait()
@@ -112,11 +111,11 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Client]:
+async def connected(port: int, host: str = "127.0.0.1") -> AsyncIterator[Client]:
     """A connection while the block runs."""
     async with (
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
-        session.ws_connect(f"http://127.0.0.1:{port}{PATH}", max_msg_size=0) as socket,
+        session.ws_connect(f"http://{host}:{port}{PATH}", max_msg_size=0) as socket,
     ):
         pod_protocol.decode(pod_protocol.Hello, await socket.receive_bytes())
         client = Client(socket)

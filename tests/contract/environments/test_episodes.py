@@ -1,4 +1,4 @@
-"""Episodes in a reward pod: each has a process and a state of its own."""
+"""Episodes in a pod: each has a process and a state of its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -200,7 +200,7 @@ def test_episode_beyond_those_of_a_pod_is_broken_until_another_ends(play: Any) -
     *begun, refused, again = play(episodes)
     assert all(isinstance(one, Opened) for one in (*begun, again))
     assert isinstance(refused, Broken)
-    assert refused.error.startswith("environments[few].episodesPerPod: the reward pod runs 2 episodes")
+    assert refused.error.startswith("environments[few].episodesPerPod: the pod runs 2 episodes")
     assert not refused.is_users_mistake
 
 
@@ -214,7 +214,7 @@ def test_number_of_an_episode_that_ended_may_be_used_again(play: Any) -> None:
         return [gone, await client.open(1, "counter", goal=2)]
 
     gone, opened = play(episodes)
-    assert gone.error == "the reward pod has no such episode, or not any more"
+    assert gone.error == "the pod has no such episode, or not any more"
     assert opened.observation == "Reach 2. []"
 
 

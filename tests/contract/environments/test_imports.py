@@ -11,7 +11,7 @@ import pytest
 from longshore.api import contract
 from longshore.api.environment import Environment
 from longshore_runtime.environments.pod_protocol import PATH, Broken, Open, Opened, encode
-from longshore_runtime.rewards.transports.pod_server import MAX_HOSTS
+from longshore_runtime.environments.pod_server import MAX_HOSTS
 from tests.contract.environments.environment_pods import TOKEN, USERS, connected, python, serving
 
 HERE = "tests.contract.environments"

@@ -1,15 +1,17 @@
-"""The driver's side of episodes against real reward pods: what it hears, and what becomes of pods that are lost."""
+"""The driver's side of episodes against real pods: what it hears, and what becomes of pods that are lost."""
 
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from longshore.api.environment import Environment
+from longshore.api.environment import Environment, environment_pods
 from longshore.api.model import Chat
+from longshore.api.names import Component
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
@@ -21,8 +23,9 @@ from longshore_runtime.environments.events import EpisodeBegun, EpisodeGivenUp, 
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
 from longshore_runtime.environments.pool import EnvironmentPool
 from longshore_runtime.errors import UserError
-from longshore_runtime.rewards.transports.pod import PodConnections
+from longshore_runtime.rewards.transports.pod import PodConnections, ServingPods
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
+from tests.addresses import network
 from tests.contract.environments.environment_pods import PATIENT_S, TOKEN, USERS, python, serving
 
 ROW: Final = {"low": "a", "high": "h", "secret": "c"}
@@ -72,13 +75,14 @@ def record(prompt: str, **fields: Any) -> PromptRecord:
 
 @contextmanager
 def driving(tmp_path: Path, port: int, *environments: Environment, chat: Chat | None = None) -> Iterator[Driver]:
-    """A driver whose job has one reward pod, at this port."""
+    """A driver whose job has one pod for each environment, all at this port."""
     token = tmp_path / "token"
     token.write_text(TOKEN)
     events: queue.SimpleQueue[EpisodeNews] = queue.SimpleQueue()
-    connections = PodConnections(lambda index: "127.0.0.1", token, port, "environments")
+    pods = ServingPods(Component.ENVIRONMENT, 1, lambda index: "127.0.0.1", lambda index: token, port)
+    connections = PodConnections(pods)
     try:
-        pool = EnvironmentPool(environments, connections, 1, Conversations(chat, TOKENIZER), LIMITS, events.put)
+        pool = EnvironmentPool(environments, connections, Conversations(chat, TOKENIZER), LIMITS, events.put)
         yield Driver(pool, events)
     finally:
         connections.close()
@@ -163,6 +167,29 @@ def test_what_a_lost_pod_ran_begins_anew_in_its_successor(tmp_path: Path) -> Non
             over = driver.say(number, "c")
             assert isinstance(over, EpisodeOver)
             assert (over.episode.num_restarts, over.episode.num_turns) == (1, 1)
+
+
+def test_each_environment_has_pods_and_a_token_of_its_own(tmp_path: Path) -> None:
+    """A pod of one that is lost holds up no episode of another."""
+    other = python("counter", domains=["numbers"])
+    for name in ("counter", "game"):
+        (tmp_path / name).write_text(f"token of {name}")
+    tokens = [tmp_path / one.name for one in environment_pods((other, GAME))]
+    events: queue.SimpleQueue[EpisodeNews] = queue.SimpleQueue()
+    host = f"{network()}.1.1"
+    with serving(GAME, host=host, token="token of game") as port:
+        # The address of the pod that is lost has another owner now.
+        pods = ServingPods(Component.ENVIRONMENT, 2, lambda index: host, tokens.__getitem__, port)
+        connections = PodConnections(pods)
+        try:
+            pool = EnvironmentPool((other, GAME), connections, Conversations(None, TOKENIZER), LIMITS, events.put)
+            driver = Driver(pool, events)
+            waiting = pool.start(ResponseId(Draw(0, 1), 0), replace(record("a", goal=3), domain="numbers"), seed=7)
+            number = driver.start()
+            assert driver.hear().number == number != waiting
+            assert text_of(driver.say(number, "d")) == "<"
+        finally:
+            connections.close()
 
 
 def test_an_episode_that_fails_too_often_is_given_up_with_its_row_and_cause(tmp_path: Path) -> None:

@@ -63,6 +63,13 @@ def with_container(**container: Any) -> Json:
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 EIGHT_GPUS: Json = {"workers": {"replicas": 2, "gpusPerPod": 4}, "reward": {"pods": 1}}
+
+
+def hosted(**pods: Any) -> Json:
+    """A job with an environment, and what that says of its pods."""
+    return {"environments": [{"name": "world", "kind": "Python", "importPath": "games:Guess", "pods": pods}]}
+
+
 HARMLESS: list[Json] = [
     {},
     {"image": "registry.example.com/rl/runtime:2"},
@@ -74,6 +81,8 @@ HARMLESS: list[Json] = [
     templated(volumes=[{"name": "all", "projected": {"sources": None}}, {"name": "none", "projected": None}]),
     with_container(securityContext={"runAsUser": 1001}, ports=[{"containerPort": 9000}]),
     EIGHT_GPUS,
+    hosted(),
+    hosted(count=2, image="registry.example.com/rl/world:3", runtimeClassName="kata", resources={"cpu": 2}),
     templated(
         initContainers=[{"name": "proxy", "image": "registry.example.com/rl/p", "restartPolicy": "Always"}],
         containers=[{"name": OWN, "restartPolicy": None}],
@@ -116,6 +125,11 @@ REFUSED: list[tuple[str, Json]] = [
     ),
     ("only urgent may be named here", templated(priorityClassName="system-node-critical")),
     ("only gvisor, kata may be named here", {"reward": {"runtimeClassName": "runc"}}),
+    ("only gvisor, kata may be named here", hosted(runtimeClassName="runc")),
+    ("has a field that is not for templates", hosted(template={"spec": {"hostPID": True}})),
+    ("are not counted against the limit of 8 GPUs", hosted(resources={"nvidia.com/gpu": 1})),
+    ("more than 6 pods", hosted(count=9)),
+    ("images of jobs must begin with registry.example.com/rl/", hosted(image="docker.io/anybody/anything")),
     ("more than 8 GPUs", {"workers": {"replicas": 3, "gpusPerPod": 4}}),
     ("are not counted against the limit of 8 GPUs", {"coordinator": {"resources": {"nvidia.com/gpu": 8}}}),
     ("are not counted against the limit of 8 GPUs", {"reward": {"resources": {"nvidia.com/gpu.shared": 8}}}),
@@ -196,6 +210,7 @@ def test_a_job_cannot_leave_its_queue_where_one_is_required(api: Api, jobs: str)
 @pytest.mark.parametrize("spec", [spec for why, spec in REFUSED if "template" in json.dumps(spec)], ids=json.dumps)
 def test_what_the_policy_refuses_in_templates_the_operator_refuses_too(spec: Json) -> None:
     [part] = spec.values()
+    part = part[0]["pods"] if isinstance(part, list) else part
     if "image" not in json.dumps(part):
         assert refusals(part["template"])
 

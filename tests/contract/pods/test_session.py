@@ -15,6 +15,7 @@ import pytest
 import ray
 from prometheus_client import CollectorRegistry
 
+from longshore.api import contract
 from longshore.api.names import Component, default_output
 from longshore.api.runtime_status import Progress, ProgressUnit, RuntimeActivity, RuntimeStatus
 from longshore.api.spec import RLJobSpec
@@ -52,7 +53,7 @@ class Sink:
 class NoAssignments:
     """An operator that asks for nothing; the second of two reward pods is there."""
 
-    def reward_address(self, index: int) -> str | None:
+    def address_of(self, component: Component, index: int) -> str | None:
         return "10.0.0.7" if index == 1 else None
 
     def close(self) -> None:
@@ -313,19 +314,34 @@ def test_trainers_and_engines_wait_for_no_pods_once_theirs_was_asked_to_stop(
             one._builder._engines_and_trainers(InitialModel("models/tiny", None), engines)
 
 
-def test_while_rewards_wait_for_their_pods_it_is_reported_how_many_are_there(
-    storage: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("waits_for", ["rewards", "environments"])
+def test_while_a_job_waits_for_pods_it_is_reported_how_many_are_there(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, waits_for: str
 ) -> None:
     class Waiting:
         def wait_ready(self, limit_s: float) -> None:
-            assert sink.activities[-1] is RuntimeActivity.WAIT_FOR_REWARD_PODS
+            if waits_for == "rewards":
+                self._report(RuntimeActivity.WAIT_FOR_REWARD_PODS)
+
+        def rehearse(self, records: object, limit_s: float) -> None:
+            self._report(RuntimeActivity.WAIT_FOR_ENVIRONMENT_PODS)
+
+        def _report(self, activity: RuntimeActivity) -> None:
+            assert sink.activities[-1] is activity
             reported.append(sink.progress.get(timeout=60))
             raise UserError("that is enough")
 
     sink, reported = Sink(), list[Progress]()
-    monkeypatch.setattr("longshore_runtime.session.parts_builder.PROGRESS_EVERY_S", 0.001)
-    reward = {"pods": 2, "functions": [{"name": "maths", "kind": "Maths"}]}
-    with session(storage, sink, reward=reward) as one:
+    parts = "longshore_runtime.session.parts_builder"
+    monkeypatch.setattr(f"{parts}.PROGRESS_EVERY_S", 0.001)
+    monkeypatch.setattr(f"{parts}.environment_pool", lambda *_: Waiting())
+    monkeypatch.setenv(contract.ENV_ENVIRONMENT_TOKENS, str(storage))
+    (storage / "world").write_text("token")
+    spec: dict[str, Any] = {"reward": {"pods": 2, "functions": [{"name": "maths", "kind": "Maths"}]}}
+    if waits_for == "environments":
+        world = {"name": "world", "kind": "Python", "importPath": "games:Guess", "pods": {"count": 2}}
+        spec |= {"environments": [world]}
+    with session(storage, sink, **spec) as one:
         monkeypatch.setattr(one._builder, "_rewards", lambda *_: Waiting())
         with pytest.raises(UserError, match="that is enough"):
             one.build()

@@ -30,8 +30,8 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult, WorkerDied
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rewards.transports import pod_protocol
-from longshore_runtime.rewards.transports.pod import PodConnections, PodTransport
-from longshore_runtime.rewards.transports.pod_logs import RewardLogs
+from longshore_runtime.rewards.transports.pod import PodConnections, PodTransport, ServingPods
+from longshore_runtime.rewards.transports.pod_logs import PodLogs
 from longshore_runtime.rewards.transports.pod_server import SPARE_WORKERS, RewardServer
 from tests.addresses import network
 
@@ -122,8 +122,12 @@ def pod(tmp_path: Path, token: Path) -> Iterator[Pod]:
     process.wait()
 
 
+def one_pod(ip: str, token: Path, port: int = contract.REWARD_PORT) -> ServingPods:
+    return ServingPods(Component.REWARD, 1, lambda index: ip, lambda index: token, port)
+
+
 def connections_to(ip: str, token: Path, port: int = contract.REWARD_PORT) -> PodConnections:
-    return PodConnections(lambda index: ip, token, port)
+    return PodConnections(one_pod(ip, token, port))
 
 
 @pytest.fixture
@@ -169,7 +173,7 @@ def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, connectio
 def test_a_pod_has_room_for_all_its_requests_and_starts_no_process_for_them(pod: Pod, token: Path) -> None:
     num_requests = SPARE_WORKERS + 1  # More than there is room for where one worker computes and none waits.
     connections = connections_to(pod.ip, token)
-    for place in connections.places(1, num_requests):
+    for place in connections.places(num_requests):
         worker = place.start(ScorerFactory((SERVICE,), "output"), 0.0)
         assert worker.ready.result(LIMIT_S) == Surroundings()
     assert psutil.Process(pod.process.pid).children() == []
@@ -188,9 +192,9 @@ def test_a_pod_lets_nobody_in_without_its_token(pod: Pod) -> None:
 
 
 def test_log_of_a_pod_is_copied_into_the_storage(pod: Pod, token: Path) -> None:
-    logs = RewardLogs(1, lambda index: pod.ip, token, pod.directory / "logs", 1)
+    logs = PodLogs(one_pod(pod.ip, token), pod.directory / "logs", 1)
     logs.close(LIMIT_S)
-    assert "the reward pod serves" in (pod.directory / "logs" / "reward-0-1.log").read_text()
+    assert "the pod serves" in (pod.directory / "logs" / "reward-0-1.log").read_text()
 
 
 CAPTURED = """
@@ -349,10 +353,13 @@ def test_the_coordinator_follows_a_pod_nowhere(hostile: Hostile, token: Path) ->
     connections.close()
 
 
-def test_the_pods_program_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize(
+    "program", ["longshore_runtime.rewards.transports.pod_server", "longshore_runtime.environments.pod_server"]
+)
+def test_the_programs_of_isolated_pods_import_nothing_heavy(program: str) -> None:
     code = (
         "import sys, longshore_runtime.rewards.kinds.code, longshore_runtime.rewards.kinds.http\n"
-        "import longshore_runtime.rewards.transports.pod_server\n"
+        f"import {program}\n"
         "heavy = {'ray', 'torch', 'vllm', 'transformers', 'numpy'}\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules} & heavy))"
     )

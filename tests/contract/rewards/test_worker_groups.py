@@ -14,7 +14,7 @@ from longshore.api import contract
 from longshore.api.pods import Workers
 from longshore.api.reward import Reward, RewardKind
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.job_rewards import worker_groups
+from longshore_runtime.job_rewards import reward_pods, worker_groups
 from longshore_runtime.rewards.child_process import start_child
 from longshore_runtime.rewards.pool import RewardPool
 from longshore_runtime.rewards.scorers import ScorerFactory
@@ -78,7 +78,7 @@ def driver_of(
                 pods.join(0)
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
             with ExitStack() as resources:
-                groups = worker_groups(reward, Workers(), pods.address, resources)
+                groups = worker_groups(reward, Workers(), reward_pods(reward, pods.address), resources)
                 pool = RewardPool(groups, ScorerFactory((), "output"), events, ManualClock())
                 resources.callback(pool.stop)
                 pool.use([record(draw) for draw in range(2 * NUM_REQUESTS)])

@@ -44,7 +44,8 @@ def test_a_name_that_is_too_long_for_pods_is_refused() -> None:
 def test_every_child_of_a_good_name_is_a_host_name(name: str) -> None:
     children = [
         names.coordinator_pod(name), names.worker_pod(name, 4095), names.trainer_pod(name, 4095),
-        names.reward_pod(name, 4095), names.judge_pod(name, 131071), names.headless_service(name),
+        names.reward_pod(name, 4095), names.judge_pod(name, 131071), names.environment_pod(name, 4999),
+        names.headless_service(name),
     ]  # fmt: skip
     assert all(re2.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", child) for child in children)
 
@@ -57,10 +58,15 @@ def test_no_two_objects_of_a_kind_have_one_name() -> None:
     good = re2.compile(names.JOB_NAME_PATTERN)
     every = ["-".join(parts) for length in (1, 2, 3) for parts in itertools.product(_PARTS, repeat=length)]
     jobs = [name for name in every if good.fullmatch(name)]
-    pods = [names.worker_pod, names.trainer_pod, names.reward_pod, names.judge_pod]
+    pods = [names.worker_pod, names.trainer_pod, names.reward_pod, names.judge_pod, names.environment_pod]
+    pairs = [(job, environment) for job in jobs for environment in every if environment.count("-") < 2]
     kinds: dict[str, list[str]] = {
         "Pod": [pod(job, 0) for job in jobs for pod in pods] + list(map(names.coordinator_pod, jobs)),
-        "Secret": [of(job, "0123abcd-4") for job in jobs for of in (names.ray_token_secret, names.reward_token_secret)],
+        "Secret": [
+            *(of(job, "0123abcd-4") for job in jobs for of in (names.ray_token_secret, names.reward_token_secret)),
+            *(names.environment_token_secret(*pair, "0123abcd-4") for pair in pairs),
+        ],
+        "NetworkPolicy": [names.environment_policy(*pair) for pair in pairs],
         "ConfigMap": [
             *map(names.config_map, jobs),
             *(names.modules_config_map(job, "0123abcd") for job in jobs),

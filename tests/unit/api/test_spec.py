@@ -25,6 +25,7 @@ from tests.unit.api.specs import (
     WHITENED,
     Json,
     disaggregated,
+    environment,
     from_api_server,
     from_python,
     judge,
@@ -192,6 +193,21 @@ def test_an_address_that_nobody_can_ask_is_refused_with_the_field(kind: str, url
 def test_the_metadata_services_of_clouds_are_no_addresses(url: str) -> None:
     for changes in (service(url), judge("Remote", url=url)):
         assert "must not be the metadata service of a cloud" in from_python(changes)[0][1]
+
+
+@pytest.mark.parametrize(
+    ("cidr", "mistake"),
+    [
+        ("169.254.169.254/32", "must not be the metadata service of a cloud"),
+        ("fd00:ec2::/48", "must not be the metadata service of a cloud"),
+        ("::ffff:169.254.169.254/128", "must not be the metadata service of a cloud"),
+        ("10.0.0.1/8", "must be a block of addresses such as 203.0.113.0/24"),
+        ("10.0.0.0/33", "must be a block of addresses such as 203.0.113.0/24"),
+    ],
+)
+def test_environments_are_granted_blocks_of_addresses_which_are_none_of_metadata(cidr: str, mistake: str) -> None:
+    ((field, said),) = from_python(environment(pods={"egress": [{"cidr": cidr, "ports": [443]}]}))
+    assert (field, said[: len(mistake)]) == ("environments[0].pods.egress[0].cidr", mistake)
 
 
 @pytest.mark.parametrize("url", ["http://0xA9FEA9FE/", "http://2852039166/", "http://169.254.43518/"])

@@ -88,6 +88,11 @@ GB: Final = 1_000_000_000
             "33 % 3 of 9 measurements · measuring the engines · engines of size 1",
         ),
         ("WaitForRewardPods", {"unit": "Pods", "done": 1, "total": 4}, "25 % 1 of 4 pods · waiting for reward pods"),
+        (
+            "WaitForEnvironmentPods",
+            {"unit": "Pods", "done": 1, "total": 2},
+            "50 % 1 of 2 pods · waiting for environment pods",
+        ),
         ("Train", {"unit": "Responses", "done": 64, "total": 256}, "25 % 64 of 256 responses · training"),
         (
             "Publish",

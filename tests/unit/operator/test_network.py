@@ -21,15 +21,22 @@ REMOTE = {"name": "critic", "kind": "Judge", "judge": {"placement": "Remote", "u
 POOL = {"name": "pool", "kind": "Judge", "judge": {"placement": "Pool", "modelPath": "a", "pool": {}}}
 
 
-def policies(*functions: Json, **reward: Any) -> list[Json]:
-    """Policies of a job with these reward functions besides one that asks nobody."""
+WORLD = {"name": "world", "kind": "Python", "importPath": "games:Guess"}
+
+
+def policies(*functions: Json, egress: tuple[Json, ...] = (), **reward: Any) -> list[Json]:
+    """Policies of a job with an environment, and with these reward functions besides one that asks nobody."""
     functions = ({"name": "task", "kind": "Task"}, *functions)
-    return network_policies(make_job(reward={"pods": 1, "functions": list(functions), **reward}), CONFIG)
+    world = WORLD | {"pods": {"egress": list(egress)}}
+    rewards = {"pods": 1, "functions": list(functions), **reward}
+    return network_policies(make_job(reward=rewards, environments=[world]), CONFIG)
 
 
-def selects(selector: Json, part: Component) -> bool:
-    """Whether a pod selector takes the pods of a part of the job."""
+def selects(selector: Json, part: Component, world: str = WORLD["name"]) -> bool:
+    """Whether a pod selector takes the pods of a part of the job, or of this environment of it."""
     labels = {names.LABEL_JOB: "demo", names.LABEL_COMPONENT: part.value}
+    if part is Component.ENVIRONMENT:
+        labels[names.LABEL_ENVIRONMENT] = world
     assert selector["matchLabels"][names.LABEL_JOB] == "demo", "pods of other jobs are strangers"
     excluded = selector.get("matchExpressions", ())
     assert all(one["operator"] == "NotIn" for one in excluded)
@@ -90,8 +97,28 @@ def test_reward_pods_connect_to_nobody_and_the_coordinator_to_one_port_of_theirs
     assert peers(made, Component.REWARD) == {}
     assert peers(made, Component.COORDINATOR)["reward"] == {contract.REWARD_PORT}
     assert peers(made, Component.COORDINATOR).keys() == {part.value for part in PARTS}
-    assert Component.REWARD.value not in peers(made, Component.WORKER)
+    assert not {Component.REWARD.value, Component.ENVIRONMENT.value} & peers(made, Component.WORKER).keys()
     assert peers(made, Component.WORKER).keys() == peers(made, Component.TRAINER).keys() >= {"worker", "trainer"}
+
+
+def test_environments_reach_nothing_and_the_coordinator_one_port_of_theirs() -> None:
+    made = policies(SERVICE, POOL)
+    assert rules(made, Component.ENVIRONMENT, "egress") == []
+    (into,) = rules(made, Component.ENVIRONMENT, "ingress")
+    assert ports(into) == peers(made, Component.COORDINATOR)["environment"] == {contract.ENVIRONMENT_PORT}
+
+
+def test_an_environment_reaches_what_it_is_granted_and_others_do_not() -> None:
+    made = policies(egress=({"cidr": "203.0.113.0/24", "ports": [443, 8443]}, {"cidr": "0.0.0.0/0", "ports": [80]}))
+    dns, service, wide = rules(made, Component.ENVIRONMENT, "egress")
+    assert (ports(dns), ports(service), ports(wide)) == ({53}, {443, 8443}, {80})
+    assert service["to"] == [{"ipBlock": {"cidr": "203.0.113.0/24"}}]
+    (block,) = [peer["ipBlock"] for peer in wide["to"]]
+    for address in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192"):
+        assert any(ip_address(address) in ip_network(closed) for closed in block["except"]), address
+    granting = [one for one in made if one["metadata"]["name"] == "demo.world-environment"]
+    selector = granting[0]["spec"]["podSelector"]
+    assert not selects(selector, Component.ENVIRONMENT, "other") and not selects(selector, Component.REWARD)
 
 
 def test_metrics_are_collected_from_anywhere_and_nothing_else_is() -> None:
@@ -134,7 +161,7 @@ def test_the_pods_that_score_reach_the_ports_of_the_urls_and_no_others(
 ) -> None:
     made = policies(SERVICE, SECURE, REMOTE, POOL, **reward)
     assert all(to_anywhere(made, part) == {80, 443, 8000} for part in scores)
-    others = [*does_not, Component.WORKER, Component.TRAINER, Component.JUDGE]
+    others = [*does_not, Component.WORKER, Component.TRAINER, Component.JUDGE, Component.ENVIRONMENT]
     assert all(to_anywhere(made, part) == set() for part in others)
 
 
@@ -144,7 +171,7 @@ def test_reward_pods_ask_name_servers_for_the_hosts_of_urls_alone() -> None:
     assert (ports(dns), ports(wide)) == ({53}, {80})
 
 
-@pytest.mark.parametrize("part", [part for part in PARTS if part is not Component.REWARD])
+@pytest.mark.parametrize("part", [part for part in PARTS if part not in (Component.REWARD, Component.ENVIRONMENT)])
 def test_without_urls_pods_reach_only_name_servers_and_coordinators_the_api_server(part: Component) -> None:
     *others, dns = sorted(outside(policies(POOL), part), key=lambda rule: "to" in rule)
     assert ports(dns) == {53}
@@ -163,9 +190,13 @@ def test_no_url_opens_the_addresses_of_machine_metadata() -> None:
 
 
 def test_a_job_that_never_has_reward_pods_has_no_policy_for_them() -> None:
-    named = [policy["metadata"]["name"] for policy in policies(POOL, pods=0)]
-    assert named == ["demo-pods", "demo-coordinator"]
-    assert [policy["metadata"]["name"] for policy in policies(POOL)] == [*named, "demo-rewards", "demo-judges"]
+    def named(**reward: Any) -> list[str]:
+        functions = {"functions": [{"name": "task", "kind": "Task"}, POOL]}
+        made = network_policies(make_job(reward=functions | reward), CONFIG)
+        return [policy["metadata"]["name"] for policy in made]
+
+    assert named(pods=0) == ["demo-pods", "demo-coordinator"]
+    assert named() == [*named(pods=0), "demo-rewards", "demo-judges"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +205,7 @@ def test_a_job_that_never_has_reward_pods_has_no_policy_for_them() -> None:
 def test_the_coordinator_alone_reaches_the_hub_and_only_if_the_job_downloads(hub: Json, port: int) -> None:
     data = {"sources": [{"name": "a", "hub": "openai/gsm8k"}]}
     maths = {"functions": [{"name": "maths", "kind": "Maths"}]}
-    made = network_policies(make_job(hub=hub, data=data, reward=maths), CONFIG)
+    made = network_policies(make_job(hub=hub, data=data, reward=maths, environments=[WORLD]), CONFIG)
     assert {part for part in PARTS if part is not Component.JUDGE and port in to_anywhere(made, part)} == {
         Component.COORDINATOR
     }

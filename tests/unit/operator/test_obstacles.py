@@ -17,6 +17,7 @@ from longshore_operator.pod_view import PodView
 from longshore_operator.reconcile import reject
 from tests.unit.operator.model import START, Cluster, make_job
 from tests.unit.operator.test_disaggregated import apart
+from tests.unit.operator.test_environment_pods import playing
 from tests.unit.operator.test_judge_pools import judged
 
 ESCALATES = {"spec": {"hostNetwork": True}}
@@ -118,8 +119,9 @@ class TestObstacles:
             *(({one: {"template": ESCALATES}}, one) for one in ("coordinator", "workers", "reward")),
             (apart(template=ESCALATES), "trainerWorkers"),
             (judged(template=ESCALATES), "reward.functions[critic].judge.pool"),
+            (playing(template=ESCALATES), "environments[shell].pods"),
         ],
-        ids=["coordinator", "workers", "reward", "trainers", "judges"],
+        ids=["coordinator", "workers", "reward", "trainers", "judges", "environments"],
     )
     def test_a_template_that_escalates_is_refused(self, spec: dict[str, Any], field: str) -> None:
         cluster = Cluster(spec=spec)
@@ -129,16 +131,20 @@ class TestObstacles:
         assert cluster.names() == []
 
     @pytest.mark.parametrize("name", ["gvisor", "runc-unconfined"])
-    def test_a_runtime_class_of_reward_pods_must_be_among_the_allowed_ones(self, name: str) -> None:
+    @pytest.mark.parametrize("field", ["reward", "environments[shell].pods"])
+    def test_a_runtime_class_of_isolated_pods_must_be_among_the_allowed_ones(self, field: str, name: str) -> None:
         config = OperatorConfig("runtime:1", runtime_classes=frozenset({"gvisor"}))
-        cluster = Cluster(spec={"reward": {"runtimeClassName": name}}, config=config)
+        is_reward = field == "reward"
+        spec = {"reward": {"runtimeClassName": name}} if is_reward else playing(runtimeClassName=name)
+        cluster = Cluster(spec=spec, config=config)
         cluster.reconcile_until_stable()
         if name == "gvisor":
-            assert cluster.manifests["Pod", "demo-reward-0"]["spec"]["runtimeClassName"] == "gvisor"
+            pod = "demo-reward-0" if is_reward else "demo-environment-1"
+            assert cluster.manifests["Pod", pod]["spec"]["runtimeClassName"] == "gvisor"
             return
         assert cluster.condition("Failed")[1] == "TemplateRefused"
         assert cluster.condition("Failed")[2] == (
-            "spec.reward.runtimeClassName: 'runc-unconfined' is not among the operator's allowed RuntimeClasses "
+            f"spec.{field}.runtimeClassName: 'runc-unconfined' is not among the operator's allowed RuntimeClasses "
             "(chart value templates.runtimeClasses); choose another, or remove it"
         )
         assert cluster.names() == []

@@ -9,6 +9,7 @@ from longshore_operator.config import OperatorConfig
 from longshore_operator.pod_group_steps import pod_group
 from longshore_operator.pod_sets import requests
 from tests.unit.operator.model import make_job
+from tests.unit.operator.test_environment_pods import playing
 from tests.unit.operator.test_judge_pools import judged
 
 CONFIG = OperatorConfig(runtime_image="runtime:1", priority_classes=frozenset({"urgent"}))
@@ -47,10 +48,11 @@ def test_kubernetes_wants_the_number_of_pods_alone() -> None:
     assert made(kind="Kubernetes")["spec"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}
 
 
-def test_trainers_and_judges_are_members_and_reward_pods_that_come_and_go_are_not() -> None:
+def test_trainers_judges_and_environments_are_members_and_reward_pods_that_come_and_go_are_not() -> None:
     spec: dict[str, Any] = judged() | {"placement": "Disaggregated", "trainerWorkers": {"replicas": 4}}
     spec["reward"] = spec["reward"] | {"pods": 1, "maxPods": 9}
     assert made(**spec)["spec"]["minMember"] == 2 + 4 + 1 + 3
+    assert made(**playing())["spec"]["minMember"] == 2 + 1 + 3
 
 
 def test_an_elastic_job_starts_with_the_workers_that_it_is_given() -> None:

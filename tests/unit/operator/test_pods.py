@@ -7,7 +7,14 @@ import pytest
 
 from longshore.api import contract
 from longshore_operator.config import OperatorConfig
-from longshore_operator.pods import coordinator_pod, judge_pod, reward_pod, trainer_pod, worker_pod
+from longshore_operator.pods import (
+    coordinator_pod,
+    environment_pod,
+    judge_pod,
+    reward_pod,
+    trainer_pod,
+    worker_pod,
+)
 from tests.unit.operator.model import CONFIG, SPEC, make_job
 
 Pod = dict[str, Any]
@@ -100,7 +107,15 @@ def disaggregated_trainer() -> Pod:
     return trainer_pod(job, CONFIG, 3, 0, "10.0.0.9")
 
 
-@pytest.mark.parametrize("pod", [*all_pods(), disaggregated_trainer()], ids=lambda pod: str(pod["metadata"]["name"]))
+def host() -> Pod:
+    """A pod of an environment."""
+    world = {"name": "world", "kind": "Python", "importPath": "games:Guess"}
+    return environment_pod(make_job(environments=[world]), CONFIG, 3, 0, "10.0.0.9")
+
+
+@pytest.mark.parametrize(
+    "pod", [*all_pods(), disaggregated_trainer(), host()], ids=lambda pod: str(pod["metadata"]["name"])
+)
 class TestEveryPod:
     def test_the_environment_is_the_contract(self, pod: Pod) -> None:
         env = environment(pod)
@@ -113,8 +128,9 @@ class TestEveryPod:
 
     def test_every_path_in_the_environment_lies_in_a_mounted_volume(self, pod: Pod) -> None:
         env, mounts = environment(pod), mount_paths(pod)
-        assert env[contract.ENV_CONFIG] == f"{mounts['config']}/{contract.CONFIG_KEY}"
-        assert env[contract.ENV_STORAGE] == mounts["storage"]
+        if env[contract.ENV_COMPONENT] != "environment":
+            assert env[contract.ENV_CONFIG] == f"{mounts['config']}/{contract.CONFIG_KEY}"
+            assert env[contract.ENV_STORAGE] == mounts["storage"]
         assert env["HOME"] == env["TMPDIR"] == mounts["scratch"]
         assert env[contract.ENV_TERMINATION_LOG] == pod["spec"]["containers"][0]["terminationMessagePath"]
         assert set(mounts) == {volume["name"] for volume in pod["spec"]["volumes"]}

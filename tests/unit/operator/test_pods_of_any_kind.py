@@ -6,11 +6,12 @@ from longshore.api.contract import ExitCode
 from longshore.api.status import Phase
 from longshore_operator.plan import DeletePod
 from tests.unit.operator import test_disaggregated as disaggregated
+from tests.unit.operator import test_environment_pods as environment_pods
 from tests.unit.operator import test_judge_pools as judge_pools
 from tests.unit.operator.model import Cluster, running_cluster
 
 
-@pytest.fixture(params=["worker", "reward", "trainer", "judge"])
+@pytest.fixture(params=["worker", "reward", "trainer", "judge", "environment"])
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of pods that something happens to."""
     return str(request.param)
@@ -19,7 +20,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def running(kind: str) -> Cluster:
     """A job with several pods of this kind, all ready."""
-    specs = {"trainer": disaggregated.apart(), "judge": judge_pools.judged()}
+    specs = {
+        "trainer": disaggregated.apart(), "judge": judge_pools.judged(), "environment": environment_pods.playing()
+    }  # fmt: skip
     return running_cluster(**specs.get(kind, {"reward": {"pods": 2}}))
 
 
@@ -72,7 +75,8 @@ def test_pods_are_stopped_when_the_job_ends(running: Cluster, code: ExitCode) ->
     running.exit("demo-coordinator", code)
     running.reconcile_until_stable()
     assert running.names() == ["demo-coordinator"]
-    assert (running.status.trainers.desired, running.status.judges.desired) == (0, 0)
+    counts = (running.status.trainers, running.status.judges, running.status.environments)
+    assert [one.desired for one in counts] == [0, 0, 0]
     assert (running.status.gpus.trainer, running.status.gpus.judge) == (0, 0)
 
 

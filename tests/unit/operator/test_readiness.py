@@ -7,6 +7,7 @@ import pytest
 from longshore.api import contract
 from tests.unit.operator.model import Cluster
 from tests.unit.operator.test_disaggregated import apart
+from tests.unit.operator.test_environment_pods import playing
 from tests.unit.operator.test_judge_pools import judged
 from tests.unit.operator.test_pods import all_pods
 
@@ -75,8 +76,9 @@ def test_of_other_rules_only_their_own_words_are_shown(refusal: str) -> None:
         ({"reward": {"pods": 0}}, "spec.workers.template and spec.coordinator.template"),
         (apart(), "spec.reward.template and spec.trainerWorkers.template"),
         (judged(), "[critic].judge.pool.template and spec.reward.functions[stylist].judge.pool.template"),
+        (playing(), "spec.environments[shell].pods.template and spec.environments[game].pods.template"),
     ],
-    ids=["no reward pods", "trainers", "judges"],
+    ids=["no reward pods", "trainers", "judges", "environments"],
 )
 def test_every_component_with_pods_is_named(spec: dict[str, Any], last: str) -> None:
     assert shown(QUOTA, **spec).endswith(last)

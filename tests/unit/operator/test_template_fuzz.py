@@ -94,6 +94,7 @@ def spec_with(template: Json) -> dict[str, Any]:
         "coordinator": {"template": template},
         "workers": {"replicas": 1, "gpusPerPod": 1, "template": template},
         "reward": {"pods": 1, "template": template, "functions": [judge]},
+        "environments": [{"name": "a", "kind": "Python", "importPath": "a:A", "pods": {"template": template}}],
         "placement": "Disaggregated",
         "scheduling": {"podGroup": "Volcano"},
         "trainerWorkers": {"replicas": 1, "gpusPerPod": 1, "template": template},

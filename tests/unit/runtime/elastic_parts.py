@@ -5,6 +5,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from longshore.api.names import Component
 from longshore.api.round_status import RepurposingBenefit, RolloutLoad
 from longshore.api.status import Assignment
 from longshore.policy.progress import RoundProgress
@@ -38,8 +39,8 @@ class Known:
     def newest(self) -> Assignment:
         return self.assignment
 
-    def reward_address(self, index: int) -> str | None:
-        """No reward pod is here."""
+    def address_of(self, component: Component, index: int) -> str | None:
+        """No such pod is here."""
         return None
 
     def close(self) -> None:

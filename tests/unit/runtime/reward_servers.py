@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from longshore.api.names import Component
 from longshore_runtime.rewards.scorers import ScorerFactory
-from longshore_runtime.rewards.transports.pod import PodConnections
+from longshore_runtime.rewards.transports.pod import PodConnections, ServingPods
 from longshore_runtime.rewards.transports.pod_server import RewardServer
 from longshore_runtime.rewards.transports.transport import WorkerPlace
 from tests.addresses import network
@@ -43,8 +44,13 @@ class Pods:
     def places(self, num_pods: int) -> list[WorkerPlace]:
         """The coordinator's side, with a worker in each pod."""
         self._run(self._choose_port())
-        self._connections = PodConnections(self.address, self.directory / "token", self.port)
-        return self._connections.places(num_pods, 1)
+        self._connections = PodConnections(self.serving(num_pods))
+        return self._connections.places(1)
+
+    def serving(self, num_pods: int) -> ServingPods:
+        """The pods, as the coordinator knows them."""
+        token = self.directory / "token"
+        return ServingPods(Component.REWARD, num_pods, self.address, lambda index: token, self.port)
 
     def address(self, index: int) -> str | None:
         """As the operator would tell it: of a pod that is there."""

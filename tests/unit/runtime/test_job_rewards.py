@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longshore.api import contract
 from longshore.api.pods import Workers
 from longshore.api.reward import Http, Judge, JudgePlacement, Reward, RewardFunction, RewardKind
-from longshore_runtime.job_rewards import worker_groups
+from longshore_runtime.job_rewards import reward_pods, worker_groups
 from longshore_runtime.rewards.workers import WorkerGroup
 
 WORKERS = Workers(replicas=2, gpus_per_pod=2)
@@ -43,7 +43,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @contextmanager
 def groups_of(reward: Reward) -> Iterator[list[WorkerGroup]]:
     with ExitStack() as resources:
-        yield worker_groups(reward, WORKERS, lambda index: None, resources)
+        yield worker_groups(reward, WORKERS, reward_pods(reward, lambda index: None), resources)
 
 
 def names(group: WorkerGroup) -> set[str]:

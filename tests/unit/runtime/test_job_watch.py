@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from longshore.api.names import Component
 from longshore_runtime.elastic.job_watch import JobWatch
 from longshore_runtime.rollout.events import AssignmentChanged, Event
 from tests.contract.kube_client.script import Answer, Script, access_to, event, failure, page, stream
@@ -70,14 +71,15 @@ async def test_an_assignment_that_cannot_be_read_is_passed_over() -> None:
     assert await epochs(Script(page([job(-1)], 5), stream(*changed(2), stays_open=True)), 1) == [2]
 
 
-async def test_where_reward_pods_are_is_known_from_the_first_list_on() -> None:
+async def test_where_pods_are_is_known_from_the_first_list_on() -> None:
     found = job(1)
-    found["status"]["rewards"] = {"addresses": ["10.0.0.1", ""]}
+    found["status"] |= {"rewards": {"addresses": ["10.0.0.1", ""]}, "environments": {"addresses": ["", "10.0.0.2"]}}
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     async with access_to(Script(page([found], 5), stream(stays_open=True))) as access:
         watched = JobWatch(access, "team", "demo", "job-uid", events)
         await asyncio.to_thread(events.get, timeout=LIMIT_S)
-        assert [watched.reward_address(index) for index in range(3)] == ["10.0.0.1", None, None]
+        assert [watched.address_of(Component.REWARD, index) for index in range(3)] == ["10.0.0.1", None, None]
+        assert watched.address_of(Component.ENVIRONMENT, 1) == "10.0.0.2"
         await asyncio.to_thread(watched.close)
 
 

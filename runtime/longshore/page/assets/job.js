@@ -308,7 +308,8 @@ class Page {
 
 const ACTIVITIES = {
   Download: "download from the Hub", PrepareModel: "model and warm start", StartEngines: "start of the engines",
-  WaitForRewardPods: "waiting for reward pods", Restore: "restore of the checkpoint",
+  WaitForRewardPods: "waiting for reward pods", WaitForEnvironmentPods: "waiting for environment pods",
+  Restore: "restore of the checkpoint",
   ProfileEngines: "measuring the engines", ProfileTrainers: "measuring the trainers", ProfileJudges: "measuring the judges",
   ProfileSizes: "measuring other tensor-parallel sizes", Train: "training", Publish: "weights to the engines",
   Evaluate: "evaluation", Checkpoint: "checkpoint", Done: "end of the pods", Failing: "end of the pods",

@@ -17,7 +17,7 @@ from typing import Final, Never
 import aiohttp
 import structlog
 
-from longshore.api import contract
+from longshore.api.names import Component
 from longshore.api.reward import RewardFunction
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import RewardError, ScoreItem, ScoreOutcome, WorkerDied
@@ -36,29 +36,41 @@ _TICK_S: Final = 0.5
 """Seconds between two attempts to reach a pod."""
 
 AddressOf = Callable[[int], str | None]
-"""Function that returns a reward pod's IP address by its index, if it is known; called from another thread."""
+"""Function that returns a pod's IP address by its index, if it is known; called from another thread."""
+
+
+@dataclass(frozen=True)
+class ServingPods:
+    """Pods of one component that the coordinator connects to."""
+
+    component: Component
+    count: int
+    address_of: AddressOf
+    token_of: Callable[[int], Path]
+    """Function that returns the file with the bearer token for a pod, by its index."""
+    port: int
+
+    def authorization(self, pod: int) -> dict[str, str]:
+        """Return the headers of a request to a pod."""
+        return {"Authorization": f"Bearer {self.token_of(pod).read_text(encoding='utf-8').strip()}"}
 
 
 class PodConnections:
-    """The connections to the reward pods of a job, and the thread that holds them."""
+    """The connections to the pods of one component, and the thread that holds them."""
 
-    def __init__(
-        self, address_of: AddressOf, token: Path, port: int = contract.REWARD_PORT, thread: str = "reward-pods"
-    ) -> None:
-        """Start the thread of this name; `token`: file with the bearer token of the job's reward pods."""
+    def __init__(self, pods: ServingPods) -> None:
+        """Start the thread."""
+        self.pods = pods
         self.loop = asyncio.new_event_loop()
-        self._address_of = address_of
-        self._token = token
-        self._port = port
         self._session: aiohttp.ClientSession | None = None
         self._reported: dict[int, str] = {}
         """Last reason why a pod did not answer, which all its workers share, by pod."""
-        self._thread = threading.Thread(target=self.loop.run_forever, name=thread, daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name=f"{pods.component}-pods", daemon=True)
         self._thread.start()
 
-    def places(self, num_pods: int, workers_per_pod: int) -> list[WorkerPlace]:
+    def places(self, workers_per_pod: int) -> list[WorkerPlace]:
         """Return the places of workers in these pods, pod after pod."""
-        pods = [pod for pod in range(num_pods) for _ in range(workers_per_pod)]
+        pods = [pod for pod in range(self.pods.count) for _ in range(workers_per_pod)]
         return [WorkerPlace(f"reward pod {pod}", partial(PodTransport, self, pod)) for pod in pods]
 
     def close(self) -> None:
@@ -74,25 +86,26 @@ class PodConnections:
         """Connect to the pod, without a time limit for its start; `max_bytes`: largest size of an answer."""
         while True:
             try:
-                if (address := self._address_of(pod)) is not None:
-                    socket = await self._connect_to(address, path, max_bytes)
+                if (address := self.pods.address_of(pod)) is not None:
+                    socket = await self._connect_to(pod, address, path, max_bytes)
                     self._reported.pop(pod, None)
                     return socket
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 # Its address may have another owner by now, who is asked no more than once a tick.
                 failure = f"{type(error).__name__}: {error}"
                 if self._reported.get(pod) != failure:
-                    log.info("a reward pod does not answer yet", pod=pod, address=address, reason=failure)
+                    log.info(
+                        f"the {self.pods.component} pod does not answer yet", pod=pod, address=address, reason=failure
+                    )
                 self._reported[pod] = failure
             await asyncio.sleep(_TICK_S)
 
-    async def _connect_to(self, address: str, path: str, max_bytes: int) -> aiohttp.ClientWebSocketResponse:
+    async def _connect_to(self, pod: int, address: str, path: str, max_bytes: int) -> aiohttp.ClientWebSocketResponse:
         session = self._session = self._session or _session()
-        token = self._token.read_text(encoding="utf-8").strip()
         async with asyncio.timeout(_CONNECT_LIMIT_S):
             return await session.ws_connect(
-                f"http://{host_port(address, self._port)}{path}",
-                headers={"Authorization": f"Bearer {token}"},
+                f"http://{host_port(address, self.pods.port)}{path}",
+                headers=self.pods.authorization(pod),
                 heartbeat=pod_protocol.HEARTBEAT_S,
                 max_msg_size=max_bytes,
                 timeout=aiohttp.ClientWSTimeout(ws_close=1.0),

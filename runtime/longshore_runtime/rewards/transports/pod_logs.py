@@ -1,4 +1,4 @@
-"""Copy the logs of reward pods into the storage, which those pods mount read-only: `logs/reward-INDEX-ATTEMPT.log`.
+"""Copy the logs of pods that cannot write to the storage into it: `logs/COMPONENT-INDEX-ATTEMPT.log`.
 
 A thread asks every pod every few seconds. What a pod sends is read as from an attacker: of bounded size, and text.
 """
@@ -11,11 +11,10 @@ from typing import Final
 import httpx
 import structlog
 
-from longshore.api import contract
 from longshore.api.addresses import redacted
 from longshore_runtime.rewards.captured_log import MAX_LOG_BYTES
 from longshore_runtime.rewards.transports import pod_protocol
-from longshore_runtime.rewards.transports.pod import AddressOf
+from longshore_runtime.rewards.transports.pod import ServingPods
 from longshore_runtime.settings import host_port
 
 log = structlog.get_logger()
@@ -27,28 +26,17 @@ _MAX_FILE_BYTES: Final = 4 << 20
 """Size at which a file becomes the older one, `.old.log`, in place of the one before it."""
 
 
-class RewardLogs:
-    """Copies the logs of `num_pods` reward pods until it is closed."""
+class PodLogs:
+    """Copies the logs of pods until it is closed."""
 
-    def __init__(
-        self,
-        num_pods: int,
-        address_of: AddressOf,
-        token: Path,
-        directory: Path,
-        attempt: int,
-        port: int = contract.REWARD_PORT,
-    ) -> None:
-        """Start to copy. `token` is the file with the bearer token of the job's reward pods."""
-        self._num_pods = num_pods
-        self._address_of = address_of
-        self._token = token
+    def __init__(self, pods: ServingPods, directory: Path, attempt: int) -> None:
+        """Start to copy."""
+        self._pods = pods
         self._directory = directory
         self._attempt = attempt
-        self._port = port
         self._client = httpx.Client(timeout=_ASK_LIMIT_S, trust_env=False, follow_redirects=False)
         self._is_closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reward-logs", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{pods.component}-logs", daemon=True)
         self._thread.start()
 
     def close(self, limit_s: float) -> None:
@@ -61,27 +49,28 @@ class RewardLogs:
         try:
             while not is_last:
                 is_last = self._is_closed.wait(_PERIOD_S)
-                for index in range(self._num_pods):
+                for index in range(self._pods.count):
                     self._copy(index)
         except OSError as error:  # A full volume, say: scoring does not depend on it.
-            log.warning("the logs of reward pods are no longer copied to the storage", reason=str(error))
+            log.warning(
+                f"the logs of {self._pods.component} pods are no longer copied to the storage", reason=str(error)
+            )
         self._client.close()
 
     def _copy(self, index: int) -> None:
-        if (address := self._address_of(index)) is None:
+        if (address := self._pods.address_of(index)) is None:
             return
         try:
-            data = self._new_lines(address)
+            data = self._new_lines(index, address)
         except httpx.HTTPError:
             return  # `PodConnections` reports pods that do not answer.
         if data:
-            self._append(self._directory / f"reward-{index}-{self._attempt}.log", data)
+            self._append(self._directory / f"{self._pods.component}-{index}-{self._attempt}.log", data)
 
-    def _new_lines(self, address: str) -> bytes:
-        headers = {"Authorization": f"Bearer {self._token.read_text(encoding='utf-8').strip()}"}
-        url = f"http://{host_port(address, self._port)}{pod_protocol.LOG_PATH}"
+    def _new_lines(self, index: int, address: str) -> bytes:
+        url = f"http://{host_port(address, self._pods.port)}{pod_protocol.LOG_PATH}"
         data, deadline_s = b"", time.monotonic() + _ASK_LIMIT_S
-        with self._client.stream("GET", url, headers=headers) as answer:
+        with self._client.stream("GET", url, headers=self._pods.authorization(index)) as answer:
             answer.raise_for_status()
             for chunk in answer.iter_raw():
                 data += chunk

@@ -17,6 +17,7 @@ from longshore_operator.pod_sets import pod_set, requests
 from longshore_operator.pods import worker_pod
 from tests.unit.operator.kueue.workloads import CONFIG, ELASTIC, VIEW, assigned, inactive, stored
 from tests.unit.operator.model import make_job
+from tests.unit.operator.test_environment_pods import playing
 from tests.unit.operator.test_judge_pools import judged
 
 GPU = "nvidia.com/gpu"
@@ -36,6 +37,14 @@ class TestPodSets:
             "coordinator": 1, "worker": 2, "trainer": 4, "reward": 1, "judge-1": 2, "judge-2": 1,
         }  # fmt: skip
         assert [pod_set(job, Component.JUDGE, index) for index in range(3)] == ["judge-1", "judge-1", "judge-2"]
+
+    def test_each_environment_has_a_set_of_its_own(self) -> None:
+        job = make_job(**playing())
+        assert {one["name"]: one["count"] for one in requested_pod_sets(job, CONFIG)} == {
+            "coordinator": 1, "worker": 2, "reward": 1, "environment-0": 2, "environment-1": 1,
+        }  # fmt: skip
+        names = [pod_set(job, Component.ENVIRONMENT, index) for index in range(3)]
+        assert names == ["environment-0", "environment-0", "environment-1"]
 
     def test_a_template_says_where_pods_may_run_and_nothing_that_kueue_has_no_use_for(self) -> None:
         job = make_job(workers={"nodeSelector": {"zone": "a"}, "gpusPerPod": 1})

@@ -74,7 +74,11 @@ def test_a_missing_variable_is_named(name: str) -> None:
     ("name", "value", "sentence"),
     [
         (contract.ENV_ATTEMPT, "two", "LONGSHORE_ATTEMPT must be a number and is 'two'"),
-        (contract.ENV_COMPONENT, "boat", "must be one of coordinator, worker, trainer, reward, judge and is 'boat'"),
+        (
+            contract.ENV_COMPONENT,
+            "boat",
+            "must be one of coordinator, worker, trainer, reward, judge, environment and is 'boat'",
+        ),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(name: str, value: str, sentence: str) -> None:

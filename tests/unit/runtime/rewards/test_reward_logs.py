@@ -8,7 +8,7 @@ import pytest
 from longshore.api.reward import RewardFunction, RewardKind
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.transports import pod_logs
-from longshore_runtime.rewards.transports.pod_logs import RewardLogs
+from longshore_runtime.rewards.transports.pod_logs import PodLogs
 from tests.unit.runtime.reward_servers import Pods
 
 MATHS = RewardFunction(name="maths", kind=RewardKind.MATHS)
@@ -26,7 +26,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
 def copied(pods: Pods, num_pods: int = 1) -> Path:
     """The directory of the logs, after one more copy."""
     directory = pods.directory / "logs"
-    logs = RewardLogs(num_pods, pods.address, pods.directory / "token", directory, 3, pods.port)
+    logs = PodLogs(pods.serving(num_pods), directory, 3)
     logs.close(LIMIT_S)
     return directory
 

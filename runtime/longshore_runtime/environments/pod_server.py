@@ -1,0 +1,65 @@
+"""Main program of an environment pod: runs the episodes of one environment, which it alone knows (`pod_protocol`)."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from aiohttp import WSMsgType, web
+
+from longshore.api import contract
+from longshore.api.environment import Environment
+from longshore_runtime.environments import pod_protocol
+from longshore_runtime.environments.host import EnvironmentHost
+from longshore_runtime.environments.processes import Template
+from longshore_runtime.rewards.captured_log import CapturedLog
+from longshore_runtime.rewards.fork_server import allow_many_files
+from longshore_runtime.rewards.transports.token_server import TokenServer, new_socket
+from longshore_runtime.settings import Settings
+
+MAX_HOSTS: Final = 2
+"""Most connections with episodes at a time: that of a predecessor may not have ended yet."""
+
+
+def run_environment(settings: Settings) -> int:
+    """Serve until the pod is asked to stop; returns the exit status of the contract."""
+    environment = Environment.model_validate_json(Path(os.environ[contract.ENV_ENVIRONMENT]).read_bytes())
+    token = Path(os.environ[contract.ENV_ENVIRONMENT_TOKEN]).read_text(encoding="utf-8").strip()
+    allow_many_files()  # Each episode takes four.
+    return EnvironmentServer([environment], token).run(settings, contract.ENVIRONMENT_PORT)
+
+
+class EnvironmentServer(TokenServer):
+    """Server with the episodes of each connection."""
+
+    def __init__(self, environments: Sequence[Environment], token: str, captured: CapturedLog | None = None) -> None:
+        """Prepare the server; `captured` is the log of the pod."""
+        super().__init__(token, captured)
+        self._templates = {one.name: Template(one) for one in environments}
+        self._num_hosts = 0
+        """Number of connections that have episodes."""
+
+    def _routes(self) -> Sequence[web.RouteDef]:
+        return [web.get(pod_protocol.PATH, self._episodes)]
+
+    async def _end(self) -> None:
+        await asyncio.gather(*(template.close() for template in self._templates.values()))
+
+    async def _episodes(self, request: web.Request) -> web.WebSocketResponse:
+        """Serve the episodes of a connection, which end with it."""
+        self._require_token(request)
+        if self._num_hosts >= MAX_HOSTS:
+            raise web.HTTPServiceUnavailable(text="other connections have episodes")
+        socket = new_socket(pod_protocol.MAX_MESSAGE_BYTES)
+        host = EnvironmentHost(self._templates, socket.send_bytes)
+        self._num_hosts += 1
+        try:
+            async with self._connection(request, socket):
+                async for message in socket:
+                    if message.type is WSMsgType.BINARY:
+                        host.receive(message.data)
+        finally:
+            host.close()
+            self._num_hosts -= 1
+        return socket

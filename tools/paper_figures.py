@@ -9,7 +9,7 @@ from matplotlib import pyplot
 
 from longshore.sim.paper.april import Sensitivity, sensitivity
 from longshore.sim.paper.comparison import PaperComparison, Prediction, compare
-from longshore.sim.paper.published import PUBLISHED_FILE, FigureRole, Paper, Published, Unit
+from longshore.sim.paper.published import PUBLISHED_FILE, Paper, Published, Unit
 from tools.marked import replace
 
 _PAGE: Final = Path(__file__).parents[1] / "docs" / "explanation" / "simulator-against-papers.md"
@@ -65,7 +65,7 @@ def _errors(comparisons: Sequence[PaperComparison]) -> None:
     axes.set_yticks(_RATIOS, [f"{ratio:g}" for ratio in _RATIOS])
     axes.minorticks_off()
     axes.set_xticks([])
-    axes.set_xlabel("scored figures, in the order of the tables below", fontsize=9)
+    axes.set_xlabel("scored figures, in the order of the papers", fontsize=9)
     axes.set_ylabel("predicted / published", fontsize=9)
     axes.set_title("The band is ± 15 %; of a range, its worse end", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
@@ -101,7 +101,7 @@ def _write(comparisons: Sequence[PaperComparison], of_april: Sequence[Sensitivit
     replace(_PAGE, "summary", _summary(comparisons))
     replace(_PAGE, "sensitivity", _sensitivity(of_april))
     for comparison in comparisons:
-        replace(_PAGE, comparison.paper, _constants(comparison) + _rows(comparison))
+        replace(_PAGE, comparison.paper, _misses(comparison))
 
 
 def _summary(comparisons: Sequence[PaperComparison]) -> str:
@@ -142,29 +142,16 @@ def _sensitivity(found: Sequence[Sensitivity]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _constants(comparison: PaperComparison) -> str:
-    if not comparison.constants:
-        return "No constant is free.\n\n"
-    lines = ["| free constant | value | found from |", "|---|---|---|"]
-    for constant in comparison.constants:
-        lines.append(f"| {constant.name} | {constant.value:.4g} {constant.unit} | {constant.calibrated_on} |")
-    return "\n".join(lines) + "\n\n"
-
-
-def _rows(comparison: PaperComparison) -> str:
-    lines = ["| figure | published | predicted | error |", "|---|---|---|---|"]
-    rows = [row for row in comparison.rows if row.role is not FigureRole.BASELINE or row.predicted is not None]
-    for row in rows:
-        role = " *(baseline)*" if row.role is FigureRole.BASELINE else ""
-        variant = f" **({row.variant})**" if row.variant else ""
-        error = "not modelled" if row.error is None else f"{100 * row.error:+.0f} %"
-        if row.follows_from is not None:
-            error = f"({error})"
-        lines.append(
-            f"| {row.source}{role}{variant} | {_shown(row.unit, row.published)} | {_shown(row.unit, row.predicted)} "
-            f"| {error} |"
-        )
-    return "\n".join(lines) + "\n"
+def _misses(comparison: PaperComparison) -> str:
+    """Return the table of scored figures that the prediction misses by more than the goal."""
+    lines = []
+    for row in comparison.scored:
+        if row.error is not None and abs(row.error) > _GOAL:
+            published, predicted = _shown(row.unit, row.published), _shown(row.unit, row.predicted)
+            lines.append(f"| {row.source} | {published} | {predicted} | {100 * row.error:+.0f} % |")
+    if not lines:
+        return f"No scored figure is off by more than {100 * _GOAL:.0f} %.\n"
+    return "\n".join(["| figure | published | predicted | error |", "|---|---|---|---|", *lines]) + "\n"
 
 
 def _shown(unit: Unit, value: Prediction | None) -> str:

@@ -1,11 +1,11 @@
-"""Which layer stops which attack: prints the tables of docs/explanation/sandbox.md.
+"""Which layer stops which attack: prints the table of docs/explanation/sandbox.md.
 
-`python -m tests.contract.sandbox.matrix` runs every attack under each set of layers; `--write` puts the tables into the
+`python -m tests.contract.sandbox.matrix` runs every attack under each set of layers; `--write` puts the table into the
 page. Attacks are bounded by themselves, so that sets which stop nothing harm nobody.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,17 +22,6 @@ from tests.contract.sandbox.world import LIMITS, World, survivors, world
 _PAGE: Final = Path(__file__).parents[3] / "docs/explanation/sandbox.md"
 _BEGIN: Final = "<!-- matrix: python -m tests.contract.sandbox.matrix --write -->\n"
 _END: Final = "<!-- end of matrix -->\n"
-_HELD: Final = {True: "held", False: "**out**"}
-
-Column = tuple[str, frozenset[Layer]]
-
-
-def columns(available: frozenset[Layer]) -> tuple[list[Column], list[Column]]:
-    """Layers alone, and all but one."""
-    layers = [layer for layer in Layer if layer in available]
-    alone = [("none", frozenset[Layer]()), *((layer.value, frozenset({layer})) for layer in layers)]
-    without = [("all", available), *((f"no {layer.value}", available - {layer}) for layer in layers)]
-    return alone, without
 
 
 @dataclass(frozen=True)
@@ -82,29 +71,38 @@ def held(layers: frozenset[Layer], tried: Sequence[Row], targets: World) -> list
     return results
 
 
-def table(tried: Sequence[Row], cells: Mapping[str, Sequence[bool]]) -> str:
-    """Markdown: a row for each attack, a column for each set of layers."""
-    lines = [f"| attack | {' | '.join(cells)} |", f"|---|{'---|' * len(cells)}"]
+def found(tried: Sequence[Row], available: frozenset[Layer], targets: World) -> str:
+    """Return Markdown that says which layers hold each attack alone, and without which one it succeeds."""
+    layers = [layer for layer in Layer if layer in available]
+    bare, complete = held(frozenset(), tried, targets), held(available, tried, targets)
+    alone = {layer: held(frozenset({layer}), tried, targets) for layer in layers}
+    without = {layer: held(available - {layer}, tried, targets) for layer in layers}
+    lines = ["| attack | held by any of | held only with |", "|---|---|---|"]
+    always: dict[str, list[str]] = {}
     for number, row in enumerate(tried):
-        lines.append(f"| {row.name} | {' | '.join(_HELD[column[number]] for column in cells.values())} |")
-    return "\n".join(lines) + "\n"
+        if all(column[number] for column in (bare, complete, *alone.values(), *without.values())):
+            family, _, name = row.name.partition(": ")
+            always.setdefault(family, []).append(name)
+            continue
+        by = ", ".join(layer.value for layer in layers if alone[layer][number])
+        needed = ", ".join(layer.value for layer in layers if not without[layer][number])
+        lines.append(f"| {row.name} | {by} | {needed if complete[number] else '**out**'} |")
+    lines += ["", "Held even without layers:", ""]
+    return "\n".join([*lines, *(f"- {family}: {', '.join(names)}" for family, names in always.items())])
 
 
 def main() -> None:
-    """Print the tables, or write them."""
+    """Print the table, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into the page")
+    parser.add_argument("--write", action="store_true", help="put the table into the page")
     write = parser.parse_args().write
-    alone, without = columns(detect(default_python()).available)
     with world() as targets:
-        tried = rows(targets)
-        tables = [table(tried, {name: held(layers, tried, targets) for name, layers in c}) for c in (alone, without)]
-    text = f"Each layer alone:\n\n{tables[0]}\nAll layers, and all but one:\n\n{tables[1]}"
+        text = found(rows(targets), detect(default_python()).available, targets)
     print(text)
     if write:
         page = _PAGE.read_text(encoding="utf-8")
         before, after = page.partition(_BEGIN)[0], page.partition(_END)[2]
-        _PAGE.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{after}", encoding="utf-8")
+        _PAGE.write_text(f"{before}{_BEGIN}\n{text}\n\n{_END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

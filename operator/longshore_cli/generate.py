@@ -7,9 +7,11 @@ migrating, and the dashboards of the chart.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -61,8 +63,10 @@ def _reference(schema: dict[str, Any]) -> str:
         "optional. Rules are checked by the API server when a manifest is applied.",
         "",
     ]
-    for part in ("spec", "status"):
-        lines += _section(part, schema["properties"][part])
+    sections = [one for part in ("spec", "status") for one in _sections(part, schema["properties"][part])]
+    owners = _owners(sections)
+    for section in sections:
+        lines += section.lines(owners)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -90,32 +94,76 @@ def _reason_table(reasons: Iterable[Reason]) -> list[str]:
     return ["| reason | meaning |", "|---|---|", *(f"| `{one}` | {one.meaning} |" for one in reasons), ""]
 
 
-def _section(path: str, schema: dict[str, Any]) -> Iterator[str]:
-    yield f"## {path}"
+class _Row(NamedTuple):
+    """A field of an object, as cells of a table."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class _Section:
+    """The fields of an object and its rules."""
+
+    path: str
+    description: str
+    rows: tuple[_Row, ...]
+    rules: tuple[str, ...]
+
+    def lines(self, owners: Mapping[_Row, str]) -> Iterator[str]:
+        """Yield the section; `owners` has the path of the section in whose table a row is, if several have it."""
+        yield from (f"## {self.path}", "", self.description, "")
+        num_by_owner = Counter(owners[row] for row in self.rows)
+        elsewhere = {owner for owner, number in num_by_owner.items() if owner != self.path and number > 1}
+        shown = [row for row in self.rows if owners[row] not in elsewhere]
+        if shown:
+            yield from _field_table(shown)
+        for owner in sorted(elsewhere):
+            names = ", ".join(f"`{row.name}`" for row in self.rows if owners[row] == owner)
+            anchor = owner.lower().replace(".", "").replace("[]", "")
+            yield from (f"{names}: as in [{owner}](#{anchor}).", "")
+        if self.rules:
+            yield from ("Rules:", "", *(f"- {message}" for message in self.rules), "")
+
+
+def _owners(sections: Sequence[_Section]) -> dict[_Row, str]:
+    """Return the section in whose table each row is: of those that have it, the least nested with most such rows."""
+    num_sections = Counter(row for section in sections for row in section.rows)
+    owners: dict[_Row, str] = {}
+    for section in sorted(
+        sections, key=lambda one: (one.path.count("."), -sum(num_sections[row] > 1 for row in one.rows))
+    ):
+        for row in section.rows:
+            owners.setdefault(row, section.path)
+    return owners
+
+
+def _field_table(rows: Sequence[_Row]) -> Iterator[str]:
+    has_defaults = any(row.default for row in rows)
+    yield "| field | type | default | meaning |" if has_defaults else "| field | type | meaning |"
+    yield "|---|---|---|---|" if has_defaults else "|---|---|---|"
+    for name, kind, default, meaning in rows:
+        yield f"| `{name}` | {kind} | {default} | {meaning} |" if has_defaults else f"| `{name}` | {kind} | {meaning} |"
     yield ""
-    yield schema.get("description", "")
-    yield ""
-    yield "| field | type | default | meaning |"
-    yield "|---|---|---|---|"
-    nested = []
+
+
+def _sections(path: str, schema: dict[str, Any]) -> Iterator[_Section]:
+    rows, nested = [], []
     for name, field in schema["properties"].items():
         # The default of an object is that of its fields, which have a table of their own.
         shown = "" if "properties" in field else field.get("default", "")
         default = "*required*" if name in schema.get("required", []) else _code(shown)
         meaning = field.get("description", "").removesuffix(default_sentence(field))
-        yield f"| `{name}` | {_type(field)} | {default} | {_escaped(meaning)} |"
+        rows.append(_Row(name, _type(field), default, _escaped(meaning)))
         item = field.get("items", field)
         if "properties" in item:
             nested.append((f"{path}.{name}" + ("[]" if "items" in field else ""), item))
-    yield ""
-    rules = [rule["message"] for rule in schema.get("x-kubernetes-validations", [])]
-    if rules:
-        yield "Rules:"
-        yield ""
-        yield from (f"- {message}" for message in rules)
-        yield ""
+    rules = tuple(rule["message"] for rule in schema.get("x-kubernetes-validations", []))
+    yield _Section(path, schema.get("description", ""), tuple(rows), rules)
     for nested_path, nested_schema in nested:
-        yield from _section(nested_path, nested_schema)
+        yield from _sections(nested_path, nested_schema)
 
 
 def _type(field: dict[str, Any]) -> str:

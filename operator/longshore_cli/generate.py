@@ -17,7 +17,7 @@ import yaml
 
 from longshore.api.crd import default_sentence, rljob_crd
 from longshore.api.reasons import CONDITIONS, EVENTS, Reason
-from longshore_cli.convert.tables import with_tables
+from longshore_cli.convert.tables import with_table
 from longshore_cli.convert.trl import TRL
 from longshore_cli.convert.verl import VERL
 from longshore_cli.dashboards import dashboards
@@ -48,7 +48,7 @@ def generated_files() -> dict[Path, str]:
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     pages = {_REFERENCE: _reference(schema), _REASONS: _reasons(), _PROTOCOL: protocol_page()}
     pages[_OBJECTIVES] = objectives_page()
-    pages |= {path: with_tables((_ROOT / path).read_text("utf-8"), system) for path, system in _MIGRATING.items()}
+    pages |= {path: with_table((_ROOT / path).read_text("utf-8"), system) for path, system in _MIGRATING.items()}
     boards = {_DASHBOARDS / name: content for name, content in dashboards().items()}
     return {**dict.fromkeys(_CRD_FILES, manifest), **pages, **boards}
 

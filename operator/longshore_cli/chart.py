@@ -50,7 +50,7 @@ def values(given: Json, operator_image: str | None, runtime_image: str | None) -
 
 
 def _image_values(image: str) -> Json:
-    """Repository, and tag or digest."""
+    """Return the values of a repository, and of its tag or digest."""
     named, _, digest = image.partition("@")
     repository, _, tag = named.rpartition(":")
     if not repository or "/" in tag:
@@ -170,7 +170,7 @@ def _config(helm: ModuleType, cluster: Cluster, namespace: str) -> Any:
 
 
 def _revisions(config: Any) -> dict[int, str]:
-    """Helm's word for each revision of the release, as `deployed`; empty when there is none."""
+    """Return Helm's word for each revision of the release, as `deployed`; empty when there is none."""
     if not config.list(all_states=True, name_filter=f"^{RELEASE}$"):
         return {}
     return {

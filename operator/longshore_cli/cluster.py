@@ -63,7 +63,7 @@ def stop_embedded(*, delete_data: bool = False) -> bool:
 
 
 def is_embedded_running() -> bool:
-    """Does the embedded cluster of this directory run?"""
+    """Return whether the embedded cluster of this directory runs."""
     if not state.cluster_dir().exists():
         return False
     return _devcluster(["status", "--data-dir", str(state.cluster_dir())]).returncode == 0
@@ -84,7 +84,7 @@ def wait_for_operator(kube: Kube, namespace: str) -> None:
 
 
 def is_available(deployment: Json) -> bool:
-    """Does the newest revision of a Deployment run, all of it?"""
+    """Return whether the newest revision of a Deployment runs, all of it."""
     status = deployment.get("status") or {}
     wanted = deployment["spec"].get("replicas", 1)
     is_current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)

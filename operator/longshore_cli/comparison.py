@@ -110,7 +110,7 @@ def compare(kube: Kube, ours: Json, theirs: Json, console: Console, clock: Calla
 
 
 def compared(ours: Mapping[int, Timing], theirs: Mapping[int, Timing], period: int) -> Comparison | None:
-    """Over the steps that both have timed, but the first, in whole periods of so many; None: there are none."""
+    """Compare the steps that both have timed, but the first, in whole periods of so many; None: there are none."""
     steps = sorted(step for step in ours.keys() & theirs.keys() if step >= _FIRST_COMPARED)
     if not steps:
         return None

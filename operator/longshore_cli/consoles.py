@@ -6,11 +6,11 @@ from rich.console import Console
 
 
 def output() -> Console:
-    """Results."""
+    """Return the console for results."""
     # A pipe has no width: anyone who reads it may search for whole sentences.
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def errors() -> Console:
-    """Errors and progress."""
+    """Return the console for errors and progress."""
     return Console(stderr=True, highlight=False)

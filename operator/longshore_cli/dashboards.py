@@ -56,7 +56,7 @@ class Panel:
 
 
 def dashboards() -> dict[str, str]:
-    """File name -> dashboard, as Grafana reads it."""
+    """Return each dashboard by its file name, as Grafana reads it."""
     metrics = OperatorMetrics()
     metrics.show(("", ""), _EXAMPLE)
     families = [one for one in metrics.registry.collect() if not one.name.endswith("_created")]

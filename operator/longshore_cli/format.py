@@ -8,7 +8,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 
 
 def duration(seconds: float) -> str:
-    """0.42 s, 9.3 s, 75 s as 1m15s, 2h03m."""
+    """Format seconds as 0.42 s, 9.3 s, 1m15s or 2h03m."""
     if seconds < 1:
         return f"{seconds:.2f}s"
     if seconds < 59.95:
@@ -20,24 +20,24 @@ def duration(seconds: float) -> str:
 
 
 def share(fraction: float) -> str:
-    """0.123 as 12.3 %."""
+    """Format 0.123 as 12.3 %."""
     return f"{100 * fraction:.1f} %"
 
 
 def reward(value: float | None) -> str:
-    """Three decimals; a dash where there is none."""
+    """Format a reward with three decimals, or as a dash where there is none."""
     return "–" if value is None else f"{value:.3f}"
 
 
 def change(before: float | None, after: float | None) -> str:
-    """`0.561 → 0.743 (+0.182)`, or what is known of it."""
+    """Format a change as `0.561 → 0.743 (+0.182)`, or what is known of it."""
     if before is None or after is None:
         return reward(before) if after is None else reward(after)
     return f"{reward(before)} → {reward(after)} ({after - before:+.3f})"
 
 
 def count(number: int, thing: str) -> str:
-    """`1 round`, `2 rounds`, `12,000 rounds`."""
+    """Format a number of things as `1 round`, `2 rounds`, `12,000 rounds`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 

@@ -88,7 +88,7 @@ def quickstart(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> None:
-    """From nothing to a trained model: cluster, chart, RLJob, live view, figures."""
+    """Start a cluster, install the chart, train the job in it, show it live, and print the figures."""
     from longshore_cli import quickstart as quickstart_steps
 
     plan = quickstart_steps.Quickstart(

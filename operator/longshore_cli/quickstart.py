@@ -104,7 +104,7 @@ def _compared(
 
 
 def failure_report(kube: Kube, job: str) -> str:
-    """The tail of the coordinator's log, indented."""
+    """Return the tail of the coordinator's log, indented."""
     try:
         lines = list(kube.log_lines(names.coordinator_pod(job), tail_lines=LOG_TAIL_LINES))
     except ApiError:

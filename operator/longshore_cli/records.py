@@ -30,7 +30,7 @@ class Rounds:
 
     @classmethod
     def parse(cls, text: str) -> "Rounds":
-        """`3:7`, `3:`, `:7` or `3`.
+        """Parse `3:7`, `3:`, `:7` or `3`.
 
         Raises:
             CliError: it is none of these.

@@ -22,7 +22,7 @@ _COMPARED: Final = (
 
 
 def rows(history: WatchHistory, comparison: Comparison | None = None) -> list[Row]:
-    """(what, figure) in the order in which people ask."""
+    """Return (what, figure) in the order in which people ask."""
     runtime = history.view.runtime
     found = [
         ("held-out reward", fmt.change(runtime.held_out.before, runtime.held_out.latest)),
@@ -59,7 +59,7 @@ def lines(history: WatchHistory, comparison: Comparison | None = None) -> str:
 
 
 def total_s(history: WatchHistory) -> float | None:
-    """Seconds from the creation of the job to its end, by the clock of the cluster (resuming resets its start time)."""
+    """Return the seconds from the creation of the job to its end, since resuming resets its start time."""
     created, completed = history.view.created, history.view.status.completion_time
     if created is None or completed is None:
         return None

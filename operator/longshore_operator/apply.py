@@ -280,7 +280,7 @@ def require_repairs(wanted: Iterable[Action], done: Iterable[Action], error: str
 
 
 def _is_our_creation(entry: dict[str, Any]) -> bool:
-    """Whether an entry of the managed fields names what the operator set when it created the object."""
+    """Return whether an entry of the managed fields names what the operator set when it created the object."""
     return entry.get("manager") == names.OPERATOR_FIELD_MANAGER and entry.get("operation") == "Update"
 
 

@@ -233,19 +233,19 @@ def pod_end(pod: PodView) -> PodEnd | None:
 
 
 def is_rejected(pod: PodView) -> bool:
-    """Whether a kubelet refused it. The scheduler may choose the same node again, so its successor waits."""
+    """Return whether a kubelet refused it. The scheduler may choose the same node again, so its successor waits."""
     is_refusal = pod.reason in _REJECTED_REASONS or pod.reason.startswith(_OUT_OF) or _is_turned_away(pod)
     return pod.terminal and pod.exit_code is None and is_refusal
 
 
 def _is_turned_away(pod: PodView) -> bool:
-    """Whether a node under pressure, or one that shuts down, did not even start it."""
+    """Return whether a node under pressure, or one that shuts down, did not even start it."""
     is_late = pod.reason == "NodeShutdown" and "was rejected" in pod.termination_message
     return is_late or (pod.reason == "Evicted" and "The node had condition" in pod.termination_message)
 
 
 def is_squeezed_out(pod: PodView) -> bool:
-    """Whether a node under pressure ended it, perhaps because of what it does itself, which it would do elsewhere."""
+    """Return whether a node under pressure ended it, perhaps because of what it does itself."""
     return pod.terminal and pod.reason == "Evicted" and not is_rejected(pod)
 
 
@@ -295,5 +295,5 @@ def ended_by_cluster(pod: PodView) -> bool:
 
 
 def rfc3339_not_before(moment: datetime) -> str:
-    """RFC 3339, rounded up to the second: waiting until then never ends early."""
+    """Format a time as in RFC 3339, rounded up to the second: waiting until then never ends early."""
     return rfc3339(moment + timedelta(microseconds=999_999) if moment.microsecond else moment)

@@ -48,7 +48,7 @@ def reconcile_children(context: Context) -> Outcome:
 
 
 def _is_due(apply: Apply, applied: str | None) -> bool:
-    """Whether a child must be applied. One that is kept is only applied if it is missing."""
+    """Return whether a child must be applied. One that is kept is only applied if it is missing."""
     return applied is None if apply.is_kept else applied != apply.fingerprint
 
 

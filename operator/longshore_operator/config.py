@@ -46,12 +46,12 @@ class AdmissionConfig(ApiModel):
     """Time for an elastic job to give worker pods back, which it does at the end of a step; then it is stopped."""
 
     def priorities(self, namespace: str) -> dict[str, int]:
-        """Priorities that jobs of a namespace may choose."""
+        """Return the priorities that jobs of a namespace may choose."""
         classes = self.priority_classes.items()
         return {name: one.value for name, one in classes if not one.namespaces or namespace in one.namespaces}
 
     def contradictions(self) -> list[str]:
-        """Limits that cannot be used up because of others, one sentence each."""
+        """Return a sentence for each limit that cannot be used up because of others."""
         return [
             f"admission.quotas.{namespace}: {count} {resource} are more than the {self.capacity[resource]} of "
             f"admission.capacity, so jobs of {namespace} never get all of them: lower the quota or raise the capacity"

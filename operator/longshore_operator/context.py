@@ -204,5 +204,5 @@ class Context:
         return [known.get(index, "") for index in range(max(known, default=-1) + 1)]
 
     def num_ready(self, component: Component) -> int:
-        """Pods of a component that are ready."""
+        """Return the number of pods of a component that are ready."""
         return sum(pod.ready for pod in self.pods if pod.component is component)

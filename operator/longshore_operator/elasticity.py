@@ -41,7 +41,7 @@ class _Sizes:
 
 
 def reconcile_elasticity(context: Context) -> Outcome:
-    """The next assignment, and what was asked for and the shape of the job does not allow."""
+    """Return the next assignment, and what was asked for and the shape of the job does not allow."""
     before, progress, spec = context.job.status, context.progress, _as_it_runs(context)
     kept = _outcome(before.assignment, before.planner)
     if progress.finished:
@@ -56,7 +56,7 @@ def reconcile_elasticity(context: Context) -> Outcome:
 
 
 def _as_it_runs(context: Context) -> RLJobSpec:
-    """The spec with the worker pods that the coordinator uses."""
+    """Return the spec with the worker pods that the coordinator uses."""
     spec, size = context.job.spec, context.runtime.size if context.runtime is not None else None
     # A coordinator can report any number, and the shape of a job is computed pod by pod.
     return spec.resized(min(size.workers, spec.workers.replicas)) if size is not None else spec
@@ -101,7 +101,7 @@ def _outcome(assignment: Assignment, planner: PlannerStatus | None, events: tupl
 
 
 def _rejection(current: Assignment, runtime: RuntimeStatus, reported: int) -> tuple[Event, ...]:
-    """The coordinator could not carry out what is asked of it."""
+    """Return an event if the coordinator could not carry out what is asked of it."""
     epoch = current.epoch
     if epoch == 0 or runtime.rejected_epoch != epoch or reported >= epoch:
         return ()
@@ -110,7 +110,7 @@ def _rejection(current: Assignment, runtime: RuntimeStatus, reported: int) -> tu
 
 
 def _fresh_start(current: Assignment, spec: RLJobSpec) -> str:
-    """Why the baseline begins with the size of the spec; empty while it holds."""
+    """Return why the baseline begins with the size of the spec; empty while it holds."""
     engine, baseline = spec.rollout.engine, current.baseline
     if current.epoch == 0:
         return "the job starts"
@@ -125,7 +125,7 @@ def _fresh_start(current: Assignment, spec: RLJobSpec) -> str:
 
 
 def _forgotten(before: PlannerStatus | None, spec: RLJobSpec, runtime: RuntimeStatus) -> PlannerStatus | None:
-    """A planner without memory, to which the rounds so far say nothing."""
+    """Return a planner without memory, to which the rounds so far say nothing."""
     if spec.rollout.engine.parallelism is not Parallelism.ADAPTIVE:
         return None
     newest = max([before.round if before else 0, *(one.number for one in runtime.recent_rounds)])
@@ -168,7 +168,7 @@ def _sizes(spec: RLJobSpec, current: Assignment, before: PlannerStatus | None, r
 
 
 def _possible(spec: RLJobSpec, tp_sizes: Iterable[int]) -> list[int]:
-    """Sizes that suit the model and today's pods."""
+    """Return the sizes that suit the model and today's pods."""
     return sorted(size for size in set(tp_sizes) if size > 0 and spec.workers.gpus_per_pod % size == 0)
 
 
@@ -185,7 +185,7 @@ def _unseen(rounds: Sequence[RoundSummary], newest: int) -> list[RoundSummary]:
 def _planner(
     spec: RLJobSpec, allowed: Sequence[int], before: PlannerStatus | None, times: RolloutTimes | None
 ) -> tuple[ParallelismPlanner, tuple[Event, ...]]:
-    """The planner as it was left. A memory that this version cannot read is begun again, which an event says."""
+    """Return the planner as it was left. A memory that this version cannot read is begun again, which an event says."""
     given = dict.fromkeys(round_kinds(spec.rollout.strategy), spec.rollout.engine.tensor_parallel_size)
     profile = _profile(times, given, allowed)
     period = usual_period(spec.rollout, spec.algorithm.prompts_per_step)
@@ -204,7 +204,7 @@ def _planner(
 
 
 def _profile(times: RolloutTimes | None, kinds: Iterable[RoundKind], sizes: Sequence[int]) -> RolloutProfile | None:
-    """The job's own profile of these sizes, if it knows each in every kind of round."""
+    """Return the job's own profile of these sizes, if it knows each in every kind of round."""
     if times is None or any(size not in times.round_s.get(kind, {}) for kind in kinds for size in sizes):
         return None
     preemptions = {
@@ -223,7 +223,7 @@ def _expected_preemptions(profile: RolloutProfile | None, sizes: Mapping[RoundKi
 def _overlay(
     spec: RLJobSpec, current: Assignment, runtime: RuntimeStatus, progress: LifecycleProgress
 ) -> tuple[Overlay | None, str]:
-    """Pods that train for the rest of the round that the coordinator of this attempt reports, and why."""
+    """Return the pods that train for the rest of the round that the coordinator of this attempt reports, and why."""
     this_round, known = runtime.round, current.overlay
     if not spec.rollout.repurposes or spec.placement is not Placement.COLOCATED or not progress.active:
         return None, ""
@@ -263,7 +263,7 @@ def _loads(spec: RLJobSpec, runtime: RuntimeStatus) -> list[MilestonePodLoad]:
 
 
 def _alive(overlay: Overlay | None, runtime: RuntimeStatus, progress: LifecycleProgress) -> Overlay | None:
-    """An overlay whose round may still run; a dead one is not written again."""
+    """Return an overlay whose round may still run; a dead one is not written again."""
     if overlay is None or overlay.attempt != progress.attempt:
         return None
     newest = max(runtime.step + 1, runtime.round.number if runtime.round else 0)

@@ -15,7 +15,7 @@ MAX_SILENCE_S = 2.0 * WATCH_CLIENT_TIMEOUT_S
 
 
 def obstacle(controller: Controller, leads: bool, now_s: float) -> str | None:
-    """Why reconciling makes no progress, or None; a process that stands by is healthy."""
+    """Return why reconciling makes no progress, or None; a process that stands by is healthy."""
     if not leads:
         return None
     stalled_s = controller.schedule.stalled_s(now_s)

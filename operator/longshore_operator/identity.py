@@ -29,7 +29,7 @@ class Identity:
 
     @classmethod
     def of(cls, job: RLJob) -> "Identity":
-        """Identity from the metadata that the API server filled in."""
+        """Return the identity from the metadata that the API server filled in."""
         metadata = job.metadata
         return cls(metadata["name"], metadata["namespace"], metadata["uid"], metadata.get("generation", 0))
 
@@ -62,7 +62,7 @@ class Identity:
         }
 
     def labels(self, component: Component | None = None) -> dict[str, str]:
-        """Labels of a child."""
+        """Return the labels of a child."""
         labels = {
             "app.kubernetes.io/name": "longshore",
             "app.kubernetes.io/instance": self.name,
@@ -79,7 +79,7 @@ class Identity:
         return self.labels(component) | {names.LABEL_ATTEMPT: str(attempt), names.LABEL_INDEX: str(index)}
 
     def metadata(self, name: str, component: Component | None = None) -> dict[str, Any]:
-        """Metadata of a child."""
+        """Return the metadata of a child."""
         return {
             "name": name,
             "namespace": self.namespace,
@@ -94,6 +94,6 @@ def controller(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(value: Any) -> str:
-    """Sixteen hexadecimal digits that depend on the JSON value alone."""
+    """Return sixteen hexadecimal digits that depend on the JSON value alone."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -46,7 +46,7 @@ class KubeClient:
         await self.client.__aexit__()
 
     def path(self, kind: str, namespace: str | None) -> str:
-        """URL path of a collection."""
+        """Return the URL path of a collection."""
         return _RESOURCES[kind].path(namespace)
 
     async def get(self, kind: str, namespace: str, name: str, *, metadata_only: bool = False) -> Object | None:
@@ -64,7 +64,10 @@ class KubeClient:
             raise
 
     async def apply(self, manifest: Object, subresource: str = "") -> Object:
-        """Server-side apply: our fields become as in the manifest, those of others stay. Returns the metadata only."""
+        """Apply an object server-side.
+
+        Our fields become as in the manifest, those of others stay. Returns the metadata only.
+        """
         resource = _RESOURCES[manifest["kind"]]
         return await self.client.apply(resource, manifest, subresource, accept=METADATA_TYPE)
 
@@ -93,7 +96,7 @@ class KubeClient:
         await self.client.patch(_RESOURCES[kind], metadata["name"], metadata["namespace"], change)
 
     async def served_versions(self, group: str) -> tuple[str, ...]:
-        """Versions of an API group, the preferred first; empty: it is not served."""
+        """Return the versions of an API group, the preferred first; empty: it is not served."""
         try:
             found = await self.client.request("GET", f"/apis/{group}")
         except ApiError as error:

@@ -115,7 +115,7 @@ class Election:
         }
 
     def _expired(self, lease: dict[str, Any]) -> bool:
-        """Whether this process has watched the Lease unchanged for its whole duration."""
+        """Return whether this process has watched the Lease unchanged for its whole duration."""
         spec = lease["spec"]
         version, now_s = str(lease["metadata"]["resourceVersion"]), time.monotonic()
         if self._seen is None or self._seen[0] != version:

@@ -38,7 +38,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
-    """Policies of all pods of a job.
+    """Return the policies of all pods of a job.
 
     Reward pods run code that models wrote. The coordinator connects to them, on one port; they connect to judges and to
     the services that rewards ask, and to nothing else. Environment pods run code that models steer. The coordinator
@@ -100,7 +100,7 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
 
 
 def url_ports(reward: Reward) -> list[int]:
-    """Ports of the services that reward functions ask, each once."""
+    """Return the ports of the services that reward functions ask, each once."""
     urls = [function.http.url for function in reward.functions if function.http is not None]
     urls += [one.judge.url for one in reward.functions if one.judge is not None and one.judge.url is not None]
     return sorted({_port(url) for url in urls})
@@ -112,7 +112,7 @@ def _port(url: str) -> int:
 
 
 def _to_ports(ports: list[int]) -> list[Json]:
-    """A policy cannot name hosts, so it names the ports only."""
+    """Return a rule that names ports only, because a policy cannot name hosts."""
     return [{"to": _ANYWHERE, "ports": _tcp(*ports)}] if ports else []
 
 

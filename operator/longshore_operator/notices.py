@@ -15,7 +15,7 @@ def reconcile_notices(context: Context) -> Outcome:
 
 
 def notice_events(status: RLJobStatus, reported: tuple[int, int]) -> tuple[Event, ...]:
-    """Notices of the current attempt after the newest that was `reported`, given by its attempt and number.
+    """Return events of the notices of the current attempt after the newest `reported` one, given by attempt and number.
 
     A job that is suspended or has ended loses its engines because its pods are stopped, which is no news.
     """

@@ -33,7 +33,7 @@ _Build = Callable[[RLJob, OperatorConfig, int, int, str], dict[str, Any]]
 
 
 def reconcile_pods(context: Context) -> Outcome:
-    """Actions that bring the pods to what the life cycle asks for, and how many there are.
+    """Return the actions that bring the pods to what the life cycle asks for, and how many there are.
 
     A pod is created only when no pod of an earlier attempt exists any more, so two attempts never run at once. One pass
     deletes and creates at most `POD_BATCH` pods, so that other jobs have their turn.
@@ -60,14 +60,14 @@ def reconcile_pods(context: Context) -> Outcome:
 
 
 def num_required(context: Context) -> dict[Component, int]:
-    """Pods without which the job is not ready."""
+    """Return the number of pods without which the job is not ready."""
     if not context.progress.active:
         return dict.fromkeys(Component, 0)
     return {Component.COORDINATOR: 1, **_num_peers(context.job.spec, num_needed(context), context.job.spec.reward.pods)}
 
 
 def _num_peers(spec: RLJobSpec, num_workers: int, num_rewards: int) -> dict[Component, int]:
-    """Pods other than the coordinator."""
+    """Return the number of pods other than the coordinator."""
     return {
         Component.WORKER: num_workers,
         Component.TRAINER: spec.trainer_workers.replicas if spec.trainer_workers is not None else 0,

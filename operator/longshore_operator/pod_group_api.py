@@ -75,5 +75,5 @@ class PodGroupView:
         return str((metadata.get("annotations") or {}).get(ANNOTATION_FINGERPRINT, ""))
 
     def keeps_waiting(self, status: RLJobStatus) -> bool:
-        """Whether the job may not start. A job that has pods keeps them."""
+        """Return whether the job may not start. A job that has pods keeps them."""
         return bool(self.mistake) and (status.attempt == 0 or status.phase in WITHOUT_PODS)

@@ -50,7 +50,7 @@ def reconcile_pod_group(context: Context) -> Outcome:
 
 
 def may_create_members(context: Context) -> bool:
-    """Whether pods that belong to the PodGroup of the job can be created: it exists, and stays as it is."""
+    """Return whether pods that belong to the PodGroup of the job can be created: it exists, and stays as it is."""
     view = context.observed.pod_group
     if view is None:
         return True
@@ -59,7 +59,7 @@ def may_create_members(context: Context) -> bool:
 
 
 def num_members_of_workers(context: Context) -> int:
-    """Worker pods without which the job does not start.
+    """Return the number of worker pods without which the job does not start.
 
     Where the operator lends worker pods, they can go again, so the job goes on without them. Kueue's assignment stays.
     """
@@ -70,7 +70,7 @@ def num_members_of_workers(context: Context) -> int:
 
 
 def _is_wanted(context: Context) -> bool:
-    """Whether the PodGroup is the one that would be made now: some schedulers do not allow to change one."""
+    """Return whether the PodGroup is the one that would be made now: some schedulers do not allow to change one."""
     view = context.observed.pod_group
     assert view is not None, "the job wants a PodGroup"
     wanted = pod_group(context.job, context.config, num_members_of_workers(context))

@@ -92,12 +92,12 @@ def requests(pod: Mapping[str, Any]) -> dict[str, Fraction]:
 
 
 def _requested(container: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Requests of a container; a limit without a request is one."""
+    """Return the requests of a container; a limit without a request is one."""
     resources = container.get("resources") or {}
     given = (resources.get("limits") or {}) | (resources.get("requests") or {})
     return _amounts(given)
 
 
 def _amounts(given: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Null is none."""
+    """Return amounts without those that are null."""
     return {resource: parse_quantity(value) for resource, value in given.items() if value is not None}

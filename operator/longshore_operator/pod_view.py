@@ -99,7 +99,7 @@ def hold_resources(pods: Iterable[PodView]) -> bool:
 
 
 def comes_up(before: PodView, after: PodView) -> bool:
-    """Whether all that happened to a pod is that it came closer to being ready, as all pods of a job do at its start.
+    """Return whether a pod only came closer to being ready, as all pods of a job do at its start.
 
     The address of a coordinator is more than that: other pods are created with it.
     """

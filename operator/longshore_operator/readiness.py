@@ -40,7 +40,7 @@ def reconcile_readiness(context: Context) -> Outcome:
 
 
 def _is_extra(context: Context, pod: PodView) -> bool:
-    """Whether a pod comes and goes while the job runs, so that the job does not depend on it."""
+    """Return whether a pod comes and goes while the job runs, so that the job does not depend on it."""
     needed = {Component.REWARD: context.job.spec.reward.pods, Component.WORKER: num_needed(context)}
     return pod.index >= needed.get(pod.component, pod.index + 1)
 

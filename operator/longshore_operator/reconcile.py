@@ -196,7 +196,7 @@ def _refusal(job: RLJob, observed: Observed, config: OperatorConfig, *, starts: 
 
 
 def _is_of_other_settings(job: RLJob, observed: Observed, config: OperatorConfig) -> bool:
-    """Whether the job, which is about to start, was admitted for the GPUs of settings that it had before.
+    """Return whether the job, which is about to start, was admitted for the GPUs of settings that it had before.
 
     The operator has missed a suspension, or it would have ended the admission then; or Kueue was faster than its
     owner, who edited it while it waited. What the operator itself admits counts GPUs that the status names, which are
@@ -218,7 +218,10 @@ def _to_be_admitted_again(admission: Admission | None) -> Admission:
 
 
 def _is_elsewhere(job: RLJob, view: KueueView | None) -> bool:
-    """Whether a job of MultiKueue has its status from another cluster. While it waits, it has it from this operator."""
+    """Return whether a job of MultiKueue has its status from another cluster.
+
+    While it waits, it has it from this operator.
+    """
     if view is None or job.status.phase in FINISHED_PHASES:
         return True
     return view.holds("Admitted") and not view.is_foreign(Identity.of(job).uid)

@@ -88,7 +88,7 @@ def _events(status: RLJobStatus, runtime: RuntimeStatus | None, fact: Fact | Non
 
 
 def _gpu_counts(context: Context, runtime: RuntimeStatus | None) -> GpuCounts:
-    """GPUs of pods that hold a node and have not ended, by what they do."""
+    """Return the GPUs of pods that hold a node and have not ended, by what they do."""
     counts, judge, spec = dict.fromkeys(Role, 0), 0, context.job.spec
     num_judges = spec.reward.num_judge_pods
     trainers = frozenset(runtime.trainer_pods) if runtime is not None else frozenset()

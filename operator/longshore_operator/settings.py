@@ -37,12 +37,15 @@ def pod_settings_fingerprint(spec: RLJobSpec) -> str:
 
 @cache
 def _api_fingerprint() -> str:
-    """Fingerprint of the API models: versions of the operator with equal fields and defaults have the same one."""
+    """Return the fingerprint of the API models.
+
+    Versions of the operator with equal fields and defaults have the same one.
+    """
     return fingerprint(RLJobSpec.model_json_schema())
 
 
 def settings_changed(recorded: AttemptSettings | None, generation: int, current: str) -> bool:
-    """Whether the user has changed the settings since the attempt was started with those that are recorded.
+    """Return whether the user has changed the settings since the attempt was started with those that are recorded.
 
     Fingerprints can be compared only if the same fields and defaults were read. Otherwise the number of changes counts.
     The API server refuses to change settings of a job that is not suspended, so a single change was one of something

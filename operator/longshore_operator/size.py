@@ -34,13 +34,13 @@ START_PATIENCE: Final = timedelta(minutes=10)
 
 
 def is_acknowledged(status: RLJobStatus) -> bool:
-    """Whether the coordinator of the attempt runs with the size that it was asked to."""
+    """Return whether the coordinator of the attempt runs with the size that it was asked to."""
     runtime = status.runtime
     return runtime is not None and runtime.attempt == status.attempt > 0 and runtime.size == status.assignment.size
 
 
 def num_in_use(job: RLJob) -> int:
-    """Worker pods that the coordinator of the attempt may be using."""
+    """Return the number of worker pods that the coordinator of the attempt may be using."""
     asked = job.status.assignment.size
     if asked is None:
         return job.spec.workers.replicas
@@ -48,7 +48,7 @@ def num_in_use(job: RLJob) -> int:
 
 
 def num_granted(context: Context) -> int:
-    """Worker pods that the job may have."""
+    """Return the number of worker pods that the job may have."""
     workers, admission = context.job.spec.workers, context.observed.admission
     if admission is None or admission.num_extra_workers is None:
         return workers.replicas
@@ -56,7 +56,7 @@ def num_granted(context: Context) -> int:
 
 
 def num_wanted(context: Context) -> int:
-    """Worker pods that shall exist."""
+    """Return the number of worker pods that shall exist."""
     asked, replicas = context.decided.assignment.size, context.job.spec.workers.replicas
     if asked is None:
         return replicas
@@ -64,7 +64,7 @@ def num_wanted(context: Context) -> int:
 
 
 def num_needed(context: Context) -> int:
-    """Worker pods without which the job is not ready."""
+    """Return the number of worker pods without which the job is not ready."""
     asked = context.decided.assignment.size
     return asked.workers if asked is not None else context.job.spec.workers.replicas
 
@@ -94,7 +94,7 @@ def next_size(context: Context, epoch: int) -> JobSize | None:
 
 
 def reconcile_size(context: Context) -> Outcome:
-    """The condition Resizing, and an event when a change begins and when it has ended."""
+    """Return the condition Resizing, and an event when a change begins and when it has ended."""
     before = context.job.status.condition(ConditionType.RESIZING)
     fact = _fact(context)
     deadline = _patience_ends(context) if fact is not None else None
@@ -110,7 +110,7 @@ def _acknowledges(context: Context, asked: JobSize | None) -> bool:
 
 
 def _num_usable(context: Context) -> int:
-    """Worker pods that are ready, from the first without a gap."""
+    """Return the number of worker pods that are ready, from the first without a gap."""
     ready = {pod.index for pod in _ready_workers(context)}
     return next(index for index in range(len(ready) + 1) if index not in ready)
 
@@ -120,7 +120,7 @@ def _ready_workers(context: Context) -> list[PodView]:
 
 
 def _num_without_missing(context: Context, num_workers: int) -> int:
-    """Worker pods with which the job goes on, of those that it is asked to run with."""
+    """Return the number of worker pods with which the job goes on, of those that it is asked to run with."""
     deadline = _patience_ends(context)
     return _num_usable(context) if deadline is not None and deadline <= context.now else num_workers
 

@@ -73,7 +73,7 @@ _WORDS: Final = {str: "a text", int: "an integer", _Quantity: "a quantity, like 
 
 
 def misshapen(template: Json) -> list[str]:
-    """Fields of a template that are not shaped like those of a pod, as dotted paths with the reason.
+    """Return fields of a template that are not shaped like those of a pod, as dotted paths with the reason.
 
     A template without any can be merged.
     """
@@ -126,7 +126,7 @@ def _misshapen_items(path: str, value: Any, shape: Json) -> Iterator[str]:
 
 
 def merge(base: Any, patch: Any) -> Any:
-    """`patch` over `base`: objects recursively, null removes a field, named lists by name. Neither is changed."""
+    """Merge `patch` over `base`: objects recursively, null removes a field, named lists by name. Neither is changed."""
     if not (isinstance(base, dict) and isinstance(patch, dict)):
         return patch
     merged = dict(base)

@@ -202,7 +202,7 @@ def _classes(spec: Json, allowed: Allowed) -> Iterator[str]:
 
 
 def _apart(anti_affinity: Json) -> Iterator[str]:
-    """Required anti-affinity holds both ways: where such a pod is, pods of others may no longer go."""
+    """Yield mistakes of a required anti-affinity, which keeps pods of others off the node, too."""
     field = "requiredDuringSchedulingIgnoredDuringExecution"
     for term in anti_affinity.get(field) or ():
         for scope in ("namespaces", "namespaceSelector"):

@@ -13,7 +13,7 @@ NAMESPACE: Final = "longshore-system"
 
 
 def operator_deployments(kube: Kube, namespace: str) -> list[Json]:
-    """Deployments of the release."""
+    """Return the Deployments of the release."""
     return kube.items(DEPLOYMENTS.path(namespace), labels=f"app.kubernetes.io/instance={RELEASE}")
 
 

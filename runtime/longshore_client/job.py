@@ -136,13 +136,13 @@ class Job:
 
     @explained()
     def events(self) -> tuple[EventView, ...]:
-        """Kubernetes events about the job, the oldest first."""
+        """Return the Kubernetes events about the job, the oldest first."""
         found = self._kube.items(EVENTS.path(self.namespace), fields=f"involvedObject.uid={self._view.uid}")
         return newest_events(map(event_view, found), _MAX_EVENTS)
 
     def logs(self, component: Component | str = Component.COORDINATOR, index: int = 0, *, follow: bool = False,
              tail: int | None = None) -> Iterator[str]:  # fmt: skip
-        """Return lines of the log of a pod.
+        """Yield lines of the log of a pod.
 
         Raises:
             ClientError: there is no such component, no such pod, or it has not started.

@@ -202,7 +202,7 @@ def pod_log(kube: Kube, pod: str, *, follow: bool, tail_lines: int | None) -> It
 
 
 def has_started(pod: Json) -> bool:
-    """Has the pod a log?"""
+    """Return whether the pod has a log."""
     return bool((pod.get("status") or {}).get("phase", "Pending") != "Pending")
 
 

@@ -56,7 +56,7 @@ class Kube:
     def watch(
         self, path: str, fields: str, *, known: Iterable[Json] = (), timeout_s: float | None = None
     ) -> Iterator[Change]:
-        """First ADDED for each object that exists, then every change, until `timeout_s` is over.
+        """Yield ADDED for each object that exists, then every change, until `timeout_s` is over.
 
         What vanished while the watch was broken is reported as DELETED, with its last known object. `known`: objects
         that the caller has seen, for which the first change is MODIFIED, or DELETED where they are gone by now.
@@ -144,7 +144,7 @@ class Kube:
             raise
 
     def apply(self, document: Json) -> Json:
-        """Server-side apply one object of any kind.
+        """Apply one object of any kind, server-side.
 
         Raises:
             ClientError: the cluster does not know the kind or a field of an RLJob, or the RLJob may not change so.
@@ -204,7 +204,7 @@ class Kube:
 
 
 def is_missing_object(error: ApiError) -> bool:
-    """Is it the object that is missing, rather than the whole API?"""
+    """Return whether the object is missing, rather than the whole API."""
     return error.not_found and bool(error.details.get("name"))
 
 

@@ -35,7 +35,7 @@ def read_modules(paths: Sequence[Path]) -> dict[str, bytes]:
 
 
 def with_modules(documents: Sequence[Json], files: Mapping[str, bytes]) -> tuple[list[Json], Json]:
-    """The objects, of which the only RLJob uses these modules; and the ConfigMap with them, which has no owner yet.
+    """Return the objects, of which the only RLJob uses these modules, and the ConfigMap, still without an owner.
 
     Its name follows from the content: modules of a job that runs never change under it.
 
@@ -100,7 +100,7 @@ def _config_map(name: str, job: Json, files: Mapping[str, bytes]) -> Json:
 
 
 def _owned(config_map: Json, job: Json) -> Json:
-    """Deleted with the job."""
+    """Return the ConfigMap as owned by the job, with which it is deleted."""
     return {**config_map, "metadata": {**config_map["metadata"], "ownerReferences": [owner_reference(job)]}}
 
 

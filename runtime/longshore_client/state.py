@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
-    """$LONGSHORE_HOME, else `.longshore` in the current directory."""
+    """Return $LONGSHORE_HOME, else `.longshore` in the current directory."""
     return Path(environment.get("LONGSHORE_HOME") or ".longshore").absolute()
 
 
@@ -16,18 +16,18 @@ def cluster_dir() -> Path:
 
 
 def embedded_kubeconfig(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Kubeconfig of this directory's embedded cluster; None when it was never started, or was stopped."""
+    """Return the kubeconfig of this directory's embedded cluster; None when it was never started, or was stopped."""
     marker = home(environment) / "kubeconfig"
     return Path(marker.read_text().strip()) if marker.exists() else None
 
 
 def remember_kubeconfig(path: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Commands in this directory use the embedded cluster from now on."""
+    """Have commands in this directory use the embedded cluster from now on."""
     marker = home(environment) / "kubeconfig"
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_text(f"{path}\n")
 
 
 def forget_kubeconfig(environment: Mapping[str, str] = os.environ) -> None:
-    """Commands in this directory use the default kubeconfig again."""
+    """Have commands in this directory use the default kubeconfig again."""
     (home(environment) / "kubeconfig").unlink(missing_ok=True)

@@ -57,7 +57,9 @@ def _connection(access: "Access") -> "Blocking":
 
 def kubeconfig_path(target: Target, environment: Mapping[str, str] = os.environ,
                     program: str = sys.argv[0]) -> str | None:  # fmt: skip
-    """--kubeconfig, $KUBECONFIG, the embedded cluster of this directory; None: the default file, or the pod's own.
+    """Return --kubeconfig, $KUBECONFIG or that of this directory's embedded cluster.
+
+    None: the default file, or the pod's own.
 
     Called as a kubectl plugin the embedded cluster is left out, so that kubectl and its plugin agree.
     """

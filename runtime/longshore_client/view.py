@@ -79,7 +79,7 @@ def job_view(job: Json) -> JobView:
 
 
 def _status(stored: Json) -> RLJobStatus:
-    """Pods write `runtime`: one that cannot be read hides nothing else."""
+    """Read the status without a `runtime` that cannot be read: pods write it, and it hides nothing else."""
     try:
         return RLJobStatus.model_validate(stored, extra="ignore")
     except ValidationError as error:

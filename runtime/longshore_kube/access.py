@@ -40,7 +40,7 @@ class Access:
 
 
 def load(environment: Mapping[str, str] = os.environ) -> Access:
-    """Access data: $KUBECONFIG, else the pod's service account, else ~/.kube/config.
+    """Return access data from $KUBECONFIG, else the pod's service account, else ~/.kube/config.
 
     Raises:
         AccessError: nothing was found, or what was found cannot be used.
@@ -56,7 +56,7 @@ def load(environment: Mapping[str, str] = os.environ) -> Access:
 
 
 def in_cluster(environment: Mapping[str, str] = os.environ, folder: Path = _SERVICE_ACCOUNT) -> Access:
-    """Access data of the pod that this process runs in. Proxies are for what is outside the cluster.
+    """Return access data of the pod that this process runs in. Proxies are for what is outside the cluster.
 
     Raises:
         AccessError: this is no pod with a service account.
@@ -76,7 +76,7 @@ def in_cluster(environment: Mapping[str, str] = os.environ, folder: Path = _SERV
 
 
 def from_kubeconfig(paths: Path | str, context: str | None = None) -> Access:
-    """Access data of a context, or of the current one, in a file or a list of files as in $KUBECONFIG.
+    """Return access data of a context, or of the current one, in a file or a list of files as in $KUBECONFIG.
 
     Raises:
         AccessError: the message names the file and the entry.
@@ -140,7 +140,7 @@ class _ConfigEntry:
     fields: dict[str, Any]
 
     def pem(self, field: str) -> bytes | None:
-        """Certificates or keys: in the entry, or in a file that it names."""
+        """Return certificates or keys that are in the entry, or in a file that it names."""
         try:
             if data := self.fields.get(f"{field}-data"):
                 return base64.b64decode(data, validate=True)

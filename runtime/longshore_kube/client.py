@@ -102,7 +102,7 @@ class Client:
         return await self.request("PATCH", path, body=body, content_type=kind.value)
 
     async def apply(self, resource: Resource, body: Json, subresource: str = "", *, accept: str = JSON_TYPE) -> Json:
-        """Server-side apply: our fields become as in `body`, those of others stay."""
+        """Apply an object server-side: our fields become as in `body`, those of others stay."""
         meta, query = body["metadata"], {"fieldManager": self._user_agent, "force": "true"}
         path, full = resource.path(meta.get("namespace"), meta["name"], subresource), _typed(resource, body)
         return await self.request("PATCH", path, query=query, body=full, content_type=APPLY_TYPE, accept=accept)
@@ -158,7 +158,7 @@ class Client:
         metadata_only: bool = False,
         on_accepted: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[tuple[str, Json], None]:
-        """Changes of a collection after a resource version, as (type, object), until the server ends the watch.
+        """Yield changes of a collection after a resource version, as (type, object), until the server ends the watch.
 
         `on_accepted` is called when the server has taken the request; until something changes, nothing else comes.
 
@@ -198,7 +198,7 @@ class Client:
     async def text_lines(
         self, path: str, query: Mapping[str, str], *, timeout_s: float | None
     ) -> AsyncGenerator[str, None]:
-        """Return lines of a text as they arrive, as those of a pod's log."""
+        """Yield lines of a text as they arrive, as those of a pod's log."""
         async with self._answer("GET", path, timeout_s, query=query, accept="*/*") as response:
             async for line in _lines(response, keeps_rest=True):
                 yield line.decode(errors="replace")

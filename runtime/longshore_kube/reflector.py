@@ -74,7 +74,7 @@ class Reflector(Generic[T]):
         """Monotonic time of the last answer of the API server."""
 
     async def changes(self) -> AsyncGenerator[Listed[T] | Changed[T], None]:
-        """First `Listed`, then what changes, for ever. After an expired watch `Listed` comes again."""
+        """Yield `Listed`, then what changes, for ever. After an expired watch `Listed` comes again."""
         pause_s, version = _FIRST_PAUSE_S, ""
         self.last_contact_s = gone_since_s = time.monotonic()
         while True:

@@ -28,7 +28,7 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = "", name: str = "", subresource: str = "") -> str:
-        """URL path of a collection, an object or a subresource.
+        """Return the URL path of a collection, an object or a subresource.
 
         Raises:
             ApiError: nothing can have such a name. Names can come from strangers, and must not lead anywhere else.
@@ -43,7 +43,7 @@ class Resource:
 
 
 def group_path(api_version: str) -> str:
-    """URL path of an API group and version; it answers with the resources that there are."""
+    """Return the URL path of an API group and version; it answers with the resources that there are."""
     return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 

@@ -54,7 +54,7 @@ class _Credentials:
         self.tls = _tls(access)
 
     async def current(self, rejected: Issued | None = None) -> Issued:
-        """Credentials to send now, others than those that the server rejected, if there are others."""
+        """Return the credentials to send now, others than those that the server rejected, if there are others."""
         if self._access.plugin is None:
             return Issued(self._token())
         async with self._running:
@@ -66,7 +66,7 @@ class _Credentials:
             return known
 
     async def authenticate(self, request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
-        """Middleware: sign a request, and repeat it once where the server knows the credentials no longer."""
+        """Sign a request as middleware, and repeat it once where the server knows the credentials no longer."""
         issued = await self.current()
         request.server_hostname = self._access.server_name
         _sign(request, issued)

@@ -59,6 +59,9 @@ def from_object(selector: Json | None) -> LabelSelector | None:
 
 
 def selector_matches(selector: Json | None, labels: Mapping[str, str] | None) -> bool:
-    """Whether labels satisfy a `metav1.LabelSelector`. A missing selector matches nothing, an empty one everything."""
+    """Return whether labels satisfy a `metav1.LabelSelector`.
+
+    A missing selector matches nothing, an empty one everything.
+    """
     requirements = from_object(selector)
     return requirements is not None and all(requirement.matches(labels or {}) for requirement in requirements)

@@ -70,7 +70,10 @@ class WarmInterpreter:
         return self._server.pid
 
     def fits(self, argv: Sequence[str], env: Mapping[str, str]) -> bool:
-        """Whether a fork does what a new process would: this interpreter runs a module, with no settings of its own."""
+        """Return whether a fork does what a new process would.
+
+        This interpreter runs a module, with no settings of its own.
+        """
         if len(argv) < 3 or argv[1] != "-m":
             return False
         settings = [name for name in env if name.startswith(_READ_AT_IMPORT) and name != "PYTHONPATH"]

@@ -95,7 +95,7 @@ class Bindings:
 
 
 def _names(node: ast.AST, script: str) -> Iterator[tuple[str, str]]:
-    """Names that a node itself binds, and where they can be imported from."""
+    """Yield names that a node itself binds, and where they can be imported from."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             first = alias.name.partition(".")[0]

@@ -105,7 +105,7 @@ def _take(found: _Findings, outcome: EntryOutcome, keys: tuple[str, ...], all_ke
 
 
 def _sort_the_rest(system: System, settings: ForeignSettings, found: _Findings) -> None:
-    """Keys that decide no field, and defaults of the other system that have none."""
+    """Sort keys that decide no field, and defaults of the other system that have none."""
     given = settings.given
     for key in given:
         if key in found.converted or key in found.left_out:

@@ -253,6 +253,6 @@ def direct(key: str, path: str, how: str = "", *, default: Any = None) -> Mappin
 
 def entry(keys: Iterable[str], fields: Iterable[str], how: str,
           **defaults: Any) -> Callable[[Callable[[ForeignSettings], EntryOutcome]], MappingEntry]:  # fmt: skip
-    """Decorator: the function converts these keys. Names of defaults have `__` for dots."""
+    """Register a function that converts these keys. Names of defaults have `__` for dots."""
     known = {key.replace("__", "."): value for key, value in defaults.items()}
     return lambda convert: MappingEntry(tuple(keys), tuple(fields), how, convert, known)

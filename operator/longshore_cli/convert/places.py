@@ -80,7 +80,7 @@ def _base(name: str) -> str:
 
 
 def _tail(name: str) -> str:
-    """File and directory: files of several data sets often have the same name."""
+    """Return file and directory: files of several data sets often have the same name."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", "~", ".", "..", "data")]
     return "/".join(parts[-2:]) or "unnamed"
 

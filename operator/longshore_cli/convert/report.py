@@ -40,7 +40,10 @@ def lines(found: Conversion, system: System, given: Mapping[str, Any], computed:
 
 
 def _left_out(found: Conversion, given: Mapping[str, Any], sections: set[str]) -> Iterator[str]:
-    """First what may change what is learned, one key a line; then what is switched off, and all else by its reason."""
+    """Yield what was left out.
+
+    What may change what is learned comes first, then what is switched off, and the rest by reason.
+    """
     off = {key: section for key in found.left_out if (section := _section_of(key, sections)) is not None}
     matters = [key for key in found.left_out if key not in off and key not in found.beside_learning]
     if matters:
@@ -60,7 +63,7 @@ def _left_out(found: Conversion, given: Mapping[str, Any], sections: set[str]) -
 
 
 def _switched_off(given: Mapping[str, Any]) -> set[str]:
-    """Sections whose `enable` or `enabled` is false."""
+    """Return sections whose `enable` or `enabled` is false."""
     switches = [key.rpartition(".") for key, value in given.items() if value is False]
     return {section for section, _, name in switches if section and name in ("enable", "enabled")}
 

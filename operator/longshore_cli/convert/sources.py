@@ -103,7 +103,7 @@ class _Option:
 
 
 def _settings(arguments: Sequence[str]) -> Iterator[str | _Option]:
-    """Files, settings `key=value`, and options; `--config FILE` is a file, and the name of the command is left out."""
+    """Yield files, settings and options; `--config FILE` is a file, and the name of the command is left out."""
     rest = list(arguments[len(_COMMAND) :] if tuple(arguments[: len(_COMMAND)]) == _COMMAND else arguments)
     while rest:
         key, sign, value = rest.pop(0).partition("=")
@@ -224,7 +224,7 @@ def _replace(key: str, value: Any, found: _Found) -> None:
 
 
 def _flat(content: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys; an empty mapping is unset."""
+    """Return the settings by dotted keys; an empty mapping is unset."""
     flat: dict[str, Any] = {}
     for name, value in content.items():
         key = f"{prefix}{name}"

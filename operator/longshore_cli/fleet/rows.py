@@ -123,7 +123,7 @@ def _namespace_row(name: str, views: list[JobView]) -> Row:
 
 
 def _idle(views: Iterable[JobView]) -> str:
-    """Mean share of the last rollouts in which engines idled, by GPUs; a pod without GPUs counts as one."""
+    """Return the mean share of the last rollouts in which engines idled, by GPUs; a pod without GPUs counts as one."""
     measured = [
         (max(1, view.status.gpus.rollout + view.status.gpus.trainer), view.runtime.bubble_share)
         for view in views

@@ -14,7 +14,7 @@ _TIE: Final = 0.01
 
 
 def advice(spec: RLJobSpec, runs: Sequence[SimulatedVariant]) -> str:
-    """The way to the quickest strict strategy, on the manifest's GPUs or else on the first ones that were asked for.
+    """Return the way to the quickest strict strategy, on the manifest's GPUs or else on the first that were asked for.
 
     A strategy is as quick as the worse of two comparisons says: at equal steps, and at equal trained tokens. One that
     trains on the shorter responses makes quicker steps, and learns less in them.

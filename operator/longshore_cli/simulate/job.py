@@ -24,7 +24,10 @@ _COSTS: Final = (RewardKind.MATHS, RewardKind.JUDGE, RewardKind.CODE)
 
 
 def sim_job(inputs: Inputs, spec: RLJobSpec) -> SimJob:
-    """The job of a spec, with every trainer replica that its GPUs hold; BadInput where it cannot be simulated."""
+    """Return the job of a spec, with every trainer replica that its GPUs hold.
+
+    Raises BadInput if it cannot be simulated.
+    """
     profile, gpus_per_replica = inputs.profile, spec.trainer.ranks_per_replica if spec.training_pods.gpus_per_pod else 1
     try:
         job = job_of(_as_simulated(spec), inputs.model, inputs.gpu, inputs.lengths, profile)
@@ -48,13 +51,19 @@ def _as_simulated(spec: RLJobSpec) -> RLJobSpec:
 
 
 def default_num_steps(spec: RLJobSpec) -> int:
-    """Whole periods of tail batching: a part of one has too few long rounds, and looks quicker than the job is."""
+    """Return whole periods of tail batching.
+
+    A part of one has too few long rounds, and looks quicker than the job is.
+    """
     rounds = period(spec)
     return rounds * math.ceil(_NUM_STEPS / rounds) if rounds <= _LONGEST_PERIOD else _LONGEST_PERIOD
 
 
 def _rewards(rewards: Rewards, functions: Sequence[RewardFunction], profile: Profile) -> Rewards:
-    """Functions of single domains score prompts in turn; otherwise the costliest function stands for all."""
+    """Return the times of rewards.
+
+    Functions of single domains score prompts in turn, else the costliest stands for all.
+    """
     times: RewardTimes
     if len(functions) > 1 and all(one.domains for one in functions):
         times = MixedRewards(tuple(_reward_times(one, profile) for one in functions))

@@ -28,12 +28,12 @@ _SECTIONS: Final = (FigureRole.HELD_OUT, FigureRole.BASELINE, FigureRole.NOT_MOD
 
 
 def comparison(paper: Paper) -> PaperComparison:
-    """Calibrated on the paper's baselines; takes a minute or two."""
+    """Compare with a paper, calibrated on its baselines; takes a minute or two."""
     return compare(paper, Published.of_rows(yaml.safe_load(PUBLISHED_FILE.read_text(encoding="utf-8"))))
 
 
 def as_json(found: PaperComparison) -> str:
-    """Stable keys."""
+    """Return the comparison as JSON with stable keys."""
     content: dict[str, Any] = {
         "paper": found.paper,
         "constants": [
@@ -46,7 +46,7 @@ def as_json(found: PaperComparison) -> str:
 
 
 def show(found: PaperComparison, console: Console) -> None:
-    """Held-out figures first, then what the constants were found from, then the constants."""
+    """Print held-out figures first, then what the constants were found from, then the constants."""
     console.print(rows_table(found))
     if found.constants:
         console.print(constants_table(found))
@@ -55,7 +55,7 @@ def show(found: PaperComparison, console: Console) -> None:
 
 
 def rows_table(found: PaperComparison) -> Table:
-    """Predicted against published, by what the figures are for."""
+    """Return a table of predicted and published figures, by what they are for."""
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     drawn.add_column("figure", overflow="fold")
     drawn.add_column("role", no_wrap=True)
@@ -110,5 +110,5 @@ def _written(value: Prediction, unit: Unit) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, and no exponent for large numbers."""
+    """Format a number with three digits, and without an exponent if it is large."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -30,7 +30,7 @@ _NARROW_SHARE: Final = 0.04
 
 
 def check(path: Path) -> None:
-    """BadInput where the picture cannot be written, before anything is simulated."""
+    """Check that the picture can be written, before anything is simulated; raises BadInput."""
     if path.suffix not in FORMATS:
         raise BadInput(f"--timeline: {path} ends neither in .svg nor in .png")
     if not path.parent.is_dir():

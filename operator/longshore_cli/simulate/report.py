@@ -139,7 +139,7 @@ def outcome(run: SimulatedVariant, baseline: SimResult, num_steps: int) -> Strat
 
 
 def _baseline(runs: Sequence[SimulatedVariant], num_gpus: int) -> SimResult:
-    """Synchronous on as many GPUs; it is always simulated."""
+    """Return Synchronous on as many GPUs; it is always simulated."""
     return next(run.result for run in runs if run.num_gpus == num_gpus and run.variant.strategy is Strategy.SYNCHRONOUS)
 
 

@@ -135,13 +135,13 @@ def _progress(doing: str) -> Iterator[Callable[[float], None]]:
 
 
 def _draw(runs: Sequence[SimulatedVariant], num_steps: int, path: Path) -> None:
-    """The strategies on the first number of GPUs."""
+    """Draw the strategies on the first number of GPUs."""
     drawn = [run for run in runs if run.num_gpus == runs[0].num_gpus]
     picture.save([(run.variant.strategy, timeline_of(run.result, num_steps)) for run in drawn], path)
 
 
 def _draw_choices(job: SimJob, found: SearchResult, path: Path) -> None:
-    """The baseline, the job as it is, and the best choice."""
+    """Draw the baseline, the job as it is, and the best choice."""
     chosen = list(dict.fromkeys([found.baseline.choice, found.present.choice, found.ranking[0].choice]))
     num_steps = min(_MOST_DRAWN_STEPS, max(choice.num_rounds(job.shape) for choice in chosen))
     panels = [(str(one), timeline_of(run_job(one.applied_to(job), num_steps), num_steps)) for one in chosen]

@@ -70,7 +70,7 @@ class SearchReport(ApiModel):
 
 
 def searched(job: SimJob, spec: RLJobSpec, progress: Progress) -> SearchResult:
-    """BadInput where the job as it is cannot be simulated."""
+    """Search for the best choices; raises BadInput where the job as it is cannot be simulated."""
     try:
         return run_search(job, bounds_of(spec, job), progress=progress)
     except ValueError as error:

@@ -56,7 +56,7 @@ class Skipped:
 def variants(
     spec: RLJobSpec, wanted: Sequence[Strategy], *, strict_only: bool
 ) -> tuple[list[StrategyVariant], list[Skipped]]:
-    """Synchronous, which the others are compared with, the spec's own Auto, and every wanted strategy it can have."""
+    """Return Synchronous, for comparison, the spec's own Auto, and every wanted strategy that it can have."""
     found: list[StrategyVariant] = []
     skipped: list[Skipped] = []
     own_auto = {spec.rollout.strategy} & {Strategy.AUTO}

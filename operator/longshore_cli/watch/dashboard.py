@@ -180,7 +180,7 @@ def _per_sample(counted: KindCount) -> str:
 
 
 def _time_row(history: WatchHistory) -> Text:
-    """`rollout 71 % · training 20 % · start of the engines 5 %`: what took most of the time so far."""
+    """Return what took most of the time so far: `rollout 71 % · training 20 % · start of the engines 5 %`."""
     in_all_s = sum(history.activity_s.values())
     longest = sorted(history.activity_s.items(), key=lambda item: -item[1])[:_NUM_SHARES]
     shares = [

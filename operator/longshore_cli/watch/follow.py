@@ -76,7 +76,7 @@ def _events(kube: Kube, uid: str) -> Iterator[Change]:
 
 
 def _if_allowed(changes: Iterator[Change]) -> Iterator[Change]:
-    """Events and claims are worth seeing, but a user who may not read them may still watch the job."""
+    """Yield the changes, or nothing where the user may not read them: the job may still be watched."""
     try:
         yield from changes
     except ApiError as error:

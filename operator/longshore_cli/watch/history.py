@@ -258,7 +258,7 @@ def _kinds(history: WatchHistory, view: JobView) -> Mapping[int, RoundKind]:
 
 
 def _forget_after(history: WatchHistory, step: int) -> WatchHistory:
-    """A restart went back to a checkpoint: what came after it will come again."""
+    """Forget what came after the checkpoint that a restart went back to: it will come again."""
     return replace(history, rewards=tuple(item for item in history.rewards if item[0] <= step), marks=())
 
 

@@ -62,7 +62,7 @@ def in_words(activity_name: str) -> str:
 
 
 def factors(chosen: ChosenFactors) -> str:
-    """`promptFactor 1.5, Pipelined since step 12: ...`; what is as usual is left out."""
+    """Return the factors as `promptFactor 1.5, Pipelined since step 12: ...`, without what is as usual."""
     parts = [
         f"promptFactor {chosen.prompt_factor:g}",
         f"responseFactor {chosen.response_factor:g}" if chosen.response_factor > 1 else "",
@@ -74,7 +74,7 @@ def factors(chosen: ChosenFactors) -> str:
 
 
 def amount(progress: Progress) -> str:
-    """`800.0 MB of 3.2 GB`, `120 of 300 steps`; without the whole where it is not known."""
+    """Return `800.0 MB of 3.2 GB` or `120 of 300 steps`; without the whole where it is not known."""
     if progress.unit is ProgressUnit.BYTES:
         done, total = fmt.size(progress.done), fmt.size(progress.total)
         return f"{done} of {total}" if progress.total else done

@@ -44,7 +44,7 @@ class Extra:
     """Whether the job was asked for pods long ago and has not given them back."""
 
     def gpus(self, num_pods: int) -> dict[str, int]:
-        """GPUs of so many pods."""
+        """Return the GPUs of so many pods."""
         return {self.resource: num_pods * self.gpus_per_pod} if num_pods else {}
 
     def granting(self, num_pods: int) -> "Extra":
@@ -92,7 +92,7 @@ class Limits:
     quotas: Mapping[str, Gpus] = field(default_factory=dict)
 
     def size(self, pool: Pool) -> int:
-        """GPUs of a pool that exists."""
+        """Return the GPUs of a pool that exists."""
         namespace, resource = pool
         return (self.quotas[namespace] if namespace else self.capacity)[resource]
 
@@ -103,7 +103,7 @@ class Limits:
 
 
 def gang(spec: RLJobSpec, num_workers: int | None = None) -> dict[str, int]:
-    """GPUs of all pods of a job, which start together or not at all; `num_workers`: instead of `workers.replicas`."""
+    """Return the GPUs of all pods of a job, which start together; `num_workers`: instead of `workers.replicas`."""
     total: Counter[str] = Counter()
     workers = spec.workers if num_workers is None else spec.resized(num_workers).workers
     judges = [function.pool for function in spec.reward.functions if function.pool is not None]

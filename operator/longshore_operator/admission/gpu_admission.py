@@ -117,7 +117,7 @@ class GpuAdmission:
             self._decide(current)
 
     def _decide(self, current: Key | None) -> None:
-        """`current`: the job whose pass goes on with the decision; it need not be woken."""
+        """Decide about all jobs; `current`: the job whose pass goes on with the decision; it need not be woken."""
         self._timer, self._is_due = None, False
         began_s = time.monotonic()
         changed = self._ledger.decide()

@@ -77,7 +77,7 @@ def application(job: RLJob, pods: Iterable[PodView], config: AdmissionConfig, no
 
 
 def _extra(job: RLJob, pods: tuple[PodView, ...], limits: Limits, overdue_since: datetime) -> Extra | None:
-    """The worker pods of an elastic job beyond those that it needs; None where nothing limits its workers."""
+    """Return the worker pods of an elastic job beyond those that it needs; None where nothing limits its workers."""
     workers, status, namespace = job.spec.workers, job.status, str(job.metadata["namespace"])
     resource, least = workers.gpu_resource_name, workers.least_replicas
     if not (workers.is_elastic and workers.gpus_per_pod and limits.demand(namespace, {resource: 1})):
@@ -153,7 +153,7 @@ class Ledger:
         return replace(request, extra=request.extra.granting(num_pods))
 
     def forget(self, key: Key) -> bool:
-        """The job holds nothing and wants nothing; returns whether it did."""
+        """Forget the job, which holds nothing and wants nothing; returns whether it was known."""
         self._mistakes.pop(key, None)
         for keys in (self._unwritten_admissions, self._unwritten_preemptions):
             keys.discard(key)
@@ -162,7 +162,7 @@ class Ledger:
         return self._requests.pop(key, None) is not None
 
     def leave(self, key: Key) -> bool:
-        """The job was deleted, and its pods still end; returns whether that is new."""
+        """Note that the job was deleted, and its pods still end; returns whether that is new."""
         request = self._requests.get(key)
         if request is None or request.stage is Stage.LEAVING:
             return False
@@ -186,7 +186,7 @@ class Ledger:
         return {*touched, *changed}
 
     def state(self, key: Key) -> Admission | None:
-        """Whether the job is admitted, in words for people; None: nothing limits it."""
+        """Return whether the job is admitted, in words for people; None: nothing limits it."""
         if key in self._mistakes:
             return Admission(False, AdmittedReason.PRIORITY_CLASS_NOT_FOUND, self._mistakes[key])
         request = self._requests.get(key)
@@ -208,7 +208,7 @@ class Ledger:
 
 
 def _asks_for_the_same(admitted: GpuRequest | None, request: GpuRequest) -> bool:
-    """Whether the admission of a job also covers what it asks for now."""
+    """Return whether the admission of a job also covers what it asks for now."""
     if admitted is None or admitted.gpus != request.gpus:
         return False
     shapes = [
@@ -242,7 +242,7 @@ def _listed(gpus: Gpus) -> str:
 
 
 def sentence(key: Key, wait: Wait) -> str:
-    """Why a job waits. Jobs of other namespaces are not named."""
+    """Return why a job waits, without the names of jobs of other namespaces."""
     needs, available = f"the job needs {wait.needed} {wait.resource}", wait.available
     if wait.why is Why.TOO_LARGE:
         fix = "lower replicas or gpusPerPod of workers, trainerWorkers or judge pools, or raise the limits"

@@ -45,7 +45,7 @@ class PoolUsage:
         return held
 
     def free(self, pool: Pool) -> int:
-        """GPUs that nobody holds."""
+        """Return the GPUs that nobody holds."""
         return self._limits.size(pool) - self._used[pool]
 
     def take(self, request: GpuRequest) -> None:
@@ -67,19 +67,19 @@ class PoolUsage:
                 self._leaving[pool] += (extra.num_held - extra.num_granted) * amount
 
     def leave(self, request: GpuRequest) -> None:
-        """An admitted job is asked to stop: its GPUs stay in use until it has."""
+        """Note that an admitted job is asked to stop: its GPUs stay in use until it has."""
         for pool, amount in self.holding(request).items():
             self._leaving[pool] += amount
             self.holders[pool].remove(request)
 
     def give_back(self, request: GpuRequest, num_pods: int) -> None:
-        """An elastic job is asked for worker pods: their GPUs stay in use until they are gone."""
+        """Note that an elastic job is asked for worker pods: their GPUs stay in use until they are gone."""
         self.num_granted[request.key] -= num_pods
         for pool, amount in self.per_pod(request).items():
             self._leaving[pool] += num_pods * amount
 
     def lenders(self, pools: Collection[Pool]) -> list[GpuRequest]:
-        """Elastic jobs with GPUs of these pools that they do not need, the least important first."""
+        """Return elastic jobs with GPUs of these pools that they do not need, the least important first."""
         found = {
             holder.key: holder
             for pool in pools
@@ -92,7 +92,7 @@ class PoolUsage:
         return sorted(found.values(), key=lambda one: one.order, reverse=True)
 
     def missing(self, pool: Pool, amount: int) -> int:
-        """GPUs that are still missing when all that leaves is gone and heads have taken theirs."""
+        """Return the GPUs that are still missing when all that leaves is gone and heads have taken theirs."""
         return amount - (self.free(pool) + self._leaving[pool] - self.reserved[pool])
 
     def slack(self, pool: Pool, amount: int) -> int:
@@ -132,7 +132,7 @@ class FreedGpus:
 
 
 def free_gpus(request: GpuRequest, demand: Demand, usage: PoolUsage) -> FreedGpus:
-    """The least important jobs that give GPUs back or must go for this one, none where that would not be enough.
+    """Return the least important jobs that give GPUs back or must go for this one; none where that is not enough.
 
     What an elastic job does not need goes to jobs that wait. Only jobs of lower priority stop, and an elastic one that
     has been asked for pods and does not answer.
@@ -170,7 +170,7 @@ def free_gpus(request: GpuRequest, demand: Demand, usage: PoolUsage) -> FreedGpu
 
 
 def _stoppable(request: GpuRequest, missing: Mapping[Pool, int], usage: PoolUsage) -> list[GpuRequest]:
-    """Jobs that may be stopped for this one: first those that do not answer, then the least important."""
+    """Return the jobs that may be stopped for this one: first those that do not answer, then the least important."""
     found = {
         holder.key: holder
         for pool in missing

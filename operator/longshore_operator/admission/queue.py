@@ -92,7 +92,7 @@ class _Look:
 
 
 def decide(requests: Iterable[GpuRequest], limits: Limits) -> QueueDecision:
-    """Whom to admit, to preempt and to resize; once that is carried out, nothing is left to decide."""
+    """Decide whom to admit, to preempt and to resize; once that is carried out, nothing is left to decide."""
     decision, after, look = QueueDecision(), tuple(requests), None
     while look is None or look.decision.changes_something:
         look = _undisputed(after, limits)
@@ -162,7 +162,7 @@ def _may_grow(request: GpuRequest) -> bool:
 
 
 def _grown(request: GpuRequest, look: _Look) -> GpuRequest | None:
-    """The job with as many more worker pods as are free and as no head may need; None: there are none."""
+    """Return the job with as many more worker pods as are free and as no head may need; None: there are none."""
     extra = request.extra
     assert extra is not None, "only elastic jobs grow"
     num_more = extra.num_most - extra.num_held

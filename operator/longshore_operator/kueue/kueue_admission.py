@@ -127,7 +127,7 @@ def next_peak(before: RewardPodCounts, wanted: int, left: int, step: int | None,
 
 
 def is_over(window: RewardPodCounts, step: int | None, now: datetime) -> bool:
-    """Whether a window has lasted long enough."""
+    """Return whether a window has lasted long enough."""
     if window.peak_since is None or step is None or step < window.peak_step + NUM_STEPS:
         return False
     return parse_time(window.peak_since) + WINDOW <= now

@@ -39,7 +39,10 @@ log = structlog.get_logger(__name__)
 
 
 def queue_of(job: RLJob) -> str | None:
-    """LocalQueue of a job, by its label. A job that was in a queue stays in it, so that no quota is left behind."""
+    """Return the LocalQueue of a job, by its label.
+
+    A job that was in a queue stays in it, so that no quota is left behind.
+    """
     label = (job.metadata.get("labels") or {}).get(LABEL_QUEUE)
     recorded = job.status.admission.queue if job.status.admission is not None else ""
     return label or recorded or None
@@ -130,7 +133,10 @@ class KueueClient:
         return next((version for version in VERSIONS if version in served), None)
 
     async def _priority(self, job: RLJob, version: str) -> tuple[Priority | None, str]:
-        """Class and value of a job: of Kueue's by its label, else of Kubernetes' by the template of its workers."""
+        """Return class and value of a job.
+
+        The class is Kueue's that its label names, else Kubernetes' that the template of its workers names.
+        """
         name = (job.metadata.get("labels") or {}).get(LABEL_PRIORITY_CLASS)
         if name:
             found = await self._cached(f"WorkloadPriorityClass@{version}", name)

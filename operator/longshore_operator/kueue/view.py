@@ -60,7 +60,7 @@ class KueueView:
         return next((condition for condition in conditions if condition["type"] == kind), {})
 
     def holds(self, kind: str) -> bool:
-        """Whether a condition of the Workload is True."""
+        """Return whether a condition of the Workload is True."""
         return self.condition(kind).get("status") == "True"
 
     @property
@@ -75,7 +75,7 @@ class KueueView:
         return not self.is_active and ANNOTATION_SUSPENDED not in annotations
 
     def is_foreign(self, job_uid: str) -> bool:
-        """There is a Workload of the name, and it speaks for another job: one that is being deleted, most likely."""
+        """Return whether a Workload of the name speaks for another job, most likely one that is being deleted."""
         return self.workload is not None and not self.is_unowned and self._owner != job_uid
 
     @property
@@ -95,7 +95,7 @@ class KueueView:
 
 
 def flavor_names(workload: Object) -> frozenset[str]:
-    """ResourceFlavors that a Workload is admitted to."""
+    """Return the ResourceFlavors that a Workload is admitted to."""
     admission = (workload.get("status") or {}).get("admission") or {}
     return frozenset(
         name for one in admission.get("podSetAssignments") or () for name in one.get("flavors", {}).values()

@@ -109,7 +109,7 @@ def workload(job: RLJob, config: OperatorConfig, view: KueueView) -> dict[str, A
 
 
 def is_outdated(job: RLJob, config: OperatorConfig, view: KueueView) -> bool:
-    """Whether the job has a Workload and needs another one, for which it loses its place in the queue.
+    """Return whether the job has a Workload and needs another one, for which it loses its place in the queue.
 
     A new version of the operator may make other pod sets of the same spec, as a default has changed or a field is new.
     The user has changed nothing then, and the Workload stays.
@@ -150,7 +150,7 @@ def _annotation(manifest: Object, name: str) -> str:
 
 
 def num_workers(job: RLJob, view: KueueView) -> int:
-    """Worker pods that Kueue has admitted: for an elastic job maybe fewer than it takes, for others all."""
+    """Return the worker pods that Kueue has admitted: for an elastic job maybe fewer than it takes, for others all."""
     workers = job.spec.workers
     assignments = (view.status.get("admission") or {}).get("podSetAssignments") or ()
     count = next((one.get("count") for one in assignments if one["name"] == Component.WORKER.value), None)

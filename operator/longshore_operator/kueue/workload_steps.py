@@ -152,7 +152,7 @@ def unusable(job: RLJob, config: OperatorConfig, view: KueueView) -> str:
 
 
 def _has_begun(job: RLJob) -> bool:
-    """Whether the job has an attempt with the spec that it has now."""
+    """Return whether the job has an attempt with the spec that it has now."""
     status = job.status
     is_current = status.observed_generation == Identity.of(job).generation
     return is_current and status.attempt > 0 and status.phase not in WITHOUT_PODS
@@ -176,7 +176,7 @@ def activate(view: KueueView, *, active: bool) -> PatchObject:
 
 
 def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
-    """Whether the Workload makes room for one that fits: it has no quota, or its quota is for other settings."""
+    """Return whether the Workload makes room for one that fits: it has no quota, or its quota is for other settings."""
     if context.progress.suspended:
         return False
     if view.holds("QuotaReserved"):
@@ -185,7 +185,7 @@ def _gives_up(context: Context, view: KueueView, *, has_pods: bool) -> bool:
 
 
 def pods_ready(context: Context, view: KueueView) -> ObjectAction | None:
-    """PodsReady, which Kueue reads where it waits for pods (`waitForPodsReady`)."""
+    """Return the condition PodsReady, which Kueue reads where it waits for pods (`waitForPodsReady`)."""
     is_ready, known = context.decided.phase is Phase.RUNNING, view.condition("PodsReady")
     if is_ready == (known.get("status") == "True"):
         return None
@@ -266,14 +266,14 @@ def _patch(view: KueueView, change: dict[str, Any], subresource: str = "") -> Pa
 
 
 def _status_patch(view: KueueView, status: dict[str, Any]) -> PatchObject:
-    """A merge patch replaces a list as a whole, so it carries the version of the object that it was made from."""
+    """Return a merge patch with the version of the object that it was made from, since it replaces lists as a whole."""
     assert view.workload is not None, "there is a Workload"
     version = {"resourceVersion": view.workload["metadata"]["resourceVersion"]}
     return _patch(view, {"metadata": version, "status": status}, "status")
 
 
 def reconcile_elsewhere(context: Context) -> Outcome:
-    """Steps on the Workload; MultiKueue ends it when the job has ended."""
+    """Return steps on the Workload; MultiKueue ends it when the job has ended."""
     view, status = context.observed.kueue, context.job.status
     if view is None or view.workload is None or view.version is None or context.progress.finished:
         return Outcome()

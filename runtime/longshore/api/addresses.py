@@ -32,7 +32,7 @@ _METADATA: Final = tuple(map(ip_network, (*METADATA_NETWORKS_V4, *METADATA_NETWO
 
 
 def _address(value: Any) -> Any:
-    """Tells in words what the pattern says, and looks closer at host and port than a pattern can.
+    """Check what the pattern checks, with a sentence for people, and host and port more closely than a pattern can.
 
     pydantic's own URLs read mistakes as a browser does, `http:///score` as host `score`; who asks there does not.
     """
@@ -61,7 +61,7 @@ def is_metadata(host: str) -> bool:
 
 
 def _embedded(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
-    """IPv4 addresses that an IPv6 address stands for: mapped or compatible ones, 6to4, and NAT64."""
+    """Return the IPv4 addresses that an IPv6 address stands for: mapped or compatible ones, 6to4, and NAT64."""
     if isinstance(address, IPv4Address):
         return []
     found = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]

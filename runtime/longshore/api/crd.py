@@ -64,7 +64,10 @@ def rljob_crd() -> dict[str, Any]:
 
 
 def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """A pydantic JSON schema as a structural schema: references inlined, what structural schemas forbid removed."""
+    """Return a pydantic JSON schema as a structural schema.
+
+    References inlined, what structural schemas forbid removed.
+    """
     extra = {key: value for key, value in schema.items() if key not in ("$ref", "$defs")}
     if "$ref" in schema:
         target = dict(definitions[schema["$ref"].rsplit("/", 1)[1]])
@@ -84,7 +87,7 @@ def structural(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str,
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """`X | None` means an optional X; int-or-string keeps no type."""
+    """Replace `X | None` by an optional X; int-or-string keeps no type."""
     rest = {key: value for key, value in schema.items() if key != "anyOf"}
     if rest.get("default", ...) is None:
         del rest["default"]
@@ -152,7 +155,7 @@ def _pruned(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _default_objects(schema: dict[str, Any], absent: Collection[str]) -> None:
-    """An optional object whose fields all have defaults gets one of its own, so that the API server fills it in.
+    """Give an optional object whose fields all have defaults one of its own, so that the API server fills it in.
 
     The default is written out in full: an API server validates each default as it is written, with the rules of its
     schema, and a rule about a field that only a nested default would fill in fails with "no such key".
@@ -167,7 +170,10 @@ def _default_objects(schema: dict[str, Any], absent: Collection[str]) -> None:
 
 
 def _nested_defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    """The defaults of an object's fields; schemas are built inside out, so those of nested objects are complete."""
+    """Return the defaults of an object's fields.
+
+    Schemas are built inside out, so those of nested objects are complete.
+    """
     return {name: field["default"] for name, field in schema["properties"].items() if "default" in field}
 
 
@@ -205,7 +211,7 @@ def _describe_defaults(schema: dict[str, Any]) -> None:
 
 
 def _strip_defaults(schema: dict[str, Any]) -> None:
-    """Status is written by controllers: absent means absent."""
+    """Remove the defaults of the status, which controllers write: absent means absent."""
     schema.pop("default", None)
     for child in (
         *schema.get("properties", {}).values(),

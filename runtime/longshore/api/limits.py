@@ -65,7 +65,10 @@ def too_large(message: str) -> ValidationError:
 
 
 def _parts(value: Any) -> Iterator[tuple[int, int]]:
-    """(bytes, depth) of every scalar and container of a JSON value, without recursion; bytes as in compact JSON."""
+    """Yield (bytes, depth) of every scalar and container of a JSON value, without recursion.
+
+    Bytes as in compact JSON.
+    """
     waiting = [(value, 1)]
     while waiting:
         item, depth = waiting.pop()

@@ -159,5 +159,8 @@ def pod_group(job: str) -> str:
 
 
 def default_output(job: str, uid: str) -> str:
-    """Default of `spec.storage.output`, relative to the storage; a later job of that name gets another one."""
+    """Return the default of `spec.storage.output`, relative to the storage.
+
+    A later job of that name gets another one.
+    """
     return f"rljobs/{job}-{uid[:8]}"

@@ -53,7 +53,7 @@ class PodOptions(ApiModel):
     """Patch that is merged over the generated pod: its metadata and spec; lists of named items are merged by name."""
 
     def requests(self) -> dict[str, str]:
-        """Resource requests as Kubernetes strings."""
+        """Return resource requests as Kubernetes strings."""
         return {name: str(quantity) for name, quantity in self.resources.items()}
 
     def memory_bytes(self, default: str) -> int:

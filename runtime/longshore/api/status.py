@@ -83,7 +83,7 @@ class Baseline(ApiModel):
     """Tensor-parallel sizes of the engines in kinds of round that have their own."""
 
     def tp_size_of(self, kind: RoundKind) -> int:
-        """Tensor-parallel size of the engines in a round of this kind."""
+        """Return the tensor-parallel size of the engines in a round of this kind."""
         return self.tp_sizes.get(kind, self.tp_size)
 
 

@@ -28,7 +28,7 @@ ROWS_ARE_RIGHT: Final = "every row is a prompt with an answer"
 
 
 def file_checks(spec: RLJobSpec, model: Path | None, data: Path | None, gpu_bytes: float | None) -> list[CheckResult]:
-    """Whatever can be seen in the files of a job; `gpu_bytes`: memory of a GPU of its nodes, if that is known."""
+    """Check the files of a job; `gpu_bytes`: memory of a GPU of its nodes, if that is known."""
     results = []
     if spec.rollout.engine.extra_args:
         results.append(_arguments_check(spec))

@@ -27,7 +27,7 @@ class RowError(ValueError):
 
 
 def jsonl_rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, fields) of every row; empty lines are passed over. `name` is the file in messages.
+    """Yield (line number, fields) of every row except empty lines; `name` is the file in messages.
 
     Raises:
         RowError: the first line that is no row.

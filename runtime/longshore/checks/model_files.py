@@ -116,7 +116,7 @@ def _numbered(files: list[str]) -> set[str]:
 
 
 def _index_mistakes(directory: Path, found: Mapping[str, set[str]], at: str, within: str) -> Iterator[str]:
-    """The index says in which file each weight is."""
+    """Yield mistakes of the index, which says in which file each weight is."""
     if not (directory / INDEX).exists():
         return
     try:

@@ -80,7 +80,10 @@ def possible_tp_sizes(config: Mapping[str, Any], gpus_per_pod: int, configured: 
 
 
 def _quantization_mistakes(config: Mapping[str, Any], field: str) -> Iterator[str]:
-    """Quantised weights do not follow a gradient, and engines that hold them do not take plain ones."""
+    """Yield a mistake if weights are quantised.
+
+    They do not follow a gradient, and engines cannot replace them by plain ones.
+    """
     quantization = config.get("quantization_config") or language_part(config).get("quantization_config")
     if quantization:
         method = str(quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown")

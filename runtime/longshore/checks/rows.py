@@ -34,7 +34,7 @@ def value_at(fields: Mapping[str, Any], name: str) -> Any:
 def fields_read(
     source: Source, functions: Sequence[RewardFunction], environments: Sequence[Environment] = ()
 ) -> frozenset[str] | None:
-    """Fields of a row that its job looks at, by the part of their names before the first dot; None: all of them."""
+    """Return the fields of a row that its job looks at, up to the first dot of their names; None: all of them."""
     if environments:
         return None  # An episode begins with the whole row.
     read = [one.row_fields for one in functions]

@@ -90,7 +90,7 @@ class AdaptiveTimeout:
         return TimeLimit(idle_s, idle_s * self.contention)
 
     def response_tested(self, prompt: int, runs: Sequence[CaseRun], *, passed_all: bool) -> None:
-        """The runs of one response; only one that passed all tests moves anchors."""
+        """Learn from the runs of one response; only one that passed all tests moves anchors."""
         assert not (passed_all and any(run.timed_out for run in runs)), "a run that was cut off did not pass"
         ratios = [run.wall_s / run.cpu_s for run in runs if run.cpu_s >= MIN_CPU_S]
         if ratios:

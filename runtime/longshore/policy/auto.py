@@ -91,7 +91,7 @@ class Auto(TailBatching):
         """Of the next rounds; `begin`: of the first one."""
 
     def choose(self, choice: RoundChoice) -> None:
-        """Rounds are like this from now on; the factors are those of short ones."""
+        """Use these factors, which are those of short rounds, from now on."""
         assert self._round is None, "rounds change between rounds"
         self.choice = choice
         self._use_factors(choice.factors)
@@ -101,7 +101,7 @@ class Auto(TailBatching):
         return {"begin": asdict(self.begin), "choice": asdict(self.choice)}
 
     def _load_history(self, state: Mapping[str, Any]) -> None:
-        """A job that was given other settings begins with those."""
+        """Load the history, unless the job was given other settings since."""
         chosen = state["choice"]
         if state["begin"] == asdict(self.begin):
             self.choose(RoundChoice(**chosen | {"handover": Handover(chosen["handover"])}))

@@ -162,7 +162,7 @@ class BenefitGate:
         """Benefit that is wanted in the round that runs."""
 
     def begin_round(self, tp_size: int) -> RolloutPace:
-        """A round begins, on engines of this size; what becomes of it goes to the pace."""
+        """Begin a round on engines of this size; what becomes of it goes to the pace."""
         self._tp_size, self._pace, self._wanted = tp_size, RolloutPace(), None
         return self._pace
 

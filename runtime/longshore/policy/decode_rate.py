@@ -44,7 +44,7 @@ class DecodeRate:
         return self._gram[0][0] > 0
 
     def add(self, steps: DecodeSteps, seconds: float) -> None:
-        """An engine made these, in that time."""
+        """Add steps that an engine made, with their time."""
         terms = (1.0, steps.num_running, steps.kv_usage)
         for row, term in enumerate(terms):
             self._moments[row] += term * seconds
@@ -53,7 +53,7 @@ class DecodeRate:
         self._coefficients = None
 
     def fade(self) -> None:
-        """Newer steps are about to be added."""
+        """Lower the weight of all steps, because newer ones are about to be added."""
         self._gram = [[FADE * value for value in row] for row in self._gram]
         self._moments = [FADE * value for value in self._moments]
 
@@ -100,7 +100,7 @@ def _least_squares(gram: Sequence[Sequence[float]], moments: Sequence[float]) ->
 
 
 def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float] | None:
-    """Gaussian elimination of a positive definite system; None where it is (nearly) singular."""
+    """Solve a positive definite system by Gaussian elimination; None where it is (nearly) singular."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     size = len(rows)
     for pivot in range(size):

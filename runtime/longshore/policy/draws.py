@@ -39,7 +39,7 @@ class DrawCursor:
         self._order = self._shuffled(self._epoch)
 
     def export_state(self) -> dict[str, Any]:
-        """Position, to be stored in a checkpoint."""
+        """Return the position, to be stored in a checkpoint."""
         return {
             "epoch": self._epoch,
             "offset": self._offset,

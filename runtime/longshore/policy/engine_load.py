@@ -63,7 +63,7 @@ class ConcurrencyLimit:
         self._engines: dict[int, _Engine] = {}
 
     def observed(self, engine: int, load: EngineLoad) -> int:
-        """An engine tells its load; returns its limit from here on."""
+        """Note the load that an engine reports, and return its limit from here on."""
         state = self._engines.setdefault(engine, _Engine(self._start))
         preempted = load.num_preemptions != state.num_preemptions and load.num_preemptions > 0
         state.num_preemptions = load.num_preemptions

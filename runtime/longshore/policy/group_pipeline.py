@@ -59,7 +59,7 @@ class GroupPipeline(Synchronous):
         return super().start_round(draining=draining, engines=engines, kv_capacity_tokens=kv_capacity_tokens)
 
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
-        """Responses ended; the lengths of whole groups say how much room one takes."""
+        """Note responses that ended; the lengths of whole groups say how much room one takes."""
         for event in events:
             lengths = self._num_tokens.setdefault(event.response.draw, [])
             lengths.append(event.num_tokens)

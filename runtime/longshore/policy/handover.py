@@ -44,7 +44,7 @@ class HandoverQueue:
         self._pending: deque[TrainableGroup] = deque()
 
     def add(self, group: TrainableGroup) -> tuple[Batch, ...]:
-        """A group is ready; returns what the trainer gets now, which is nothing until U groups are there."""
+        """Add a group that is ready, and return what the trainer gets now: nothing until U groups are there."""
         self._pending.append(group)
         if len(self._pending) < self._sizes[0]:
             return ()

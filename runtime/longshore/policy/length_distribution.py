@@ -26,7 +26,7 @@ class LengthDistribution:
         return len(self._window)
 
     def add(self, num_tokens: int) -> None:
-        """A response ended by itself, or at the limit; the lengths of aborted ones are unknown and stay out."""
+        """Add the length of a response that ended by itself or at the limit; lengths of aborted ones are unknown."""
         assert num_tokens >= 0
         if len(self._window) == self._capacity:
             oldest = self._window.popleft()
@@ -37,7 +37,7 @@ class LengthDistribution:
         self._sum += num_tokens
 
     def extend(self, lengths: Iterable[int]) -> None:
-        """Several, in the order in which they ended."""
+        """Add several lengths, in the order in which the responses ended."""
         for num_tokens in lengths:
             self.add(num_tokens)
 
@@ -47,7 +47,7 @@ class LengthDistribution:
         return self._sum / len(self._window) if self._window else 0.0
 
     def conditional_survival(self, generated: int, more: int) -> float:
-        """Probability that a response which runs after `generated` tokens still runs after `more` further ones.
+        """Return how likely a response that runs after `generated` tokens still runs after `more` further ones.
 
         1.0 where the history holds nothing as long as `generated`: nothing says when such a response will end.
         """

@@ -20,7 +20,7 @@ class LengthHistory:
         self._num_tokens = 0
 
     def observe(self, events: Iterable[ResponseFinished]) -> None:
-        """Responses ended."""
+        """Note responses that ended."""
         for event in events:
             prompt = event.response.draw.index
             count, total = self._by_prompt.get(prompt, (0, 0))
@@ -29,12 +29,12 @@ class LengthHistory:
             self._num_tokens += event.num_tokens
 
     def at_least(self, prompts: Iterable[int], num_tokens: int) -> None:
-        """Responses to these prompts still ran when others of this length had ended."""
+        """Note that responses to these prompts still ran when others of this length had ended."""
         for prompt in prompts:
             self._at_least[prompt] = max(num_tokens, self._at_least.get(prompt, 0))
 
     def expected_tokens(self, prompt: int) -> float:
-        """Predicted response length."""
+        """Return the predicted response length."""
         if prompt in self._by_prompt:
             count, total = self._by_prompt[prompt]
             own = total / count

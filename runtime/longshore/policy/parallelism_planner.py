@@ -52,7 +52,10 @@ class RolloutProfile:
     """Preemptions of a round of a kind, by tensor-parallel size; empty where the profile has none."""
 
     def predicted_s(self, kind: RoundKind, tp_size: int, known_preemptions: Mapping[int, float]) -> float:
-        """Rollout time of a round, given the preemptions seen at some sizes; the nearest one tells about the others."""
+        """Return the rollout time of a round, given the preemptions seen at some sizes.
+
+        The nearest one stands for others.
+        """
         num_preemptions = 0.0
         if known_preemptions:
             nearest = min(known_preemptions, key=lambda size: (abs(log2(size / tp_size)), size))
@@ -111,7 +114,7 @@ class ParallelismPlanner:
         return self._kinds[kind].tp_size
 
     def round_ended(self, kind: RoundKind, num_preemptions: int, num_requests: int = 0) -> Regroup | None:
-        """A round is over that launched so many requests, if that is known; None: every size stays."""
+        """Note that a round is over that launched so many requests, if that is known; None: every size stays."""
         state = self._kinds[kind]
         reference = state.reference
         self._order.append(kind)
@@ -136,7 +139,7 @@ class ParallelismPlanner:
         return regroup
 
     def refused(self, size: int, actual: int) -> tuple[RoundKind, ...]:
-        """Engines of `size` did not start and have the size `actual`: rounds that should have had it go on with that.
+        """Note that engines of `size` did not start and have the size `actual`, with which rounds go on.
 
         They do not take it again before a cool-down, which doubles each time. Returns their kinds.
         """
@@ -333,7 +336,7 @@ class _Kind:
 
 
 def _usual_order(period: Sequence[RoundKind]) -> list[RoundKind]:
-    """Rounds to judge by until rounds tell, PAYBACK_ROUNDS or more in whole periods."""
+    """Return the rounds to judge by until rounds are known: PAYBACK_ROUNDS or more, in whole periods."""
     return [*period] * ceil(PAYBACK_ROUNDS / len(period))
 
 

@@ -61,11 +61,11 @@ class ReorderRollout(RoundPolicy):
         self._longest_finished = 0
 
     def next_kind(self, *, draining: bool = False) -> RoundKind:
-        """Long when a draw is due."""
+        """Return Long when a draw is due."""
         return RoundKind.LONG if draining or self._due(self._shape.num_prompts) else RoundKind.FULL
 
     def responses_finished(self, events: Sequence[ResponseFinished]) -> Decision:
-        """Responses ended; their lengths tell about the next epoch."""
+        """Note responses that ended; their lengths predict those of the next epoch."""
         self._lengths.observe(events)
         self._longest_finished = max([self._longest_finished, *(event.num_tokens for event in events)])
         return super().responses_finished(events)

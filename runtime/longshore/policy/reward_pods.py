@@ -106,7 +106,10 @@ def is_news(before: RewardPressure | None, after: RewardPressure) -> bool:
 
 
 def _is_pressed(pressure: RewardPressure) -> bool:
-    """Responses wait, and for want of workers: where some are idle, `maxConcurrency` holds the others back."""
+    """Return whether responses wait for want of workers.
+
+    Where some are idle, `maxConcurrency` holds the others back.
+    """
     if pressure.num_workers == 0 or pressure.num_busy < pressure.num_workers:
         return False
     return pressure.oldest_wait_s > MAX_WAIT_S or pressure.queue_length >= MAX_QUEUE_PER_WORKER * pressure.num_workers
@@ -118,7 +121,10 @@ def _is_calm(limits: RewardPodLimits, pressure: RewardPressure) -> bool:
 
 
 def _grown(current: RewardPods, limits: RewardPodLimits, pressure: RewardPressure, now_s: float) -> RewardPods | None:
-    """A worker for everything that waits, at most twice the pods; None while those asked for are on their way."""
+    """Return pods with a worker for all that wait, at most twice the pods.
+
+    None while those asked for are not there yet.
+    """
     is_awaited = pressure.num_workers < current.count * limits.workers_per_pod
     pauses = current.changed_s is not None and now_s - current.changed_s < GROW_PAUSE_S
     if is_awaited or pauses or current.count >= limits.maximum:

@@ -133,11 +133,11 @@ class RewardQueue:
         self._needed_draws: set[Draw] = set()
 
     def resize(self, num_workers: int) -> None:
-        """Workers joined or left."""
+        """Note that workers joined or left."""
         self._num_workers = num_workers
 
     def submit(self, tasks: Iterable[ScoreTask], now_s: float) -> None:
-        """Responses finished. Those that nobody waits for yet are dropped when too many wait already."""
+        """Queue responses that finished; those that nobody waits for yet are dropped when too many wait already."""
         for task in tasks:
             if task in self._waiting or task in self._running:
                 continue
@@ -208,7 +208,7 @@ class RewardQueue:
         return self._num_calls
 
     def oldest_wait_s(self, now_s: float) -> float:
-        """Longest time that a needed task has waited for a worker."""
+        """Return the longest time that a needed task has waited for a worker."""
         while self._since:
             since_s, number, task = self._since[0]
             place = self._waiting.get(task)

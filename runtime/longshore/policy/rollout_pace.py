@@ -86,7 +86,7 @@ class RolloutPace:
         """Engines that have left, or would have at the first milestone."""
 
     def begun(self, kind: RoundKind, steps: Mapping[int, int], kv_capacity_tokens: int, now_s: float) -> None:
-        """The round begins with these engines, at these steps of theirs; tokens that the KV cache of each holds."""
+        """Begin the round with these engines, their steps so far, and the tokens that the KV cache of each holds."""
         self._spreads_groups = kind is RoundKind.LONG  # As the router does.
         self._moments = {engine: [_Moment(now_s, step)] for engine, step in steps.items()}
         self._capacity_tokens = kv_capacity_tokens
@@ -129,7 +129,7 @@ class RolloutPace:
             stints[-1].has_finished = True
 
     def milestone(self, now_s: float) -> None:
-        """The rest of the round begins; where there are several milestones, with the first."""
+        """Begin the rest of the round; where there are several milestones, with the first."""
         if self._milestone_s is None:
             self._begin_rest(now_s)
 
@@ -138,7 +138,7 @@ class RolloutPace:
         self._is_disturbed = True
 
     def engines_left(self, engines: Iterable[int], now_s: float) -> None:
-        """The rest of the round begins with fewer engines; the requests of the others are still to be moved."""
+        """Begin the rest of the round with fewer engines; the requests of the others are still to be moved."""
         self.has_repurposed, self.leaving = True, frozenset(engines)
         self._begin_rest(now_s)
 

@@ -73,7 +73,7 @@ class Router:
         return tuple(response for response, where in self._placed.items() if where == engine)
 
     def lost(self, engine: int) -> tuple[ResponseId, ...]:
-        """An engine is gone; returns the responses that ran there, to be placed again."""
+        """Forget an engine that is gone, and return the responses that ran there, to be placed again."""
         self._load.pop(engine, None)
         orphans = tuple(response for response, where in self._placed.items() if where == engine)
         for response in orphans:
@@ -91,7 +91,10 @@ class Router:
         return limit is None or self._load[engine] < limit
 
     def _with_room(self) -> int:
-        """The least loaded engine; another where that one bears less than others do. None may have room for long."""
+        """Return the least loaded engine, or another where that one bears less than others.
+
+        None may have room for long.
+        """
         engine = self._least_loaded()
         if self._has_room(engine):
             return engine

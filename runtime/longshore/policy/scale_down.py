@@ -145,7 +145,7 @@ class Milestones:
         return True
 
     def close(self) -> None:
-        """Pods have been repurposed, which happens once in a round: no other moment follows."""
+        """Note that pods have been repurposed, which happens once in a round: no other moment follows."""
         self._is_closed = True
 
     def _has_come(self, progress: RoundProgress) -> bool:
@@ -249,7 +249,7 @@ def unavailable_reason(pods: Iterable[MilestonePodLoad]) -> str:
 
 
 def expected_requests(count: int, running: Sequence[RunningRequest]) -> list[RunningRequest]:
-    """Requests that will be launched, on whichever engine, as if they began now; their prompts are like the others."""
+    """Return requests that will be launched, as if they began now; their prompts are like the others."""
     prompt_tokens = round(fmean(request.prompt_tokens for request in running)) if running else 0
     return [RunningRequest(_NO_ENGINE, prompt_tokens, generated_tokens=0)] * count
 
@@ -257,7 +257,7 @@ def expected_requests(count: int, running: Sequence[RunningRequest]) -> list[Run
 def projected_peak_tokens(
     running: Iterable[RunningRequest], lengths: LengthDistribution, max_response_tokens: int
 ) -> float:
-    """Expected peak of the tokens that running requests hold in KV caches, from here to their ends.
+    """Return the expected peak of the tokens that running requests hold in KV caches, from here to their ends.
 
     A request that has generated g tokens still runs h steps later with probability S(g + h) / S(g), and then holds
     prompt + g + h tokens. The sum is bounded from above in each of NUM_HORIZONS intervals: the requests that run at its
@@ -282,7 +282,10 @@ def projected_peak_tokens(
 
 
 def _pod_groups(trainer_replicas: Iterable[frozenset[int]]) -> list[frozenset[int]]:
-    """Pods that move together: those that a replica spans, and those of replicas which share a pod with it."""
+    """Return the pods that move together.
+
+    Those that a replica spans, and those of replicas which share a pod with it.
+    """
     groups: list[frozenset[int]] = []
     for replica in trainer_replicas:
         touching = [group for group in groups if group & replica]

@@ -5,7 +5,7 @@ from longshore.api.spec import RLJobSpec
 
 
 def replica_slots(workers: Workers, num_replicas: int | None, ranks_per_replica: int = 1) -> list[tuple[int, int]]:
-    """(pod, slot in it) of every trainer replica, in order; a replica never crosses a pod.
+    """Return (pod, slot in it) of every trainer replica, in order; a replica never crosses a pod.
 
     As many replicas as the GPUs hold (one per pod without GPUs), or the first `num_replicas` of them over the pods in
     turn.

@@ -46,7 +46,7 @@ class StreamLedger:
         """Tokens of the parts that each replica has still to compute."""
 
     def accept(self, group: Sequence[StreamSample]) -> None:
-        """A group belongs to the step, whatever its advantages are."""
+        """Accept a group for the step, whatever its advantages are."""
         for sample in group:
             assert sample.response not in self._samples, f"response {sample.response} accepted twice"
             self._samples[sample.response] = sample
@@ -64,7 +64,7 @@ class StreamLedger:
         return tuple(parts)
 
     def last_parts(self, replicas: Iterable[int]) -> tuple[SamplePart, ...]:
-        """The round is over: hand over all that is left, sample by sample, so that all replicas end together."""
+        """Hand over all that is left after the round, sample by sample, so that all replicas end together."""
         left = [self._samples[response] for group in self._waiting for response in group]
         self._waiting.clear()
         shares = split(left, {replica: self.pending_tokens(replica) for replica in replicas})

@@ -48,7 +48,7 @@ class TailBatching(RoundPolicy):
         self._use_factors(settings)
 
     def next_kind(self, *, draining: bool = False) -> RoundKind:
-        """Long as soon as the queue holds P0 draws."""
+        """Return Long as soon as the queue holds P0 draws."""
         return RoundKind.LONG if draining or len(self._waiting) >= self._shape.num_prompts else RoundKind.SHORT
 
     def _use_factors(self, settings: TailBatchingSettings) -> None:
@@ -74,7 +74,7 @@ class TailBatching(RoundPolicy):
 
 
 def ceil_factor(factor: float, count: int) -> int:
-    """ceil(factor * count), immune to a product such as 1.1 * 10 that lies a rounding error above its value."""
+    """Return ceil(factor * count), immune to a product such as 1.1 * 10 that lies a rounding error above its value."""
     return math.ceil(round(factor * count, 9))
 
 

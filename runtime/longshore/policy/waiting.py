@@ -45,7 +45,7 @@ class WaitingDraws:
         return tuple(self._waiting)
 
     def add(self, draws: Iterable[Draw]) -> None:
-        """Draws that nothing was sampled for yet."""
+        """Add draws that nothing was sampled for yet."""
         self._waiting += [WaitingDraw(draw) for draw in draws]
 
     def take(self, count: int) -> tuple[WaitingDraw, ...]:

@@ -139,6 +139,6 @@ class EngineStates:
         return self.change(engine, EngineEvent.LOST) is EngineState.LOST and before is not EngineState.LOST
 
     def replace_all(self, asleep: Collection[int], starting: Collection[int]) -> None:
-        """Engines of another size take the place of all; they are out of the round until they have woken or started."""
+        """Replace all engines by those of another size, which are out of the round until they have woken or started."""
         states = dict.fromkeys(asleep, EngineState.ASLEEP) | dict.fromkeys(starting, EngineState.LEFT_OUT)
         self._states = states

@@ -173,7 +173,7 @@ class SearchBounds:
     """Whether the width of the frontier may change."""
 
     def allow(self, choice: Choice) -> bool:
-        """Whether it may be proposed; what the job does now may stay in any case."""
+        """Return whether it may be proposed; what the job does now may stay in any case."""
         return (
             choice.strategy in {*self.strategies, Strategy.SYNCHRONOUS}
             and (choice.prompt_factor or 1.0) <= _MAX_PROMPT_FACTOR

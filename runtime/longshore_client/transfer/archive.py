@@ -186,7 +186,7 @@ def _files(root: Path, is_storage_of_jobs: bool) -> list[tuple[str, Path]]:
 
 
 def _files_below(directory: Path, around: Sequence[Path], is_storage_of_jobs: bool) -> Iterator[Path]:
-    """The files of a directory and of those in it, also by links; `around`: the directories around it.
+    """Yield the files of a directory and of those in it, also by links; `around`: the directories around it.
 
     Jobs hide in their storage what they have not finished, and what they are deleting.
     """

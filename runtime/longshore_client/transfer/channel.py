@@ -69,7 +69,7 @@ class Channel:
         return b""
 
     def send(self, data: bytes) -> None:
-        """Bytes for standard input.
+        """Send bytes for standard input.
 
         Raises:
             ClientError: the program has ended.

@@ -107,7 +107,7 @@ def owner_reference(job: Json) -> Json:
 
 
 def _same_node_affinity(job: str) -> Json:
-    """Rather on a node that has the claim already: a ReadWriteOnce claim cannot be on two."""
+    """Return an affinity to nodes that have the claim already: a ReadWriteOnce claim cannot be on two."""
     term = {"labelSelector": {"matchLabels": {names.LABEL_JOB: job}}, "topologyKey": "kubernetes.io/hostname"}
     return {
         "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}

@@ -22,7 +22,7 @@ class Aggregation(StrEnum):
 
 
 def token_weight(aggregation: Aggregation, num_loss_tokens: int) -> float:
-    """Weight of every loss-mask token of a response that has `num_loss_tokens` of them."""
+    """Return the weight of every loss-mask token of a response that has `num_loss_tokens` of them."""
     return 1.0 / num_loss_tokens if aggregation is Aggregation.SEQUENCE_MEAN else 1.0
 
 

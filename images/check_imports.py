@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 
 def modules(name: str) -> Iterator[str]:
-    """A module; of `package.*` every module, except programs for `python -m`, which run when they are imported."""
+    """Yield a module, or of `package.*` every module, except programs for `python -m`, which run when imported."""
     package = name.removesuffix(".*")
     yield package
     if package != name:

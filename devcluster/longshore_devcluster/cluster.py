@@ -56,7 +56,7 @@ class ClusterConfig:
     preload: str = ""
 
     def __post_init__(self) -> None:
-        """Errors: ValueError naming the field and what it takes."""
+        """Check the fields; raises ValueError naming the field and what it takes."""
         for name in ("num_nodes", "cpus_per_node", "pods_per_node"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give at least 1")
@@ -70,7 +70,7 @@ class ClusterConfig:
             raise ValueError(f"restart_backoff_s is {self.restart_backoff_s}: give more than 0")
 
     def nodes(self) -> list[tuple[str, dict[str, str]]]:
-        """(name, capacity) of each node."""
+        """Return (name, capacity) of each node."""
         capacity = {
             "cpu": str(self.cpus_per_node),
             "memory": self.memory_per_node,

@@ -120,7 +120,7 @@ def start_detached(data_dir: Path, config: ClusterConfig) -> RunningCluster:
 def cluster_process(
     data_dir: Path, config: ClusterConfig | None = None, *, keep_volumes: bool = False
 ) -> Iterator[RunningCluster]:
-    """A cluster in a process of its own for the length of a block; it ends with this process at the latest.
+    """Run a cluster in a process of its own for the length of a block; it ends with this process at the latest.
 
     With `keep_volumes` a later cluster on the same data finds the scratch volumes of its pods again.
 

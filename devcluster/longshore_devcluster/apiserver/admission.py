@@ -33,7 +33,7 @@ class Admission:
 
     @contextmanager
     def acting(self, user: User) -> Iterator[None]:
-        """Writes inside are this user's; outside they are the server's own."""
+        """Make writes inside this user's; outside they are the server's own."""
         token = self._user.set(user)
         try:
             yield
@@ -120,7 +120,7 @@ def _token_sources() -> Object:
 
 
 def _add_tolerations(spec: Object) -> None:
-    """Pods stay 300 s on a node that is not ready or cannot be reached, unless they say otherwise."""
+    """Let pods stay 300 s on a node that is not ready or cannot be reached, unless they say otherwise."""
     tolerations = list(spec.get("tolerations") or ())
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         covered = any(t.get("key", key) == key and t.get("effect", "NoExecute") == "NoExecute" for t in tolerations)

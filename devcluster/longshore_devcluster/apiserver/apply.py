@@ -56,7 +56,7 @@ def _merge(live: Json, config: Json, schema: Schema) -> Json:
 
 
 def _merge_list(live: list[Json], config: list[Json], schema: Schema) -> list[Json]:
-    """Applied items come in their order; items that only exist live keep their place relative to them."""
+    """Merge lists: applied items come in their order; items that only exist live keep their place relative to them."""
     assert schema.item is not None
     live_by = {fieldsets.item_element(item, schema): item for item in live}
     wanted: dict[str | None, Json] = {}
@@ -145,7 +145,7 @@ _EXPECTED = {
 
 
 def check_typed(config: Object, schema: Schema, namespace: str, name: str, group_version: str, kind: str) -> None:
-    """Raises the 500 of a configuration that does not fit its schema."""
+    """Check a configuration against its schema; raises the 500 of one that does not fit."""
     complaints = _complaints(config, schema, ())
     if complaints:
         listed = complaints[0] if len(complaints) == 1 else "errors:\n  " + "\n  ".join(complaints)

@@ -59,7 +59,7 @@ def media_type(content_type: str) -> str:
 
 
 def parse_yaml(text: bytes) -> Json:
-    """YAML or JSON; raises yaml.YAMLError."""
+    """Parse YAML or JSON; raises yaml.YAMLError."""
     try:
         return orjson.loads(text)  # YAML 1.1 takes a JSON number such as 1e-06 for a string.
     except orjson.JSONDecodeError:

@@ -47,7 +47,7 @@ def _by_version(registry: Registry, group: str) -> dict[str, list[Resource]]:
 
 
 def _preferred_first(versions: Iterable[str]) -> list[str]:
-    """Kubernetes' order: stable before beta before alpha, higher before lower."""
+    """Sort versions as Kubernetes does: stable before beta before alpha, higher before lower."""
 
     def rank(version: str) -> tuple[int, int, int]:
         match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
@@ -149,7 +149,7 @@ class Discovery:
         self._registry, self._address = registry, address
 
     def answer(self, request: web.Request, path: str) -> web.Response:
-        """Raises PlainNotFound for groups and versions that do not exist."""
+        """Answer a request for groups and versions; raises PlainNotFound for those that do not exist."""
         parts = [part for part in path.split("/") if part]
         accept = request.headers.get("Accept", "")
         if parts in (["api"], ["apis"]):

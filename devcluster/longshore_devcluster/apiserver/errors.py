@@ -145,7 +145,7 @@ def stale(ref: ObjectRef) -> ApiError:
 
 
 def invalid(ref: ObjectRef, causes: Sequence[FieldError]) -> ApiError:
-    """422; ``ref.resource`` is the *kind* here, as the real server has it."""
+    """Return a 422; ``ref.resource`` is the *kind* here, as the real server has it."""
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     shown = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     details = {
@@ -156,12 +156,12 @@ def invalid(ref: ObjectRef, causes: Sequence[FieldError]) -> ApiError:
 
 
 def invalid_options(kind: str, cause: FieldError) -> ApiError:
-    """422 about query parameters; ``kind`` is ListOptions, PatchOptions, ..."""
+    """Return a 422 about query parameters; ``kind`` is ListOptions, PatchOptions, ..."""
     return invalid(ObjectRef("meta.k8s.io", kind), [cause])
 
 
 def rejected() -> ApiError:
-    """422 of a JSON patch that does not fit."""
+    """Return the 422 of a JSON patch that does not fit."""
     return ApiError(422, "Invalid", "the server rejected our request due to an error in our request", {})
 
 

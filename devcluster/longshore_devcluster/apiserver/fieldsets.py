@@ -16,7 +16,7 @@ _SORTED = orjson.OPT_SORT_KEYS
 
 
 def encode(paths: Iterable[Path]) -> Object:
-    """FieldsV1 of a set."""
+    """Encode a set as FieldsV1."""
     root: Object = {}
     members = set(paths)
     for path in sorted(members):

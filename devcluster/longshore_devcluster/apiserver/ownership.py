@@ -101,7 +101,7 @@ def store(obj: Object, owners: Owners, before: Owners, now: datetime) -> None:
 
 
 def after_change(owners: Owners, manager: Owner, comparison: fieldsets.Comparison) -> Owners:
-    """The manager takes what it added or changed, from everyone; what is gone belongs to nobody."""
+    """Give the manager what it added or changed, from everyone; what is gone belongs to nobody."""
     taken = owned(comparison.added | comparison.modified)
     lost = frozenset(comparison.removed)
     changed = {}
@@ -115,7 +115,7 @@ def after_change(owners: Owners, manager: Owner, comparison: fieldsets.Compariso
 
 
 def on_create(resource: Resource, obj: Object, owners: Owners | None, manager: str, now: datetime) -> None:
-    """Entries of a new object: the creator's, or those that an apply has computed."""
+    """Return the entries of a new object: the creator's, or those that an apply has computed."""
     obj["metadata"].pop("managedFields", None)
     if owners is None:
         ignored = ("status",) if resource.has_status else ()
@@ -128,7 +128,10 @@ def on_create(resource: Resource, obj: Object, owners: Owners | None, manager: s
 def on_update(
     resource: Resource, old: Object, new: Object, before: Owners, claimed: Owners, owner: Owner, now: datetime
 ) -> None:
-    """Entries after an update. ``claimed`` are those the writer left or sent (kubectl rewrites them to migrate)."""
+    """Return entries after an update.
+
+    ``claimed`` are those the writer left or sent (kubectl rewrites them to migrate).
+    """
     comparison = fieldsets.compare(old, new, resource.schema)
     if comparison.added or comparison.removed or comparison.modified:
         claimed = after_change(claimed, owner, comparison)

@@ -52,7 +52,7 @@ def _json_patch(patch: Json) -> Change:
 
 
 def merged(target: Json, patch: Json) -> Json:
-    """JSON merge patch (RFC 7396)."""
+    """Merge a JSON merge patch (RFC 7396)."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -65,7 +65,7 @@ def merged(target: Json, patch: Json) -> Json:
 
 
 def strategic(target: Object, patch: Object, schema: Schema) -> Object:
-    """Strategic merge patch: lists merge by the keys that the type table gives."""
+    """Merge a strategic merge patch: lists merge by the keys that the type table gives."""
     return _strategic(copied(target), patch, schema)
 
 
@@ -145,7 +145,7 @@ def _merge_lists(target: list[Json], patch: list[Json], schema: Schema) -> list[
 
 
 def _ordered(items: list[Json], order: list[Json], before: list[Json], schema: Schema) -> list[Json]:
-    """Items that ``order`` names in its order; the others go before the first of those that stood behind them."""
+    """Sort items that ``order`` names; the others go before the first of those that stood behind them."""
 
     def identity(item: Json) -> bytes:
         key = schema.merge_key

@@ -76,7 +76,7 @@ class Authority:
         )  # fmt: skip
 
     def serving_context(self, host: str) -> ssl.SSLContext:
-        """TLS for a server that answers as ``host`` and as localhost."""
+        """Return TLS for a server that answers as ``host`` and as localhost."""
         key = load_or_create_key(self._directory / "server.key")
         certificate = self._serving_certificate(key, host)
         path = self._directory / "server.crt"

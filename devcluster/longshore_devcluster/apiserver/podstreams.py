@@ -124,7 +124,7 @@ def _running(objects: Objects, streams: PodStreams | None, call: Call) -> tuple[
 
 
 async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> web.StreamResponse:
-    """``kubectl exec`` over a websocket; SPDY is not spoken."""
+    """Serve ``kubectl exec`` over a websocket; SPDY is not spoken."""
     pod, streams = _running(objects, streams, call)
     container = _container(pod, call.query.get("container", ""))
     if is_true(call.query.get("tty", "")):
@@ -141,7 +141,7 @@ async def execute(objects: Objects, streams: PodStreams | None, call: Call) -> w
 
 
 async def forward_ports(objects: Objects, streams: PodStreams | None, call: Call) -> web.StreamResponse:
-    """``kubectl port-forward`` over a websocket; SPDY without one is not spoken."""
+    """Serve ``kubectl port-forward`` over a websocket; SPDY without one is not spoken."""
     _, streams = _running(objects, streams, call)
     asked = [one.strip() for one in call.http.headers.get("Sec-WebSocket-Protocol", "").split(",")]
     if call.http.headers.get("Upgrade", "").lower() != "websocket" or _FORWARD_PROTOCOL not in asked:

@@ -35,7 +35,7 @@ class Policies:
         self._store = store
 
     def check(self, user: User, resource: Resource, new: Object, old: Object | None, subresource: str) -> None:
-        """Raises ApiError when a policy that is bound with the action Deny refuses the write."""
+        """Check a write; raises ApiError when a policy that is bound with the action Deny refuses it."""
         if resource.group == GROUP:
             return
         request = _request(user, resource, new, old, subresource)
@@ -72,7 +72,7 @@ def _refused(spec: Object, known: Object, denied: str) -> tuple[str, str] | None
 
 
 def policy_errors(policy: Object) -> list[FieldError]:
-    """Expressions of a policy that is being written must parse."""
+    """Return errors of the expressions of a policy that is being written: they must parse."""
     return list(_expression_errors(policy.get("spec") or {}))
 
 
@@ -107,7 +107,7 @@ def _request(user: User, resource: Resource, new: Object, old: Object | None, su
 
 
 def _present(fields: Object) -> Object:
-    """Fields that are empty are not there: an expression that reads one of them is in error."""
+    """Leave out fields that are empty: an expression that reads one of them is in error."""
     return {name: value for name, value in fields.items() if value}
 
 

@@ -18,7 +18,7 @@ JSON_TYPE, YAML_TYPE = "application/json", "application/yaml"
 
 
 def wants_indent(query: Mapping[str, str], user_agent: str) -> bool:
-    """People with curl or a browser get indented JSON, libraries get one line."""
+    """Return whether the client gets indented JSON: people with curl or a browser do, libraries get one line."""
     if "pretty" in query:
         return query["pretty"].lower() not in ("false", "0")
     return user_agent.startswith(("curl/", "Wget/", "Mozilla/"))
@@ -57,7 +57,7 @@ def shown_object(
 def shown_list(
     resource: Resource, page: Page, wanted: Representation, query: Mapping[str, str], now: datetime
 ) -> Object:
-    """A list as the client wants it. Items of built-in kinds do not repeat their kind."""
+    """Return a list as the client wants it. Items of built-in kinds do not repeat their kind."""
     if wanted.transform == "Table":
         return _table(resource.printer, resource, page.items, page.metadata, wanted, query, now)
     if wanted.transform.startswith("PartialObjectMetadata"):

@@ -56,7 +56,7 @@ def by_name(namespaced: bool) -> dict[str, Callable[[Object], str]]:
 
 
 def _nothing(obj: Object) -> None:
-    """The default of defaulting."""
+    """Fill in no defaults."""
 
 
 def _valid(new: Object, old: Object | None) -> list[FieldError]:

@@ -95,7 +95,7 @@ FieldGetters = Mapping[str, Callable[[Object], str]]
 
 
 def parse_fields(text: str, known: FieldGetters, *, custom: bool) -> FieldSelector:
-    """``metadata.name=a,status.phase!=Running``. Raises 400 for a field that the resource does not select by."""
+    """Parse ``metadata.name=a,status.phase!=Running``. Raises 400 for a field that the resource does not select by."""
     requirements = []
     for term in filter(None, re.split(r"(?<!\\),", text)):
         match = re.match(r"^(.*?)(!=|==|=)(.*)$", term, re.S)

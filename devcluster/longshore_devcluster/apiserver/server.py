@@ -62,7 +62,7 @@ class ApiServer:
         return (self._data_dir / "pki" / "ca.crt").read_text()
 
     def component_token(self, component: str) -> str:
-        """The bearer token of ``system:kube-scheduler``, ``system:node`` or ``system:kube-controller-manager``."""
+        """Return the token of ``system:kube-scheduler``, ``system:node`` or ``system:kube-controller-manager``."""
         assert self._tokens is not None, "the server has not been started"
         return self._tokens.of(component)
 

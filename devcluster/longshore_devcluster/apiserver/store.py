@@ -157,7 +157,7 @@ class Store:
         return record
 
     def show(self, record: Record, obj: Object) -> None:
-        """Readers see ``obj`` in place of what the record holds; its version and its history stay."""
+        """Show readers ``obj`` in place of what the record holds; its version and its history stay."""
         self._objects[record.key.resource][record.key.namespace, record.key.name] = Record(
             record.key, obj, record.version
         )

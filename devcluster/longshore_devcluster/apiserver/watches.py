@@ -77,7 +77,7 @@ class Watch:
         self._stop()
 
     async def events(self, timeout_s: float) -> AsyncIterator[list[Event]]:
-        """Batches of events until the time is over."""
+        """Yield batches of events until the time is over."""
         if self._initial:
             yield self._initial
             self._initial = []

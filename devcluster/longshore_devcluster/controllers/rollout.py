@@ -58,7 +58,7 @@ def revision_of(obj: Json) -> int:
 
 
 def template_hash(template: Json) -> str:
-    """Ten characters that differ between templates, of letters and digits that form no words."""
+    """Return ten characters that differ between templates, of letters and digits that form no words."""
     digest = hashlib.blake2b(json.dumps(template, sort_keys=True).encode()).digest()
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:10])
 

@@ -130,5 +130,5 @@ class PodContext:
 
 
 def _rewritten(env: dict[str, str], base: dict[str, str], mounts: Mounts) -> dict[str, str]:
-    """The kubelet's own variables hold real paths already, which may lie below a mount path such as `/tmp`."""
+    """Return the environment with rewritten paths, except the real ones of the kubelet's own variables."""
     return {name: value if base.get(name) == value else mounts.rewrite(value) for name, value in env.items()}

@@ -26,7 +26,7 @@ class Lookup(Protocol):
         """Return a Secret, or None."""
 
     def node_allocatable(self, node: str) -> Json:
-        """`status.allocatable` of a node."""
+        """Return `status.allocatable` of a node."""
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class _Objects:
         return self._secrets.get(namespace, name)
 
     def node_allocatable(self, node: str) -> Json:
-        """`status.allocatable` of a node."""
+        """Return `status.allocatable` of a node."""
         found = self._nodes.get("", node) or {}
         return dict((found.get("status") or {}).get("allocatable") or {})
 

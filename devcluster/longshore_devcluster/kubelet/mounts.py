@@ -41,7 +41,10 @@ class Mounts:
         return [self.rewrite(text) for text in texts]
 
     def rewrite_exec(self, argv: list[str]) -> list[str]:
-        """The command of an exec with every mount path replaced; archives that it writes keep the original names."""
+        """Return the command of an exec with every mount path replaced.
+
+        Archives that it writes keep the original names.
+        """
         rewritten = self.rewrite_all(argv)
         if argv[:2] != ["tar", "cf"]:
             return rewritten

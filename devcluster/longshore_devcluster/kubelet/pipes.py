@@ -27,7 +27,7 @@ class Ends:
 
 
 def open_pipes(*, with_stdin: bool) -> Ends:
-    """Three pipes; without `with_stdin` the process reads end of file at once."""
+    """Open three pipes; without `with_stdin` the process reads end of file at once."""
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     in_read, in_write = os.pipe() if with_stdin else (os.open(os.devnull, os.O_RDONLY), None)

@@ -158,7 +158,7 @@ def _terminated(state: Json) -> Terminated:
 
 
 def pod_phase(pod: Json, record: PodRecord) -> str:
-    """Pending, Running, Succeeded or Failed (Kubernetes docs, "Pod Lifecycle", pod phase).
+    """Return Pending, Running, Succeeded or Failed (Kubernetes docs, "Pod Lifecycle", pod phase).
 
     A pod is not over while a container still runs, as a sidecar that has been asked to stop.
     """

@@ -39,7 +39,10 @@ class ContainerStreams:
         timestamps: bool,
         previous: bool,
     ) -> AsyncIterator[bytes]:
-        """The log of the present or last instance of a container, or of the one before it. Errors: StreamError."""
+        """Return the log of the present or last instance of a container, or of the one before it.
+
+        Raises StreamError.
+        """
         since_s = None if since_seconds is None else self._now() - since_seconds
         options = LogOptions(follow, tail_lines, since_s, limit_bytes, timestamps)
         worker, runner = self._find(namespace, pod, container)

@@ -40,7 +40,7 @@ def token_requests(pod: Json) -> list[TokenRequest]:
 
 
 def referenced_objects(pod: Json) -> set[tuple[str, str]]:
-    """(kind, name) of the ConfigMaps, Secrets and claims whose changes matter to the pod."""
+    """Return (kind, name) of the ConfigMaps, Secrets and claims whose changes matter to the pod."""
     found: set[tuple[str, str]] = set()
 
     def visit(value: object) -> None:

@@ -58,7 +58,7 @@ class PodWorker:
         self._stop(grace_s)
 
     async def run(self) -> None:
-        """The pod's whole life here."""
+        """Run the pod for its whole life here."""
         try:
             if (self.context.pod.get("status") or {}).get("phase") not in FINAL_PHASES:
                 await self._live()

@@ -124,7 +124,7 @@ class AutoTuner:
         return bool(self._handovers)
 
     def observe(self, facts: StepFacts) -> None:
-        """A step is over."""
+        """Learn from a step that is over."""
         if facts.tp_size != self._tp_size:
             self._rate, self._tp_size = DecodeRate(), facts.tp_size
         if self._rate.is_known:
@@ -206,7 +206,7 @@ class AutoTuner:
         self._is_due = sum(map(len, self._periods)) >= _LEAST_STEPS * num_prompts
 
     def _job(self, present: RoundChoice) -> SimJob:
-        """The job as it has been, with costs that were measured; ValueError where it cannot be simulated."""
+        """Return the job as it has been, with costs that were measured; raises ValueError if it cannot be simulated."""
         _require_all_replicas(self._spec)
         spec, groups, profile = self._spec, [group for period in self._periods for group in period], self._profile()
         engine = spec.rollout.engine.model_copy(update={"tensor_parallel_size": self._tp_size})

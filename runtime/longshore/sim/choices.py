@@ -78,7 +78,7 @@ class Choice:
                 return choice
 
     def under(self, strategy: Strategy, **settings: Any) -> "Choice":
-        """The same under another strategy, with these of its settings."""
+        """Return the same choice under another strategy, with these of its settings."""
         return Choice(
             strategy,
             self.handover,
@@ -94,13 +94,13 @@ class Choice:
         return self.strategy is Strategy.PARTIAL_ROLLOUT
 
     def applied_to(self, job: SimJob) -> SimJob:
-        """The job with this choice; ValueError where it cannot have it."""
+        """Return the job with this choice; raises ValueError if it cannot have it."""
         rollout = self.rollout(job.rollout)
         trainer = replace(job.trainer, training=TRAININGS[self.handover])
         return replace(job, rollout=rollout, trainer=trainer, plans_parallelism=self.plans_parallelism)
 
     def rollout(self, given: Rollout) -> Rollout:
-        """The rollout of a spec with this choice, besides the handover where that is as before."""
+        """Return the rollout of a spec with this choice, besides the handover where that is as before."""
         changes: dict[str, Any] = {
             "strategy": self.strategy,
             "leftovers": self._leftovers(given),
@@ -125,7 +125,7 @@ class Choice:
         return given.model_copy(update=changes)
 
     def num_rounds(self, shape: BatchShape) -> int:
-        """Rounds that show what the choice comes to: whole periods of what it puts off and takes up again."""
+        """Return rounds that show what the choice comes to: whole periods of what it puts off and takes up again."""
         if self.strategy is Strategy.TAIL_BATCHING:
             assert self.prompt_factor is not None, "tail batching has factors"
             period = sum(tail_batching.period(self.prompt_factor, shape.num_prompts))
@@ -188,7 +188,7 @@ def references(present: Choice, bounds: SearchBounds) -> tuple[Choice, ...]:
 
 
 def strategies(present: Choice, bounds: SearchBounds) -> Iterator[Choice]:
-    """Other strategies, and other factors."""
+    """Yield choices with other strategies and other factors."""
     allowed = bounds.strategies
     if Strategy.TAIL_BATCHING in allowed:
         for factor in _PROMPT_FACTORS:
@@ -204,14 +204,14 @@ def strategies(present: Choice, bounds: SearchBounds) -> Iterator[Choice]:
 
 
 def races(choice: Choice) -> Iterator[Choice]:
-    """The same with a race between responses."""
+    """Yield the same choice with a race between responses."""
     if choice.strategy is Strategy.TAIL_BATCHING:
         for factor in _RESPONSE_FACTORS:
             yield replace(choice, response_factor=factor)
 
 
 def engine_sizes(choice: Choice, bounds: SearchBounds) -> Iterator[Choice]:
-    """The same on engines of other sizes, which are then kept."""
+    """Yield the same choice on engines of other sizes, which are then kept."""
     for size in bounds.tp_sizes:
         if size != choice.tp_size:
             yield replace(choice, tp_size=size, plans_parallelism=False)
@@ -236,7 +236,10 @@ def handovers(choice: Choice, job: SimJob, bounds: SearchBounds) -> Iterator[Cho
 
 
 def frontiers(choice: Choice, job: SimJob, bounds: SearchBounds) -> Iterator[Choice]:
-    """The same with a frontier of some updates, or with none; it matters where updates follow while a round runs."""
+    """Yield the same choice with a frontier of some updates, or with none.
+
+    It matters for updates while a round runs.
+    """
     if not bounds.is_frontier_open or choice.handover is not Handover.PIPELINED:
         return
     num_engines = max(1, job.gpus.num_gpus // choice.tp_size)
@@ -246,7 +249,7 @@ def frontiers(choice: Choice, job: SimJob, bounds: SearchBounds) -> Iterator[Cho
 
 
 def neighbours(choice: Choice, tried: Sequence[float]) -> Iterator[Choice]:
-    """The same with the factors half way to the next ones that were tried."""
+    """Yield the same choice with the factors half way to the next ones that were tried."""
     own = choice.prompt_factor
     if own is None:
         return

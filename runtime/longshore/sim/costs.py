@@ -71,7 +71,10 @@ class Costs:
     profile: Profile = field(default_factory=Profile)
 
     def decode_step(self, num_running: int, tp_size: int) -> StepCost:
-        """Weights are read, or the batch is computed, whichever takes longer; then attention reads the KV cache."""
+        """Return what a decode step costs.
+
+        Weights are read, or the batch is computed; then attention reads the KV cache.
+        """
         bandwidth = tp_size * self.gpu.bandwidth_bytes_per_s * _MEMORY_EFFICIENCY
         per_token_s = self.model.kv_bytes_per_token / bandwidth
         measured = self.profile.decode_step(num_running, tp_size)
@@ -85,7 +88,7 @@ class Costs:
         return StepCost(base_s, per_token_s)
 
     def prefill_s(self, num_tokens: int, tp_size: int) -> float:
-        """Computing the KV cache of so many tokens (attention is left out: it is small below 32k tokens)."""
+        """Return the seconds to compute the KV cache of so many tokens, without attention (small below 32k tokens)."""
         if not num_tokens:
             return 0.0
         measured = self.profile.prefill_of_engine(tp_size)
@@ -95,7 +98,7 @@ class Costs:
         return 2 * self.model.num_parameters * num_tokens / arithmetic
 
     def kv_capacity_tokens(self, tp_size: int, memory_share: float) -> int:
-        """Tokens that the KV cache of an engine holds; ValueError where not even the weights fit."""
+        """Return the tokens that the KV cache of an engine holds; raises ValueError if not even the weights fit."""
         if tp_size in self.profile.kv_capacity_tokens:
             return self.profile.kv_capacity_tokens[tp_size]
         free = self.gpu.memory_bytes * memory_share - _ENGINE_RESERVE_BYTES - self.model.weight_bytes / tp_size
@@ -119,7 +122,7 @@ class Costs:
         return num_forwards(num_extra_forwards) * (forward + attention) / arithmetic
 
     def optimizer_s(self, gpus_per_replica: int, num_replicas: int) -> float:
-        """Gradients are reduced over the replicas; every GPU then updates its shard."""
+        """Return the seconds to reduce gradients over the replicas and update the shard of every GPU."""
         if self.profile.optimizer_s is not None:
             return self.profile.optimizer_s
         shard = self.model.num_parameters / gpus_per_replica
@@ -133,23 +136,23 @@ class Costs:
         return _PUBLISH_S + self.model.weight_bytes / tp_size / _NETWORK_BYTES_PER_S
 
     def to_training_s(self, num_trainer_gpus: int) -> float:
-        """Engines free their memory and the trainer's state comes back from the host."""
+        """Return the seconds in which engines free their memory and the trainer's state comes back from the host."""
         if self.profile.to_training_s is not None:
             return self.profile.to_training_s
         return _SWITCH_S + self._trainer_state_s(num_trainer_gpus)
 
     def migration_s(self) -> float:
-        """Requests leave their engine, besides their recomputation, which `prefill_s` tells."""
+        """Return the seconds in which requests leave their engine, besides their recomputation (`prefill_s`)."""
         return self.profile.migration_s or 0.0
 
     def to_rollout_s(self, num_trainer_gpus: int) -> float:
-        """The trainer's state goes to the host; the weights arrive with the publication."""
+        """Return the seconds in which the trainer's state goes to the host; the weights arrive with the publication."""
         if self.profile.to_rollout_s is not None:
             return self.profile.to_rollout_s
         return _SWITCH_S + self._trainer_state_s(num_trainer_gpus)
 
     def regroup_s(self, tp_size: int) -> float:
-        """Rebuilding engines with that tensor-parallel size."""
+        """Return the seconds to rebuild engines with that tensor-parallel size."""
         if self.profile.regroup_s is not None:
             return self.profile.regroup_s
         return _REGROUP_S + self.model.weight_bytes / tp_size / _HOST_LINK_BYTES_PER_S

@@ -118,7 +118,7 @@ _MIXTURE: Final = re.compile(r"(?:^|[-_])(?:a\d+(?:\.\d+)?b|\d+x\d+(?:\.\d+)?b)(
 
 
 def model_of(num_parameters: float) -> ModelShape:
-    """A plausible shape where only the number of parameters is known: 12 * layers * hidden^2 of them.
+    """Return a plausible shape where only the number of parameters is known: 12 * layers * hidden^2 of them.
 
     Nobody knows its attention heads, so engines of any size count as possible.
     """
@@ -130,7 +130,7 @@ def model_of(num_parameters: float) -> ModelShape:
 
 
 def gpu_described(name: str) -> GpuModel:
-    """The GPU that a driver calls so, as `NVIDIA H100 80GB HBM3`; of others no more than the name is known."""
+    """Return the GPU that a driver calls so, as `NVIDIA H100 80GB HBM3`; of others no more than the name is known."""
     words = re.sub(r"[^A-Z0-9]", "", name.upper())
     for gpu in GPUS.values():
         kind, _, gigabytes = gpu.name.partition("-")
@@ -140,7 +140,7 @@ def gpu_described(name: str) -> GpuModel:
 
 
 def gpu_named(name: str) -> GpuModel:
-    """The GPU of that name, in capitals or not; ValueError lists the known ones."""
+    """Return the GPU of that name, in capitals or not; raises ValueError, which lists the known ones."""
     if name.upper() not in GPUS:
         raise ValueError(f"GPU {name} is not known; choose one of {', '.join(sorted(GPUS))}")
     return GPUS[name.upper()]
@@ -167,13 +167,13 @@ def model_named(name: str) -> ModelShape:
 
 
 def known_model(name: str) -> ModelShape | None:
-    """The known model of a repository or directory that is called after it, as `Qwen/Qwen2.5-7B-Instruct`."""
+    """Return the known model of a repository or directory that is called after it, as `Qwen/Qwen2.5-7B-Instruct`."""
     last = _last_part(name).lower()
     return next((shape for known, shape in MODELS.items() if f"{last}-".startswith(f"{known.lower()}-")), None)
 
 
 def _billions(name: str) -> float | None:
-    """Parameters, where the name has one size: `30B-A3B` and `8x7B` are mixtures of experts."""
+    """Return the parameters where the name has one size: `30B-A3B` and `8x7B` are mixtures of experts."""
     if _NUMBER.fullmatch(name):
         return float(name)
     parts = re.split(r"[-_]", _last_part(name))

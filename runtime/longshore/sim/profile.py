@@ -148,7 +148,7 @@ class Profile(ApiModel):
         return tuple(sorted(self._fits))
 
     def prefill_of_engine(self, tp_size: int) -> float | None:
-        """Tokens per second of an engine: over prompts of all the lengths that were measured, alike in tokens.
+        """Return the tokens per second of an engine over prompts of all measured lengths, alike in tokens.
 
         A size that was not measured has the rate of the others per GPU.
         """
@@ -167,7 +167,10 @@ class Profile(ApiModel):
         return {tp_size: _DecodeFit(group) for tp_size, group in points.items()}
 
     def decode_step(self, num_running: int, tp_size: int) -> tuple[float, float | None] | None:
-        """Seconds of a step without any context, and per context token (None: batches of one context size only)."""
+        """Return the seconds of a step without any context, and per context token (None.
+
+        Batches of one context size only).
+        """
         fit = self._fits.get(tp_size)
         return None if fit is None else (fit.base_s(num_running), fit.per_context_token_s)
 
@@ -196,7 +199,7 @@ class _DecodeFit:
         self._bases = [max(0.0, means[size][1] - slope * means[size][0]) for size in self._sizes]
 
     def base_s(self, num_running: int) -> float:
-        """Linear between the measured batch sizes, and beyond the last two; flat below the first."""
+        """Interpolate linearly between the measured batch sizes, and beyond the last two; flat below the first."""
         sizes, bases = self._sizes, self._bases
         if num_running <= sizes[0] or len(sizes) == 1:
             return bases[0]

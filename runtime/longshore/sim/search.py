@@ -113,7 +113,7 @@ def search(
     margin: float = DEFAULT_MARGIN,
     progress: Progress = _ignore,
 ) -> SearchResult:
-    """The best choices for a job; ValueError where the job as it is cannot be simulated.
+    """Return the best choices for a job; raises ValueError if the job as it is cannot be simulated.
 
     `num_rounds`: at most so many are simulated, or those of the present and of what it is compared with.
     """
@@ -205,7 +205,7 @@ class _Bench:
         return self._found[choice]
 
     def required(self, choice: Choice) -> Prediction:
-        """The same of a choice that was, or has to be, simulated."""
+        """Return the same of a choice that was, or has to be, simulated."""
         if (found := self.measured(choice)) is not None:
             return found
         return self._simulated(choice, choice.num_rounds(self._jobs[0].shape))
@@ -216,7 +216,7 @@ class _Bench:
 
 
 def prediction(choice: Choice, results: list[SimResult]) -> Prediction:
-    """Over all of these runs."""
+    """Return the prediction over all of these runs."""
     num_rounds, total_s = sum(len(one.steps) for one in results), sum(one.total_s for one in results)
     num_tokens = sum(one.tokens_per_s * one.total_s for one in results)
     return Prediction(

@@ -40,7 +40,7 @@ class Reserve:
         return min(self._max_new_tokens - num_tokens, _MAX_GROWTH_TOKENS)
 
     def kept_for(self, num_running: int, total_tokens: int, num_tokens: Iterable[int]) -> float:
-        """Room for running requests, of which each has so many response tokens; `total_tokens` is their sum."""
+        """Return the room for running requests with so many response tokens each; `total_tokens` is their sum."""
         most, limit = _MAX_GROWTH_TOKENS, self._max_new_tokens
         if limit <= most:
             return self._share * (num_running * limit - total_tokens)
@@ -48,14 +48,14 @@ class Reserve:
         return self._share * sum([limit - each if limit - each < most else most for each in num_tokens])
 
     def stepped(self, num_steps: int) -> None:
-        """Steps went by; in one that began with preemptions the share does not fall."""
+        """Note steps that went by; in one that began with preemptions the share does not fall."""
         if num_steps:
             num_falls = num_steps - self._skips_step
             self._skips_step = False
             self._share = max(_LEAST_SHARE, self._share - num_falls * _LESS_PER_STEP)
 
     def preempted(self, num_left: int, total_tokens: int) -> None:
-        """Requests were stopped; those that are left have so many response tokens together."""
+        """Note that requests were stopped; those that are left have so many response tokens together."""
         needed = total_tokens + _STEPS_AFTER_PREEMPTION * num_left
         self._share = min(1.0, needed / (self._max_new_tokens * num_left + 1))
         self._skips_step = True

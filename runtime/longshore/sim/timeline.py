@@ -61,7 +61,7 @@ class Timeline:
 
 
 def timeline(result: SimResult, num_steps: int) -> Timeline:
-    """The first steps of a result that kept its spans."""
+    """Return the first steps of a result that kept its spans."""
     assert result.spans, "the simulation kept no spans"
     steps = result.steps[:num_steps]
     rounds = tuple(RoundMark(step.kind, step.start_s, step.start_s + step.step_s) for step in steps)
@@ -79,7 +79,7 @@ class _Piece:
 
 
 def _pieces(spans: Iterable[GpuSpan], num_gpus: int, end_s: float) -> Iterator[_Piece]:
-    """The spans of every GPU, and the gaps between them."""
+    """Yield the spans of every GPU, and the gaps between them."""
     by_gpu: dict[int, list[GpuSpan]] = defaultdict(list)
     for span in spans:
         by_gpu[span.gpu].append(span)
@@ -97,7 +97,7 @@ def _pieces(spans: Iterable[GpuSpan], num_gpus: int, end_s: float) -> Iterator[_
 
 
 def _merged(pieces: Sequence[_Piece]) -> Iterator[Rectangle]:
-    """Equal pieces of neighbouring GPUs as one rectangle, in order of time, then GPU."""
+    """Merge equal pieces of neighbouring GPUs into one rectangle, in order of time, then GPU."""
     gpus: dict[tuple[float, float, Activity], list[int]] = defaultdict(list)
     for piece in pieces:
         gpus[piece.start_s, piece.end_s, piece.activity].append(piece.gpu)
@@ -107,7 +107,7 @@ def _merged(pieces: Sequence[_Piece]) -> Iterator[Rectangle]:
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, how many) of every run of successive numbers; they rise."""
+    """Yield (first, how many) of every run of successive numbers; they rise."""
     first = 0
     for index in range(1, len(numbers) + 1):
         if index == len(numbers) or numbers[index] != numbers[index - 1] + 1:

@@ -63,7 +63,7 @@ def jsonl_trace(path: Path, max_tokens: int, responses_per_prompt: int) -> Lengt
 
 
 def recorded_trace(groups: Sequence[Sequence[int]], max_tokens: int) -> LengthTrace:
-    """Lengths that a job has recorded, by draw."""
+    """Return the lengths that a job has recorded, by draw."""
     num_clipped = sum(num_tokens > max_tokens for group in groups for num_tokens in group)
     return LengthTrace(
         TraceLengths(tuple(tuple(min(num_tokens, max_tokens) for num_tokens in group) for group in groups)),
@@ -116,7 +116,7 @@ def _row(fields: Mapping[str, Any], at: str) -> _TraceRow:
 
 
 def _by_prompt(rows: Sequence[_TraceRow], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Prompts in the order of their first rows."""
+    """Return the prompts in the order of their first rows."""
     groups: dict[str, list[int]] = {}
     for row, num_tokens in zip(rows, lengths, strict=bool(lengths)):
         groups.setdefault(row.prompt, []).append(num_tokens)
@@ -124,7 +124,7 @@ def _by_prompt(rows: Sequence[_TraceRow], lengths: Sequence[int]) -> tuple[tuple
 
 
 def _in_turn(lengths: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
-    """The last prompt has what is left."""
+    """Return lengths by prompt, `size` each in turn; the last prompt has what is left."""
     return tuple(tuple(lengths[start : start + size]) for start in range(0, len(lengths), size))
 
 

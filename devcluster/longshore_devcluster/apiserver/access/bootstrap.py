@@ -117,7 +117,7 @@ def _aggregated(name: str, parts: tuple[str, ...], rules: list[Object]) -> list[
 
 
 def default_objects() -> list[tuple[str, str, str, Object]]:
-    """(group, plural, namespace, object) of everything a new cluster holds."""
+    """Return (group, plural, namespace, object) of everything a new cluster holds."""
     found: list[tuple[str, str, str, Object]] = [
         ("", "namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         for name in ("default", "kube-system", "kube-public", "kube-node-lease")

@@ -121,7 +121,7 @@ class Rbac:
     # --- escalation
 
     def check_role(self, user: User, group: str, plural: str, role: Object) -> None:
-        """Nobody may write a role with more rights than their own, unless they may ``escalate``. Raises 403."""
+        """Refuse a role with more rights than the writer has, unless they may ``escalate``. Raises 403."""
         metadata = role["metadata"]
         namespace = metadata.get("namespace", "")
         asked = Attributes("escalate", group, plural, "", namespace, metadata["name"])
@@ -130,7 +130,7 @@ class Rbac:
             self._check_covers(user, namespace, role.get("rules") or (), ref)
 
     def check_binding(self, user: User, group: str, plural: str, binding: Object) -> None:
-        """Nobody may hand out a role with more rights than their own, unless they may ``bind`` it.
+        """Refuse a binding to a role with more rights than the writer has, unless they may ``bind`` it.
 
         Raises:
             ApiError: 403, and 404 for a role that does not exist, as nobody knows its rights.

@@ -104,7 +104,7 @@ class ServiceAccountTokens:
         return token, ends
 
     def user(self, token: str, audiences: tuple[str, ...] = (ISSUER,)) -> User | None:
-        """Whose token it is, or None where it is not valid (any more)."""
+        """Return whose token it is, or None where it is not valid (any more)."""
         try:
             claims = self._signer.verify(token)
         except BadToken:
@@ -134,7 +134,7 @@ class Authenticator:
         self._fixed, self._accounts = fixed, accounts
 
     def user(self, authorization: str) -> User:
-        """Raises 401 for credentials that are not valid; without any, the anonymous user."""
+        """Return the user, or the anonymous one without credentials; raises 401 for credentials that are not valid."""
         if not authorization:
             return ANONYMOUS
         scheme, _, token = authorization.partition(" ")

@@ -6,7 +6,7 @@ _FILE_MODE = 420
 
 
 def fill_template_spec(spec: Object) -> None:
-    """Defaults of a pod specification, wherever it stands."""
+    """Fill in the defaults of a pod specification, wherever it stands."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
@@ -28,7 +28,7 @@ def fill_template_spec(spec: Object) -> None:
 
 
 def fill_pod(pod: Object) -> None:
-    """Defaults of a new or changed pod; admission (service account, tolerations) comes elsewhere."""
+    """Fill in the defaults of a new or changed pod; admission (service account, tolerations) comes elsewhere."""
     spec = pod.setdefault("spec", {})
     fill_template_spec(spec)
     spec.setdefault("enableServiceLinks", True)
@@ -107,7 +107,7 @@ def _fill_volume(volume: Object) -> None:
 
 
 def qos_class(spec: Object) -> str:
-    """Guaranteed, Burstable or BestEffort, by the cpu and memory of all containers."""
+    """Return Guaranteed, Burstable or BestEffort, by the cpu and memory of all containers."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     guaranteed, anything = True, False
     for container in containers:

@@ -21,7 +21,7 @@ def _age(obj: Object, now: datetime) -> str:
 
 
 def _printer(names: str, cells: Cells, wide: tuple[str, ...] = ()) -> Printer:
-    """Columns ``Name <names> Age <wide>``; a trailing ``#`` makes a column an integer."""
+    """Return a printer of columns ``Name <names> Age <wide>``; a trailing ``#`` makes a column an integer."""
     middle = tuple(
         Column(n.rstrip("#").replace("_", " "), "integer" if n.endswith("#") else "string") for n in names.split()
     )

@@ -166,7 +166,7 @@ class RuleSet:
         return list(_walk(new, _MISSING if old is None else old, self.schema, ""))
 
     def errors_of_default(self, value: Json) -> list[FieldError]:
-        """Errors of a default: every rule counts, and those about ``oldSelf`` compare the value with itself."""
+        """Return errors of a default: every rule counts, and those about ``oldSelf`` compare the value with itself."""
         return list(_walk(value, value, self.schema, "", ratcheting=False))
 
 
@@ -192,7 +192,7 @@ def _walk(new: Json, old: Json, schema: Schema, path: str, *, ratcheting: bool =
 
 
 def _items_by_key(old: Json, schema: Schema) -> dict[str | None, Json]:
-    """Old items by their keys; only in lists of type map do items have keys."""
+    """Return old items by their keys; only in lists of type map do items have keys."""
     if schema.list_type != "map" or not isinstance(old, list):
         return {}
     return {item_element(item, schema): item for item in old}
@@ -257,5 +257,5 @@ def _failure(rule: Rule, value: Json, variables: Object, path: str) -> FieldErro
 
 
 def _value_shown(value: Json) -> str:
-    """Scalars are shown in messages, containers are not."""
+    """Return a scalar as messages show it; containers are not shown."""
     return "" if isinstance(value, (dict, list)) else compact(value)

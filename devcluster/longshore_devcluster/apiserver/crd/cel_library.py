@@ -75,7 +75,7 @@ def _quantity(text: str) -> str:
 
 
 def _written(amount: Fraction) -> str:
-    """Equal quantities have one text, whatever their units were."""
+    """Return the one text of a quantity, whatever its units were."""
     return str(int(amount)) if amount == int(amount) else f"{float(amount):f}"
 
 

@@ -84,7 +84,7 @@ class CustomResources:
         self._fill_defaults(f"{spec['names']['plural']}.{spec['group']}")
 
     def _fill_defaults(self, storage: str) -> None:
-        """Objects that are stored are read with the defaults of today's definition; this is no change of theirs."""
+        """Read stored objects with the defaults of today's definition; this is no change of theirs."""
         resource, store = self._registry.by_storage(storage), self._objects.store
         if resource is None or resource.custom is None:
             return
@@ -130,7 +130,7 @@ class CustomResources:
             self._clean_up(change.obj)
 
     def _on_instance_change(self, change: Change) -> None:
-        """The last instance of a terminating definition takes the definition with it."""
+        """Remove a terminating definition with its last instance."""
         if change.type != "DELETED":
             return
         resource = self._registry.by_storage(change.key.resource)

@@ -99,7 +99,7 @@ def _key_errors(items: Object, keys: list[str], path: str) -> Iterator[FieldErro
 
 
 def _member_errors(items: Object, path: str) -> Iterator[FieldError]:
-    """Members of a set are compared as wholes."""
+    """Yield errors of the items of a set, which must be atomic because members are compared as wholes."""
     why = "must be atomic as item of a list with x-kubernetes-list-type=set"
     if items.get("type") == "object" and items.get("x-kubernetes-map-type") != "atomic":
         yield field_invalid(f"{path}.items.x-kubernetes-map-type", items.get("x-kubernetes-map-type"), why)

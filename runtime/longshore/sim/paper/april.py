@@ -74,7 +74,7 @@ def calibrate(baselines: Baselines) -> AprilConstants:
 
 
 def job(constants: AprilConstants, model: str, objective: str, seed: int) -> SimJob:
-    """The job of APRIL and of its baseline, which differ by `slime_policy` alone."""
+    """Return the job of APRIL or of its baseline, which differ by `slime_policy` alone."""
     dapo = objective == "DAPO"
     return SimJob(
         rollout=Rollout(

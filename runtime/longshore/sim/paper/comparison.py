@@ -56,7 +56,7 @@ class FigureRow:
         return max((ends[0] / low - 1, ends[1] / high - 1), key=abs)
 
     def to_json(self) -> dict[str, Any]:
-        """Stable keys; ranges are lists of two."""
+        """Return the figure with stable keys; ranges are lists of two."""
         return {
             "figure": self.figure,
             "variant": self.variant,
@@ -96,11 +96,11 @@ class PaperComparison:
         return median(abs(row.error) for row in self.scored if row.error is not None)
 
     def num_within(self, error: float) -> int:
-        """Scored figures that are met up to a relative error."""
+        """Return the number of scored figures that are met up to a relative error."""
         return sum(row.error is not None and abs(row.error) <= error for row in self.scored)
 
     def num_null_within(self, error: float) -> int:
-        """Scored figures that a model meets in which nothing has any effect."""
+        """Return the number of scored figures that a model meets in which nothing has any effect."""
         return sum(row.null_error is not None and abs(row.null_error) <= error for row in self.scored)
 
 

@@ -156,7 +156,7 @@ class Published:
         return cls(tuple(figures))
 
     def of(self, paper: Paper, *roles: FigureRole) -> tuple[PublishedFigure, ...]:
-        """Figures of a paper, in the order of the file; all of them without a role."""
+        """Return the figures of a paper, in the order of the file; all of them without a role."""
         return tuple(figure for figure in self.figures if figure.paper is paper and (not roles or figure.role in roles))
 
     def baselines(self) -> Baselines:

@@ -40,13 +40,13 @@ class ReorderConstants:
 
 
 def calibrate(baselines: Baselines) -> ReorderConstants:
-    """Taken over as they are."""
+    """Take the constants over as they are."""
     t_max_s, t_mean_s, count = (baselines[f"reorder/bound/{name}"] for name in ("t_max", "t_mean", "num_batches"))
     return ReorderConstants(t_max_s, t_mean_s, round(count))
 
 
 def predict(constants: ReorderConstants) -> dict[str, float]:
-    """Totals of all batches."""
+    """Return totals of all batches."""
     count = constants.num_batches
     baseline_s = _total_s(constants, Strategy.SYNCHRONOUS)
     reorder_s = _total_s(constants, Strategy.REORDER_ROLLOUT)

@@ -97,7 +97,7 @@ class Cell:
 
 
 def job(constants: RolloutPipeConstants, system: str, num_groups: int, seed: int, *, strict: bool = False) -> SimJob:
-    """The rounds of a system."""
+    """Return the rounds of a system."""
     has_frontier = system == "cgp_fgd"
     sim_job = SimJob(
         rollout=Rollout(
@@ -136,7 +136,7 @@ def _groups_in_kv_cache(sim_job: SimJob) -> int:
 
 
 def calibrate(baselines: Baselines, num_rounds: int = _NUM_ROUNDS) -> RolloutPipeConstants:
-    """Lengths, then the engine, then the trainer, from means over `num_rounds` rounds."""
+    """Calibrate lengths, then the engine, then the trainer, from means over `num_rounds` rounds."""
 
     def slime(constants: RolloutPipeConstants, num_groups: int) -> list[Cell]:
         return [cell(constants, "slime", num_groups, seed, num_rounds=num_rounds) for seed in range(len(WORKLOADS))]
@@ -218,7 +218,7 @@ Cells = Mapping[tuple[str, int, str], Cell]
 
 
 def _of_frontier(cells: Cells) -> dict[str, float | tuple[float, float]]:
-    """Figures that CGP+FGD has a part in."""
+    """Return the figures that CGP+FGD has a part in."""
     settings = [(workload, num_groups) for workload in WORKLOADS for num_groups in GROUPS]
 
     def time_s(setting: tuple[str, int], system: str) -> float:

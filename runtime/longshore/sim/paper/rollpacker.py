@@ -129,7 +129,7 @@ class RollPackerConstants:
         )  # fmt: skip
 
     def reward_times(self, task: Task, seed: int) -> RewardTimes:
-        """Verifiers of a task."""
+        """Return the times of the verifiers of a task."""
         times: dict[Task, RewardTimes] = {
             Task.MATHS: MathsRewards(self.maths_s),
             Task.CODE: CodeRewards(self.sandbox_run_s, self.hanging_share, seed=seed),
@@ -138,7 +138,7 @@ class RollPackerConstants:
         return times.get(task) or MixedRewards(tuple(times.values()))
 
     def lengths(self, max_tokens: int, seed: int) -> LognormalLengths:
-        """Lengths under a limit."""
+        """Return the lengths under a limit."""
         median = self.median_share * max_tokens
         return LognormalLengths(median, self.sigma, max_tokens, prompt_share=self.prompt_share, seed=seed)
 
@@ -229,7 +229,7 @@ def job(
 
 
 def _profile(constants: RollPackerConstants, setting: Setting, shape: BatchShape, *, has_controller: bool) -> Profile:
-    """The controller's part comes last, with the update: it overlaps with nothing."""
+    """Return a profile in which the controller's part comes last, with the update: it overlaps with nothing."""
     costs, num_replicas = Costs(_GPU, MODELS[setting.model]), setting.num_gpus // setting.gpus_per_replica
     num_padded_tokens = shape.num_prompts * shape.num_responses * setting.max_tokens if has_controller else 0
     return Profile(
@@ -244,7 +244,7 @@ def _profile(constants: RollPackerConstants, setting: Setting, shape: BatchShape
 
 
 def calibrate(baselines: Baselines) -> RollPackerConstants:
-    """Lengths first, then engine and trainer together, then verifiers."""
+    """Calibrate lengths first, then engine and trainer together, then verifiers."""
     return _Calibration(baselines).constants
 
 
@@ -283,7 +283,7 @@ class _Calibration:
         return with_overhead(overhead_s)
 
     def _with_controller(self, constants: RollPackerConstants) -> RollPackerConstants:
-        """The controller makes up for what the rest does not explain of Table 1."""
+        """Add the controller, which makes up for what the rest does not explain of Table 1."""
         rollout_s, train_s = _stages_s(replace(constants, padded_token_s=0.0))
         wanted_s = rollout_s * fmean(self._over_rollout(task, "training") for task in _TASKS)
         num_padded_tokens = _num_samples() * SETTINGS["14B"].max_tokens
@@ -305,13 +305,13 @@ def _num_samples() -> int:
 
 
 def _least_squares(over_median: Mapping[float, float]) -> float:
-    """Deviation of a lognormal through given quantiles, as multiples of the median."""
+    """Return the deviation of a lognormal through given quantiles, as multiples of the median."""
     deviates = {NormalDist().inv_cdf(share): math.log(multiple) for share, multiple in over_median.items()}
     return sum(z * log for z, log in deviates.items()) / sum(z**2 for z in deviates)
 
 
 def _stages_s(constants: RollPackerConstants) -> tuple[float, float]:
-    """Rollout; training with switches and publication: 14B/16k with veRL."""
+    """Return the seconds of rollout, and of training with switches and publication: 14B/16k with veRL."""
     sim_job = job(constants, SETTINGS["14B"], VERL, Task.MATHS, seed=0)
     steps = simulate(sim_job, _CALIBRATION_STEPS, keeps_spans=False).steps
     return fmean(step.rollout_s for step in steps), fmean(step.train_s + step.publish_s for step in steps)
@@ -337,7 +337,7 @@ def _hanging_share(constants: RollPackerConstants, timed_out_prompts: float) -> 
 
 
 def _sandbox_run_s(constants: RollPackerConstants, target_s: float) -> float:
-    """The stage scores a batch in `target_s` after the rollout."""
+    """Return the run time with which the stage scores a batch in `target_s` after the rollout."""
     lengths, accuracy = constants.lengths(SETTINGS["14B"].max_tokens, seed=0), Accuracy()
     scorings = [
         Scoring(response, 1, accuracy.is_correct(response, lengths.hardness(response.draw)))

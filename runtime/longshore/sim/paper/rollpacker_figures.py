@@ -88,7 +88,7 @@ class _Runs:
         return self._run(setting, variant, task, 0, batches)
 
     def step_s(self, setting: Setting, variant: ExperimentVariant) -> float:
-        """Mean time of a step."""
+        """Return the mean time of a step."""
         return _mean(self.steps(setting, variant, Task.MIXED), lambda step: step.step_s)
 
     def _run(
@@ -133,7 +133,7 @@ def _table1(runs: _Runs) -> dict[str, Prediction]:
 
 
 def _tail_batching(runs: _Runs) -> dict[str, Prediction]:
-    """Sections 3 and 4.3, on code; section 6.2."""
+    """Predict sections 3 and 4.3, on code, and section 6.2."""
     verl, steps = (runs.few_steps(SETTINGS["14B"], variant, Task.CODE) for variant in (VERL, TAIL_BATCHING))
     shortest = min(step.max_response_tokens for step in steps if step.kind is RoundKind.SHORT)
     reward_s, total_s = (math.fsum(map(of, steps)) for of in (_reward_wait_s, _step_s))
@@ -148,7 +148,7 @@ def _tail_batching(runs: _Runs) -> dict[str, Prediction]:
 
 
 def _memory_pressure(runs: _Runs) -> dict[str, Prediction]:
-    """Section 4.2: one period on eight GPUs."""
+    """Predict section 4.2: one period on eight GPUs."""
     lengths = runs.constants.qwen3.under(_THINKING.max_tokens, seed=0)
     short: list[list[StepRecord]] = []
     long: list[list[StepRecord]] = []
@@ -171,13 +171,13 @@ def _memory_pressure(runs: _Runs) -> dict[str, Prediction]:
 
 
 def _less(before_and_after: list[list[StepRecord]], of: Callable[[StepRecord], float]) -> float:
-    """Per cent saved; nothing can be saved where there is nothing."""
+    """Return the per cent saved; nothing can be saved where there is nothing."""
     before, after = (_mean(steps, of) for steps in before_and_after)
     return 100 * (1 - after / before) if before else 0.0
 
 
 def _end_to_end(runs: _Runs) -> dict[str, Prediction]:
-    """Section 6.1 and Table 2."""
+    """Predict section 6.1 and Table 2."""
     rows = {"baseline": VERL, "tail_batching": TAIL_BATCHING, "reward": REWARD, "parallelism": PARALLELISM,
             "trainer": ROLLPACKER}  # fmt: skip
     predicted: dict[str, Prediction] = {}
@@ -201,7 +201,7 @@ def _end_to_end(runs: _Runs) -> dict[str, Prediction]:
 
 
 def _sensitivity(runs: _Runs) -> dict[str, Prediction]:
-    """Section 6.3, on mathematics as configured: against no speculation, and against the best of each kind of it."""
+    """Predict section 6.3, on mathematics: against no speculation, and against the best of each kind of it."""
     rollout, prompts, responses = [], [], []
     for setting in SETTINGS.values():
 
@@ -236,7 +236,7 @@ def period_s(steps: Sequence[StepRecord], prompt_factor: float) -> float:
 
 
 def _planner(runs: _Runs) -> dict[str, Prediction]:
-    """Section 6.4."""
+    """Predict section 6.4."""
     fixed, planned = (_growing(runs, plans) for plans in (False, True))
     setting = replace(_PLANNED, tp_size=2)
     rounds = [
@@ -253,7 +253,7 @@ def _planner(runs: _Runs) -> dict[str, Prediction]:
 
 
 def _growing(runs: _Runs, plans: bool) -> list[float]:
-    """Rollout times while the limit grows from step to step; the engine must hold the longest from the start."""
+    """Return rollout times while the limit grows from step to step; the engine must hold the longest from the start."""
     limits = range(_SHORTEST, _PLANNED.max_tokens + 1, _LENGTH_STEP)
     by_step = tuple(runs.constants.lengths(limit, seed=0) for limit in limits)
     lengths = _GrowingLengths(by_step, runs.shape.num_prompts)
@@ -290,7 +290,7 @@ class _GrowingLengths:
 
 
 def _rewards(runs: _Runs) -> dict[str, Prediction]:
-    """Section 6.5."""
+    """Predict section 6.5."""
     predicted: dict[str, Prediction] = {
         f"6.5/asynchronous/{model}": runs.step_s(setting, TAIL_BATCHING) / runs.step_s(setting, ASYNCHRONOUS)
         for model, setting in SETTINGS.items()
@@ -308,7 +308,7 @@ def _until_scored_s(step: StepRecord) -> float:
 
 
 def _stream_trainer(runs: _Runs) -> dict[str, Prediction]:
-    """Section 6.6: steps of long rounds."""
+    """Predict section 6.6: steps of long rounds."""
 
     def long_s(variant: ExperimentVariant) -> float:
         steps = runs.steps(SETTINGS["7B"], variant, Task.MATHS)
@@ -328,7 +328,7 @@ def _stream_trainer(runs: _Runs) -> dict[str, Prediction]:
 
 
 def _scalability(runs: _Runs) -> dict[str, Prediction]:
-    """Section 6.7: the batch grows with the GPUs."""
+    """Predict section 6.7: the batch grows with the GPUs."""
     rates: dict[tuple[int, ExperimentVariant], float] = {}
     for times in (1, 2, 4):
         setting = replace(SETTINGS["14B"], num_gpus=32 * times)

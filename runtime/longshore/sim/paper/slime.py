@@ -21,7 +21,7 @@ _NO_LIMIT: int = 1_000
 
 
 def slime_policy(shape: BatchShape, cursor: DrawCursor, lot: int | None, *, dynamic_sampling: bool) -> RoundPolicy:
-    """The baseline, or, with the size of its lots, partial rollout."""
+    """Return the baseline, or, with the size of its lots, partial rollout."""
     rules = AdmissionRules(Acceptance.TRAINABLE if dynamic_sampling else Acceptance.SERVED)
     if lot is None:
         return _Baseline(shape, cursor, rules)

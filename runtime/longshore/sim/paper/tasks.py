@@ -66,7 +66,7 @@ class TaskBatching(TailBatching):
 
 
 def mixed_policy(job: SimJob) -> RoundPolicy:
-    """The policy of a job whose prompts are of all tasks."""
+    """Return the policy of a job whose prompts are of all tasks."""
     cursor = TaskDraws(job.num_prompts, job.seed)
     if job.rollout.strategy is Strategy.TAIL_BATCHING:
         return TaskBatching(job.shape, cursor, job.rollout.tail_batching)

@@ -15,7 +15,7 @@ _NUM_RESPONSES: Final = 8
 
 
 def sampled_tokens(lengths: LengthModel) -> list[list[int]]:
-    """Lengths of many groups."""
+    """Return the lengths of many groups."""
     return [
         [lengths.response_tokens(ResponseId(Draw(0, prompt), index)) for index in range(_NUM_RESPONSES)]
         for prompt in range(_NUM_PROMPTS)
@@ -23,23 +23,23 @@ def sampled_tokens(lengths: LengthModel) -> list[list[int]]:
 
 
 def mean_tokens(lengths: LengthModel) -> float:
-    """Mean of all responses."""
+    """Return the mean of all responses."""
     return fmean(tokens for group in sampled_tokens(lengths) for tokens in group)
 
 
 def deviation_tokens(lengths: LengthModel) -> float:
-    """Standard deviation over all responses."""
+    """Return the standard deviation over all responses."""
     return pstdev(tokens for group in sampled_tokens(lengths) for tokens in group)
 
 
 def share_within_prompts(lengths: LengthModel) -> float:
-    """Share of the variance of lengths that lies within prompts."""
+    """Return the share of the variance of lengths that lies within prompts."""
     groups = sampled_tokens(lengths)
     return fmean(variance(group) for group in groups) / pvariance([tokens for group in groups for tokens in group])
 
 
 def prompt_share(baselines: Baselines, median: float, sigma: float, max_tokens: int, objective: str = "GRPO") -> float:
-    """Share of the variance of the log length that belongs to the prompt.
+    """Return the share of the variance of the log length that belongs to the prompt.
 
     From the deviations that APRIL gives (section 3.2.3), the only paper that does.
     """

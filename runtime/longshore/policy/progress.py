@@ -13,7 +13,9 @@ class RoundProgress:
     num_launched: int
     num_finished: int
     num_held: int = 0
-    """Requests that wait for a gate."""
+    """Requests to launch that wait for a gate."""
+    num_returning: int = 0
+    """Launched requests that wait for a gate: the next turns of episodes."""
     num_expected: int = 0
     """Requests that will replace groups without a gradient, as far as this can be foreseen."""
     num_accepted: int = 0

@@ -7,7 +7,10 @@ Every round policy is this machine with its own plan (`RoundPlan`) and its own t
                                       trainable -> zero variance   consumed without a gradient, replaced
                                       rejected                     its rewards failed: replaced
 
-Every event costs amortised constant time per response that it concerns.
+A response that acts in an environment is on no engine meanwhile, and no gate counts it. Its next turn passes the gates
+again, before what its group has not launched.
+
+Every event costs amortised logarithmic time per response that it concerns.
 """
 
 from collections import deque
@@ -15,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from longshore.policy.admission_queue import AdmissionQueue, Group
 from longshore.policy.draws import Draw
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round_plan import Acceptance, AdmittedDraw, Gates, RoundPlan
@@ -53,6 +57,8 @@ class Decision:
     """Work that the driver of the round has to do now."""
 
     launch: tuple[ResponseId, ...] = ()
+    resume: tuple[ResponseId, ...] = ()
+    """Episodes whose next turn an engine may sample now."""
     abort: tuple[ResponseId, ...] = ()
     score: tuple[AcceptedGroup, ...] = ()
     """Groups whose rewards are wanted from here on."""
@@ -75,16 +81,6 @@ class Leftover:
 
 
 @dataclass
-class _Group:
-    waiting: deque[int]
-    running: dict[int, None] = field(default_factory=dict)
-    finished: list[int] = field(default_factory=list)
-    is_served: bool = False
-    is_closed: bool = False
-    """Cut off by the end of the round: what still finishes is noted for later rounds, and accepted in none."""
-
-
-@dataclass
 class _Outcome:
     """A decision that grows."""
 
@@ -104,18 +100,21 @@ class Round:
         self._acceptance = acceptance
         self._gates = gates
         self._due = set(plan.due)
-        self._open: dict[Draw, _Group] = {}
+        self._open: dict[Draw, Group] = {}
         """Admitted and not consumed."""
         self._qualified: deque[Draw] = deque()
         """Groups that have all but a place in the batch: the free places are reserved for draws that are due."""
         self._accepted: dict[Draw, AcceptedGroup] = {}
         self._zero_variance: list[Draw] = []
-        self._frontier: set[Draw] = set()
-        self._queue: deque[Draw] = deque()
-        """Groups with responses to launch."""
-        self._num_launched = self._num_finished = self._num_running = 0
+        self._queue = AdmissionQueue()
+        self._num_admitted = 0
+        self._num_launched = self._num_finished = 0
+        self._num_running = 0
+        """Responses that engines have."""
         self._num_held = 0
-        """Responses that wait for a gate."""
+        """Responses to launch that wait for a gate."""
+        self._num_returning = 0
+        """Launched responses that wait for a gate."""
         self._num_live = 0
         """Groups that can still be accepted."""
         self._was_cut_off = False
@@ -127,10 +126,12 @@ class Round:
             draw = admission.draw
             assert draw not in self._open and draw not in self._accepted, f"draw {draw} admitted twice"
             assert len(admission.launch) + len(admission.finished) >= self._num_responses
-            self._open[draw] = _Group(deque(admission.launch), finished=list(admission.finished))
+            self._num_admitted += 1
+            group = Group(self._num_admitted, deque(admission.launch), finished=list(admission.finished))
+            self._open[draw] = group
             self._num_live += 1
             self._num_held += len(admission.launch)
-            self._queue.append(draw)
+            self._queue.push(draw, group)
             if len(admission.finished) >= self._num_responses:
                 self._serve(draw, outcome)
         return self._decide(outcome)
@@ -149,12 +150,35 @@ class Round:
             self._num_finished += 1
             if group.is_closed:
                 continue
-            self._num_running -= 1
+            if index in group.away:
+                group.away.discard(index)
+            else:
+                self._num_running -= 1
             if len(group.finished) == self._num_responses:
                 served.append(draw)
         for draw in served:
             self._serve(draw, outcome)
         return self._decide(outcome)
+
+    def episodes_act(self, responses: Iterable[ResponseId]) -> Decision:
+        """Launch others while these are with their environments; a group without any on engines leaves the frontier."""
+        for draw, index in responses:
+            group = self._open[draw]
+            assert index in group.running and index not in group.away, "it was on an engine, or has just been launched"
+            group.away.add(index)
+            self._num_running -= 1
+            if not group.num_on_engines:
+                self._queue.leave(draw, group)
+        return self._decide(_Outcome())
+
+    def episode_answered(self, response: ResponseId) -> Decision:
+        """Sample the next turn of an episode, as soon as the gates let it through."""
+        group = self._open[response.draw]
+        assert response.index in group.away, "it was with its environment"
+        group.returning.append(response.index)
+        self._num_returning += 1
+        self._queue.push(response.draw, group)
+        return self._decide(_Outcome())
 
     def rewarded(self, draw: Draw, *, zero_variance: bool) -> Decision:
         """Decide about a group whose rewards have come, if groups are accepted by their rewards."""
@@ -191,6 +215,7 @@ class Round:
             num_launched=self._num_launched,
             num_finished=self._num_finished,
             num_held=self._num_held,
+            num_returning=self._num_returning,
             num_expected=self._num_expected_groups * self._num_responses,
             num_accepted=len(self._accepted),
             num_groups=self._num_groups,
@@ -252,13 +277,14 @@ class Round:
         else:
             outcome.score.append(self._group(draw))
 
-    def _stop(self, draw: Draw, group: _Group, outcome: _Outcome) -> None:
+    def _stop(self, draw: Draw, group: Group, outcome: _Outcome) -> None:
         """Stop what a group still runs or waits to launch."""
         outcome.abort += [ResponseId(draw, index) for index in group.running]
-        self._num_running -= len(group.running)
+        self._num_running -= group.num_on_engines
         self._num_held -= len(group.waiting)
-        group.running, group.waiting = {}, deque()
-        self._frontier.discard(draw)
+        self._num_returning -= len(group.returning)
+        group.running, group.waiting, group.away, group.returning = {}, deque(), set(), deque()
+        self._queue.leave(draw, group)
 
     def _qualify(self, draw: Draw, outcome: _Outcome) -> None:
         if draw in self._due:
@@ -291,36 +317,39 @@ class Round:
     def _decide(self, outcome: _Outcome) -> Decision:
         if self.has_batch:
             self._cut_off(outcome)
+        launched, resumed = self._let_through()
         return Decision(
-            launch=tuple(self._launch()),
+            launch=tuple(launched),
+            resume=tuple(resumed),
             abort=tuple(outcome.abort),
             score=tuple(outcome.score),
             accepted=tuple(outcome.accepted),
             has_batch=self.has_batch,
         )
 
-    def _launch(self) -> list[ResponseId]:
-        """Launch what the gates let through, group by group in order of admission."""
+    def _let_through(self) -> tuple[list[ResponseId], list[ResponseId]]:
+        """Return what the gates let through, to launch and to resume, group by group in order of admission."""
         launched: list[ResponseId] = []
+        resumed: list[ResponseId] = []
         width, max_running = self._gates.frontier_width, self._gates.max_running
-        while self._queue:
-            draw = self._queue[0]
-            group = self._open.get(draw)
-            if group is None or not group.waiting:
-                self._queue.popleft()
-                continue
-            if draw not in self._frontier and width is not None and len(self._frontier) >= width:
+        while max_running is None or self._num_running < max_running:
+            if (found := self._queue.next(width)) is None:
                 break
-            if max_running is not None and self._num_running >= max_running:
-                break
-            self._frontier.add(draw)
-            index = group.waiting.popleft()
-            group.running[index] = None
+            draw, group = found
             self._num_running += 1
-            self._num_held -= 1
-            self._num_launched += 1
-            launched.append(ResponseId(draw, index))
-        return launched
+            if group.returning:
+                index = group.returning.popleft()
+                group.away.discard(index)
+                self._num_returning -= 1
+                resumed.append(ResponseId(draw, index))
+            else:
+                index = group.waiting.popleft()
+                group.running[index] = None
+                self._num_held -= 1
+                self._num_launched += 1
+                launched.append(ResponseId(draw, index))
+            self._queue.enter(draw, group)
+        return launched, resumed
 
     def _cut_off(self, outcome: _Outcome) -> None:
         """End what is still open; what was running may just have finished, and is then noted."""
@@ -329,7 +358,6 @@ class Round:
             if not group.is_closed:
                 group.is_closed = True
                 outcome.abort += [ResponseId(draw, index) for index in group.running]
-        self._num_live = self._num_running = self._num_held = 0
+        self._num_live = self._num_running = self._num_held = self._num_returning = 0
         self._qualified.clear()
-        self._frontier.clear()
-        self._queue.clear()
+        self._queue = AdmissionQueue()

@@ -47,4 +47,4 @@ class Gates:
     frontier_width: int | None = None
     """F_w: groups in service at once (RolloutPipe, section 3.3); None: all."""
     max_running: int | None = None
-    """Requests at once over all engines; None: all."""
+    """Requests that all engines have at once; None: all. Episodes in their environments are on none."""

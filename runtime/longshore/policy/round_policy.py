@@ -136,6 +136,14 @@ class RoundPolicy(ABC):
         """Decide after responses have finished by themselves; aborted ones never come here."""
         return self._with_replacements(self._running.responses_finished(events))
 
+    def episodes_act(self, responses: Sequence[ResponseId]) -> Decision:
+        """Decide after episodes went to their environments: at their launch, or after a turn."""
+        return self._running.episodes_act(responses)
+
+    def episode_answered(self, response: ResponseId) -> Decision:
+        """Decide when the next turn of an episode is sampled."""
+        return self._running.episode_answered(response)
+
     def group_rewarded(self, draw: Draw, *, zero_variance: bool) -> Decision:
         """Decide after a group got its rewards; `zero_variance`: all are equal, so that its advantages are 0."""
         return self._with_replacements(self._running.rewarded(draw, zero_variance=zero_variance))
@@ -286,6 +294,7 @@ def fresh(draw: Draw, num_responses: int) -> AdmittedDraw:
 def _join(first: Decision, then: Decision) -> Decision:
     return Decision(
         launch=first.launch + then.launch,
+        resume=first.resume + then.resume,
         abort=first.abort + then.abort,
         score=first.score + then.score,
         accepted=first.accepted + then.accepted,

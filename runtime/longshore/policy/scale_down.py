@@ -136,7 +136,7 @@ class Milestones:
 
     def is_due(self, progress: RoundProgress) -> bool:
         """Return whether to look now; the next look is then due later."""
-        if progress.num_held:
+        if progress.num_held or progress.num_returning:
             self._num_finished_at_gates = progress.num_finished
             return False
         if self._is_closed or progress.num_requests == 0 or not self._has_come(progress):

@@ -188,7 +188,9 @@ class RoundProtocol:
             finished_now = {one.response for one in event.requests if one.finished}
             turned = {response for response in finished_now if self._has_environment(response.draw)}
             self._pace.left(event.engine, steps, finished_now, event.load, self._now_s, turned)
-        ended = self._placed.ended(event.engine, event.requests)
+        ended, turned_now = self._placed.ended(event.engine, event.requests)
+        if turned_now:
+            self._execute(self._policy.episodes_act(turned_now))
         finished = [one for one in ended if one.finished]
         self._num_aborted += len(ended) - len(finished)
         self._execute(self._policy.engine_load(event.engine, event.load))
@@ -201,6 +203,7 @@ class RoundProtocol:
         match event:
             case messages.EpisodeAnswered(response):
                 self._placed.episode_answered(response)
+                self._execute(self._policy.episode_answered(response))
             case messages.EpisodeEnded(response, num_tokens, engine_step):
                 self._placed.episode_ended(response)
                 if self._pace is not None and not self.has_batch:
@@ -286,8 +289,15 @@ class RoundProtocol:
             self._emit(messages.MeasureLoad(progress))
 
     def _execute(self, decision: Decision) -> None:
+        """Carry out a decision, and what follows where it launches episodes, which are on no engine at first."""
+        while episodes := self._carry_out(decision):
+            decision = self._policy.episodes_act(episodes)
+
+    def _carry_out(self, decision: Decision) -> tuple[ResponseId, ...]:
+        """Carry out a decision; return the episodes that it launched."""
         self._num_launched += len(decision.launch)
-        self._placed.launch(decision.launch)
+        episodes = self._placed.launch(decision.launch)
+        self._placed.resume(decision.resume)
         self._num_aborted += self._placed.abort(decision.abort)
         for group in decision.score:
             self._unscored[group.draw] = None
@@ -301,3 +311,4 @@ class RoundProtocol:
             useless = tuple(draw for draw in self._unscored if draw not in self._accepted)
             self._unscored = {draw: None for draw in self._unscored if draw in self._accepted}
             self._emit(messages.ForgetGroups(useless))
+        return tuple(one for one in episodes if self._placed.is_acting(one))

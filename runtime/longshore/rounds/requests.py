@@ -33,7 +33,9 @@ class RequestState(StrEnum):
     STOPPING = "stopping"
     """It is not needed any more, and its engine has been asked to stop it."""
     ACTING = "acting"
-    """On no engine, since its environment begins its episode or answers a turn."""
+    """On no engine, since its environment begins its episode or answers a turn. No gate counts it."""
+    ANSWERED = "answered"
+    """On no engine, since a gate holds the next turn of its episode back."""
     ENDED = "ended"
 
 
@@ -48,6 +50,7 @@ class RequestEvent(StrEnum):
     LOST = "its engine is lost"
     TURNED = "its engine reports the end of a turn"
     ANSWERED = "its environment has answered"
+    RESUMED = "the gates let its next turn through"
     OVER = "its environment reports the end of the episode"
 
 
@@ -73,9 +76,11 @@ TRANSITIONS: Final[Mapping[tuple[RequestState, RequestEvent], RequestState]] = {
     (_S.RUNNING, _E.TURNED): _S.ACTING,
     (_S.MOVING, _E.TURNED): _S.ACTING,
     (_S.STOPPING, _E.TURNED): _S.ENDED,
-    (_S.ACTING, _E.ANSWERED): _S.UNPLACED,
+    (_S.ACTING, _E.ANSWERED): _S.ANSWERED,
     (_S.ACTING, _E.OVER): _S.ENDED,
     (_S.ACTING, _E.ABORTED): _S.ENDED,
+    (_S.ANSWERED, _E.RESUMED): _S.UNPLACED,
+    (_S.ANSWERED, _E.ABORTED): _S.ENDED,
 }
 """What is not in here cannot happen. An unplaced request is placed at once if there is an engine."""
 
@@ -123,8 +128,8 @@ class Requests:
         """Return the engine that a response is on."""
         return self._router.engine_of(response)
 
-    def launch(self, responses: Sequence[ResponseId]) -> None:
-        """Start responses; episodes begin in their environments."""
+    def launch(self, responses: Sequence[ResponseId]) -> tuple[ResponseId, ...]:
+        """Start responses; return those that are episodes, which begin in their environments."""
         episodes = [one for one in responses if self._has_environment(one.draw)]
         others = [one for one in responses if not self._has_environment(one.draw)] if episodes else responses
         self._states.update(dict.fromkeys(episodes, RequestState.ACTING))
@@ -132,6 +137,7 @@ class Requests:
         if episodes:
             self._emit(StartEpisodes(tuple(episodes)))
         self._place(others)
+        return tuple(episodes)
 
     def abort(self, responses: Sequence[ResponseId]) -> int:
         """Stop responses. Those on engines end when these report them; return how many others have ended at once."""
@@ -142,8 +148,11 @@ class Requests:
             self._emit(CancelEpisodes(episodes))
         return states.count(RequestState.ENDED)
 
-    def ended(self, engine: int, requests: Sequence[EndedRequest]) -> list[EndedRequest]:
-        """Take requests that left an engine; return those that have ended. Reports of a lost engine are ignored."""
+    def ended(self, engine: int, requests: Sequence[EndedRequest]) -> tuple[list[EndedRequest], tuple[ResponseId, ...]]:
+        """Take requests that left an engine; return those that have ended, and episodes that act after a turn.
+
+        Reports of a lost engine are ignored.
+        """
         ended: list[EndedRequest] = []
         stopped: list[ResponseId] = []
         turned: list[ResponseId] = []
@@ -163,12 +172,17 @@ class Requests:
         if turned:
             self._emit(GiveTurns(tuple(turned)))
         self._note_emptied(request.response for request in there)
-        return ended
+        return ended, tuple(turned)
 
     def episode_answered(self, response: ResponseId) -> None:
-        """Sample the next turn of an episode."""
+        """Let the next turn of an episode wait for the gates."""
         self._change(response, RequestEvent.ANSWERED)
-        self._place([response])
+
+    def resume(self, responses: Sequence[ResponseId]) -> None:
+        """Sample the next turns of episodes."""
+        for response in responses:
+            self._change(response, RequestEvent.RESUMED)
+        self._place(responses)
 
     def episode_ended(self, response: ResponseId) -> None:
         """Take an episode that its environment has ended."""

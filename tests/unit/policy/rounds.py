@@ -302,6 +302,12 @@ class FakeRollout:
         assert width is None or len(running) <= width, "a request outside of the frontier was admitted"
         per_engine = admission.max_active_per_engine
         assert per_engine is None or len(self._left) <= 2 * per_engine, "an engine was given too many requests"
+        has_other_gates = admission.adaptive or self._job.rollout.strategy in (Strategy.GROUP_PIPELINE, Strategy.AUTO)
+        if self._protocol.is_over or self._upheaval or width is not None or has_other_gates:
+            return
+        progress = self._policy.progress
+        is_full = per_engine is not None and len(self._left) == 2 * per_engine
+        assert is_full or progress.num_held == progress.num_returning == 0, "a gate holds what an engine has room for"
 
     def _end(self, end: RoundEnd) -> None:
         self.audit.ends.append(end)

@@ -340,3 +340,52 @@ def test_a_group_with_a_failed_episode_is_replaced_by_a_fresh_draw() -> None:
     script.reward("C")
     assert script.protocol.result.rejected == {DRAWS["B"]: "a broken environment"}
     assert [group.draw for group in script.protocol.result.end.accepted] == [DRAWS["A"], DRAWS["C"]]
+
+
+def one_at_once() -> RoundPolicy:
+    """Two draws with two responses each, of which an engine gets one at a time."""
+    return Synchronous(BatchShape(2, 2), cursor(), AdmissionRules(max_active_per_engine=1))
+
+
+def test_an_episode_in_its_environment_leaves_its_place_on_the_engine_to_others() -> None:
+    script = Script(one_at_once(), 0, episodes="A")
+    assert script.start == ["start A0", "start A1", "0+B0"]
+    assert script.answer("A1") == script.answer("A0") == []
+    assert script.finish(0, "B0") == ["0+A1"], "before B1, whose draw comes later"
+    assert script.finish(0, "A1") == ["turn A1", "0+A0"]
+    assert script.answer("A1") == []
+    assert script.finish(0, "A0") == ["turn A0", "0+A1"]
+    assert script.end("A0") == []
+    assert script.finish(0, "A1") == ["turn A1", "0+B1"]
+    assert script.end("A1") == script.finish(0, "B1") == []
+    assert script.protocol.has_batch
+
+
+def test_an_episode_that_waits_for_a_gate_is_cancelled_at_once() -> None:
+    script = Script(speculative(AdmissionRules(max_active_per_engine=1)), 0, episodes="A")
+    assert script.start == ["start A0", "start A1", "0+B0"]
+    assert script.answer("A0") == []
+    assert script.finish(0, "B0") == ["cancel A0 A1"]
+    script.reward("B")
+    assert script.protocol.is_over
+
+
+def test_a_group_whose_episodes_all_act_leaves_the_frontier_to_the_next() -> None:
+    script = Script(Synchronous(BatchShape(3, 2), cursor(), AdmissionRules(frontier_width=1)), 0, episodes="AB")
+    assert script.start == ["start A0 A1", "start B0 B1", "0+C0 C1"]
+    assert script.answer("B0") == script.answer("A0") == []
+    assert script.finish(0, "C0") == []
+    assert script.finish(0, "C1") == ["0+A0"], "the first of the data"
+    assert script.answer("A1") == ["0+A1"], "A is in the frontier"
+    assert script.finish(0, "A0") == ["turn A0"]
+    assert script.finish(0, "A1") == ["turn A1", "0+B0"]
+
+
+def test_a_milestone_waits_for_episodes_that_a_gate_holds() -> None:
+    policy = Synchronous(BatchShape(3, 1), cursor(), AdmissionRules(max_active_per_engine=1))
+    script = Script(policy, 0, milestones=Milestones(fixed_share=0.3), episodes="AB")
+    assert script.start == ["start A0", "start B0", "0+C0"]
+    assert script.answer("A0") == script.answer("B0") == []
+    assert script.finish(0, "C0") == ["0+A0"], "B waits for the engine"
+    assert script.finish(0, "A0") == ["turn A0", "0+B0"]
+    assert script.end("A0") == ["measure"]

@@ -12,6 +12,7 @@ from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.hardware import GpuModel, ModelShape
 from longshore.sim.job import GpuPool, Rewards, SimJob, TrainerLayout, Training
+from longshore.sim.lengths import LengthModel
 from longshore.sim.profile import DecodePoint, Profile
 from longshore.sim.result import SimResult, StepRecord, Work
 from longshore.sim.rewards import MathsRewards
@@ -43,6 +44,9 @@ class WorkloadLengths:
     def response_tokens(self, response: ResponseId) -> int:
         return self.lengths.of(response)
 
+    def episode(self, response: ResponseId) -> None:
+        return None
+
     def prompt_tokens(self, draw: Draw) -> int:
         return self.num_prompt_tokens[draw.index]
 
@@ -54,9 +58,11 @@ class WorkloadLengths:
         return self.lengths.max
 
 
-def predict(spec: RLJobSpec, lengths: WorkloadLengths, profile: Profile, num_rounds: int) -> dict[str, float]:
-    """Return the figures of one period."""
-    job = _job(spec, lengths, profile)
+def predict(
+    spec: RLJobSpec, lengths: LengthModel, profile: Profile, num_rounds: int, *, num_prompts: int
+) -> dict[str, float]:
+    """Return the figures of one period of a job with so many prompts."""
+    job = _job(spec, lengths, profile, num_prompts)
     result = simulate(job, num_rounds, drains=True)
     counted = simulate(replace(job, profile=_UNIT_STEPS), num_rounds, drains=True)
     steps = [
@@ -66,7 +72,7 @@ def predict(spec: RLJobSpec, lengths: WorkloadLengths, profile: Profile, num_rou
     return totals(steps)
 
 
-def _job(spec: RLJobSpec, lengths: WorkloadLengths, profile: Profile) -> SimJob:
+def _job(spec: RLJobSpec, lengths: LengthModel, profile: Profile, num_prompts: int) -> SimJob:
     algorithm, cores = spec.algorithm, GpuPool(_CORE, spec.workers.replicas, gpus_per_pod=1)
     is_pipelined = spec.rollout.is_pipelined
     return SimJob(
@@ -83,7 +89,7 @@ def _job(spec: RLJobSpec, lengths: WorkloadLengths, profile: Profile) -> SimJob:
         rewards=Rewards(MathsRewards(per_sample_s=0.0)),
         profile=profile,
         trainer_profile=profile,
-        num_prompts=len(lengths.num_prompt_tokens),
+        num_prompts=num_prompts,
         seed=algorithm.seed,
     )
 

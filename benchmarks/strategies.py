@@ -56,7 +56,10 @@ def measure(num_alternations: int, num_rounds: int) -> None:
                 runs[name].append({"alternation": number, **run})
         lengths = WorkloadLengths(WORKLOAD.lengths, [len(row.prompt_tokens) for row in parts.prompts.train])
     profile = machine.profile()
-    predictions = {name: predict(spec, lengths, profile, num_rounds) for name, spec in WORKLOAD.jobs.items()}
+    predictions = {
+        name: predict(spec, lengths, profile, num_rounds, num_prompts=len(lengths.num_prompt_tokens))
+        for name, spec in WORKLOAD.jobs.items()
+    }
     report(
         "strategies",
         ratios_to(BASELINES, runs, FIGURES),

@@ -6,6 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from longshore.record.lengths import recorded_lengths
+from longshore.record.model import RoundRecord
+from longshore.rounds.messages import EpisodeLength
 from tests.e2e.jobs import Cluster, Json, assert_every_draw_once
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -46,6 +49,12 @@ def test_a_game_of_several_turns_outlives_its_pods_and_trains_every_draw_once(cl
         assert roles == ["assistant" if place % 2 == 0 else "user" for place in range(len(roles))]
         sampled = [one["policy_version"] is not None for one in row["versions"]]
         assert sampled == [place % 2 == 0 for place in range(len(sampled))], "what a turn is, and what it has read"
+    files = sorted((job.output() / "rounds").iterdir())
+    lengths = recorded_lengths([RoundRecord.from_bytes(file.read_bytes()) for file in files]).groups
+    recorded = {one for group in lengths for one in group}
+    assert all(isinstance(one, EpisodeLength) and one.environment_s > 0 for one in recorded), "to simulate the job with"
+    num_turns = {one.num_turns for one in recorded if isinstance(one, EpisodeLength)}
+    assert num_turns >= {(len(row["turns"]) + 1) // 2 for row in rows}
     job.delete()
 
 

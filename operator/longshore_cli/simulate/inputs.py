@@ -152,6 +152,8 @@ def _trace(options: SimulateOptions, spec: RLJobSpec, prompt_tokens: int) -> Len
         raise BadInput(f"--from: no response of {options.source.job} has finished in the recorded rounds.")
     if trace.lengths.prompts and options.data is not None:
         raise BadInput(f"--data: {options.lengths} has the lengths of prompts already.", "Leave --data out.")
+    if not spec.environments:
+        trace = replace(trace, lengths=trace.lengths.without_episodes())
     return trace if trace.lengths.prompts else replace(trace, lengths=replace(trace.lengths, prompts=(prompt_tokens,)))
 
 

@@ -6,7 +6,9 @@ from statistics import fmean, median
 from longshore.api.reward import Reward
 from longshore.api.rollout import Strategy
 from longshore.api.spec import RLJobSpec
-from longshore.sim.traces import NUM_TOKENS, PROMPT, PROMPT_TOKENS, LengthTrace
+from longshore.sim.job import default_episodes
+from longshore.sim.lengths import tokens_of
+from longshore.sim.traces import COLUMNS, ENVIRONMENT_S, NUM_TURNS, OBSERVED_TOKENS, PROMPT, LengthTrace
 from longshore_cli import format as fmt
 from longshore_cli.simulate.inputs import Inputs, RecordedJob
 from longshore_cli.simulate.prompts import CHARACTERS_PER_TOKEN
@@ -17,6 +19,8 @@ def notes(inputs: Inputs, variants: list[StrategyVariant]) -> Iterator[str]:
     """Yield notes on the inputs and on the strategies."""
     spec = inputs.spec
     yield lengths_note(inputs)
+    if spec.environments:
+        yield _episodes_note(inputs)
     if inputs.trace is not None:
         yield from trace_notes(inputs.trace, spec)
     if inputs.source is not None:
@@ -53,11 +57,34 @@ def lengths_note(inputs: Inputs) -> str:
             f"{fmt.count(inputs.prompt_tokens, 'token')}{by}; pass recorded ones with --lengths."
         )
     trace = inputs.trace
-    tokens = [length for group in trace.lengths.responses for length in group]
+    tokens = [tokens_of(length) for group in trace.lengths.responses for length in group]
     return (
         f"Lengths: {fmt.count(trace.num_responses, 'recorded response')} to {fmt.count(trace.num_prompts, 'prompt')}, "
         f"median {median(tokens):,.0f}, longest {max(tokens):,}; "
         f"prompts of {fmean(trace.lengths.prompts):,.0f} tokens{by}."
+    )
+
+
+def _episodes_note(inputs: Inputs) -> str:
+    """Return what is assumed of turns and environments."""
+    columns = f"--lengths, with the columns {NUM_TURNS}, {ENVIRONMENT_S} and {OBSERVED_TOKENS}"
+    made_up = default_episodes(inputs.spec.environments)
+    if inputs.trace is None and made_up is not None:
+        return (
+            f"Episodes: made up. 1 to {made_up.max_turns} turns (maxTurns), and {made_up.median_s:g} s for an answer "
+            f"of the environment, in the median, up to callTimeoutSeconds, {made_up.max_s:g}; pass recorded ones with "
+            f"--from, or with {columns}."
+        )
+    episodes = inputs.trace.lengths.episodes if inputs.trace is not None else ()
+    if not episodes:
+        return (
+            "Episodes: the lengths have no turns, so the time of environments is left out; pass recorded ones with "
+            f"--from, or with {columns}."
+        )
+    seconds = sorted(one.environment_s for one in episodes)
+    return (
+        f"Episodes: {fmean(one.num_turns for one in episodes):.1f} turns in the mean; their environments took "
+        f"{fmt.duration(median(seconds))} in the median, {fmt.duration(seconds[-1])} at most."
     )
 
 
@@ -70,7 +97,7 @@ def trace_notes(trace: LengthTrace, spec: RLJobSpec) -> Iterator[str]:
         size = spec.algorithm.responses_per_prompt
         yield f"The trace has no column {PROMPT}: every {size} rows count as the responses of one prompt."
     if trace.ignored_columns:
-        yield f"Only {NUM_TOKENS}, {PROMPT} and {PROMPT_TOKENS} are read, not {', '.join(trace.ignored_columns)}."
+        yield f"Only {', '.join(COLUMNS)} are read, not {', '.join(trace.ignored_columns)}."
 
 
 def source_notes(source: RecordedJob) -> Iterator[str]:

@@ -61,6 +61,8 @@ class StrategyResult(ApiModel):
     """Mean length of trained responses over that of all responses of the same draws, less 1: it stays."""
     selection_bias: float
     """The same against all draws in play, those that wait included."""
+    environment_share: float | None = None
+    """Share of the time of episodes in which their environments were at work; unset without episodes."""
     num_preemptions: int
     num_groups_in_cache: int | None = None
     """GroupPipeline: groups in service that fill the KV cache of an engine; unset after a single step."""
@@ -133,6 +135,7 @@ def outcome(run: SimulatedVariant, baseline: SimResult, num_steps: int) -> Strat
         token_speedup=result.tokens_per_s / baseline.tokens_per_s,
         length_bias=result.length_bias,
         selection_bias=result.selection_bias,
+        environment_share=result.environment_share,
         num_preemptions=sum(step.num_preemptions for step in result.steps),
         num_groups_in_cache=result.num_groups_in_cache,
     )
@@ -158,6 +161,13 @@ def _time_notes(outcomes: Sequence[StrategyResult]) -> Iterator[str]:
         if seconds >= _SHOWN * one.step_s
     ]
     yield f"A step of {one.strategy} on {fmt.count(one.num_gpus, 'GPU')} takes {', '.join(spent)}."
+    if one.environment_share is not None:
+        strict = [other for other in outcomes if other.num_gpus == one.num_gpus and other.on_policy is OnPolicy.STRICT]
+        best = max(strict, key=lambda other: other.samples_per_s)
+        gain = f"{best.strategy} trains on {best.speedup:.2f} times as many of them per second as Synchronous"
+        is_gain = best.strategy is not Strategy.SYNCHRONOUS
+        share = f"Its episodes spend {fmt.share(one.environment_share)} of their time in environments"
+        yield f"{share}; {gain}." if is_gain else f"{share}."
 
 
 def _findings(outcomes: Sequence[StrategyResult], spec: RLJobSpec) -> Iterator[str]:

@@ -141,7 +141,7 @@ def _responses(facts: RoundFacts, found: RoundHistory, outcomes: Outcomes) -> It
     last = {stay.response: stay for stay in found.stays}
     seconds = engine_seconds(found.stays)
     for response in sorted(last):
-        stay = last[response]
+        stay, episode = last[response], found.episodes.get(response)
         yield ResponseRow(
             response=str(response),
             prompt=facts.prompt_of.get(response.draw.index, response.draw.index),
@@ -150,6 +150,9 @@ def _responses(facts: RoundFacts, found: RoundHistory, outcomes: Outcomes) -> It
             outcome=outcomes.of_response(response),
             reward=facts.rewards.get(response),
             engine_s=round(seconds[response], _DIGITS),
+            turns=episode.num_turns if episode else 0,
+            observed_tokens=episode.observed_tokens if episode else 0,
+            environment_s=round(episode.environment_s, _DIGITS) if episode else 0.0,
         )
 
 

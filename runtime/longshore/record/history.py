@@ -49,6 +49,8 @@ class RoundHistory:
     scored_s: dict[Draw, float] = field(default_factory=dict)
     trainable_s: dict[Draw, float] = field(default_factory=dict)
     """When the trainer could have a group of the batch."""
+    episodes: dict[ResponseId, messages.EpisodeLength] = field(default_factory=dict)
+    """Lengths of the episodes that are over."""
 
 
 def history(messages_: Iterable[TimedMessage]) -> RoundHistory:
@@ -100,8 +102,9 @@ class _HistoryReader:
                     self._end_stay(self._finished[response], StayEnd.TURNED)
             case messages.CancelEpisodes(responses):
                 self._cancelled.update(responses)
-            case messages.EpisodeEnded(response) if response in self._finished:
+            case messages.EpisodeEnded(response, length) if response in self._finished:
                 self._end_stay(self._finished[response], StayEnd.FINISHED)
+                self.found.episodes[response] = length
             case messages.EngineLost(engine):
                 self._lost(now_s, engine)
             case messages.EngineJoined(engine):

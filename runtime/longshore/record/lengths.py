@@ -1,16 +1,17 @@
-"""Response lengths of recorded rounds, to simulate with. Pure."""
+"""Response lengths of recorded rounds, those of episodes with turns and time, to simulate with. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.record.model import RecordOutcome, ResponseRow, RoundRecord
+from longshore.rounds.messages import EpisodeLength, ResponseLength
 
 
 @dataclass(frozen=True)
 class RecordedLengths:
     """Lengths of finished responses by their draw, and the number of other responses."""
 
-    groups: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[ResponseLength, ...], ...]
     num_cut: int
     """Responses that were aborted for good: how long they would have become is not known."""
     num_started: int
@@ -37,10 +38,14 @@ def recorded_lengths(records: Sequence[RoundRecord]) -> RecordedLengths:
             if row.finish != "abort":
                 finished.setdefault(draw, []).append((record.step, row))
     groups = (
-        tuple(row.tokens for step, row in rows if step == last_step[draw] or row.outcome is RecordOutcome.KEPT)
+        tuple(_length(row) for step, row in rows if step == last_step[draw] or row.outcome is RecordOutcome.KEPT)
         for draw, rows in finished.items()
     )
     return RecordedLengths(tuple(filter(None, groups)), num_cut, num_started, len({record.step for record in records}))
+
+
+def _length(row: ResponseRow) -> ResponseLength:
+    return EpisodeLength(row.tokens, row.turns, row.environment_s, row.observed_tokens) if row.turns else row.tokens
 
 
 def _draw(row: ResponseRow) -> str:

@@ -154,6 +154,12 @@ class ResponseRow(_Part):
     reward: float | None
     engine_s: float
     """Time on engines, waiting there included."""
+    turns: int = 0
+    """Turns of an episode that is over; 0 for any other response."""
+    observed_tokens: int = 0
+    """Those of `tokens` that the environment said."""
+    environment_s: float = 0.0
+    """Time that the environment took."""
 
 
 class GroupRow(_Part):

@@ -9,11 +9,28 @@ acts in an environment is an *episode*: what finishes on an engine is then one o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
 from longshore.policy.progress import RoundProgress
 from longshore.policy.round import AcceptedGroup, ResponseId
+
+
+class EpisodeLength(NamedTuple):
+    """Length of an episode that is over."""
+
+    num_tokens: int
+    """Tokens of all its turns, and of what the environment said."""
+    num_turns: int
+    environment_s: float
+    """Time that its environment took, in seconds."""
+    observed_tokens: int = 0
+    """Tokens of what the environment said."""
+
+
+ResponseLength = int | EpisodeLength
+"""Length of a response: in tokens or, of an episode, in turns and time as well."""
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -92,8 +109,7 @@ class EpisodeEnded:
     """An episode is over: its response is finished."""
 
     response: ResponseId
-    num_tokens: int
-    """Tokens of all its turns, and of what the environment said."""
+    length: EpisodeLength
     engine_step: int
     """Step of the engine at which its last turn ended."""
 

@@ -204,11 +204,11 @@ class RoundProtocol:
             case messages.EpisodeAnswered(response):
                 self._placed.episode_answered(response)
                 self._execute(self._policy.episode_answered(response))
-            case messages.EpisodeEnded(response, num_tokens, engine_step):
+            case messages.EpisodeEnded(response, length, engine_step):
                 self._placed.episode_ended(response)
                 if self._pace is not None and not self.has_batch:
                     self._pace.episode_ended(response, self._now_s)
-                self._finished([ResponseFinished(response, engine_step, num_tokens)])
+                self._finished([ResponseFinished(response, engine_step, length.num_tokens)])
             case messages.EpisodeFailed(response, reason):
                 self._num_given_up += 1
                 self._reject(

@@ -18,6 +18,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.policy.auto import RoundChoice, free_handovers
 from longshore.policy.decode_rate import DecodeRate, DecodeSteps
 from longshore.policy.rollout_pace import TimedSteps
+from longshore.rounds.messages import EpisodeLength, ResponseLength
 from longshore.sim.choices import Choice, SearchBounds
 from longshore.sim.hardware import ModelShape, gpu_described
 from longshore.sim.job import Rewards, SimJob, job_of
@@ -49,8 +50,8 @@ class StepFacts:
     """What a step says of lengths and costs."""
 
     kind: RoundKind
-    groups: tuple[tuple[int, ...], ...]
-    """Tokens of the responses of each group that was trained on."""
+    groups: tuple[tuple[ResponseLength, ...], ...]
+    """Lengths of the responses of each group that was trained on."""
     prompt_tokens: float
     """Mean over the prompts of these groups; 0: unknown."""
     num_deferred: int
@@ -73,6 +74,8 @@ class Question:
     job: SimJob
     bounds: SearchBounds
     margin: float
+    num_turns: float = 1.0
+    """Mean turns of a response: each costs the search as much as a response that has none."""
 
     def answer(self) -> SearchResult:
         """Search; ValueError where the job cannot be simulated."""
@@ -81,8 +84,8 @@ class Question:
     @property
     def num_rounds(self) -> int:
         """Rounds that the search may simulate: as many as have `_NUM_RESPONSES`, within bounds."""
-        num_responses = self.job.shape.num_prompts * self.job.shape.num_responses
-        return min(_MOST_ROUNDS, max(_LEAST_ROUNDS, _NUM_RESPONSES // num_responses))
+        num_responses = self.num_turns * self.job.shape.num_prompts * self.job.shape.num_responses
+        return min(_MOST_ROUNDS, max(_LEAST_ROUNDS, int(_NUM_RESPONSES / num_responses)))
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,9 @@ class AutoTuner:
     def __init__(self, spec: RLJobSpec) -> None:
         self._spec = spec
         self._handovers = free_handovers(spec)
-        self._open: list[tuple[int, ...]] = []
+        self._open: list[tuple[ResponseLength, ...]] = []
         """Groups of the period that has not ended."""
-        self._periods: deque[list[tuple[int, ...]]] = deque()
+        self._periods: deque[list[tuple[ResponseLength, ...]]] = deque()
         self._rate = DecodeRate()
         self._tp_size = 0
         self._kv_capacity_tokens = 0
@@ -157,7 +160,8 @@ class AutoTuner:
             handovers=self._handovers,
             is_frontier_open=bool(self._handovers) and self._spec.rollout.admission.frontier_width is None,
         )
-        return Question(self._job(present), bounds, self._spec.rollout.auto.margin)
+        turns = [one.num_turns if isinstance(one, EpisodeLength) else 1 for group in self._groups for one in group]
+        return Question(self._job(present), bounds, self._spec.rollout.auto.margin, fmean(turns))
 
     def decide(self, found: SearchResult, present: RoundChoice) -> RoundChange | None:
         """Return what to change, or None if nothing beats the present choice by the margin."""
@@ -188,8 +192,8 @@ class AutoTuner:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Undo `export_state`."""
-        self._open = [tuple(group) for group in state["open"]]
-        self._periods = deque([tuple(group) for group in period] for period in state["periods"])
+        self._open = list(map(_group, state["open"]))
+        self._periods = deque([*map(_group, period)] for period in state["periods"])
         self._rate.load_state(state["rate"])
         self._tp_size, self._kv_capacity_tokens = state["tp_size"], state["kv_capacity_tokens"]
         self._prompt_tokens.extend(state["prompt_tokens"])
@@ -208,7 +212,7 @@ class AutoTuner:
     def _job(self, present: RoundChoice) -> SimJob:
         """Return the job as it has been, with costs that were measured; raises ValueError if it cannot be simulated."""
         _require_all_replicas(self._spec)
-        spec, groups, profile = self._spec, [group for period in self._periods for group in period], self._profile()
+        spec, groups, profile = self._spec, self._groups, self._profile()
         engine = spec.rollout.engine.model_copy(update={"tensor_parallel_size": self._tp_size})
         sized = spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
         job = job_of(sized, _MEASURED, gpu_described("measured"), self._lengths(groups), profile)
@@ -229,7 +233,11 @@ class AutoTuner:
             frontier_width=present.frontier_width,
         ).applied_to(job)
 
-    def _lengths(self, groups: Sequence[tuple[int, ...]]) -> TraceLengths:
+    @property
+    def _groups(self) -> list[tuple[ResponseLength, ...]]:
+        return [group for period in self._periods for group in period]
+
+    def _lengths(self, groups: Sequence[tuple[ResponseLength, ...]]) -> TraceLengths:
         """Return lengths with mean prompts, which fill KV caches and are trained on with each response."""
         return TraceLengths(groups, prompts=(round(fmean(self._prompt_tokens)),) if self._prompt_tokens else ())
 
@@ -257,6 +265,10 @@ class AutoTuner:
             to_rollout_s=0.0,
             migration_s=0.0,
         )
+
+
+def _group(stored: Sequence[Any]) -> tuple[ResponseLength, ...]:
+    return tuple(one if isinstance(one, int) else EpisodeLength(*one) for one in stored)
 
 
 def _require_all_replicas(spec: RLJobSpec) -> None:

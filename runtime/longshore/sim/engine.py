@@ -21,14 +21,14 @@ from longshore.sim.sglang import CHUNK_TOKENS, Reserve
 
 
 class SimRequest(NamedTuple):
-    """A response to sample, or to continue."""
+    """A response to sample, or to continue; of an episode, a turn."""
 
     response: ResponseId
     prompt_tokens: int
     total_tokens: int
-    """Length of the whole response."""
+    """Length of the whole response, or of an episode at the end of the turn."""
     kept_tokens: int = 0
-    """Tokens sampled before, elsewhere or in an earlier round; their KV cache is computed again."""
+    """Tokens that it has already. Their KV cache is computed again, but for those of an earlier turn on this engine."""
 
 
 class _Running(NamedTuple):
@@ -64,9 +64,10 @@ class SimEngine:
     """One engine on the virtual clock.
 
     Requests join and leave at step boundaries, in order of arrival, as memory and `max_num_seqs` permit; a request
-    that joins lengthens its first step by its prefill, and a prompt is computed once per engine (prefix cache). When
-    the next step does not fit into the KV cache, the youngest requests are preempted: they wait at the head of the
-    queue and compute their cache again. Cache blocks count as single tokens, and prompts of a group are stored apart.
+    that joins lengthens its first step by its prefill. A prompt is computed once per engine (prefix cache), as are the
+    earlier turns of an episode. When the next step does not fit into the KV cache, the youngest requests are preempted:
+    they wait at the head of the queue and compute their cache again. Cache blocks count as single tokens, and prompts
+    of a group are stored apart.
 
     SGLang's engines start requests as memory permits beside its reserve (`sglang.Reserve`). They preempt those with the
     fewest tokens, which then wait behind all others.
@@ -88,6 +89,9 @@ class SimEngine:
         self._waiting: deque[SimRequest] = deque()
         self._leaving: set[ResponseId] = set()
         self._cached: set[Draw] = set()
+        """Draws whose prompt is in the prefix cache."""
+        self._cached_tokens: dict[ResponseId, int] = {}
+        """Tokens of responses that finished, of which there may be another turn."""
         self._prefill_s = 0.0
         self._cost = StepCost(0.0, 0.0)
         self._wake_steps: int | None = None
@@ -154,6 +158,7 @@ class SimEngine:
     def forget_prefixes(self) -> None:
         """The weights changed: no cached prompt may be used."""
         self._cached.clear()
+        self._cached_tokens.clear()
 
     def tokens_at(self, now_s: float) -> Iterator[tuple[SimRequest, int]]:
         """Yield every request with its response tokens so far; waiting ones too."""
@@ -240,6 +245,8 @@ class SimEngine:
     def _remove(self, response: ResponseId, *, finished: bool) -> EndedRequest:
         running = self._running.pop(response)
         self._leave(running)
+        if finished:
+            self._cached_tokens[response] = running.request.total_tokens
         return EndedRequest(response, running.num_tokens(self._step), finished, self._step)
 
     def _preempt(self) -> bool:
@@ -274,8 +281,10 @@ class SimEngine:
         self._context_tokens += _context(request)
         self._tokens_at_0 += running.tokens_at_0
         draw = request.response.draw
-        num_computed = _context(request) if draw not in self._cached else request.kept_tokens
-        self._cached.add(draw)
+        num_computed = max(0, request.kept_tokens - self._cached_tokens.pop(request.response, 0))
+        if draw not in self._cached:
+            self._cached.add(draw)
+            num_computed += request.prompt_tokens
         return num_computed
 
     def _leave(self, running: _Running) -> None:

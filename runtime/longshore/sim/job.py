@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from longshore.api.environment import Environment, EnvironmentKind
 from longshore.api.pods import Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.reward import Reward
@@ -18,7 +19,7 @@ from longshore.policy.old_log_probs import compares_with_trainer
 from longshore.policy.round_policy import BatchShape
 from longshore.sim.costs import Costs
 from longshore.sim.hardware import GpuModel, ModelShape
-from longshore.sim.lengths import Accuracy, LengthModel, LognormalLengths
+from longshore.sim.lengths import Accuracy, LengthModel, LognormalEpisodes, LognormalLengths
 from longshore.sim.profile import Profile
 from longshore.sim.rewards import MathsRewards, RewardTimes
 
@@ -27,6 +28,10 @@ _MAX_TO_MEDIAN: Final = 28
 _MAX_TO_P75: Final = 16
 """Longest over third quartile: RollPacker, section 2.2: 755 to 1,100 tokens of 16,384."""
 _MEAN_PROMPT_TOKENS: Final = 256
+_ANSWER_S: Final = 1.0
+"""Median time of an environment to answer a turn, of which nothing is known."""
+_TASK_ANSWER_S: Final = 0.001
+"""The same of the built-in task."""
 
 
 class Training(StrEnum):
@@ -132,6 +137,8 @@ class SimJob:
     """The parallelism planner chooses the tensor-parallel size of the engines, round kind by round kind."""
     num_prompts: int = 16_384
     """Rows of the data."""
+    num_episode_places: int | None = None
+    """Episodes that the pods of environments run at once; None: all."""
     samples_with_sglang: bool = False
     """Its engines keep room for what requests may still add, as systems do that Longshore is compared with."""
     max_context_tokens: int | None = None
@@ -265,8 +272,14 @@ def job_of(
         trainer_profile=profile or Profile(),
         dynamic_sampling=algorithm.dynamic_sampling,
         plans_parallelism=spec.rollout.engine.parallelism is Parallelism.ADAPTIVE,
+        num_episode_places=_num_episode_places(spec),
         seed=algorithm.seed,
     )
+
+
+def _num_episode_places(spec: RLJobSpec) -> int | None:
+    """Return the episodes that environments run at once, as if several environments shared their places."""
+    return sum(one.pods.count * one.episodes_per_pod for one in spec.environments) if spec.environments else None
 
 
 def _rewards(reward: Reward) -> Rewards:
@@ -303,9 +316,19 @@ def _fixed_fraction(rollout: Rollout) -> float | None:
 def default_lengths(spec: RLJobSpec, prompt_tokens: int | None = None) -> LognormalLengths:
     """Return a long tail up to maxResponseTokens; `prompt_tokens`: mean length of a prompt, if it is known."""
     longest, prompt_tokens = spec.algorithm.max_response_tokens, prompt_tokens or mean_prompt_tokens(spec)
-    return LognormalLengths.from_quantiles(
+    lengths = LognormalLengths.from_quantiles(
         longest / _MAX_TO_MEDIAN, longest / _MAX_TO_P75, longest, mean_prompt_tokens=prompt_tokens
     )
+    return replace(lengths, episodes=default_episodes(spec.environments))
+
+
+def default_episodes(environments: Sequence[Environment]) -> LognormalEpisodes | None:
+    """Return made-up episodes; with several environments, those of the first."""
+    if not environments:
+        return None
+    first = environments[0]
+    answer_s = _TASK_ANSWER_S if first.kind is EnvironmentKind.TASK else _ANSWER_S
+    return LognormalEpisodes(first.max_turns, min(answer_s, first.call_timeout_s), first.call_timeout_s)
 
 
 def mean_prompt_tokens(spec: RLJobSpec) -> int:

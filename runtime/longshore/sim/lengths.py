@@ -1,4 +1,4 @@
-"""Lengths of responses.
+"""Lengths of responses, those of episodes in turns and time as well.
 
 A length belongs to a response: every strategy, and every retry after tokens were dropped, meets the same length for the
 same (prompt, epoch, response), so that strategies differ only by what they schedule.
@@ -7,13 +7,14 @@ same (prompt, epoch, response), so that strategies differ only by what they sche
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from statistics import NormalDist, fmean
 from typing import Final, Protocol
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore.rounds.messages import EpisodeLength, ResponseLength
 
 _STANDARD: Final = NormalDist()
 _NUM_REMEMBERED: Final = 1 << 17
@@ -46,6 +47,9 @@ class LengthModel(Protocol):
     def response_tokens(self, response: ResponseId) -> int:
         """Tokens of the whole response, at least 1."""
 
+    def episode(self, response: ResponseId) -> EpisodeLength | None:
+        """Length of a response that acts in an environment; None: it does not, as no other response to its prompt."""
+
     def prompt_tokens(self, draw: Draw) -> int:
         """Tokens of the prompt."""
 
@@ -55,6 +59,35 @@ class LengthModel(Protocol):
     @property
     def max_tokens(self) -> int:
         """Most tokens that a response has."""
+
+
+@dataclass(frozen=True)
+class LognormalEpisodes:
+    """Environments whose answers take a lognormal time, mostly by prompt: some environments are slow.
+
+    Every number of turns is as likely as any other. The spread is that of `make bench NAME=agents`; nobody has
+    published one.
+    """
+
+    max_turns: int
+    median_s: float
+    """Of an answer, and of the beginning."""
+    max_s: float
+    prompt_sigma: float = 1.5
+    """Of the logarithm, between prompts."""
+    own_sigma: float = 0.5
+    """The same between responses to a prompt."""
+    seed: int = 0
+
+    def of(self, response: ResponseId, num_tokens: int) -> EpisodeLength:
+        """Return the length of an episode with so many tokens, none of which the environment says."""
+        draw = response.draw
+        deviate = self.prompt_sigma * _deviate(self.seed, "environment", draw.index)
+        deviate += self.own_sigma * _deviate(self.seed, "answers", draw.epoch, draw.index, response.index)
+        answer_s = min(self.max_s, self.median_s * math.exp(deviate))
+        share = _share(self.seed, "turns", draw.epoch, draw.index, response.index)
+        num_turns = 1 + int(share * self.max_turns)
+        return EpisodeLength(num_tokens, num_turns, (num_turns + 1) * answer_s)
 
 
 @dataclass(frozen=True)
@@ -76,6 +109,8 @@ class LognormalLengths:
     """Share of the variance that belongs to the prompt."""
     mean_prompt_tokens: int = 256
     seed: int = 0
+    episodes: LognormalEpisodes | None = None
+    """What responses do in environments; None: there are none."""
 
     @classmethod
     def from_quantiles(
@@ -130,6 +165,9 @@ class LognormalLengths:
         tokens = median * math.exp(self.sigma * (math.sqrt(self.prompt_share) * deviate + noise))
         return max(1, min(self.max_tokens, round(tokens)))
 
+    def episode(self, response: ResponseId) -> EpisodeLength | None:
+        return None if self.episodes is None else self.episodes.of(response, self.response_tokens(response))
+
     def prompt_tokens(self, draw: Draw) -> int:
         return self.mean_prompt_tokens
 
@@ -151,7 +189,7 @@ class TraceLengths:
     Responses beyond those recorded repeat them; every epoch begins one response later.
     """
 
-    responses: Sequence[Sequence[int]]
+    responses: Sequence[Sequence[ResponseLength]]
     """For each prompt, the lengths of its responses."""
     prompts: Sequence[int] = field(default=())
     """Prompt lengths; empty: 256 each."""
@@ -159,16 +197,28 @@ class TraceLengths:
     def __post_init__(self) -> None:
         if not self.responses or not all(self.responses):
             raise ValueError("lengths: a trace needs at least one prompt, and each prompt at least one response")
-        if min(min(lengths) for lengths in self.responses) < 1:
+        if min(min(map(tokens_of, lengths)) for lengths in self.responses) < 1:
             raise ValueError("lengths: every response of a trace has at least one token")
 
     @property
+    def episodes(self) -> tuple[EpisodeLength, ...]:
+        """All recorded episodes."""
+        return tuple(one for lengths in self.responses for one in lengths if isinstance(one, EpisodeLength))
+
+    def without_episodes(self) -> "TraceLengths":
+        """Return the same tokens as if nothing acted in an environment."""
+        return replace(self, responses=tuple(tuple(map(tokens_of, lengths)) for lengths in self.responses))
+
+    @property
     def max_tokens(self) -> int:
-        return max(max(lengths) for lengths in self.responses)
+        return max(max(map(tokens_of, lengths)) for lengths in self.responses)
 
     def response_tokens(self, response: ResponseId) -> int:
-        lengths = self.responses[response.draw.index % len(self.responses)]
-        return lengths[(response.index + response.draw.epoch) % len(lengths)]
+        return tokens_of(self._length(response))
+
+    def episode(self, response: ResponseId) -> EpisodeLength | None:
+        length = self._length(response)
+        return length if isinstance(length, EpisodeLength) else None
 
     def prompt_tokens(self, draw: Draw) -> int:
         return self.prompts[draw.index % len(self.prompts)] if self.prompts else 256
@@ -178,11 +228,20 @@ class TraceLengths:
 
     @cached_property
     def _hardness(self) -> tuple[float, ...]:
-        order = sorted(range(len(self.responses)), key=lambda index: fmean(self.responses[index]))
+        order = sorted(range(len(self.responses)), key=lambda index: fmean(map(tokens_of, self.responses[index])))
         deviates = [0.0] * len(order)
         for rank, index in enumerate(order):
             deviates[index] = _STANDARD.inv_cdf((rank + 0.5) / len(order))
         return tuple(deviates)
+
+    def _length(self, response: ResponseId) -> ResponseLength:
+        lengths = self.responses[response.draw.index % len(self.responses)]
+        return lengths[(response.index + response.draw.epoch) % len(lengths)]
+
+
+def tokens_of(length: ResponseLength) -> int:
+    """Return the tokens of a response."""
+    return length.num_tokens if isinstance(length, EpisodeLength) else length
 
 
 @dataclass(frozen=True)

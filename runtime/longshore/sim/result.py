@@ -69,6 +69,10 @@ class StepRecord:
     """Time in which the trainer computed."""
     scale_downs: tuple[str, ...] = ()
     """Reasons of the repurposings of this round."""
+    episodes_s: float = 0.0
+    """Time from the beginning to the end of all episodes that ended by themselves."""
+    environments_s: float = 0.0
+    """The part of it in which their environments were at work."""
 
     @property
     def step_s(self) -> float:
@@ -133,6 +137,12 @@ class SimResult:
     def bubble_share(self) -> float:
         """Share of GPU time in which a GPU that the job holds did nothing for it."""
         return sum(step.bubble_share * step.step_s for step in self.steps) / self.total_s
+
+    @property
+    def environment_share(self) -> float | None:
+        """Share of the time of episodes in which their environments were at work; None without episodes."""
+        episodes_s = sum(step.episodes_s for step in self.steps)
+        return sum(step.environments_s for step in self.steps) / episodes_s if episodes_s else None
 
     @property
     def gpu_hours(self) -> float:

@@ -15,6 +15,7 @@ from longshore.policy.scale_down import Milestones
 from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol, RoundTotals
 from longshore.sim.engine import SimRequest
+from longshore.sim.episodes import SimEpisodes
 from longshore.sim.events import EventQueue
 from longshore.sim.fleet import SimFleet
 from longshore.sim.job import SimJob
@@ -58,7 +59,8 @@ class SimRound:
         self._on_milestone = on_milestone
         self._policy = policy
         self._pace = pace
-        self._protocol = RoundProtocol(policy, milestones, pace)
+        self.episodes = SimEpisodes(job.lengths, job.num_episode_places, queue, self._receive)
+        self._protocol = RoundProtocol(policy, milestones, pace, self.episodes.has)
         self._tokens = dict(kept)
         """Tokens of every response that ended, or that earlier rounds kept."""
         self._unscored: list[AcceptedGroup] = []
@@ -134,6 +136,12 @@ class SimRound:
                     self._fleet.add(engine, map(self._request, responses))
                 case messages.AbortRequests(engine, responses):
                     self._abort(engine, responses)
+                case messages.StartEpisodes(responses):
+                    self.episodes.start(responses)
+                case messages.GiveTurns(responses):
+                    self.episodes.give_turns(responses)
+                case messages.CancelEpisodes(responses):
+                    self.episodes.cancel(responses)
                 case messages.OfferResponse(response) if self._job.rewards.while_rolling_out:
                     if response not in self._scored_s:
                         self._submit(response)
@@ -154,11 +162,15 @@ class SimRound:
             self._score()
 
     def _request(self, response: ResponseId) -> SimRequest:
-        lengths = self._job.lengths
-        total = lengths.response_tokens(response)
+        lengths, kept = self._job.lengths, self._tokens.get(response, 0)
+        if self.episodes.has(response.draw):
+            observed, total = self.episodes.next_turn(response)
+            kept = max(kept, observed)  # More where the turn was moved to another engine.
+        else:
+            total = lengths.response_tokens(response)
         if response in self._kept_before:
             self.resumed.add(response)
-        return SimRequest(response, lengths.prompt_tokens(response.draw), total, self._tokens.get(response, 0))
+        return SimRequest(response, lengths.prompt_tokens(response.draw), total, kept)
 
     def _abort(self, number: int, responses: Sequence[ResponseId]) -> None:
         """Stop requests. Nobody waits any longer for the scores of those that have ended."""

@@ -138,6 +138,8 @@ class _Simulation:
             first_dispatch_s=(complete_s if first_start_s is None else first_start_s) - start_s,
             trainer_compute_s=self._training.compute_s,
             scale_downs=tuple(self._repurposing.reasons) if self._repurposing else (),
+            episodes_s=this_round.episodes.total_s,
+            environments_s=this_round.episodes.environments_s,
         )
 
     def _roll_out(self, *, draining: bool) -> tuple[SimRound, RoundTotals]:

@@ -1,21 +1,23 @@
 """Recorded response lengths: a CSV or JSONL file becomes lengths to simulate with.
 
-Every row is one response: `num_tokens`, and perhaps `prompt`, the id of its prompt, and `prompt_tokens`, its length.
-Without ids, every R0 rows in a row are the responses of one prompt. A row that cannot be used is an error that names
-its line and column; none is left out.
+Every row is one response: `num_tokens`, and perhaps `prompt`, the id of its prompt, and `prompt_tokens`, its length. An
+episode has `num_turns` besides, and perhaps `environment_s` and `observed_tokens`: time that its environment took, and
+those of its tokens that it said. Without ids, every R0 rows in a row are the responses of one prompt. A row that cannot
+be used is an error that names its line and column; none is left out.
 """
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from longshore.api.mistakes import sentence
 from longshore.checks.jsonl import jsonl_rows
-from longshore.sim.lengths import TraceLengths
+from longshore.rounds.messages import EpisodeLength, ResponseLength
+from longshore.sim.lengths import TraceLengths, tokens_of
 
 NUM_TOKENS: Final = "num_tokens"
 """Column: tokens of the response."""
@@ -23,6 +25,16 @@ PROMPT: Final = "prompt"
 """Column: id of the prompt."""
 PROMPT_TOKENS: Final = "prompt_tokens"
 """Column: tokens of the prompt."""
+NUM_TURNS: Final = "num_turns"
+"""Column: turns of an episode."""
+ENVIRONMENT_S: Final = "environment_s"
+"""Column: seconds that the environment of an episode took."""
+OBSERVED_TOKENS: Final = "observed_tokens"
+"""Column: those of the tokens of an episode that its environment said."""
+_NUMBERS: Final = (NUM_TOKENS, PROMPT_TOKENS, NUM_TURNS, ENVIRONMENT_S, OBSERVED_TOKENS)
+COLUMNS: Final = (PROMPT, *_NUMBERS)
+Value = TypeVar("Value")
+_Count = Annotated[float, Field(strict=True, ge=1, multiple_of=1, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -47,9 +59,20 @@ class _TraceRow(BaseModel):
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
-    num_tokens: Annotated[float, Field(strict=True, ge=1, multiple_of=1, allow_inf_nan=False)]
+    num_tokens: _Count
     prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = ""
-    prompt_tokens: Annotated[float, Field(strict=True, ge=1, multiple_of=1, allow_inf_nan=False)] | None = None
+    prompt_tokens: _Count | None = None
+    num_turns: _Count | None = None
+    environment_s: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
+    observed_tokens: Annotated[float, Field(strict=True, ge=0, multiple_of=1, allow_inf_nan=False)] = 0.0
+
+    def length(self, max_tokens: int) -> ResponseLength:
+        """Return the length of the response, cut at `max_tokens`."""
+        num_tokens = round(self.num_tokens)
+        if self.num_turns is None:
+            return _clipped(num_tokens, max_tokens)
+        episode = EpisodeLength(num_tokens, round(self.num_turns), self.environment_s, round(self.observed_tokens))
+        return _clipped(episode, max_tokens)
 
 
 def csv_trace(path: Path, max_tokens: int, responses_per_prompt: int) -> LengthTrace:
@@ -62,11 +85,11 @@ def jsonl_trace(path: Path, max_tokens: int, responses_per_prompt: int) -> Lengt
     return _trace(jsonl_rows(path, str(path)), path, max_tokens, responses_per_prompt)
 
 
-def recorded_trace(groups: Sequence[Sequence[int]], max_tokens: int) -> LengthTrace:
+def recorded_trace(groups: Sequence[Sequence[ResponseLength]], max_tokens: int) -> LengthTrace:
     """Return the lengths that a job has recorded, by draw."""
-    num_clipped = sum(num_tokens > max_tokens for group in groups for num_tokens in group)
+    num_clipped = sum(tokens_of(length) > max_tokens for group in groups for length in group)
     return LengthTrace(
-        TraceLengths(tuple(tuple(min(num_tokens, max_tokens) for num_tokens in group) for group in groups)),
+        TraceLengths(tuple(tuple(_clipped(length, max_tokens) for length in group) for group in groups)),
         num_responses=sum(map(len, groups)),
         num_clipped=num_clipped,
         has_prompt_ids=True,
@@ -89,21 +112,27 @@ def _trace(
         columns |= fields.keys()
     if not rows:
         raise ValueError(f"{path}: the trace is empty: it needs at least one response")
-    lengths = [round(row.num_tokens) for row in rows]
-    clipped = [min(num_tokens, max_tokens) for num_tokens in lengths]
     has_ids = PROMPT in columns
 
-    def grouped(values: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    def grouped(values: Sequence[Value]) -> tuple[tuple[Value, ...], ...]:
         return _by_prompt(rows, values) if has_ids else _in_turn(values, responses_per_prompt)
 
+    lengths = grouped([row.length(max_tokens) for row in rows])
     prompts = grouped([round(row.prompt_tokens) for row in rows if row.prompt_tokens is not None])
     return LengthTrace(
-        TraceLengths(grouped(clipped), tuple(of_responses[0] for of_responses in prompts)),
+        TraceLengths(lengths, tuple(of_responses[0] for of_responses in prompts)),
         num_responses=len(rows),
-        num_clipped=sum(num_tokens > max_tokens for num_tokens in lengths),
+        num_clipped=sum(row.num_tokens > max_tokens for row in rows),
         has_prompt_ids=has_ids,
-        ignored_columns=tuple(sorted(columns - {NUM_TOKENS, PROMPT, PROMPT_TOKENS})),
+        ignored_columns=tuple(sorted(columns.difference(COLUMNS))),
     )
+
+
+def _clipped(length: ResponseLength, max_tokens: int) -> ResponseLength:
+    """Return the length of a response that is cut at `max_tokens`; its environment is not known to take less."""
+    if isinstance(length, EpisodeLength):
+        return length._replace(num_tokens=min(length.num_tokens, max_tokens))
+    return min(length, max_tokens)
 
 
 def _row(fields: Mapping[str, Any], at: str) -> _TraceRow:
@@ -115,17 +144,17 @@ def _row(fields: Mapping[str, Any], at: str) -> _TraceRow:
         raise ValueError(f"{at}, column {sentence(error)}") from error
 
 
-def _by_prompt(rows: Sequence[_TraceRow], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _by_prompt(rows: Sequence[_TraceRow], values: Sequence[Value]) -> tuple[tuple[Value, ...], ...]:
     """Return the prompts in the order of their first rows."""
-    groups: dict[str, list[int]] = {}
-    for row, num_tokens in zip(rows, lengths, strict=bool(lengths)):
-        groups.setdefault(row.prompt, []).append(num_tokens)
+    groups: dict[str, list[Value]] = {}
+    for row, value in zip(rows, values, strict=bool(values)):
+        groups.setdefault(row.prompt, []).append(value)
     return tuple(tuple(group) for group in groups.values())
 
 
-def _in_turn(lengths: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
-    """Return lengths by prompt, `size` each in turn; the last prompt has what is left."""
-    return tuple(tuple(lengths[start : start + size]) for start in range(0, len(lengths), size))
+def _in_turn(values: Sequence[Value], size: int) -> tuple[tuple[Value, ...], ...]:
+    """Return values by prompt, `size` each in turn; the last prompt has what is left."""
+    return tuple(tuple(values[start : start + size]) for start in range(0, len(values), size))
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -141,8 +170,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     raise ValueError(f"{at}: {len(fields)} columns, unlike the header's {len(header)}")
                 else:
                     named = zip(header, fields, strict=True)
-                    numbers = (NUM_TOKENS, PROMPT_TOKENS)
-                    yield reader.line_num, {name: _number(text) if name in numbers else text for name, text in named}
+                    yield reader.line_num, {name: _number(text) if name in _NUMBERS else text for name, text in named}
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: no CSV: {error}") from error
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
+from longshore.rounds.messages import ResponseLength
 from longshore_runtime.trajectories.episode import Episode
 from longshore_runtime.trajectories.trajectory import EMPTY, ComparedByValue, TokenIds, Trajectory, token_ids
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket
@@ -56,6 +57,11 @@ class Completion:
     def num_tokens(self) -> int:
         """Number of response tokens."""
         return len(self.trajectory)
+
+    @property
+    def length(self) -> ResponseLength:
+        """Length of the response, with turns and time if it is an episode."""
+        return self.num_tokens if self.episode is None else self.episode.length_of(self.trajectory)
 
     @property
     def text(self) -> str:

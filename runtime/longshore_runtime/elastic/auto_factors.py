@@ -138,7 +138,7 @@ def step_facts(
     worked_s = marks.published_s - marks.regrouped_s
     return StepFacts(
         kind=result.end.kind,
-        groups=tuple(tuple(one.completion.num_tokens for one in group.responses) for group in result.groups),
+        groups=tuple(tuple(one.completion.length for one in group.responses) for group in result.groups),
         prompt_tokens=fmean(len(sample.prompt_tokens) for sample in trained.samples) if trained.samples else 0.0,
         num_deferred=num_deferred,
         timed=pace.timed,

@@ -281,7 +281,8 @@ class RoundRunner:
                 reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
                 completion = replace(turned, finish_reason=reason, episode=episode).with_text(episode.last_turn)
                 self._completions[response] = completion
-                self._receive(messages.EpisodeEnded(response, completion.num_tokens, completion.engine_step))
+                length = episode.length_of(completion.trajectory)
+                self._receive(messages.EpisodeEnded(response, length, completion.engine_step))
             case EpisodeGivenUp(reason=reason, is_users_mistake=is_users_mistake):
                 del self._episodes[response]
                 if is_users_mistake:

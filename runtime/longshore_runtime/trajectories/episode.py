@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longshore_runtime.trajectories.trajectory import TokenIds
+from longshore.rounds.messages import EpisodeLength
+from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory
 
 Message = Mapping[str, Any]
 
@@ -28,6 +29,11 @@ class Episode:
     """Time that the environment took, all of its attempts together."""
     num_restarts: int
     """Attempts that failed before this one."""
+
+    def length_of(self, trajectory: Trajectory) -> EpisodeLength:
+        """Return the length of the episode, of which these are the tokens."""
+        num_tokens = len(trajectory)
+        return EpisodeLength(num_tokens, self.num_turns, self.environment_s, num_tokens - trajectory.num_sampled_tokens)
 
     def begun(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the conversation of a prompt with what the environment said at its beginning."""

@@ -27,6 +27,10 @@ _MANIFEST: Final[Json] = {
 }
 
 
+TOOLS: Final = [{"name": "tools", "kind": "Python", "tools": ["tools:one"], "maxTurns": 6, "callTimeoutSeconds": 60}]
+"""Environments, which need `data.chat`."""
+
+
 def manifest(directory: Path, **changes: Any) -> Path:
     """The small job with fields of its spec replaced: `rollout__strategy="X"` is rollout.strategy."""
     stored = deepcopy(_MANIFEST)

@@ -14,13 +14,13 @@ from longshore.sim.job import SimJob
 from longshore.sim.profile import Profile
 from longshore_cli.simulate.inputs import SimulateOptions, read
 from longshore_cli.simulate.job import sim_job
-from tests.unit.cli.simulated import Json, manifest, run, simulated
+from tests.unit.cli.simulated import TOOLS, Json, manifest, run, simulated
 
 STEPS = ("--steps", "5")
 _OUTCOME_KEYS = {
     "numGpus", "strategy", "onPolicy", "isGiven", "stepSeconds", "rolloutSeconds", "rewardWaitSeconds", "trainSeconds",
     "publishSeconds", "tokensPerSecond", "samplesPerSecond", "bubbleShare", "gpuHours", "offPolicyShare", "speedup",
-    "tokenSpeedup", "lengthBias", "selectionBias", "numPreemptions", "numGroupsInCache",
+    "tokenSpeedup", "lengthBias", "selectionBias", "environmentShare", "numPreemptions", "numGroupsInCache",
 }  # fmt: skip
 
 
@@ -261,3 +261,29 @@ def test_auto_is_simulated_as_it_begins_and_says_so(tmp_path: Path) -> None:
     assert outcomes["Auto"]["isGiven"]
     assert outcomes["Auto"]["stepSeconds"] == outcomes["TailBatching"]["stepSeconds"]
     assert any(note.startswith("Auto is simulated with the factors that it begins with") for note in found["notes"])
+
+
+def test_environments_take_their_time_and_the_text_says_how_much_and_what_is_gained(tmp_path: Path) -> None:
+    acting = manifest(tmp_path, environments=TOOLS, data__chat={})
+    found = report(acting, "--strategies", "TailBatching")
+    baseline, tail = found["outcomes"]
+    assert baseline["environmentShare"] > 0.5
+    assert tail["speedup"] > 1.2
+    assert any(note.startswith("Episodes: made up. 1 to 6 turns (maxTurns), and 1 s") for note in found["notes"])
+    (share,) = [note for note in found["notes"] if "of their time in environments" in note]
+    assert share == (
+        f"Its episodes spend {100 * baseline['environmentShare']:.1f} % of their time in environments; TailBatching "
+        f"trains on {tail['speedup']:.2f} times as many of them per second as Synchronous."
+    )
+    assert [one["strategy"] for one in report(acting, "--steps", "1")["skipped"]] == ["PartialRollout"]
+
+
+def test_a_search_finds_what_slow_environments_make_worthwhile(tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.csv"
+    rows = [(f"{row // 4},200,3,{1 if row // 4 % 8 else 90}") for row in range(256)]
+    lengths.write_text("\n".join(["prompt,num_tokens,num_turns,environment_s", *rows]))
+    acting = manifest(tmp_path, environments=TOOLS, data__chat={})
+    found = report(acting, "--lengths", lengths, "--search")
+    assert found["choices"][0]["strategy"] in ("TailBatching", "ReorderRollout")
+    assert found["choices"][0]["gain"] > 0.2
+    assert found["advice"].startswith("Set in spec.rollout: strategy")

@@ -1,6 +1,7 @@
 """`longshore simulate --from`: lengths, profile and spec of a job that ran."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import pytest
 import yaml
 
 from longshore.record.lengths import RecordedLengths
+from longshore.rounds.messages import EpisodeLength
 from longshore_cli.errors import CliError
 from longshore_cli.simulate.inputs import RecordedJob, SimulateOptions, read
 from longshore_cli.simulate.notes import notes
-from tests.unit.cli.simulated import manifest, refusal
+from tests.unit.cli.simulated import TOOLS, manifest, refusal
 
 Json = dict[str, Any]
 LENGTHS = RecordedLengths(((10, 20), (30, 5_000)), num_cut=1, num_started=5, num_rounds=3)
@@ -64,3 +66,25 @@ def test_a_job_without_a_whole_response_has_no_lengths(tmp_path: Path) -> None:
 
 def test_lengths_come_from_one_place(tmp_path: Path) -> None:
     assert "--lengths and --from exclude each other" in refusal("--from", "a", "--lengths", tmp_path / "a.csv")
+
+
+def test_recorded_episodes_bring_turns_and_time_where_the_manifest_has_environments(tmp_path: Path) -> None:
+    lengths = replace(LENGTHS, groups=((EpisodeLength(10, 2, 1.5), EpisodeLength(20, 4, 90.0)),))
+    for directory in ("with", "without"):
+        (tmp_path / directory).mkdir()
+    acting = manifest(tmp_path / "with", environments=TOOLS, data__chat={})
+    inputs = read(SimulateOptions(acting, model="7B", source=source(tmp_path, lengths=lengths)))
+    assert inputs.trace is not None and inputs.trace.lengths.responses == lengths.groups
+    described = "Episodes: 3.0 turns in the mean; their environments took 45.8s in the median, 1m30s at most."
+    assert described in notes(inputs, [])
+    plain = read(SimulateOptions(manifest(tmp_path / "without"), model="7B", source=source(tmp_path, lengths=lengths)))
+    assert plain.trace is not None and plain.trace.lengths.responses == ((10, 20),)
+    assert not any(note.startswith("Episodes") for note in notes(plain, []))
+
+
+def test_lengths_without_turns_leave_environments_out_and_say_so(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    acting = manifest(tmp_path, environments=TOOLS, data__chat={})
+    inputs = read(SimulateOptions(acting, model="7B", source=source(tmp_path / "own")))
+    (note,) = [one for one in notes(inputs, []) if one.startswith("Episodes")]
+    assert note.startswith("Episodes: the lengths have no turns, so the time of environments is left out;")

@@ -229,7 +229,7 @@ class FakeRollout:
         turns = self._turns.setdefault(response, self._rng.randint(1, 3))
         if turns == 0:
             self._finished.add(response)
-            return messages.EpisodeEnded(response, 1, 1)
+            return messages.EpisodeEnded(response, messages.EpisodeLength(1, 1, 0.5), 1)
         self._turns[response] -= 1
         return messages.EpisodeAnswered(response)
 

@@ -3,6 +3,8 @@
 from longshore.record.build import round_record
 from longshore.record.lengths import recorded_lengths
 from longshore.record.model import RecordOutcome, ResponseRow, RoundRecord
+from longshore.rounds import messages
+from longshore.rounds.messages import EpisodeLength
 from tests.unit.record.facts import TAIL_BATCHING, played
 
 RECORD = round_record(played(TAIL_BATCHING, 3)[0].facts)
@@ -46,6 +48,20 @@ def test_what_waited_whole_for_its_group_counts_with_it() -> None:
 
 def test_the_same_prompt_in_two_epochs_is_two_groups() -> None:
     assert recorded_lengths([record(1, row("0-3-0", 5)), record(9, row("1-3-0", 8))]).groups == ((5,), (8,))
+
+
+def test_an_episode_is_recorded_with_its_turns_and_the_time_of_its_environment() -> None:
+    (one, *_) = played(TAIL_BATCHING, 3)
+    ended = [message for _, message in one.facts.messages if isinstance(message, messages.EpisodeEnded)]
+    of_response = {str(message.response): message.length for message in ended}
+    lengths = {row.response: (row.turns, row.environment_s) for row in round_record(one.facts).responses if row.turns}
+    assert lengths == {name: (length.num_turns, length.environment_s) for name, length in of_response.items()} != {}
+
+
+def test_an_episode_keeps_what_it_took_besides_its_tokens() -> None:
+    episode = row("0-0-0", 50).model_copy(update={"turns": 3, "environment_s": 7.5, "observed_tokens": 20})
+    found = recorded_lengths([record(1, episode, row("0-1-0", 8))])
+    assert found.groups == ((EpisodeLength(50, 3, 7.5, 20),), (8,))
 
 
 def test_no_record_has_no_lengths() -> None:

@@ -63,7 +63,7 @@ class Script:
         return self.receive(messages.EpisodeAnswered(response(name)))
 
     def end(self, name: str) -> list[str]:
-        return self.receive(messages.EpisodeEnded(response(name), 1, 1))
+        return self.receive(messages.EpisodeEnded(response(name), messages.EpisodeLength(1, 1, 0.5), 1))
 
     def fail(self, name: str) -> list[str]:
         return self.receive(messages.EpisodeFailed(response(name), "a broken environment"))

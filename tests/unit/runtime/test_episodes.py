@@ -10,6 +10,7 @@ from longshore.api.algorithm import Algorithm
 from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore.rounds.messages import EpisodeEnded
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason, Request
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.environments.events import EpisodeBegun, EpisodeGivenUp, EpisodeOver, TurnAnswered
@@ -176,6 +177,8 @@ def test_observed_tokens_are_not_among_the_sampled_ones_that_are_used() -> None:
     assert num_used < sum(map(len, used))
     assert result.num_used_tokens == num_used
     assert result.dropped_token_share == pytest.approx(1 - num_used / engines.num_tokens)
+    ended = [message.length for _, message in result.messages if isinstance(message, EpisodeEnded)]
+    assert {(length.num_turns, length.observed_tokens) for length in ended} == {(3, 4)}
 
 
 def test_prompts_without_an_environment_are_sampled_beside_episodes() -> None:

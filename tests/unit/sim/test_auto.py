@@ -15,6 +15,7 @@ from longshore.policy.auto import RoundChoice
 from longshore.policy.decode_rate import DecodeSteps
 from longshore.policy.rollout_pace import TimedSteps
 from longshore.policy.round_policy import BatchShape
+from longshore.rounds.messages import EpisodeLength
 from longshore.sim.auto import AutoTuner, Question, StepFacts
 from longshore.sim.job import Training
 from longshore.sim.simulate import simulate
@@ -201,6 +202,27 @@ def test_what_was_learned_survives_a_checkpoint() -> None:
     learned, resumed = tuner(900), AutoTuner(spec())
     resumed.load_state(json.loads(json.dumps(learned.export_state())))
     assert resumed.question(BEGIN) == learned.question(BEGIN)
+
+
+def episodes(kind: RoundKind, environment_s: float, num_deferred: int = 0) -> StepFacts:
+    """A step of alike episodes."""
+    group = (EpisodeLength(100, 4, environment_s),) * R0
+    return replace(facts(kind, [], num_deferred), groups=(group,) * P0)
+
+
+def test_slow_environments_are_worth_speculation_and_are_known_after_a_restart() -> None:
+    environments = {"environments": [{"name": "tools", "kind": "Python", "tools": ["tools:one"]}]}
+    begin = spec(others=environments | {"data": {"path": "data.jsonl", "chat": {}}})
+    learned, resumed = AutoTuner(begin), AutoTuner(begin)
+    for number in range(1, 5):
+        learned.observe(episodes(RoundKind.SHORT, 1.0, num_deferred=2 * number))
+    learned.observe(episodes(RoundKind.LONG, 60.0))
+    resumed.load_state(json.loads(json.dumps(learned.export_state())))
+    asked = learned.question(SYNCHRONOUS)
+    assert asked is not None and asked == resumed.question(SYNCHRONOUS)
+    assert (asked.num_turns, asked.job.num_episode_places) == (4.0, 64)
+    change = learned.decide(asked.answer(), SYNCHRONOUS)
+    assert change is not None and change.after.prompt_factor > 1 and change.predicted_share < 0.9
 
 
 def test_another_process_can_answer() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
+from longshore.rounds.messages import EpisodeLength
 from longshore.sim import traces
 from longshore.sim.traces import LengthTrace
 
@@ -122,3 +123,27 @@ def test_lengths_of_prompts_are_read_where_every_row_has_one() -> None:
     assert (found.lengths.prompts, found.ignored_columns) == ((70, 90), ())
     with pytest.raises(ValueError, match="line 2, column prompt_tokens: every row needs a number"):
         jsonl_trace('{"num_tokens": 5, "prompt_tokens": 70}\n{"num_tokens": 5}\n', 100, 2)
+
+
+def test_an_episode_has_turns_and_time_in_both_formats_and_a_cut_one_keeps_them() -> None:
+    found = csv_trace("num_tokens,num_turns,environment_s,observed_tokens\n50,3,7.5,20\n500,2,0,0\n", 100, 2)
+    assert found.lengths.responses == ((EpisodeLength(50, 3, 7.5, 20), EpisodeLength(100, 2, 0.0, 0)),)
+    assert (found.num_clipped, found.ignored_columns) == (1, ())
+    mixed = jsonl_trace('{"num_tokens": 50, "num_turns": 3, "environment_s": 7.5}\n{"num_tokens": 8}\n', 100, 1)
+    assert mixed.lengths.responses == ((EpisodeLength(50, 3, 7.5),), (8,))
+    assert mixed.lengths.episodes == (EpisodeLength(50, 3, 7.5),)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("5,0,1,0", "line 2, column num_turns: input should be greater than or equal to 1, not 0"),
+        ("5,1.5,1,0", "line 2, column num_turns: input should be a multiple of 1, not 1.5"),
+        ("5,1,-1,0", "line 2, column environment_s: input should be greater than or equal to 0, not -1"),
+        ("5,1,soon,0", 'line 2, column environment_s: input should be a valid number, not "soon"'),
+        ("5,1,1,-3", "line 2, column observed_tokens: input should be greater than or equal to 0, not -3"),
+    ],
+)
+def test_an_episode_that_cannot_be_is_refused_at_its_column(row: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        csv_trace(f"num_tokens,num_turns,environment_s,observed_tokens\n{row}\n", 100, 2)

@@ -282,6 +282,9 @@ class _GrowingLengths:
     def response_tokens(self, response: ResponseId) -> int:
         return self._of[response.draw.index].response_tokens(response)
 
+    def episode(self, response: ResponseId) -> None:
+        return None
+
     def prompt_tokens(self, draw: Draw) -> int:
         return self._of[draw.index].prompt_tokens(draw)
 

@@ -102,8 +102,8 @@ class Workload:
 class _OfGivenLength(RoundRequests):
     lengths: ResponseTokens
 
-    def __call__(self, response: ResponseId, kept: Completion | None) -> Request:
-        return dataclasses.replace(super().__call__(response, kept), max_tokens=self.lengths.of(response))
+    def __call__(self, response: ResponseId, kept: Completion | None, turn: int = 0) -> Request:
+        return dataclasses.replace(super().__call__(response, kept, turn), max_tokens=self.lengths.of(response))
 
 
 class GivenLengths(TrainingLoop):

@@ -17,6 +17,7 @@ class EnvironmentKind(StrEnum):
 
     TASK = "Task"
     PYTHON = "Python"
+    AGENT = "Agent"
 
 
 _IMPORTS_MEMORY_BYTES: Final = 1 << 30
@@ -26,8 +27,18 @@ _EPISODE_MEMORY_BYTES: Final = 32 << 20
 _ENVIRONMENT_RULES: Final = (
     Rule(
         "kind",
-        "(self.kind == 'Python') == (has(self.importPath) || has(self.tools))",
-        "importPath and tools belong to kind Python, which needs one of them: set kind and one of them, or neither",
+        "self.kind == 'Python' ? (has(self.importPath) || has(self.tools)) : !has(self.tools)",
+        "kind Python needs importPath or tools, which belongs to it alone: set one of them, or remove tools",
+    ),
+    Rule(
+        "kind",
+        "self.kind == 'Agent' ? has(self.importPath) != has(self.command) : !has(self.command)",
+        "kind Agent needs either importPath or command, which belongs to it alone: set one of them, or remove command",
+    ),
+    Rule(
+        "importPath",
+        "!has(self.importPath) || self.kind in ['Python', 'Agent']",
+        "importPath belongs to kinds Python and Agent: remove it, or set kind",
     ),
     Rule(
         "tools",
@@ -76,11 +87,15 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     """Name of the environment in metrics and messages."""
     kind: EnvironmentKind
     """What the environment is made of. Task: the built-in task. Python: a class at `importPath`, or functions in
-    `tools`."""
+    `tools`. Agent: a program, or a function at `importPath`, that asks the model over an OpenAI-compatible API."""
     import_path: ImportPath | None = None
     """Python class as `package.module:Class`, for kind Python. An episode has an instance of its own, which begins with
     `reset(**row)`. Its public methods are tools, or `reply(message)` answers each turn and returns None at the end.
-    `get_reward()`, if it has that, is the reward of the episode (kind Environment of reward functions)."""
+    `get_reward()`, if it has that, is the reward of the episode (kind Environment of reward functions). For kind Agent,
+    a function `run(row)` that returns the reward, or None."""
+    command: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(min_length=1, max_length=64)] | None = None
+    """Program with its arguments, for kind Agent. It finds the API in `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and the
+    row as JSON in the file that `LONGSHORE_ROW` names. It may post `{"reward": 1.0}` to `$OPENAI_BASE_URL/finish`."""
     tools: Annotated[list[ImportPath], Field(min_length=1, max_length=64)] | None = None
     """Python functions as `package.module:function`, for kind Python, which the model may call. An episode ends with a
     turn that calls none."""
@@ -93,7 +108,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     """Largest number of tokens of one turn. Unset: only the episode is limited, by `algorithm.maxResponseTokens`, which
     also counts what the environment says."""
     call_timeout_s: float = Field(default=10.0, gt=0, le=3_600, alias="callTimeoutSeconds")
-    """Seconds after which `reset`, a tool, `reply` or `get_reward` is cut off. The episode then has failed."""
+    """Seconds after which `reset`, a tool, `reply` or `get_reward` is cut off, or an agent that neither asks the model
+    nor ends. The episode then has failed."""
     episode_timeout_s: float = Field(default=3_600.0, gt=0, le=86_400, alias="episodeTimeoutSeconds")
     """Seconds that the environment may take for an episode, all calls together. The episode then has failed."""
     episodes_per_pod: int = Field(default=64, ge=1, le=4_096)
@@ -107,7 +123,12 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     @property
     def code_field(self) -> str:
         """Field that names its code, for messages."""
-        return f"environments[{self.name}].{'tools' if self.tools else 'importPath'}"
+        return f"environments[{self.name}].{'tools' if self.tools else 'command' if self.command else 'importPath'}"
+
+    @property
+    def is_agent(self) -> bool:
+        """Whether it is a program that asks the model, instead of one that answers it."""
+        return self.kind is EnvironmentKind.AGENT
 
     @property
     def pod_memory_bytes(self) -> int:

@@ -61,7 +61,13 @@ class Completion:
     @property
     def length(self) -> ResponseLength:
         """Length of the response, with turns and time if it is an episode."""
-        return self.num_tokens if self.episode is None else self.episode.length_of(self.trajectory)
+        return self.num_tokens if self.episode is None else self.episode.length
+
+    @property
+    def num_sampled_tokens(self) -> int:
+        """Number of tokens that the policy sampled, in all branches of an episode."""
+        trajectories = [self.trajectory] if self.episode is None else [one.trajectory for one in self.episode.branches]
+        return sum(one.num_sampled_tokens for one in trajectories)
 
     @property
     def text(self) -> str:

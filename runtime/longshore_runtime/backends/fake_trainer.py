@@ -139,7 +139,8 @@ class FakeTrainer:
     def _weight(self, sample: Sample) -> float:
         """Return the weight of all loss-mask tokens of a sample together."""
         number = sample.num_loss_tokens
-        return number * token_weight(self._options.objective.loss_aggregation, number) if number else 0.0
+        aggregation = self._options.objective.loss_aggregation
+        return number * token_weight(aggregation, number, sample.share) if number else 0.0
 
     def sleep(self) -> None:
         """Do nothing: there is no memory to free."""

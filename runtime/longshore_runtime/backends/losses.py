@@ -71,7 +71,8 @@ def sample_losses(
     old = flat(known)[kept] if known else None
     fresh = [np.arange(len(sample.trajectory)) >= sample.num_stale_tokens for sample in samples]
     is_fresh = flat(fresh, torch.bool)[kept]
-    losses = token_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh)
+    shares = [sample.share for sample in samples]
+    losses = token_losses(trained, rollout, advantages, reference, lengths, options, old, is_fresh, shares)
     loss = losses.total.sum()
     difference = trained.detach() - rollout
     distances = difference[is_fresh].abs()
@@ -122,8 +123,11 @@ def token_losses(
     options: TrainerOptions,
     old_log_probs: Tensor | None = None,
     is_fresh: Tensor | None = None,
+    shares: Sequence[float] | None = None,
 ) -> WeightedLosses:
-    """Compute policy-gradient loss and KL penalty of the loss-mask tokens of responses with these `lengths`.
+    """Compute policy-gradient loss and KL penalty of the loss-mask tokens of samples with these `lengths`.
+
+    `shares`: which share of its response each sample is; None: each is a whole one.
 
     Ratios are relative to the distribution that sampled the tokens. That is the engine's; where the objective compares
     with the trainer, it is the trainer's at the start of the step (`old_log_probs`; None: the weights are the ones
@@ -142,7 +146,7 @@ def token_losses(
     found = _losses_of(options.objective, LossTokens(log_probs, old, rollout_log_probs, advantages, present))
     policy = found.loss if correction is None else correction.weights * found.loss
     kl = torch.zeros_like(log_probs) if reference_log_probs is None else k3(log_probs, reference_log_probs)
-    weights = _weights(lengths, log_probs, options)
+    weights = _weights(lengths, shares or [1.0] * len(lengths), log_probs, options)
     return WeightedLosses(
         total=weights * (policy + options.kl_coefficient * kl),
         policy=(weights * policy).detach(),
@@ -180,9 +184,12 @@ def k3(log_probs: Tensor, reference_log_probs: Tensor) -> Tensor:
     return torch.exp(difference) - difference - 1.0
 
 
-def _weights(lengths: Sequence[int], like: Tensor, options: TrainerOptions) -> Tensor:
+def _weights(lengths: Sequence[int], shares: Sequence[float], like: Tensor, options: TrainerOptions) -> Tensor:
     aggregation = options.objective.loss_aggregation
-    weights = [token_weight(aggregation, length) if length else 0.0 for length in lengths]
+    weights = [
+        token_weight(aggregation, length, share) if length else 0.0
+        for length, share in zip(lengths, shares, strict=True)
+    ]
     by_token = np.repeat(np.array(weights), np.array(lengths, dtype=np.int64))
     return torch.from_numpy(by_token).to(like.device, like.dtype)
 

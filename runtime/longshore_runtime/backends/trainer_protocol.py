@@ -27,6 +27,9 @@ from longshore_runtime.trajectories.trajectory import (
     token_ids,
 )
 
+SampleKey = tuple[ResponseId, int]
+"""Identity of a sample: its response, and its branch."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sample(ComparedByValue):
@@ -45,6 +48,10 @@ class Sample(ComparedByValue):
     """Mask [num_response_tokens] of the response tokens that are in the loss; None: all are."""
     num_stale_tokens: int = 0
     """Number of response tokens up to the last one that older weights than the round's sampled, in the loss or not."""
+    branch: int = 0
+    """Number of the conversation of an episode that it is: most have one."""
+    share: float = 1.0
+    """Share of the response's sampled tokens that are in this sample: less than 1 if there are several branches."""
     old_log_probs: LogProbs | None = None
     """[num_response_tokens]: log-probabilities under the trainer's weights at the start of the step, or the engine's
     where these are gone (`policy.old_log_probs`); None: under the trainer's present weights."""
@@ -60,6 +67,11 @@ class Sample(ComparedByValue):
     def response(self) -> ResponseId:
         """Identity of the response: its draw and its number."""
         return ResponseId(self.draw, self.index)
+
+    @property
+    def key(self) -> SampleKey:
+        """Identity of the sample: its response and its branch."""
+        return (self.response, self.branch)
 
     @property
     def num_response_tokens(self) -> int:

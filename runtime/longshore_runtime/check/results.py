@@ -74,7 +74,7 @@ def results(request: CheckRequest) -> Iterator[CheckResult]:
     if data is not None and spec.environments:
         yield from _made(Check.ENVIRONMENTS, request, partial(check_rewards_of_environments, spec=spec, path=data))
     for environment in spec.environments:
-        if environment.kind is EnvironmentKind.PYTHON:
+        if environment.kind is not EnvironmentKind.TASK:
             check = partial(check_environment, environment=environment, spec=spec, model=model, path=data)
             yield from _made(Check.ENVIRONMENTS, request, check)
 

@@ -2,21 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, NamedTuple
 
 from longshore.api.environment import Environment
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.environments.conversation import Conversations
-from longshore_runtime.environments.events import EpisodeBegun, EpisodeNews, EpisodeOver, TurnAnswered
+from longshore_runtime.environments.events import EpisodeNews, EpisodeOver, TurnWanted
 from longshore_runtime.environments.link import EpisodeError, PodLink
 from longshore_runtime.environments.pod_protocol import (
     Act,
     Acted,
     Answer,
+    Asked,
     Finish,
     Finished,
     Observation,
@@ -25,11 +26,11 @@ from longshore_runtime.environments.pod_protocol import (
     Question,
     ToolCall,
 )
-from longshore_runtime.environments.tool_calls import Turn
+from longshore_runtime.environments.tool_calls import Tools, Turn
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.fork_server import START_LIMIT_S
-from longshore_runtime.trajectories.episode import Episode, Message
-from longshore_runtime.trajectories.trajectory import TokenIds, joined, token_ids
+from longshore_runtime.trajectories.episode import Branch, Episode, Message
+from longshore_runtime.trajectories.trajectory import EMPTY, TokenIds, Trajectory, joined, token_ids
 
 _GRACE_S: Final = 30.0
 """How much later than a limit of time, which the pod keeps itself, an answer may come."""
@@ -39,8 +40,6 @@ _IMPORTS_S: Final = 2 * START_LIMIT_S
 _MOST_CHARACTERS_PER_TOKEN: Final = 32
 _SHORT_TEXT: Final = 4096
 """Number of characters that may always be tokenized."""
-
-A = TypeVar("A", bound=Answer)
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,30 @@ class RunningEpisode:
     environment_s: float = 0.0
 
 
+@dataclass(eq=False)
+class _Branch:
+    """A conversation as far as it has come."""
+
+    prompt_tokens: TokenIds
+    asked: Sequence[Message] | None
+    tools: Tools
+    messages: list[Message] = field(default_factory=list)
+    trajectory: Trajectory = field(default_factory=lambda: EMPTY)
+
+    def begin_from(self, turn: "_Turn") -> "_Branch":
+        """Return a branch that has what this one had after one of its turns as its prompt."""
+        tokens = joined(self.prompt_tokens, self.trajectory.tokens[: turn.num_tokens])
+        return _Branch(tokens, (*(self.asked or ()), *self.messages[: turn.num_messages]), self.tools)
+
+
+class _Turn(NamedTuple):
+    """A turn that was sampled, by what its branch has after it."""
+
+    branch: _Branch
+    num_tokens: int
+    num_messages: int
+
+
 class Attempt:
     """Follows an episode from its beginning to its end."""
 
@@ -85,83 +108,191 @@ class Attempt:
         self._conversations = conversations
         self._limits = limits
         self._put = put
-        self._messages: list[Message] = []
-        self._tools: Sequence[Mapping[str, Any]] = ()
         self._observation: str | None = None
-        self._is_full = False
-        """Whether no token is left for what the environment says."""
-        self._num_turns = 0
+        self._asked: Asked | None = None
+        """What an agent wants of the present turn; None: it is no agent."""
+        self._branches: list[_Branch] = []
+        """All conversations, in the order in which they began. The first one is there once the episode has begun."""
+        self._branch: _Branch | None = None
+        """Conversation of the present turn."""
+        self._turns: list[_Turn] = []
+        """Turns by their numbers."""
         self._num_failed_calls = 0
 
     async def run(self) -> None:
         """Return when the episode is over; raises EpisodeError."""
-        prompt_tokens = await self.begin()
-        self._put(EpisodeBegun(self._episode.response, self._episode.number, prompt_tokens))
-        num_known = 0
+        await self.begin()
         while True:
-            completion = await self._episode.turns.get()
-            tokens = completion.trajectory.tokens
-            observed = await self._answer_to(tokens[num_known:], completion)
-            if observed is None:
-                is_cut = self._is_full or completion.finish_reason is FinishReason.LENGTH
-                return await self._end(prompt_tokens, is_cut=is_cut)
-            num_known = len(tokens) + len(observed)
-            if num_known >= self._limits.max_response_tokens:
-                return await self._end(prompt_tokens, is_cut=True)
-            if self._num_turns == self._episode.environment.max_turns:
-                return await self._end(prompt_tokens, is_cut=False)  # All that was said is whole.
-            self._put(TurnAnswered(self._episode.response, self._episode.number, observed))
+            self._put(self._turn_wanted())
+            is_cut = await self._take_turn(await self._episode.turns.get())
+            if is_cut is not None:
+                return await self._end(is_cut=is_cut)
+            if len(self._turns) == self._episode.environment.max_turns:
+                return await self._end(is_cut=False)  # All that was said is whole.
 
-    async def begin(self) -> TokenIds:
-        """Return the tokens before the first turn; raises EpisodeError."""
+    async def begin(self) -> None:
+        """Begin the episode; raises EpisodeError."""
         episode = self._episode
         question = Open(self._number, episode.environment.name, dict(episode.record.fields), episode.seed)
-        opened = await self._ask(question, Opened, grace_s=_IMPORTS_S)
-        self._tools, self._observation = opened.tools, opened.observation
-        return episode_prompt(episode.record, opened, self._conversations, self._limits)
+        opened = await self._ask(question, (Opened, Asked), grace_s=_IMPORTS_S)
+        if isinstance(opened, Opened):
+            self._observation = opened.observation
+            prompt_tokens = episode_prompt(episode.record, opened, self._conversations, self._limits)
+            self._branch = _Branch(prompt_tokens, None, opened.tools)
+        else:
+            assert isinstance(opened, Asked), "the link has checked it"
+            require_conversation(episode.record, "agents need")
+            self._asked, self._branch = opened, self._asked_branch(opened)
+            if (most := self._most_tokens(self._branch)) < 1:
+                raise EpisodeError(
+                    f"its agent begins with {len(self._branch.prompt_tokens):,} tokens, which leaves {most:,} of "
+                    "model.maxContextTokens"
+                )
+        self._branches.append(self._branch)
 
-    async def _answer_to(self, tokens: TokenIds, completion: Completion) -> TokenIds | None:
-        """Return the tokens with which the environment answers a turn; None: the episode is over."""
-        turn = self._conversations.turn(tokens, self._tools)
-        self._num_turns += 1
-        self._messages.append(_message(turn))
-        if completion.finish_reason is FinishReason.LENGTH:
-            return None  # The turn has no end, and nothing can follow it.
+    def _turn_wanted(self) -> TurnWanted:
+        branch = self._present
+        limits = [self._most_tokens(branch)]
+        for limit in (self._episode.environment.max_turn_tokens, self._asked.max_tokens if self._asked else None):
+            if limit is not None:
+                limits.append(len(branch.trajectory) + limit)
+        return TurnWanted(
+            self._episode.response,
+            self._episode.number,
+            len(self._turns),
+            branch.prompt_tokens,
+            branch.trajectory,
+            min(limits),
+        )
+
+    @property
+    def _present(self) -> _Branch:
+        assert self._branch is not None, "the episode has begun"
+        return self._branch
+
+    def _most_tokens(self, branch: _Branch) -> int:
+        """Return how many tokens the trajectory of a branch may have."""
+        return min(self._limits.max_response_tokens, self._limits.max_context_tokens - len(branch.prompt_tokens))
+
+    async def _take_turn(self, completion: Completion) -> bool | None:
+        """Give a turn to the environment; return whether a limit of tokens ends the episode, None if it goes on."""
+        branch, before = self._present, len(self._present.trajectory)
+        tokens, text = completion.trajectory.tokens[before:], None
+        if self._asked is not None and self._asked.stop:
+            tokens, text = self._conversations.stopped(tokens, self._asked.stop)
+        is_cut = completion.finish_reason is FinishReason.LENGTH and text is None
+        branch.trajectory = completion.trajectory.first(before + len(tokens))
+        turn = self._conversations.turn(tokens, branch.tools) if text is None else Turn(text)
+        if self._asked is not None and any(call.error for call in turn.calls):
+            turn = self._conversations.turn(tokens, ())  # Agents are told of text and whole calls alone.
+        branch.messages.append(_message(turn))
+        self._turns.append(_Turn(branch, len(branch.trajectory), len(branch.messages)))
+        if is_cut and self._asked is None:
+            return True  # The turn has no end, and nothing can follow it.
+        act, num_calls = self._act(turn, tokens, is_cut=is_cut), max(1, len(turn.calls))
+        answer = await self._ask(act, (Acted, Asked), num_calls=num_calls)
+        if isinstance(answer, Asked):
+            return None if self._go_on(answer) else True
+        assert isinstance(answer, Acted), "the link has checked it"
+        self._num_failed_calls += answer.num_failed_calls
+        if not answer.observations:
+            return is_cut
+        return None if self._observe(self._turns[-1], answer.observations) else True
+
+    def _act(self, turn: Turn, tokens: TokenIds, *, is_cut: bool) -> Act:
         calls = [ToolCall(call.name, dict(call.arguments), call.error) for call in turn.calls]
-        acted = await self._ask(Act(self._number, turn.content, calls), Acted, num_calls=max(1, len(calls)))
-        self._num_failed_calls += acted.num_failed_calls
-        self._messages += [one.message for one in acted.observations]
-        if not acted.observations:
-            return None
-        num_left = self._limits.max_response_tokens - len(completion.trajectory)
-        if _is_too_long("".join(one.content for one in acted.observations), num_left):
-            self._is_full = True
-            return None
-        observed = observed_tokens(self._episode.record, acted.observations, self._conversations)
-        is_closed = not self._episode.record.messages or tokens[-1] == self._conversations.end_token
-        # Models have other end tokens, too, after which the template's is missing: it is observed, and not trained on.
-        return observed if is_closed else joined(token_ids([self._conversations.end_token]), observed)
+        num_prompt_tokens = len(self._present.prompt_tokens) + len(self._present.trajectory) - len(tokens)
+        return Act(self._number, turn.content, calls, is_cut, num_prompt_tokens, len(tokens))
 
-    async def _end(self, prompt_tokens: TokenIds, *, is_cut: bool) -> None:
-        finished = await self._ask(Finish(self._number), Finished)
+    def _go_on(self, asked: Asked) -> bool:
+        """Go on with the conversation in which an agent asks; return whether there is room; raises EpisodeError."""
+        self._asked = asked
+        if asked.after is None:
+            branch = self._asked_branch(asked)
+            if self._most_tokens(branch) < 1:
+                return False
+            self._branches.append(branch)
+            self._branch = branch
+            return True
+        if asked.after >= len(self._turns) or any(one.role == "assistant" for one in asked.messages):
+            raise EpisodeError("its pod goes on from a turn that was not sampled")
+        observations = [Observation(one.role, one.content, one.name) for one in asked.messages]
+        return self._observe(self._turns[asked.after], observations)
+
+    def _asked_branch(self, asked: Asked) -> _Branch:
+        """Return the branch of a conversation that begins; raises EpisodeError."""
+        messages = [one.message for one in asked.messages]
+        if _is_too_long("".join(one.content for one in asked.messages), self._limits.max_context_tokens):
+            raise EpisodeError("its agent sends a conversation that is longer than model.maxContextTokens allows")
+        try:
+            self._conversations.check(asked.tools)
+            return _Branch(self._conversations.prompt(messages, None, asked.tools), messages, asked.tools)
+        except UserError as error:
+            raise EpisodeError(str(error), is_users_mistake=True) from error
+
+    def _observe(self, turn: _Turn, observations: Sequence[Observation]) -> bool:
+        """Add what the environment says after a turn, in a branch of its own if others follow; return whether it fits.
+
+        Raises:
+            EpisodeError: the chat template has no place for it.
+        """
+        branch = turn.branch
+        messages = [one.message for one in observations]
+        goes_on = len(branch.messages) == turn.num_messages
+        num_left = self._most_tokens(branch) - turn.num_tokens
+        if goes_on:
+            branch.messages += messages
+        if _is_too_long("".join(one.content for one in observations), num_left):
+            return False
+        observed = observed_tokens(observations, self._conversations, is_chat=bool(self._episode.record.messages))
+        if (
+            self._episode.record.messages
+            and branch.trajectory.tokens[turn.num_tokens - 1] != self._conversations.end_token
+        ):
+            # Models have other end tokens, too, after which the template's is missing: it is observed, and not trained
+            # on. So it is after a turn that was cut off.
+            observed = joined(token_ids([self._conversations.end_token]), observed)
+        if goes_on:
+            if len(observed) >= num_left:
+                return False
+            branch.trajectory += Trajectory.observed(observed)
+        else:
+            branch = branch.begin_from(turn)
+            branch.prompt_tokens = joined(branch.prompt_tokens, observed)
+            branch.asked = (*(branch.asked or ()), *messages)
+            if self._most_tokens(branch) < 1:
+                return False
+            self._branches.append(branch)
+        self._branch = branch
+        return True
+
+    async def _end(self, *, is_cut: bool) -> None:
+        finished = await self._ask(Finish(self._number), (Finished,))
+        assert isinstance(finished, Finished), "the link has checked it"
+        last = self._turns[-1].branch
+        branches = [one for one in self._branches if one.trajectory.num_sampled_tokens and one is not last]
         over = Episode(
-            prompt_tokens=prompt_tokens,
+            branches=tuple(
+                Branch(one.prompt_tokens, one.asked, one.messages, _up_to_last_turn(one.trajectory))
+                for one in (*branches, last)
+            ),
             observation=self._observation,
-            messages=self._messages,
             reward=finished.reward,
-            num_turns=self._num_turns,
+            num_turns=len(self._turns),
             num_failed_calls=self._num_failed_calls,
             environment_s=self._episode.environment_s,
             num_restarts=self._episode.num_restarts,
         )
         self._put(EpisodeOver(self._episode.response, self._episode.number, over, is_cut))
 
-    async def _ask(self, question: Question, kind: type[A], num_calls: int = 1, grace_s: float = _GRACE_S) -> A:
+    async def _ask(
+        self, question: Question, kinds: tuple[type[Answer], ...], num_calls: int = 1, grace_s: float = _GRACE_S
+    ) -> Answer:
         """Ask the environment, which may take its time for each of these calls; raises EpisodeError."""
         started_s = time.monotonic()
         try:
             limit_s = num_calls * self._episode.environment.call_timeout_s + grace_s
-            return await self._link.ask(question, kind, limit_s)
+            return await self._link.ask(question, kinds, limit_s)
         finally:
             self._episode.environment_s += time.monotonic() - started_s
 
@@ -186,7 +317,8 @@ def episode_prompt(
 
 
 def _prompt(record: PromptRecord, opened: Opened, conversations: Conversations) -> TokenIds:
-    require_conversation(record, opened)
+    if opened.tools:
+        require_conversation(record, "the tools of an environment need")
     if not record.messages:
         return joined(record.prompt_tokens, conversations.text_delta(opened.observation or ""))
     try:
@@ -196,25 +328,27 @@ def _prompt(record: PromptRecord, opened: Opened, conversations: Conversations) 
         raise EpisodeError(str(error), is_users_mistake=True) from error
 
 
-def require_conversation(record: PromptRecord, opened: Opened) -> None:
-    """Raise EpisodeError if there are tools, and no chat template that shows them to the model."""
-    if opened.tools and not record.messages:
-        raise EpisodeError(
-            "data.chat: the tools of an environment need prompts that are conversations; set it to {}",
-            is_users_mistake=True,
-        )
+def require_conversation(record: PromptRecord, what: str) -> None:
+    """Raise EpisodeError if the row is no conversation, which `what`, with its verb, asks for."""
+    if not record.messages:
+        reason = f"data.chat: {what} prompts that are conversations; set it to {{}}"
+        raise EpisodeError(reason, is_users_mistake=True)
 
 
-def observed_tokens(
-    record: PromptRecord, observations: Sequence[Observation], conversations: Conversations
-) -> TokenIds:
+def observed_tokens(observations: Sequence[Observation], conversations: Conversations, *, is_chat: bool) -> TokenIds:
     """Return the tokens of what an environment says, up to the beginning of the next turn; raises EpisodeError."""
-    if record.messages:
+    if is_chat:
         try:
             return conversations.delta(observations)
         except UserError as error:  # The template has no place for what this environment says.
             raise EpisodeError(str(error)) from error
     return conversations.text_delta("".join(one.content for one in observations))
+
+
+def _up_to_last_turn(trajectory: Trajectory) -> Trajectory:
+    """Return a trajectory without what was observed after its last turn."""
+    version, num_tokens = trajectory.runs[-1]
+    return trajectory if version is not None else trajectory.first(len(trajectory) - num_tokens)
 
 
 def _is_too_long(text: str, num_tokens: int) -> bool:

@@ -6,6 +6,7 @@ A prompt ends where the assistant begins to speak. A turn ends with the end toke
 what the template writes after that token: the rest of the turn, the observations, and the beginning of the next turn.
 """
 
+import bisect
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -123,12 +124,26 @@ class Conversations:
 
     def turn(self, tokens: npt.ArrayLike, tools: Tools) -> Turn:
         """Return what the policy said in the sampled tokens of one turn; it calls nothing where there are no tools."""
-        kept = [token for token in token_ids(tokens).tolist() if token not in self._hidden]
-        text = self._tokenizer.decode(kept, skip_special_tokens=False)
+        text = self._decoded(tokens)
         if not tools:
             return Turn(text)
         assert self._reader is not None, "`check` refuses tools whose calls cannot be read"
         return read_turn(text, tools, self._reader)
+
+    def stopped(self, tokens: TokenIds, stop: Sequence[str]) -> tuple[TokenIds, str | None]:
+        """Return a turn up to the token with which one of these texts is complete, and its text before that one.
+
+        The text is None, and the turn whole, if it has none of them.
+        """
+
+        def place(num_tokens: int) -> int:
+            text = self._decoded(tokens[:num_tokens])
+            return min((found for one in stop if (found := text.find(one)) >= 0), default=-1)
+
+        if place(len(tokens)) < 0:
+            return tokens, None
+        num_tokens = bisect.bisect_left(range(len(tokens)), True, key=lambda number: place(number) >= 0)
+        return tokens[:num_tokens], self._decoded(tokens[:num_tokens])[: place(num_tokens)]
 
     def delta(self, observations: Sequence[Observation]) -> TokenIds:
         """Return the tokens that follow a turn which has ended with the end token of the chat template."""
@@ -190,6 +205,11 @@ class Conversations:
         _, _, after_mark = text.partition(_MARK)
         _, end, after = after_mark.partition(self._end_text)
         return after if end else None
+
+    def _decoded(self, tokens: npt.ArrayLike) -> str:
+        kept = [token for token in token_ids(tokens).tolist() if token not in self._hidden]
+        text: str = self._tokenizer.decode(kept, skip_special_tokens=False)
+        return text
 
     def _text(self, messages: Sequence[Message], tools: Tools = (), *, is_prompt: bool = True) -> str:
         return rendered(messages, self._chat, self._tokenizer, "an episode", tools=tools, is_prompt=is_prompt)

@@ -39,7 +39,7 @@ from longshore_runtime.environments.tools import (
 )
 from longshore_runtime.rewards.child_pipes import take_pipes
 from longshore_runtime.rewards.failure_text import error_with_place
-from longshore_runtime.rewards.numbers import finite_reward, is_boolean
+from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.scoring import MAX_SENTENCE
 from longshore_runtime.rewards.signatures import EventLoop
 
@@ -105,7 +105,7 @@ class Episode:
         return Broken(number, f"environment {name}: {self._running} {problem}"[:MAX_SENTENCE])
 
     def _open(self, number: int, row: Mapping[str, Any], seed: int) -> Opened:
-        _seed(seed)
+        seed_generators(seed)
         if self._environment.factory is None:
             self._toolbox = Toolbox(self._environment.tools, self._loop)
             return Opened(number, None, self._environment.schemas)
@@ -142,7 +142,7 @@ class Episode:
             return None
         reward = self._result("get_reward")
         try:
-            return None if reward is None else finite_reward(float(reward) if is_boolean(reward) else reward)
+            return optional_reward(reward)
         except ValueError as error:
             raise WrongResult(str(error)) from error
 
@@ -158,7 +158,7 @@ class Episode:
         return self._loop.result_of(getattr(self._instance, method)(*arguments, **row))
 
 
-def _seed(seed: int) -> None:
+def seed_generators(seed: int) -> None:
     """Seed the global generators of Python, and of NumPy if something has imported it."""
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from longshore.policy.round import ResponseId
 from longshore_runtime.trajectories.episode import Episode
-from longshore_runtime.trajectories.trajectory import TokenIds
+from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory
 
 
 @dataclass(frozen=True)
@@ -16,18 +16,16 @@ class EpisodeNews:
 
 
 @dataclass(frozen=True, eq=False)
-class EpisodeBegun(EpisodeNews):
-    """The environment has begun the episode, for the first time or anew: what was sampled for it before is void."""
+class TurnWanted(EpisodeNews):
+    """The next turn can be sampled: the episode has begun, perhaps anew, or its environment has answered a turn."""
 
+    turn: int
+    """Number of the turn. At 0, the episode begins, and what was sampled for it before is void."""
     prompt_tokens: TokenIds
-
-
-@dataclass(frozen=True, eq=False)
-class TurnAnswered(EpisodeNews):
-    """The environment has answered a turn."""
-
-    tokens: TokenIds
-    """What the model reads after its turn, up to the beginning of its next one."""
+    trajectory: Trajectory
+    """What the turn goes on from: turns and observations after the prompt."""
+    max_tokens: int
+    """Limit of the trajectory with the turn."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from longshore_runtime.environments.pod_protocol import (
     Act,
     Acted,
     Answer,
+    Asked,
     Broken,
     Close,
     Finish,
@@ -39,7 +40,7 @@ from longshore_runtime.rewards.transports.pod_protocol import BadMessage
 
 log = structlog.get_logger()
 
-_ANSWERS: Final = {Open: Opened, Act: Acted, Finish: Finished}
+_ANSWERS: Final = {Open: Opened | Asked, Act: Acted | Asked, Finish: Finished}
 
 
 class _CutOff(Exception):
@@ -154,7 +155,7 @@ class EnvironmentHost:
         except _CutOff as error:
             problem = str(error)
         except ProcessEnded as error:
-            problem = f"environment {name}: in {_code(question)}, its process {error}"
+            problem = f"environment {name}: in {_code(episode.environment, question)}, its process {error}"
         except BadMessage as error:
             problem = f"environment {name}: its process wrote what is no answer ({error})"
         return Broken(episode.number, problem[:MAX_SENTENCE])
@@ -180,7 +181,7 @@ class EnvironmentHost:
             async with asyncio.timeout(min(limits.call_timeout_s, left_s)):
                 return await process.read()
         except TimeoutError as error:
-            where, what = f"environments[{limits.name}]", _code(question)
+            where, what = f"environments[{limits.name}]", _code(limits, question)
             if left_s <= limits.call_timeout_s:
                 raise _CutOff(
                     f"{where}.episodeTimeoutSeconds: the environment took {limits.episode_timeout_s:g} s for an "
@@ -198,8 +199,10 @@ class EnvironmentHost:
             await self._send(encode(answer))
 
 
-def _code(question: Question) -> str:
+def _code(environment: Environment, question: Question) -> str:
     """Return what code of the user a question runs."""
+    if environment.is_agent:
+        return "the agent"
     match question:
         case Open():
             return "reset"

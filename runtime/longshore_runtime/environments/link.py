@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import aiohttp
 import structlog
@@ -18,8 +18,6 @@ log = structlog.get_logger()
 _HELLO_LIMIT_S: Final = 10.0
 _PAUSE_S: Final = 0.5
 """Seconds between the end of a connection and the next attempt at one."""
-
-A = TypeVar("A", bound=Answer)
 
 
 class EpisodeError(Exception):
@@ -64,8 +62,8 @@ class PodLink:
         """Whether episodes can begin here."""
         return self._socket is not None
 
-    async def ask(self, question: Question, kind: type[A], limit_s: float) -> A:
-        """Return the answer of this kind.
+    async def ask(self, question: Question, kinds: tuple[type[Answer], ...], limit_s: float) -> Answer:
+        """Return the answer, which is of one of these kinds.
 
         Raises:
             EpisodeError: the episode has failed, the pod is lost, or it does not answer in time.
@@ -87,7 +85,7 @@ class PodLink:
             self._asked.pop(number, None)
         if isinstance(found, Broken):
             raise EpisodeError(printable(found.error), is_users_mistake=found.is_users_mistake)
-        if not isinstance(found, kind):
+        if not isinstance(found, kinds):
             raise EpisodeError(f"environment pod {self.pod} answers something else than was asked")
         return found
 

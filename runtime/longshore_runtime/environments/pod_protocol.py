@@ -2,6 +2,7 @@
 
     coordinator ── Open ──► pod ── Opened ──► coordinator      `reset`, and what the model may call
                    Act  ──►     ── Acted  ──►                  a turn, and what the environment says to it
+                                ── Asked  ──►                  in place of both: what an agent asks the model
                    Finish ─►    ── Finished ─►                 the reward; the episode is over
                    Close ──►                                   nobody wants the episode any more
                                 ── Broken ──►                  in place of any answer: the episode is over
@@ -10,7 +11,7 @@ An episode has at most one question open. These pods run code that models steer,
 if an attacker had written it, as `rewards.transports.pod_protocol` says.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -28,6 +29,8 @@ MAX_CONTENT: Final = 1 << 20
 """Largest number of characters of what an environment says at once."""
 MAX_MESSAGES: Final = 256
 """Largest number of messages with which an environment answers a turn: one for each call."""
+MAX_ASKED: Final = 4096
+"""Largest number of messages of a conversation that an agent sends."""
 MAX_TOOLS: Final = 256
 MAX_TOOLS_BYTES: Final = 1 << 18
 """Largest size of the schemas of all tools: they are part of every prompt."""
@@ -67,6 +70,12 @@ class Act(StrictMessage):
     episode: Number
     content: str
     calls: list[ToolCall]
+    is_cut: bool = False
+    """Whether a limit of tokens has cut the turn off."""
+    num_prompt_tokens: Number = 0
+    """Tokens that the turn was sampled from."""
+    num_tokens: Number = 0
+    """Tokens of the turn."""
     kind: Literal["Act"] = "Act"
 
 
@@ -130,6 +139,45 @@ class Acted(StrictMessage):
 
 
 @dataclass(frozen=True)
+class AskedMessage(StrictMessage):
+    """A message of a conversation that an agent has sent."""
+
+    role: Annotated[str, Field(pattern="^(system|user|assistant|tool)$")]
+    content: Content
+    name: Name | None = None
+    """Name of the tool that was called."""
+    calls: Annotated[list[ToolCall], Field(max_length=MAX_MESSAGES)] = field(default_factory=list)
+    """Calls of an assistant that the agent has made up: not of a turn that was sampled here."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The same as a message of a conversation."""
+        calls = [{"type": "function", "function": {"name": one.name, "arguments": one.arguments}} for one in self.calls]
+        named = {} if self.name is None else {"name": self.name}
+        return {"role": self.role, **named, "content": self.content, **({"tool_calls": calls} if calls else {})}
+
+
+@dataclass(frozen=True)
+class Asked(StrictMessage):
+    """An agent asks the model for a turn."""
+
+    episode: Number
+    after: Number | None
+    """Number of the turn that the conversation goes on from, by the order of the turns; None: it is another one."""
+    messages: Annotated[list[AskedMessage], Field(max_length=MAX_ASKED)]
+    """Messages since that turn, or the whole conversation."""
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)]
+    """Schemas of the tools of a conversation that begins."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Largest number of tokens of the turn."""
+    stop: Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=16)] = field(
+        default_factory=list
+    )
+    """Texts with which the turn ends, besides its end token."""
+    kind: Literal["Asked"] = "Asked"
+
+
+@dataclass(frozen=True)
 class Finished(StrictMessage):
     """The episode is over."""
 
@@ -151,7 +199,7 @@ class Broken(StrictMessage):
 
 
 Question = Annotated[Open | Act | Finish | Close, Field(discriminator="kind")]
-Answer = Annotated[Opened | Acted | Finished | Broken, Field(discriminator="kind")]
+Answer = Annotated[Opened | Acted | Asked | Finished | Broken, Field(discriminator="kind")]
 _QUESTIONS: Final[TypeAdapter[Question]] = TypeAdapter(Question)
 _ANSWERS: Final[TypeAdapter[Answer]] = TypeAdapter(Answer)
 
@@ -169,7 +217,7 @@ def decode_question(data: bytes) -> Question:
 def decode_answer(data: bytes) -> Answer:
     """Read a message of a pod; raises BadMessage."""
     answer: Answer = _decoded(_ANSWERS, data)
-    if isinstance(answer, Opened) and len(to_json(answer.tools)) > MAX_TOOLS_BYTES:
+    if isinstance(answer, Opened | Asked) and len(to_json(answer.tools)) > MAX_TOOLS_BYTES:
         raise BadMessage(f"the schemas of its tools have more than {MAX_TOOLS_BYTES >> 10} KiB")
     return answer
 

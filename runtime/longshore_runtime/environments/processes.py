@@ -3,13 +3,16 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from longshore.api import contract
-from longshore.api.environment import Environment
+from longshore.api.environment import Environment, EnvironmentKind
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
 from longshore_runtime.rewards.child_process import child_environment
 from longshore_runtime.rewards.fork_server import START_LIMIT_S, Fork, ForkRefused, ForkServer, ImportsFailed
@@ -20,6 +23,11 @@ _END_S: Final = 5.0
 """Seconds from the end of a process's pipes to the end of the process, unless it has only closed them."""
 _CLOSE_S: Final = 10.0
 """Seconds that a template may take to end."""
+
+
+def agent_directory(pid: int) -> Path:
+    """Return the working directory of an agent whose process has this number."""
+    return Path(tempfile.gettempdir()) / f"longshore-agent-{pid}"
 
 
 class CannotStart(Exception):
@@ -94,6 +102,8 @@ class EpisodeProcess:
         self._replies.close()
         os.close(self._fork.pipes.end)
         os.close(self._fork.handle)
+        if (directory := agent_directory(self._fork.pid)).exists():
+            asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, directory, True)
 
     async def _cause(self) -> str:
         try:
@@ -170,8 +180,10 @@ class Template:
         environment = self.environment
         options = {
             "name": environment.name,
-            "import_path": environment.import_path if environment.tools or environment.import_path else _BUILT_IN,
+            "import_path": _BUILT_IN if environment.kind is EnvironmentKind.TASK else environment.import_path,
             "tools": environment.tools or [],
+            "command": environment.command or [],
+            "agent_timeout_s": environment.call_timeout_s if environment.is_agent else None,
             "modules": os.environ.get(contract.ENV_MODULES),
         }
         return ForkServer(

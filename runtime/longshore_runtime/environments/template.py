@@ -21,7 +21,7 @@ from longshore_runtime.environments import episode
 from longshore_runtime.environments.episode import ImportedEnvironment
 from longshore_runtime.environments.tools import BadTools, Schema, Tool, methods_of, schemas_of, schemas_of_class
 from longshore_runtime.rewards.failure_text import error_with_place
-from longshore_runtime.rewards.fork_template import serve
+from longshore_runtime.rewards.fork_template import Run, serve
 from longshore_runtime.rewards.kinds.python import imported
 
 
@@ -34,21 +34,38 @@ def main(control: int, options: str) -> None:
 
     Args:
         control: file descriptor of the socket of the parent.
-        options: arguments of `import_environment` and `modules`, a directory of modules or null, as JSON.
+        options: arguments of `_work_of` as JSON; `modules` is a directory of modules, or null.
     """
     os.set_inheritable(control, False)
     os.dup2(2, 1)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     answers, arguments = socket.socket(fileno=control), json.loads(options)
-    if modules := arguments.pop("modules"):
+    if modules := arguments["modules"]:
         sys.path.insert(0, modules)
     try:
-        environment = import_environment(**arguments)
+        run = _work_of(**arguments)
     except CannotImport as error:
         answers.sendall(str(error).encode())
         return
-    serve(answers, functools.partial(episode.main, environment))
+    serve(answers, run)
+
+
+def _work_of(
+    name: str,
+    import_path: str | None,
+    tools: Sequence[str],
+    command: Sequence[str],
+    agent_timeout_s: float | None,
+    modules: str | None,
+) -> Run:
+    """Import an environment and return the work of its forks; raises CannotImport."""
+    if agent_timeout_s is None:
+        return functools.partial(episode.main, import_environment(name, import_path, tools))
+    from longshore_runtime.environments import agent  # Imports a server, which other environments do not need.
+
+    function = None if import_path is None else _imported(f"environments[{name}].importPath", import_path)
+    return functools.partial(agent.main, agent.ImportedAgent(name, function, command, agent_timeout_s, modules))
 
 
 def import_environment(name: str, import_path: str | None, tools: Sequence[str]) -> ImportedEnvironment:

@@ -21,6 +21,7 @@ from longshore_runtime.environments.pod_protocol import (
     Act,
     Acted,
     Answer,
+    Asked,
     Broken,
     Finish,
     Finished,
@@ -132,7 +133,11 @@ class _Episode:
         """See the function of that name."""
         started_s = time.monotonic()
         name, row = self._environment.name, dict(self._record.fields)
-        opened = await self._ask(Open(_EPISODE, name, row, seed=0), Opened)
+        begun = Open(_EPISODE, name, row, seed=0)
+        if self._environment.is_agent:
+            seen, reward = await self._play_agent(begun)
+            return f"{name}: {', '.join([*seen, *self._seen_reward(reward, needs_reward=needs_reward)])}"
+        opened = await self._ask(begun, Opened)
         reset_s = time.monotonic() - started_s
         num_tools = len(opened.tools)
         seen = [f"{num_tools} tool{'' if num_tools == 1 else 's'}"]
@@ -146,21 +151,59 @@ class _Episode:
                 seen.append(f"{call.name} answered {shown(call.arguments)} with {shown(acted.observations[0].content)}")
         await self._act(_TEXT, [])
         reward = (await self._ask(Finish(_EPISODE), Finished)).reward
+        return f"{name}: {', '.join([*seen, *self._seen_reward(reward, needs_reward=needs_reward)])}"
+
+    async def _play_agent(self, begun: Open) -> tuple[list[str], float | None]:
+        """Answer an agent: call each tool that it offers once, then say something, as often as it asks.
+
+        Returns what was seen, and the reward.
+        """
+        asked, num_turns = await self._ask_agent(begun), 0
+        calls = _calls(asked.tools) if asked is not None else []
+        while asked is not None and num_turns < self._environment.max_turns:
+            if asked.after is None:
+                self._require_prompt(asked)
+            turn = Act(_EPISODE, "" if calls else _TEXT, calls[:1])
+            calls = calls[1:]
+            asked, num_turns = await self._ask_agent(turn), num_turns + 1
+        reward = (await self._ask(Finish(_EPISODE), Finished)).reward
+        return [f"{num_turns} turn{'' if num_turns == 1 else 's'}"], reward
+
+    async def _ask_agent(self, question: Open | Act) -> Asked | None:
+        """Return what an agent asks next; None: it has ended."""
+        answer = await self._answer(question)
+        return answer if isinstance(answer, Asked) else None
+
+    def _require_prompt(self, asked: Asked) -> None:
+        """Check that the model can read a conversation."""
+        try:
+            require_conversation(self._record, "agents need")
+        except EpisodeError as error:
+            raise UserError(str(error)) from error
+        if self._conversations is not None:
+            self._conversations.check(asked.tools)
+            self._conversations.prompt([one.message for one in asked.messages], None, asked.tools)
+
+    def _seen_reward(self, reward: float | None, *, needs_reward: bool) -> list[str]:
         if reward is not None:
-            seen.append(f"reward {reward:g}")
-        elif needs_reward:
+            return [f"reward {reward:g}"]
+        if needs_reward:
+            gives = "let its get_reward() return a number"
+            if self._environment.is_agent:
+                gives = "return a number from the function, or let the program post it to /finish"
             raise self._mistake(
-                "the environment gives no reward, which a reward function of kind Environment takes; let its "
-                "get_reward() return a number, or choose another kind in reward.functions"
+                f"the environment gives no reward, which a reward function of kind Environment takes; {gives}, or "
+                "choose another kind in reward.functions"
             )
-        return f"{name}: {', '.join(seen)}"
+        return []
 
     def _num_prompt_tokens(self, opened: Opened) -> int | None:
         """Return the number of tokens before the first turn, or None if nothing is known of the model."""
         try:
             if self._conversations is not None:
                 return len(episode_prompt(self._record, opened, self._conversations, self._limits))
-            require_conversation(self._record, opened)
+            if opened.tools:
+                require_conversation(self._record, "the tools of an environment need")
         except EpisodeError as error:
             if error.is_users_mistake:
                 raise UserError(str(error)) from error
@@ -171,12 +214,17 @@ class _Episode:
         acted = await self._ask(Act(_EPISODE, content, calls), Acted)
         if acted.observations and self._conversations is not None:
             try:
-                observed_tokens(self._record, acted.observations, self._conversations)
+                observed_tokens(acted.observations, self._conversations, is_chat=bool(self._record.messages))
             except EpisodeError as error:
                 raise self._mistake(str(error)) from error
         return acted
 
     async def _ask(self, question: Question, kind: type[A]) -> A:
+        answer = await self._answer(question)
+        assert isinstance(answer, kind), "the host checks the kind of an answer"
+        return answer
+
+    async def _answer(self, question: Question) -> Answer:
         try:
             self._host.receive(encoded(question))
         except (EpisodeError, BadMessage) as error:
@@ -184,7 +232,6 @@ class _Episode:
         answer = decode_answer(await self._answers.get())
         if isinstance(answer, Broken):
             raise self._mistake(answer.error)
-        assert isinstance(answer, kind), "the host checks the kind of an answer"
         return answer
 
     def _mistake(self, problem: str) -> EnvironmentMistake:

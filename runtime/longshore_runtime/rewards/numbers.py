@@ -10,6 +10,13 @@ MAX_REWARD: Final = 1e9
 """Largest reward; those beyond it, or below its negative, are refused."""
 
 
+def optional_reward(value: object) -> float | None:
+    """Return the reward of an episode: None is none, and a truth value is 0 or 1; raises ValueError as below."""
+    if value is None:
+        return None
+    return finite_reward(float(value) if is_boolean(value) else value)  # type: ignore[arg-type]
+
+
 def finite_reward(value: object) -> float:
     """Return the reward as a float.
 

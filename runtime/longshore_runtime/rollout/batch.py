@@ -142,8 +142,8 @@ def round_result(
         dropped=tuple(scored[draw] for draw in end.zero_variance),
         started=_started(groups, completions),
         cut_tokens=_cut_tokens(end, completions, kept),
-        num_used_tokens=sum(one.trajectory.num_sampled_tokens for one in used.values())
-        - sum(kept_before[response].trajectory.num_sampled_tokens for response in used if response in kept_before),
+        num_used_tokens=sum(one.num_sampled_tokens for one in used.values())
+        - sum(kept_before[response].num_sampled_tokens for response in used if response in kept_before),
         rewards=rewards,
         rollout_s=rollout_s,
         busy_share=use.busy_share(rollout_s),

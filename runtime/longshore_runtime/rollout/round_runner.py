@@ -21,13 +21,12 @@ from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.clock import Clock
-from longshore_runtime.environments.events import EpisodeBegun, EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnAnswered
+from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnWanted
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, TrainerLost, UserError
 from longshore_runtime.rewards.events import GroupScored, RewardEvent
 from longshore_runtime.rewards.round_scores import RewardStats
 from longshore_runtime.rollout.batch import EngineUse, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import EngineOutput, Event, StopRequested, WeightsLost
-from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory
 
 log = structlog.get_logger()
 
@@ -91,8 +90,12 @@ class Environments(Protocol):
     def cancel(self, numbers: Sequence[int]) -> None:
         """End episodes, whose news nobody reads any more; does not wait."""
 
-    def next_turn(self, response: ResponseId, request: Request, prompt_tokens: TokenIds) -> Request:
-        """Return the request for the next turn of an episode, from one for the whole response."""
+
+class MakeRequest(Protocol):
+    """Function that makes requests."""
+
+    def __call__(self, response: ResponseId, kept: Completion | None, turn: int = 0) -> Request:
+        """Return the request for a response, or for a turn of an episode, which goes on from what is kept."""
 
 
 class RoundObserver(Protocol):
@@ -120,7 +123,7 @@ class RoundRunner:
         engines: Engines,
         scorer: Scorer,
         events: "queue.SimpleQueue[Event]",
-        request_of: Callable[[ResponseId, Completion | None], Request],
+        request_of: MakeRequest,
         clock: Clock,
         observer: RoundObserver,
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
@@ -153,8 +156,8 @@ class RoundRunner:
         """Responses by the ids of their requests."""
         self._episodes: dict[ResponseId, int] = {}
         """Numbers of the episodes that are not over."""
-        self._prompts: dict[ResponseId, TokenIds] = {}
-        """Tokens before the first turn of each episode."""
+        self._turns: dict[ResponseId, TurnWanted] = {}
+        """The present turn of each episode."""
         self._wanted: dict[Draw, AcceptedGroup] = {}
         """Groups that wait for their rewards."""
         self._scored: dict[Draw, ScoredGroup] = {}
@@ -266,20 +269,22 @@ class RoundRunner:
     def _episode_news(self, event: EpisodeNews) -> None:
         response = event.response
         match event:
-            case EpisodeBegun(prompt_tokens=prompt_tokens):
-                self._prompts[response] = prompt_tokens
-                self._completions.pop(response, None)
-                self._receive(messages.EpisodeAnswered(response))
-            case TurnAnswered(tokens=tokens):
-                turned = self._completions[response]
-                trajectory = turned.trajectory + Trajectory.observed(tokens)
-                self._completions[response] = replace(turned, trajectory=trajectory)
+            case TurnWanted(turn=turn, trajectory=trajectory):
+                self._turns[response] = event
+                turned = self._completions.pop(response, None)
+                if turn and len(trajectory):
+                    assert turned is not None, "a turn was sampled"
+                    self._completions[response] = replace(turned, trajectory=trajectory)
                 self._receive(messages.EpisodeAnswered(response))
             case EpisodeOver(episode=episode, is_cut=is_cut):
                 del self._episodes[response]
                 turned = self._completions[response]
-                reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
-                completion = replace(turned, finish_reason=reason, episode=episode).with_text(episode.last_turn)
+                completion = replace(
+                    turned,
+                    trajectory=episode.branches[-1].trajectory,
+                    finish_reason=FinishReason.LENGTH if is_cut else FinishReason.STOP,
+                    episode=episode,
+                ).with_text(episode.last_turn)
                 self._completions[response] = completion
                 length = episode.length_of(completion.trajectory)
                 self._receive(messages.EpisodeEnded(response, length, completion.engine_step))
@@ -290,11 +295,11 @@ class RoundRunner:
                 self._receive(messages.EpisodeFailed(response, reason))
 
     def _request(self, response: ResponseId) -> Request:
-        request = self._request_of(response, self._completions.get(response))
-        if response not in self._prompts:
-            return request
-        assert self._environments is not None, "it is an episode"
-        return self._environments.next_turn(response, request, self._prompts[response])
+        kept = self._completions.get(response)
+        if (turn := self._turns.get(response)) is None:
+            return self._request_of(response, kept)
+        request = self._request_of(response, kept, turn.turn)
+        return replace(request, prompt_tokens=turn.prompt_tokens, max_tokens=turn.max_tokens)
 
     def _group_scored(self, event: GroupScored) -> None:
         group = self._wanted.pop(event.draw, None)

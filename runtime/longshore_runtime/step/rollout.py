@@ -1,7 +1,7 @@
 """The rollout of a step: requests, the round that drives engines and rewards, and what happens while it runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from longshore.api.algorithm import Algorithm
@@ -23,7 +23,7 @@ from longshore_runtime.rollout.seeds import request_seed
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
-from longshore_runtime.trajectories.trajectory import EMPTY, TokenIds
+from longshore_runtime.trajectories.trajectory import EMPTY
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class RoundRequests:
     """Purpose that tells the seeds of one round from those of others."""
     temperature: float
 
-    def __call__(self, response: ResponseId, kept: Completion | None) -> Request:
-        """Return the request for a response, or for the next turn of an episode, which goes on from what is kept."""
+    def __call__(self, response: ResponseId, kept: Completion | None, turn: int = 0) -> Request:
+        """Return the request for a response, or for a turn of an episode, which goes on from what is kept."""
         partial = kept.trajectory if kept else EMPTY
         return Request(
             request_id=str(response),
             prompt_tokens=self.records[response.draw.index].prompt_tokens,
             max_tokens=self.algorithm.max_response_tokens,
             temperature=self.temperature,
-            seed=request_seed(self.algorithm.seed, self.purpose, response, partial.num_observations),
+            seed=request_seed(self.algorithm.seed, self.purpose, response, turn),
             partial=partial,
         )
 
@@ -70,13 +70,6 @@ class RoundEpisodes:
 
     def cancel(self, numbers: Sequence[int]) -> None:
         self._pool.cancel(numbers)
-
-    def next_turn(self, response: ResponseId, request: Request, prompt_tokens: TokenIds) -> Request:
-        environment = self._environment(response.draw)
-        assert environment is not None, "it is an episode"
-        limit = environment.max_turn_tokens
-        most = request.max_tokens if limit is None else request.partial.num_tokens_before_turn + limit
-        return replace(request, prompt_tokens=prompt_tokens, max_tokens=min(most, request.max_tokens))
 
     def _environment(self, draw: Draw) -> Environment | None:
         return self._pool.environment_of(self._requests.records[draw.index].domain)

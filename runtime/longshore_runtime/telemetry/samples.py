@@ -31,6 +31,9 @@ EVALUATED: Final = "evaluated"
 """Text in place of the outcome of a response, in samples of an evaluation."""
 PREFIX: Final = "step-"
 SUFFIX: Final = ".parquet"
+TURN: Final = pa.struct(
+    [("branch", pa.int32()), ("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.string())]
+)
 SCHEMA: Final = pa.schema(
     [
         ("step", pa.int32()),
@@ -57,7 +60,7 @@ SCHEMA: Final = pa.schema(
         ("versions", pa.list_(pa.struct([("policy_version", pa.int32()), ("tokens", pa.int32())]))),
         ("engines", pa.list_(pa.int32())),
         ("engine_s", pa.float64()),
-        ("turns", pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.string())]))),
+        ("turns", pa.list_(TURN)),
         ("environment_s", pa.float64()),
     ]
 )
@@ -159,18 +162,23 @@ def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
 
 def _episode(episode: Episode) -> Mapping[str, Any]:
     """Build the columns of a response that is an episode; what the environment said first is its first turn."""
-    begun = [] if episode.observation is None else [{"role": "user", "content": episode.observation}]
+    begun = () if episode.observation is None else ({"role": "user", "content": episode.observation},)
     return {
         "prompt_tokens": len(episode.prompt_tokens),
-        "turns": [_turn(one) for one in (*begun, *episode.messages)],
+        "turns": [
+            _turn(number, one)
+            for number, branch in enumerate(episode.branches)
+            for one in (*(begun if branch.asked is None else branch.asked), *branch.messages)
+        ],
         "environment_s": episode.environment_s,
     }
 
 
-def _turn(message: Message) -> Mapping[str, Any]:
-    """Build an item of the conversation of an episode; calls are JSON, since each tool has its own arguments."""
+def _turn(branch: int, message: Message) -> Mapping[str, Any]:
+    """Build an item of a conversation of an episode; calls are JSON, since each tool has its own arguments."""
     calls = message.get("tool_calls")
     return {
+        "branch": branch,
         "role": message["role"],
         "content": message["content"],
         "tool_calls": None if calls is None else to_json(calls).decode(),

@@ -17,10 +17,9 @@ from typing import Any, Final
 
 import ray
 
-from longshore.policy.round import ResponseId
 from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
 from longshore_runtime.backends.sums import GradientSums
-from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
+from longshore_runtime.backends.trainer_protocol import Sample, SampleKey, TrainResult
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.actors import Check
@@ -75,7 +74,7 @@ class Checks:
 class OldLogProbs:
     """Log-probabilities of the response tokens of samples, and the time that they took."""
 
-    by_response: Mapping[ResponseId, LogProbs]
+    by_sample: Mapping[SampleKey, LogProbs]
     compute_s: float
     """Time in which the busiest replica worked."""
     work: UpdatePasses | None = None
@@ -196,12 +195,12 @@ class TrainerGroup:
         with self._in_order:
             pending = [(part, rank, self._world.actors[rank].log_probs.remote(stored)) for rank, part, stored in dealt]
         self.num_given += len(samples)
-        found: dict[ResponseId, LogProbs] = {}
+        found: dict[SampleKey, LogProbs] = {}
         passes = []
         answers = self._world.get([one for *_, one in pending], timeout_s, check=self._checks.update)
         for (part, rank, _), (values, took_s) in zip(pending, answers, strict=True):
             # Copied, because they lie in Ray's store of objects, and live as long as the samples.
-            found |= {part[place].response: of_sample.copy() for place, of_sample in values.items()}
+            found |= {part[place].key: of_sample.copy() for place, of_sample in values.items()}
             passes.append((rank, given_s, took_s))
         assert len(found) == len(samples), "the replicas computed other samples than those of the batch"
         return OldLogProbs(found, max((took_s for *_, took_s in passes), default=0.0), self._work(passes))

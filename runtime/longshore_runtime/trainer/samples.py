@@ -1,6 +1,6 @@
 """Build training samples from scored groups and assign them to trainer replicas."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -23,21 +23,24 @@ def batch_samples(
     rewards = [[one.reward + _penalty(one.completion, algorithm) for one in group.responses] for group in groups]
     advantages = algorithm.objective.advantages(rewards)
     return [
-        _sample(scored, advantage, records[group.draw.index], algorithm, policy_version)
+        sample
         for group, of_group in zip(groups, advantages, strict=True)
         for scored, advantage in zip(group.responses, of_group, strict=True)
+        for sample in _samples(scored, advantage, records[group.draw.index], algorithm, policy_version)
     ]
 
 
-def prompt_tokens(completion: Completion, record: PromptRecord) -> TokenIds:
-    """Return the tokens before a response, which an environment may have added to those of its row."""
-    return record.prompt_tokens if completion.episode is None else completion.episode.prompt_tokens
+def conversations(completion: Completion, record: PromptRecord) -> list[tuple[TokenIds, Trajectory]]:
+    """Return prompts and what follows each: one pair, unless the response is an episode of several branches."""
+    if completion.episode is None:
+        return [(record.prompt_tokens, completion.trajectory)]
+    return [(branch.prompt_tokens, branch.trajectory) for branch in completion.episode.branches]
 
 
 def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> float:
     """Return what the sums of one optimizer step over exactly these samples are divided by."""
-    num_loss_tokens = [sample.num_loss_tokens for sample in samples]
-    return denominator(options.objective.loss_aggregation, num_loss_tokens, options.max_response_tokens)
+    in_loss = [(sample.num_loss_tokens, sample.share) for sample in samples]
+    return denominator(options.objective.loss_aggregation, in_loss, options.max_response_tokens)
 
 
 def off_policy_token_share(samples: Sequence[Sample]) -> float:
@@ -61,25 +64,30 @@ def rank_shares(samples: Sequence[Sample], num_ranks: int) -> list[list[Sample]]
 
 def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:
     """Return the same samples in the order of the data, no matter who had them first."""
-    return sorted(samples, key=lambda sample: (sample.draw, sample.index))
+    return sorted(samples, key=lambda sample: (sample.draw, sample.index, sample.branch))
 
 
-def _sample(
+def _samples(
     scored: ScoredResponse, advantage: float, record: PromptRecord, algorithm: Algorithm, policy_version: int
-) -> Sample:
-    trajectory = scored.completion.trajectory
-    num_stale_tokens = trajectory.num_tokens_before(policy_version)
-    return Sample(
-        draw=scored.response.draw,
-        index=scored.response.index,
-        prompt_tokens=prompt_tokens(scored.completion, record),
-        trajectory=trajectory,
-        advantage=advantage,
-        reward=scored.reward,
-        penalty=_penalty(scored.completion, algorithm),
-        loss_mask=_loss_mask(trajectory, num_stale_tokens if algorithm.mask_stale_tokens else 0),
-        num_stale_tokens=num_stale_tokens,
-    )
+) -> Iterator[Sample]:
+    """Build the samples of a response, which together count as one: a sample for each branch of an episode."""
+    branches = conversations(scored.completion, record)
+    num_sampled = sum(trajectory.num_sampled_tokens for _, trajectory in branches)
+    for number, (prompt_tokens, trajectory) in enumerate(branches):
+        num_stale_tokens = trajectory.num_tokens_before(policy_version)
+        yield Sample(
+            draw=scored.response.draw,
+            index=scored.response.index,
+            prompt_tokens=prompt_tokens,
+            trajectory=trajectory,
+            advantage=advantage,
+            reward=scored.reward,
+            penalty=_penalty(scored.completion, algorithm),
+            loss_mask=_loss_mask(trajectory, num_stale_tokens if algorithm.mask_stale_tokens else 0),
+            num_stale_tokens=num_stale_tokens,
+            branch=number,
+            share=trajectory.num_sampled_tokens / num_sampled if len(branches) > 1 else 1.0,
+        )
 
 
 def _penalty(completion: Completion, algorithm: Algorithm) -> float:

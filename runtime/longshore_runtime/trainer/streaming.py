@@ -41,7 +41,7 @@ class StreamedUpdate:
         self._max_mismatch = max_mismatch
         self._awake = set(awake)
         self._ledger = StreamLedger()
-        self._samples: dict[ResponseId, Sample] = {}
+        self._samples: dict[ResponseId, tuple[Sample, ...]] = {}
         self._update = trainers.begin()
         self._started_s = clock.now_s()
         self._first_dispatch_s: float | None = None
@@ -56,8 +56,13 @@ class StreamedUpdate:
 
     def train_on(self, group: ScoredGroup) -> None:
         samples = self._samples_of([group])
-        self._samples.update((sample.response, sample) for sample in samples)
-        self._ledger.accept([_stream_sample(sample) for sample in samples])
+        of_group: dict[ResponseId, tuple[Sample, ...]] = {}
+        for sample in samples:  # All branches of an episode go to one replica.
+            of_group[sample.response] = (*of_group.get(sample.response, ()), sample)
+        self._samples |= of_group
+        self._ledger.accept(
+            [StreamSample(one, sum(sample.num_tokens for sample in branches)) for one, branches in of_group.items()]
+        )
         self._dispatch()
 
     def replicas_awake(self, replicas: Iterable[int]) -> None:
@@ -75,7 +80,7 @@ class StreamedUpdate:
     def finish(self) -> StepTraining:
         streamed_tokens = self._ledger.computed_tokens
         self._give(self._ledger.last_parts(range(self._trainers.num_replicas)))
-        batch = tuple(self._samples.values())
+        batch = self._batch
         self._has_ended = True
         self._trainers.end(self._update, verify=self._verify, batch=batch, max_mismatch=self._max_mismatch)
         result = self._trainers.finish(self._update)
@@ -86,13 +91,18 @@ class StreamedUpdate:
         )
 
     def progress(self) -> tuple[int, int]:
-        total = len(self._samples)
+        total = len(self._batch)
         return self._progress.num_computed(total), total
 
     def restart(self) -> None:
         self._progress.restart()
         self._ledger.lost()
         self._update = self._trainers.begin()
+
+    @property
+    def _batch(self) -> tuple[Sample, ...]:
+        """Samples of all groups that were accepted so far."""
+        return tuple(sample for branches in self._samples.values() for sample in branches)
 
     def _dispatch(self) -> None:
         self._give(self._ledger.next_parts(self._awake))
@@ -101,7 +111,7 @@ class StreamedUpdate:
         for part in parts:
             if self._first_dispatch_s is None:
                 self._first_dispatch_s = self._clock.now_s() - self._started_s
-            samples = [self._samples[response] for response in part.responses]
+            samples = [sample for response in part.responses for sample in self._samples[response]]
             answer = self._trainers.give(self._update, part.replica, samples)
             answer.future().add_done_callback(self._report_to(part.replica, self._update))
 
@@ -111,7 +121,3 @@ class StreamedUpdate:
                 self._events.put(GradientsDone(replica, update))
 
         return report
-
-
-def _stream_sample(sample: Sample) -> StreamSample:
-    return StreamSample(sample.response, sample.num_tokens)

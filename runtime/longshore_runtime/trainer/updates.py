@@ -22,7 +22,7 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import GradientsDone
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
-from longshore_runtime.trainer.samples import prompt_tokens
+from longshore_runtime.trainer.samples import conversations
 from longshore_runtime.trainer.step_progress import StepProgress
 
 
@@ -261,8 +261,8 @@ class StepUpdates:
             return [replace(sample, old_log_probs=sample.trajectory.log_probs) for sample in samples]
         if self._old is None:
             return samples
-        old = self._old.by_response
-        return [replace(sample, old_log_probs=old[sample.response]) for sample in samples]
+        old = self._old.by_sample
+        return [replace(sample, old_log_probs=old[sample.key]) for sample in samples]
 
     def _in_draw_order(self, batch: Batch) -> list[ScoredGroup]:
         """Sort the samples, so that the order of arrival has as little influence as possible."""
@@ -270,7 +270,8 @@ class StepUpdates:
 
     def _num_tokens(self, group: ScoredGroup) -> int:
         record, completions = self._prompts[group.draw.index], [scored.completion for scored in group.responses]
-        return sum(len(prompt_tokens(one, record)) + one.num_tokens for one in completions)
+        branches = [branch for one in completions for branch in conversations(one, record)]
+        return sum(len(prompt_tokens) + len(trajectory) for prompt_tokens, trajectory in branches)
 
 
 def max_tokens_per_batch(objective: Objective, num_replicas: int, *, is_pipelined: bool) -> int:

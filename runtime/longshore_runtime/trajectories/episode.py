@@ -11,15 +11,31 @@ Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
+class Branch:
+    """A conversation of an episode, with its tokens: one that only grows, turn by turn.
+
+    Agents have several where they shorten their history, ask again, or let others work for them. What another branch
+    has trained on is part of the prompt of one that goes on from its middle.
+    """
+
+    prompt_tokens: TokenIds
+    """Tokens before its first turn."""
+    asked: Sequence[Message] | None
+    """Conversation with which an agent has begun it; None: that of the row."""
+    messages: Sequence[Message]
+    """Conversation after the prompt: turns of the assistant, and what the environment said to each."""
+    trajectory: Trajectory
+    """Tokens of that, up to the end of the last turn."""
+
+
+@dataclass(frozen=True, eq=False)
 class Episode:
     """An episode that is over."""
 
-    prompt_tokens: TokenIds
-    """Tokens before the first turn: the prompt of the row, tools, and what the environment said at its beginning."""
+    branches: tuple[Branch, ...]
+    """Conversations, each with a sampled token at least; the last one has the last turn."""
     observation: str | None
     """What the environment said at its beginning: it ends the last message of the user; None: nothing."""
-    messages: Sequence[Message]
-    """Conversation after the prompt: turns of the assistant, and what the environment said to each."""
     reward: float | None
     """Reward that the environment gives; None: it gives none."""
     num_turns: int
@@ -30,14 +46,28 @@ class Episode:
     num_restarts: int
     """Attempts that failed before this one."""
 
-    def length_of(self, trajectory: Trajectory) -> EpisodeLength:
-        """Return the length of the episode, of which these are the tokens."""
-        num_tokens = len(trajectory)
-        return EpisodeLength(num_tokens, self.num_turns, self.environment_s, num_tokens - trajectory.num_sampled_tokens)
+    @property
+    def length(self) -> EpisodeLength:
+        """Length of the episode, all branches together."""
+        num_tokens = sum(len(one.trajectory) for one in self.branches)
+        num_sampled = sum(one.trajectory.num_sampled_tokens for one in self.branches)
+        return EpisodeLength(num_tokens, self.num_turns, self.environment_s, num_tokens - num_sampled)
 
     def begun(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the conversation of a prompt with what the environment said at its beginning."""
+        """Return the conversation before the first turn, from that of the row."""
+        if (asked := self.branches[-1].asked) is not None:
+            return asked
         return messages if self.observation is None else with_observation(messages, self.observation)
+
+    @property
+    def prompt_tokens(self) -> TokenIds:
+        """Tokens before the first turn of the last branch: what the row, tools and environment said."""
+        return self.branches[-1].prompt_tokens
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """Conversation of the last branch after its prompt."""
+        return self.branches[-1].messages
 
     @property
     def last_turn(self) -> str:

@@ -80,6 +80,16 @@ class Trajectory(ComparedByValue):
             (*self.runs, *other.runs),
         )
 
+    def first(self, num_tokens: int) -> "Trajectory":
+        """Return its beginning, of this many tokens."""
+        runs, left = list[Run](), num_tokens
+        for version, length in self.runs:
+            if left <= 0:
+                break
+            runs.append(Run(version, min(length, left)))
+            left -= length
+        return Trajectory(self.tokens[:num_tokens], self.log_probs[:num_tokens], tuple(runs))
+
     @property
     def mask(self) -> Mask:
         """Mask [num_tokens] of the tokens that the policy sampled."""
@@ -101,21 +111,6 @@ class Trajectory(ComparedByValue):
                 turns.append(slice(turns.pop().start if continues else first, end))
             first, continues = end, version is not None
         return tuple(turns)
-
-    @property
-    def num_observations(self) -> int:
-        """Number of times that the policy observed something: turns before the present one."""
-        return sum(run.policy_version is None for run in self.runs)
-
-    @property
-    def num_tokens_before_turn(self) -> int:
-        """Number of tokens before the present turn, what the policy observed last included."""
-        num_tokens = before = 0
-        for version, length in self.runs:
-            num_tokens += length
-            if version is None:
-                before = num_tokens
-        return before
 
     def num_tokens_before(self, policy_version: int) -> int:
         """Return the number of tokens up to the last one that older weights sampled, observed ones included."""

@@ -61,6 +61,22 @@ class Game:
         return 0.5
 '''
 
+AGENT = """
+from openai import OpenAI
+
+TOOL = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
+
+def run(row):
+    messages = [{"role": "user", "content": row["prompt"]}]
+    while True:
+        reply = OpenAI().chat.completions.create(model="any", messages=messages, tools=[TOOL]).choices[0].message
+        messages.append(reply)
+        if not reply.tool_calls:
+            return 0.25
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": "a door"} for call in reply.tool_calls]
+"""
+"""An agent that lets the model look until it says something."""
+
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -121,6 +137,19 @@ def test_functions_are_called_without_a_class(model: Path, modules: Path) -> Non
     assert played.detail.startswith("tools: 1 tool, prompt ")
     sentence = mistake(with_rows(modules), environments=[tools], **functions(WON))
     assert sentence.startswith("environments[tools].tools: data/train.jsonl, line 1: the environment gives no reward")
+
+
+def test_an_agent_is_answered_with_each_of_its_tools_and_a_text(model: Path, modules: Path) -> None:
+    agent = {"name": "agent", "kind": "Agent", "importPath": "games_of_mine:run"}
+    data = with_rows(written(modules, AGENT))
+    played = found(model, data, environments=[agent], **functions(WON))[Check.ENVIRONMENTS]
+    assert (played.outcome, played.detail) == (CheckOutcome.PASSED, "agent: 2 turns, reward 0.25")
+    written(modules, AGENT.replace("return 0.25", "return"))
+    assert "return a number from the function" in mistake(data, environments=[agent], **functions(WON))
+    texts = {key: value for key, value in SPEC["data"].items() if key != "chat"}
+    assert mistake(data, environments=[agent], data=texts) == (
+        "data.chat: agents need prompts that are conversations; set it to {}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,91 +1,28 @@
 """The driver's side of episodes against real pods: what it hears, and what becomes of pods that are lost."""
 
-import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from longshore.api.environment import Environment, environment_pods
-from longshore.api.model import Chat
 from longshore.api.names import Component
-from longshore.policy.draws import Draw
-from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
-from longshore_runtime.backends.tiny_model import EOS_ID, build_tokenizer
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.environments.attempt import EpisodeLimits
-from longshore_runtime.environments.conversation import Conversations
-from longshore_runtime.environments.events import EpisodeBegun, EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnAnswered
+from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnWanted
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
-from longshore_runtime.environments.pool import EnvironmentPool
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.transports.pod import PodConnections, ServingPods
-from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
+from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.addresses import network
-from tests.contract.environments.environment_pods import PATIENT_S, TOKEN, USERS, python, serving
+from tests.contract.environments.driver import ROW, TOKENIZER, Driver, driving, record
+from tests.contract.environments.environment_pods import PATIENT_S, USERS, python, serving
 
-ROW: Final = {"low": "a", "high": "h", "secret": "c"}
 GAME: Final = Environment.model_validate(
     {"name": "game", "kind": "Task", "maxTurns": 3, "callTimeoutSeconds": PATIENT_S, "retries": 1}
 )
-LIMITS: Final = EpisodeLimits(max_response_tokens=32, max_context_tokens=64)
-TOKENIZER: Final = build_tokenizer()
-
-
-class Driver:
-    """A pool, and an engine that says what a test wants."""
-
-    def __init__(self, pool: EnvironmentPool, events: "queue.SimpleQueue[EpisodeNews]") -> None:
-        self.pool = pool
-        self._events = events
-        self._trajectories: dict[int, Trajectory] = {}
-        self._num_responses = 0
-
-    def start(self, prompt: str = "a-h?", **row: Any) -> int:
-        """Begin an episode; returns its number."""
-        response = ResponseId(Draw(0, 0), self._num_responses)
-        self._num_responses += 1
-        return self.pool.start(response, record(prompt, **(row or ROW)), seed=7)
-
-    def hear(self) -> EpisodeNews:
-        """The next news."""
-        news = self._events.get(timeout=PATIENT_S)
-        if isinstance(news, EpisodeBegun):
-            self._trajectories[news.number] = Trajectory.sampled(0, (), ())
-        if isinstance(news, TurnAnswered):
-            self._trajectories[news.number] += Trajectory.observed(news.tokens)
-        return news
-
-    def say(self, number: int, text: str, reason: FinishReason = FinishReason.STOP) -> EpisodeNews:
-        """Sample a turn; returns what is heard next."""
-        tokens = [*TOKENIZER.encode(text, add_special_tokens=False), EOS_ID]
-        self._trajectories[number] += Trajectory.sampled(0, tokens, [-1.0] * len(tokens))
-        self.pool.give_turn(number, Completion("one", self._trajectories[number], reason, 1))
-        return self.hear()
-
-
-def record(prompt: str, **fields: Any) -> PromptRecord:
-    tokens = token_ids(TOKENIZER.encode(prompt, add_special_tokens=False))
-    return PromptRecord(0, prompt, tokens, "", fields=fields, source="row 1")
-
-
-@contextmanager
-def driving(tmp_path: Path, port: int, *environments: Environment, chat: Chat | None = None) -> Iterator[Driver]:
-    """A driver whose job has one pod for each environment, all at this port."""
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    events: queue.SimpleQueue[EpisodeNews] = queue.SimpleQueue()
-    pods = ServingPods(Component.ENVIRONMENT, 1, lambda index: "127.0.0.1", lambda index: token, port)
-    connections = PodConnections(pods)
-    try:
-        pool = EnvironmentPool(environments, connections, Conversations(chat, TOKENIZER), LIMITS, events.put)
-        yield Driver(pool, events)
-    finally:
-        connections.close()
 
 
 @pytest.fixture
@@ -97,15 +34,16 @@ def game(tmp_path: Path) -> Iterator[Driver]:
 
 def text_of(news: EpisodeNews) -> str:
     """What the environment answers."""
-    assert isinstance(news, TurnAnswered), news
-    text: str = TOKENIZER.decode(news.tokens)
+    assert isinstance(news, TurnWanted) and news.turn, news
+    trajectory = news.trajectory
+    text: str = TOKENIZER.decode(trajectory.tokens[trajectory.turns[-1].stop :])
     return text
 
 
 def test_an_episode_is_played_to_its_end_and_rewarded(game: Driver) -> None:
     number = game.start()
     begun = game.hear()
-    assert isinstance(begun, EpisodeBegun) and TOKENIZER.decode(begun.prompt_tokens) == "a-h?"
+    assert isinstance(begun, TurnWanted) and TOKENIZER.decode(begun.prompt_tokens) == "a-h?"
     assert text_of(game.say(number, "d")) == "<"
     assert text_of(game.say(number, "b")) == ">"
     over = game.say(number, "c")
@@ -163,7 +101,7 @@ def test_what_a_lost_pod_ran_begins_anew_in_its_successor(tmp_path: Path) -> Non
             assert text_of(driver.say(number, "d")) == "<"
         driver.pool.give_turn(number, Completion("one", Trajectory.sampled(0, [5], [-1.0]), FinishReason.STOP, 1))
         with serving(GAME, port=port):
-            assert isinstance(driver.hear(), EpisodeBegun)
+            assert isinstance(driver.hear(), TurnWanted)
             over = driver.say(number, "c")
             assert isinstance(over, EpisodeOver)
             assert (over.episode.num_restarts, over.episode.num_turns) == (1, 1)
@@ -197,7 +135,7 @@ def test_an_episode_that_fails_too_often_is_given_up_with_its_row_and_cause(tmp_
     with serving(broken) as port, driving(tmp_path, port, broken) as driver:
         number = driver.start(why="no luck")
         for _ in range(2):
-            assert isinstance(driver.hear(), EpisodeBegun)
+            assert isinstance(driver.hear(), TurnWanted)
             last = driver.say(number, "hi") if _ == 1 else driver.pool.give_turn(number, _turn())
         assert isinstance(last, EpisodeGivenUp) and not last.is_users_mistake
         assert last.reason.startswith("environment broken: row 1: ")
@@ -235,7 +173,7 @@ def test_a_rehearsal_leaves_no_episode_behind(tmp_path: Path) -> None:
     with serving(narrow) as port, driving(tmp_path, port, narrow) as driver:
         driver.pool.rehearse([record("a-h?", **ROW)], PATIENT_S)
         driver.start()
-        assert isinstance(driver.hear(), EpisodeBegun)
+        assert isinstance(driver.hear(), TurnWanted)
 
 
 def test_a_cancelled_episode_gives_its_place_back_though_its_environment_hangs(tmp_path: Path) -> None:
@@ -244,7 +182,7 @@ def test_a_cancelled_episode_gives_its_place_back_though_its_environment_hangs(t
         for _ in range(8):
             number = driver.start()
             begun = driver.hear()
-            assert isinstance(begun, EpisodeBegun) and begun.number == number, "nobody was told that there is no room"
+            assert isinstance(begun, TurnWanted) and begun.number == number, "nobody was told that there is no room"
             driver.pool.give_turn(number, _turn())
             driver.pool.cancel([number])
 

@@ -3,7 +3,7 @@
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.backends.sums import CorrectionSums, GradientSums
-from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
+from longshore_runtime.backends.trainer_protocol import Sample, SampleKey, TrainerOptions
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.trainer.samples import batch_samples
-from longshore_runtime.trajectories.episode import Episode
+from longshore_runtime.trajectories.episode import Branch, Episode
 from longshore_runtime.trajectories.trajectory import EMPTY, TokenIds, Trajectory
 from tests.contract.trainers.plans import Named, double_precision
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
@@ -34,6 +34,8 @@ VERSION = 7
 RECORDS = [PromptRecord(row, "", np.array([5 + row, 90, 17]), "") for row in range(4)]
 TURNS: Mapping[int, Sequence[int]] = {0: (3, 1, 4), 1: (1, 1, 1), 2: (2, 3, 2), 3: (4, 2, 3)}
 """Turns of each response, by row; those of row 1 act in no environment."""
+BRANCHES: Mapping[tuple[int, int], Sequence[int]] = {(0, 2): (2,), (2, 0): (1, 3)}
+"""Turns of the branches that an episode had before its last one, by row and response."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Batch:
     """Groups of a step, and what was sampled of each response, written down token by token."""
 
     groups: tuple[ScoredGroup, ...]
-    sampled: Mapping[ResponseId, tuple[bool, ...]]
+    sampled: Mapping[SampleKey, tuple[bool, ...]]
 
     def samples(self, options: TrainerOptions) -> list[Sample]:
         """Return the samples of all groups."""
@@ -67,9 +69,11 @@ def make_batch() -> Batch:
     for row, turns in TURNS.items():
         responses = []
         for index, num_turns in enumerate(turns):
-            one = ResponseId(Draw(0, row), index)
-            trajectory, sampled[one] = _trajectory(num_turns, has_older_turn=index == 2, rng=rng)
-            episode = None if row == 1 else Episode(_tokens(rng, 2 + index), None, [], None, num_turns, 0, 0.0, 0)
+            one, branches = ResponseId(Draw(0, row), index), list[Branch]()
+            for number, length in enumerate((*BRANCHES.get((row, index), ()), num_turns)):
+                trajectory, sampled[one, number] = _trajectory(length, has_older_turn=index == 2, rng=rng)
+                branches.append(Branch(_tokens(rng, 2 + index + number), None, [], trajectory))
+            episode = None if row == 1 else Episode(tuple(branches), None, None, num_turns, 0, 0.0, 0)
             completion = Completion(str(one), trajectory, FinishReason.STOP, 0, episode=episode)
             responses.append(ScoredResponse(one, completion, 0.5 if row == 3 else rng.random(), timed_out=False))
         groups.append(ScoredGroup(Draw(0, row), tuple(responses)))
@@ -137,7 +141,7 @@ def plain(models: Models, samples: Sequence[Sample], batch: Batch, options: Trai
         responses, sums = list[Response](), GradientSums()
         factors = list[float]()
         for sample in samples:
-            in_loss = batch.sampled[sample.response]
+            in_loss = batch.sampled[sample.key]
             new, entropies = _log_probs(policy, sample, options.temperature)
             with torch.no_grad():
                 start, _ = _log_probs(initial, sample, options.temperature)
@@ -149,12 +153,35 @@ def plain(models: Models, samples: Sequence[Sample], batch: Batch, options: Trai
         name = options.objective.name  # type: ignore[attr-defined]
         settings = LossSettings(*clips(options), options.kl_coefficient, options.max_response_tokens)
         if options.rollout_correction is None:
-            loss = reference_loss(name, responses, settings)
+            loss = reference_loss(name, _whole(samples, responses, name), settings)
         else:
             loss = _corrected_loss(responses, factors, options)
         torch.autograd.backward(loss)
         gradients = {name: value.grad.numpy() for name, value in policy.named_parameters()}
         return Plain(gradients, loss.item(), sums)
+
+
+def _whole(samples: Sequence[Sample], branches: Sequence[Response], name: str) -> list[Response]:
+    """Return responses of all of their tokens; GSPO, whose ratios are of one text each, weighs branches by theirs."""
+    found: dict[ResponseId, list[Response]] = {}
+    for sample, branch in zip(samples, branches, strict=True):
+        found.setdefault(sample.response, []).append(branch)
+    if name == "GSPO":
+        counts = {one: sum(len(branch.places) for branch in of_one) for one, of_one in found.items()}
+        return [
+            replace(branch, weight=len(branch.places) / counts[sample.response])
+            for sample, branch in zip(samples, branches, strict=True)
+        ]
+    return [
+        Response(
+            torch.cat([one.new for one in of_one]),
+            [value for one in of_one for value in one.old],
+            [value for one in of_one for value in one.initial],
+            of_one[0].advantage,
+            [value for one in of_one for value in one.in_loss],
+        )
+        for of_one in found.values()
+    ]
 
 
 def _log_probs(model: Any, sample: Sample, temperature: float) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,8 @@ class Response:
     initial: Sequence[float]
     advantage: float
     in_loss: Sequence[bool]
+    weight: float = 1.0
+    """Share of a response that it is."""
 
     @property
     def places(self) -> list[int]:
@@ -59,8 +61,8 @@ def _gspo(responses: Sequence[Response], settings: LossSettings) -> Tensor:
         likelihood_ratio = torch.exp(sum(one.new[place] - one.old[place] for place in one.places))
         ratio = likelihood_ratio ** (1 / len(one.places))
         penalty = _mean([_k3(one, place) for place in one.places])
-        losses.append(_clip(ratio, one.advantage, settings) + settings.kl_coefficient * penalty)
-    return _mean(losses)
+        losses.append(one.weight * (_clip(ratio, one.advantage, settings) + settings.kl_coefficient * penalty))
+    return sum(losses, torch.zeros((), dtype=torch.float64)) / sum(one.weight for one in responses)
 
 
 def _cispo(responses: Sequence[Response], settings: LossSettings) -> Tensor:

@@ -71,7 +71,7 @@ def test_two_replicas_of_two_ranks_are_one_trainer(
     assert {one.replica for one in computed.work.passes} == {0, 1}
     assert trainers.num_computed() == trainers.num_given == len(BATCHES[0]), "each sample of one replica counts once"
     for place, sample in enumerate(BATCHES[0]):
-        assert computed.by_response[sample.response] == pytest.approx(expected_log_probs[place], rel=1e-4)
+        assert computed.by_sample[sample.key] == pytest.approx(expected_log_probs[place], rel=1e-4)
 
     for version, batch in enumerate(BATCHES, start=1):
         update = trainers.begin()

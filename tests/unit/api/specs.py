@@ -60,6 +60,7 @@ def environment(**fields: Any) -> Json:
 
 
 GAME: Json = {"data.builtin": "Guessing"} | environment(kind="Task", importPath=None)
+WON: Json = reward(kind="Environment")
 
 
 def judge(placement: str, **judge: Any) -> Json:
@@ -183,8 +184,12 @@ BROKEN: list[tuple[Json, str]] = [
     (megatron(gpus=4, tensorParallelSize=2, dataParallelSize=3), "trainer.dataParallelSize"),
     (megatron(gpus=0, tensorParallelSize=2, dataParallelSize=2), "trainer.dataParallelSize"),
     (environment(importPath=None), "environments[0].kind"),
-    (GAME | reward(kind="Maths") | environment(kind="Task"), "environments[0].kind"),
+    (GAME | reward(kind="Maths") | environment(kind="Task"), "environments[0].importPath"),
     (environment(tools=["tools:add"]), "environments[0].tools"),
+    (environment(kind="Agent", importPath=None), "environments[0].kind"),
+    (environment(kind="Agent", command=["python"]), "environments[0].kind"),
+    (environment(command=["python"]), "environments[0].kind"),
+    (GAME | WON | environment(kind="Task", importPath=None, tools=["tools:add"]), "environments[0].kind"),
     ({"data.builtin": "Guessing"} | reward(kind="Maths"), "environments"),
     (environment(kind="Task", importPath=None), "environments"),
     (GAME | reward(kind="Task"), "reward.functions"),

@@ -55,6 +55,7 @@ class ScriptedEngines:
         self.running = {engine: {} for engine in range(self.num_engines)}
         self.pending: deque[Event] = deque()
         self.gone: set[int] = set()
+        self.requests: list[Request] = []
 
     def serving(self) -> Sequence[int]:
         return list(self.running)
@@ -63,6 +64,7 @@ class ScriptedEngines:
         for request in requests:
             assert request.request_id not in self.running[engine]
             self.seen.append(request.request_id)
+            self.requests.append(request)
             self.running[engine][request.request_id] = (request, len(request.partial))
 
     def abort(self, engine: int, request_ids: Sequence[str]) -> None:
@@ -221,7 +223,7 @@ class StillClock:
         return 0.0
 
 
-def request_of(response: ResponseId, kept: Completion | None) -> Request:
+def request_of(response: ResponseId, kept: Completion | None, turn: int = 0) -> Request:
     seed = response.draw.index * 7 + response.index * 3
     return Request(str(response), (1, 2), 64, 1.0, seed, kept.trajectory if kept else EMPTY)
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -11,15 +11,15 @@ from longshore.api.rollout import Strategy
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore.rounds.messages import EpisodeEnded
-from longshore_runtime.backends.engine_protocol import Completion, FinishReason, Request
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.environments.events import EpisodeBegun, EpisodeGivenUp, EpisodeOver, TurnAnswered
+from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeOver, TurnWanted
 from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.round_runner import RoundRunner
 from longshore_runtime.trainer.samples import batch_samples
-from longshore_runtime.trajectories.episode import Episode
-from longshore_runtime.trajectories.trajectory import TokenIds, token_ids
+from longshore_runtime.trajectories.episode import Branch, Episode
+from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory, token_ids
 from tests.unit.runtime.scripted import (
     CountingEngines,
     Observer,
@@ -33,6 +33,8 @@ from tests.unit.runtime.scripted import (
 
 PROMPT = token_ids([40, 41])
 OBSERVED = token_ids([99, 98])
+MAX_TOKENS = 48
+"""Limit of a trajectory, which an environment may set below that of the job."""
 
 
 @dataclass
@@ -47,12 +49,11 @@ class ScriptedEnvironments:
     """Responses by the numbers of their episodes."""
     num_turns: Counter[int] = field(default_factory=Counter)
     cancelled: list[int] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
 
     def start(self, response: ResponseId) -> int:
         number = len(self.responses)
         self.responses.append(response)
-        self.engines.put(EpisodeBegun(response, number, PROMPT))
+        self.engines.put(TurnWanted(response, number, 0, PROMPT, EMPTY, MAX_TOKENS))
         return number
 
     def give_turn(self, number: int, completion: Completion) -> None:
@@ -61,22 +62,20 @@ class ScriptedEnvironments:
         if self.on_turn(self, response, number):
             return
         if self.num_turns[number] < 3:
-            self.engines.put(TurnAnswered(response, number, OBSERVED))
+            trajectory = completion.trajectory + Trajectory.observed(OBSERVED)
+            self.engines.put(TurnWanted(response, number, self.num_turns[number], PROMPT, trajectory, MAX_TOKENS))
         else:
-            self.engines.put(over(response, number))
+            self.engines.put(over(response, number, completion.trajectory))
 
     def cancel(self, numbers: Sequence[int]) -> None:
         self.cancelled += numbers
 
-    def next_turn(self, response: ResponseId, request: Request, prompt_tokens: TokenIds) -> Request:
-        self.requests.append(replace(request, prompt_tokens=prompt_tokens))
-        return self.requests[-1]
 
-
-def over(response: ResponseId, number: int, *, is_cut: bool = False) -> EpisodeOver:
+def over(response: ResponseId, number: int, trajectory: Trajectory, *, is_cut: bool = False) -> EpisodeOver:
     said = [{"role": "assistant", "content": "first"}, {"role": "user", "content": "no"}]
     said += [{"role": "assistant", "content": "last"}]
-    return EpisodeOver(response, number, Episode(PROMPT, None, said, 0.5, 3, 0, 0.0, 0), is_cut)
+    branch = Branch(PROMPT, None, said, trajectory)
+    return EpisodeOver(response, number, Episode((branch,), None, 0.5, 3, 0, 0.0, 0), is_cut)
 
 
 def run(world: ScriptedEnvironments, strategy: Strategy = Strategy.SYNCHRONOUS) -> RoundResult:
@@ -108,7 +107,9 @@ def test_a_turn_goes_on_from_all_before_it_and_observations_are_not_trained_on()
         assert trajectory.tokens[observed].tolist() == [99, 98, 99, 98]
         assert sample.loss_mask is not None and (sample.loss_mask == trajectory.mask).all()
         assert sample.prompt_tokens.tolist() == PROMPT.tolist(), "the prompt that the environment began with"
-    assert all(request.prompt_tokens.tolist() == PROMPT.tolist() for request in world.requests)
+    requests = world.engines.requests
+    assert requests and all(one.prompt_tokens.tolist() == PROMPT.tolist() for one in requests)
+    assert {one.max_tokens for one in requests} == {MAX_TOKENS}
 
 
 def test_what_is_scored_is_the_last_turn_and_how_the_episode_ended() -> None:
@@ -120,7 +121,7 @@ def test_what_is_scored_is_the_last_turn_and_how_the_episode_ended() -> None:
 
 
 def _cut_at_once(world: ScriptedEnvironments, response: ResponseId, number: int) -> bool:
-    world.engines.put(over(response, number, is_cut=True))
+    world.engines.put(over(response, number, Trajectory.sampled(7, [5], [-1.0]), is_cut=True))
     return True
 
 
@@ -128,7 +129,7 @@ def test_an_attempt_that_begins_anew_keeps_no_token_of_the_one_before() -> None:
     def fail_once(world: ScriptedEnvironments, response: ResponseId, number: int) -> bool:
         if world.num_turns[number] != 2:
             return False
-        world.engines.put(EpisodeBegun(response, number, PROMPT))
+        world.engines.put(TurnWanted(response, number, 0, PROMPT, EMPTY, MAX_TOKENS))
         return True
 
     world = ScriptedEnvironments(ScriptedEngines(), on_turn=fail_once)

@@ -64,20 +64,19 @@ def test_turns_mask_and_counts_agree_in_an_episode(turns: list[tuple[list[tuple[
     starts = [0, *(one.stop for one in observed)][: len(turns)]
     stops = [one.start for one in observed] + ([] if waits else [len(trajectory)])
     assert trajectory.turns == tuple(map(slice, starts, stops))
-    assert trajectory.num_observations == len(observed)
-    assert trajectory.num_tokens_before_turn == (observed[-1].stop if observed else 0)
     assert trajectory.num_sampled_tokens == np.count_nonzero(trajectory.mask)
     assert (trajectory.tokens == np.where(trajectory.mask, 1, 2)).all()
     assert not trajectory.log_probs[~trajectory.mask].any()
 
 
-@given(RUNS)
-def test_the_present_turn_begins_behind_the_last_observed_token(runs: tuple[Run, ...]) -> None:
+@given(RUNS, st.integers(0, 40))
+def test_a_beginning_has_the_first_tokens_with_their_origins(runs: tuple[Run, ...], num_tokens: int) -> None:
     trajectory = of(runs)
-    before = trajectory.num_tokens_before_turn
-    assert trajectory.mask[before:].all()
-    assert not before or not trajectory.mask[before - 1]
-    assert before == len(trajectory) or trajectory.turns[-1] == slice(before, len(trajectory))
+    beginning = trajectory.first(num_tokens)
+    assert len(beginning) == min(num_tokens, len(trajectory))
+    assert (beginning.mask == trajectory.mask[:num_tokens]).all()
+    assert (beginning.tokens == trajectory.tokens[:num_tokens]).all()
+    assert (beginning.log_probs == trajectory.log_probs[:num_tokens]).all()
 
 
 @given(RUNS, st.integers(0, 4))

@@ -4,6 +4,7 @@ The denominator is a function of all samples of the step and of nothing else, so
 order, in any parts and on any replicas give the same update.
 """
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -21,23 +22,25 @@ class Aggregation(StrEnum):
     """Sum over all tokens / (number of responses * maxResponseTokens)."""
 
 
-def token_weight(aggregation: Aggregation, num_loss_tokens: int) -> float:
-    """Return the weight of every loss-mask token of a response that has `num_loss_tokens` of them."""
-    return 1.0 / num_loss_tokens if aggregation is Aggregation.SEQUENCE_MEAN else 1.0
+def token_weight(aggregation: Aggregation, num_loss_tokens: int, share: float = 1.0) -> float:
+    """Return the weight of each of the `num_loss_tokens` loss-mask tokens of a sample, which is this share of its response."""
+    return share / num_loss_tokens if aggregation is Aggregation.SEQUENCE_MEAN else 1.0
 
 
-def denominator(aggregation: Aggregation, num_loss_tokens: Sequence[int], max_response_tokens: int) -> float:
+def denominator(aggregation: Aggregation, in_loss: Sequence[tuple[int, float]], max_response_tokens: int) -> float:
     """Return what a step's sum of weighted token losses is divided by.
 
-    `num_loss_tokens` has one entry per sample of the whole step. A sample without loss-mask tokens is not in the loss
-    and does not count; a step without any has the denominator 1, and its sum is zero.
+    `in_loss` has the number of loss-mask tokens of each sample of the step, and which share of its response it is. A
+    sample without loss-mask tokens is not in the loss and does not count; a step without any has the denominator 1, and
+    its sum is zero.
     """
-    num_samples = sum(number > 0 for number in num_loss_tokens)
+    # Rounded once, so that the order of the samples does not count.
+    num_responses = math.fsum(share for num_tokens, share in in_loss if num_tokens)
     match aggregation:
         case Aggregation.TOKEN_MEAN:
-            number = sum(num_loss_tokens)
+            number = float(sum(num_tokens for num_tokens, _ in in_loss))
         case Aggregation.CONSTANT_LENGTH:
-            number = num_samples * max_response_tokens
+            number = num_responses * max_response_tokens
         case Aggregation.SEQUENCE_MEAN | Aggregation.SEQUENCE_SUM:
-            number = num_samples
-    return float(max(1, number))
+            number = num_responses
+    return number or 1.0

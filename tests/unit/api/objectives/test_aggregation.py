@@ -14,8 +14,13 @@ batches = st.lists(st.lists(st.floats(-5, 5), max_size=MAX_TOKENS), max_size=6)
 
 def step_loss(aggregation: Aggregation, batch: list[list[float]]) -> float:
     """As a trainer computes it: weighted sums, one division at the end."""
-    total = sum(token_weight(aggregation, len(losses)) * loss for losses in batch for loss in losses)
-    return total / denominator(aggregation, [len(losses) for losses in batch], MAX_TOKENS)
+    return loss_of_samples(aggregation, [(losses, 1.0) for losses in batch])
+
+
+def loss_of_samples(aggregation: Aggregation, samples: list[tuple[list[float], float]]) -> float:
+    """The same of samples that are shares of responses."""
+    total = sum(token_weight(aggregation, len(losses), share) * loss for losses, share in samples for loss in losses)
+    return total / denominator(aggregation, [(len(losses), share) for losses, share in samples], MAX_TOKENS)
 
 
 @given(batches)
@@ -34,6 +39,18 @@ def test_every_aggregation_is_the_mean_that_its_name_says(batch: list[list[float
         assert step_loss(aggregation, batch) == pytest.approx(expected[aggregation], abs=1e-9)
 
 
+@given(batches, st.sampled_from(Aggregation), st.data())
+def test_a_response_in_several_samples_counts_as_one(
+    batch: list[list[float]], aggregation: Aggregation, data: st.DataObject
+) -> None:
+    samples = []
+    for losses in batch:
+        cut = data.draw(st.integers(0, len(losses)))
+        parts = [part for part in (losses[:cut], losses[cut:]) if part]
+        samples += [(part, len(part) / len(losses)) for part in parts]
+    assert loss_of_samples(aggregation, samples) == pytest.approx(step_loss(aggregation, batch), abs=1e-9)
+
+
 @pytest.mark.parametrize(
     ("aggregation", "expected"),
     [
@@ -44,9 +61,9 @@ def test_every_aggregation_is_the_mean_that_its_name_says(batch: list[list[float
     ],
 )
 def test_a_response_without_loss_tokens_does_not_count(aggregation: Aggregation, expected: float) -> None:
-    assert denominator(aggregation, [4, 0, 8, 1], max_response_tokens=10) == expected
+    assert denominator(aggregation, [(4, 1.0), (0, 1.0), (8, 1.0), (1, 1.0)], max_response_tokens=10) == expected
 
 
 @pytest.mark.parametrize("aggregation", Aggregation)
 def test_a_step_without_loss_tokens_is_divided_by_one(aggregation: Aggregation) -> None:
-    assert denominator(aggregation, [0, 0], 10) == denominator(aggregation, [], 10) == 1.0
+    assert denominator(aggregation, [(0, 1.0)] * 2, 10) == denominator(aggregation, [], 10) == 1.0

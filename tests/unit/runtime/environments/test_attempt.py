@@ -9,7 +9,7 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.environments.attempt import Attempt, EpisodeLimits, RunningEpisode
-from longshore_runtime.environments.events import EpisodeNews, EpisodeOver, TurnAnswered
+from longshore_runtime.environments.events import EpisodeNews, EpisodeOver, TurnWanted
 from longshore_runtime.environments.pod_protocol import Act, Acted, Finish, Finished, Observation, Open, Opened
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 from tests.unit.runtime.environments.chat_templates import SMOL
@@ -43,7 +43,7 @@ def played(turn: str, says: str, max_response_tokens: int = 256) -> list[Episode
 
     def hear(news: EpisodeNews) -> None:
         heard.append(news)
-        if isinstance(news, TurnAnswered | EpisodeOver):
+        if isinstance(news, EpisodeOver) or (isinstance(news, TurnWanted) and news.turn):
             enough.set()
 
     async def play() -> None:
@@ -63,9 +63,12 @@ def played(turn: str, says: str, max_response_tokens: int = 256) -> list[Episode
 
 
 def test_a_turn_with_another_end_token_is_closed_as_the_template_closes_it() -> None:
-    (ordinary,) = [one for one in played("5<|im_end|>", "higher") if isinstance(one, TurnAnswered)]
-    (other,) = [one for one in played("5<bos>", "higher") if isinstance(one, TurnAnswered)]
-    assert other.tokens.tolist() == [*encoded("<|im_end|>"), *ordinary.tokens.tolist()]
+    (_, ordinary), (_, other) = played("5<|im_end|>", "higher"), played("5<bos>", "higher")
+    assert isinstance(ordinary, TurnWanted) and isinstance(other, TurnWanted)
+    turn, closed = encoded("5<|im_end|>"), encoded("5<bos><|im_end|>")
+    assert ordinary.trajectory.tokens.tolist()[: len(turn)] == turn
+    assert other.trajectory.tokens.tolist() == [*closed, *ordinary.trajectory.tokens.tolist()[len(turn) :]]
+    assert other.trajectory.mask.tolist()[: len(closed)] == [True] * (len(closed) - 1) + [False]
 
 
 def test_what_cannot_fit_any_more_ends_the_episode_without_being_tokenized() -> None:

@@ -1,0 +1,175 @@
+"""The process of one episode whose agent asks the model: a function, or a program that this process starts.
+
+    coordinator's questions ──► thread: `_Episode.answer` ◄── `Gateway.session` ◄── HTTP ── agent
+
+A function runs in the main thread, as it would in a program. Either way it works in a directory of its own, which the
+pod removes after the episode.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from longshore_runtime.environments.episode import seed_generators
+from longshore_runtime.environments.gateway import AgentEnded, Gateway
+from longshore_runtime.environments.openai_chat import ModelTurn
+from longshore_runtime.environments.pod_protocol import (
+    Acted,
+    Answer,
+    Asked,
+    Broken,
+    Finished,
+    ToolCall,
+    encode,
+)
+from longshore_runtime.environments.processes import agent_directory
+from longshore_runtime.rewards.child_pipes import take_pipes
+from longshore_runtime.rewards.failure_text import error_with_place, one_line
+from longshore_runtime.rewards.numbers import optional_reward
+from longshore_runtime.rewards.scoring import MAX_SENTENCE
+from longshore_runtime.rewards.signatures import EventLoop
+
+ROW: Final = "LONGSHORE_ROW"
+"""Variable with the path of the file that has the row as JSON."""
+SEED: Final = "LONGSHORE_SEED"
+_LINE_BYTES: Final = 8192
+_LAST_SHARE: Final = 0.5
+"""Share of `callTimeoutSeconds` that an agent has to end once the model answers it no more."""
+
+
+@dataclass(frozen=True)
+class ImportedAgent:
+    """What an episode is made of: a function, or a program with its arguments."""
+
+    name: str
+    function: Callable[..., Any] | None
+    command: Sequence[str]
+    call_timeout_s: float
+    modules: str | None = None
+    """Directory of modules that came with the job."""
+
+
+def main(agent: ImportedAgent, requests: int, replies: int) -> None:
+    """Serve one episode until the pipe of requests ends. The last two arguments are file descriptors."""
+    lines, say = take_pipes(requests, replies)
+    if not (first := lines.readline()):
+        return  # The pod has only tried whether it can fork.
+    opening = json.loads(first)
+    seed_generators(opening["seed"])
+    gateway = Gateway()
+    directory = agent_directory(os.getpid())
+    shutil.rmtree(directory, ignore_errors=True)  # Of an episode that had the same number.
+    directory.mkdir(mode=0o700)
+    os.chdir(directory)
+    (directory / "row.json").write_text(json.dumps(opening["row"]), encoding="utf-8")
+    os.environ |= {
+        "OPENAI_BASE_URL": gateway.base_url,
+        "OPENAI_API_BASE": gateway.base_url,
+        "OPENAI_API_KEY": gateway.key,
+        ROW: str(directory / "row.json"),
+        SEED: str(opening["seed"]),
+    }
+    if agent.modules is not None:
+        given = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = agent.modules if given is None else f"{agent.modules}{os.pathsep}{given}"
+
+    def converse() -> None:
+        episode = _Episode(agent, gateway)
+        say(encode(episode.begin(opening["episode"])) + b"\n")
+        while line := lines.readline():
+            say(encode(episode.answer(json.loads(line))) + b"\n")
+
+    conversing = threading.Thread(target=converse)
+    conversing.start()
+    gateway.session.news.put(_run(agent, opening["row"]))
+    conversing.join()
+
+
+class _Episode:
+    """The episode, by questions and answers of `pod_protocol`."""
+
+    def __init__(self, agent: ImportedAgent, gateway: Gateway) -> None:
+        self._agent = agent
+        self._session = gateway.session
+        self._ended: AgentEnded | None = None
+
+    def begin(self, number: int) -> Answer:
+        """Return what the agent asks first."""
+        answer = self._next(number)
+        if isinstance(answer, Acted):
+            return self._broken(number, "ended before it asked the model")
+        return answer
+
+    def answer(self, question: Mapping[str, Any]) -> Answer:
+        """Return the answer to a question: Broken if the agent fails."""
+        number = question["episode"]
+        if question["kind"] == "Act":
+            calls = tuple(ToolCall(**call) for call in question["calls"])
+            tokens = question["num_prompt_tokens"], question["num_tokens"]
+            self._session.deliver(ModelTurn(0, question["content"], calls, question["is_cut"], *tokens))
+            return self._next(number)
+        return Finished(number, self._ended.reward if self._ended is not None else self._last_reward())
+
+    def _next(self, number: int) -> Answer:
+        news = self._session.news.get()
+        if isinstance(news, Asked):
+            return replace(news, episode=number)
+        self._ended = news
+        return Acted(number, [], 0) if news.error is None else self._broken(number, news.error)
+
+    def _last_reward(self) -> float:
+        """Return the reward of an agent that a limit of tokens or turns has ended: its last word, 0 without one.
+
+        What it does then, such as raise the error of its client, is no failure.
+        """
+        self._session.end()
+        reward = None
+        with contextlib.suppress(queue.Empty):
+            while not isinstance(
+                news := self._session.news.get(timeout=_LAST_SHARE * self._agent.call_timeout_s), AgentEnded
+            ):
+                pass
+            reward = news.reward
+        return reward or 0.0
+
+    def _broken(self, number: int, what: str) -> Broken:
+        return Broken(number, f"environment {self._agent.name}: its agent {what}"[:MAX_SENTENCE])
+
+
+def _run(agent: ImportedAgent, row: Mapping[str, Any]) -> AgentEnded:
+    """Run the agent to its end."""
+    if agent.function is None:
+        return _run_program(agent.command)
+    try:
+        reward = EventLoop().result_of(agent.function(dict(row)))
+    except BaseException as error:  # noqa: BLE001 - whatever an agent raises is reported
+        return AgentEnded(error=f"raised {error_with_place(error)}")
+    try:
+        return AgentEnded(optional_reward(reward))
+    except ValueError as error:
+        return AgentEnded(error=str(error))
+
+
+def _run_program(command: Sequence[str]) -> AgentEnded:
+    try:
+        program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        return AgentEnded(error=f"cannot be started ({error})")
+    last = b""
+    assert program.stdout is not None
+    while line := program.stdout.readline(_LINE_BYTES):
+        sys.stderr.buffer.write(line)
+        last = line.strip() or last
+    sys.stderr.flush()
+    if (code := program.wait()) == 0:
+        return AgentEnded()
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return AgentEnded(error=f"{how}, and wrote last: {one_line(last.decode(errors='replace'))}")

@@ -1,0 +1,236 @@
+"""The model as the agent of one episode sees it: an OpenAI-compatible API on a port and with a key of its own.
+
+    agent ── HTTP ──► thread "gateway" ── `Asked`, or how the agent ended ──► the episode's own thread
+          ◄──────────                  ◄── `deliver`: the turn that was sampled ──
+
+The key is worth nothing elsewhere and ends with the process. Requests are served one after the other, also those that
+an agent sends at once: an episode has one turn at a time.
+"""
+
+import asyncio
+import hmac
+import json
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from aiohttp import web
+
+from longshore_runtime.environments import openai_chat
+from longshore_runtime.environments.openai_chat import BadRequest, ModelRequest, ModelTurn
+from longshore_runtime.environments.pod_protocol import MAX_CONTENT, MAX_MESSAGE_BYTES, Asked, AskedMessage
+from longshore_runtime.rewards.numbers import optional_reward
+
+_HOST: Final = "127.0.0.1"
+
+
+class EpisodeIsOver(Exception):
+    """Raised where the model answers no more."""
+
+
+@dataclass(frozen=True)
+class AgentEnded:
+    """The agent has ended, or has posted its reward."""
+
+    reward: float | None = None
+    error: str | None = None
+    """What went wrong, as the end of a sentence; None: nothing."""
+
+
+class Session:
+    """What was asked and said in an episode, and the turn that is wanted."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin an episode; `loop` is that of the gateway."""
+        self.news: queue.SimpleQueue[Asked | AgentEnded] = queue.SimpleQueue()
+        """What the agent does; the episode number is filled in by whoever reads it."""
+        self._loop = loop
+        self._one_at_a_time = asyncio.Lock()
+        self._said: list[tuple[ModelRequest, AskedMessage]] = []
+        """Requests and what the model said to each, by the number of the turn."""
+        self._wanted: asyncio.Future[ModelTurn] | None = None
+        self._undelivered: tuple[ModelRequest, ModelTurn] | None = None
+        """A turn whose client had hung up: it may ask for it again."""
+        self._is_over = False
+
+    async def turn(self, request: ModelRequest, is_there: Callable[[], bool]) -> ModelTurn:
+        """Return what the model says; raises EpisodeIsOver. `is_there`: whether the client still waits for it."""
+        async with self._one_at_a_time:
+            if self._undelivered is not None and self._undelivered[0] == request:
+                turn = self._undelivered[1]
+            else:
+                turn = await self._sampled(request)
+            self._undelivered = None if is_there() else (request, turn)
+            return turn
+
+    async def _sampled(self, request: ModelRequest) -> ModelTurn:
+        if self._is_over:
+            raise EpisodeIsOver
+        after = self._goes_on_from(request)
+        num_known = 0 if after is None else len(self._said[after][0].messages) + 1
+        self._wanted = self._loop.create_future()
+        self.news.put(
+            Asked(
+                0,
+                after,
+                list(request.messages[num_known:]),
+                list(request.tools) if after is None else [],
+                request.max_tokens,
+                list(request.stop),
+            )
+        )
+        turn = replace(await self._wanted, number=len(self._said))
+        self._said.append((request, AskedMessage("assistant", turn.content, None, list(turn.calls))))
+        return turn
+
+    def _goes_on_from(self, request: ModelRequest) -> int | None:
+        """Return the number of the turn that a conversation goes on from; the longest one if there are several."""
+        found, longest = None, 0
+        for number, (before, said) in enumerate(self._said):
+            known = (*before.messages, said)
+            rest = request.messages[len(known) :]
+            is_longer = len(known) >= longest and rest and not any(one.role == "assistant" for one in rest)
+            if is_longer and before.tools == request.tools and _are_alike(request.messages, known):
+                found, longest = number, len(known)
+        return found
+
+    def deliver(self, turn: ModelTurn) -> None:
+        """Give the agent the turn that it waits for; called in any thread."""
+        self._loop.call_soon_threadsafe(self._settle, turn)
+
+    def end(self) -> None:
+        """Refuse what the agent asks from now on, and what it waits for; called in any thread."""
+        self._loop.call_soon_threadsafe(self._settle, None)
+
+    def _settle(self, turn: ModelTurn | None) -> None:
+        if turn is None:
+            self._is_over = True
+        if self._wanted is not None and not self._wanted.done():
+            if turn is None:
+                self._wanted.set_exception(EpisodeIsOver())
+            else:
+                self._wanted.set_result(turn)
+
+    def finish(self, reward: float | None) -> None:
+        """End the episode with the reward that the agent has posted; called in the loop."""
+        self._is_over = True
+        self.news.put(AgentEnded(reward))
+
+
+def _are_alike(messages: Sequence[AskedMessage], known: Sequence[AskedMessage]) -> bool:
+    """Return whether messages begin with known ones; agents may strip what the model said, and give calls new ids."""
+    return len(messages) >= len(known) and all(
+        a == b or (a.role == b.role == "assistant" and a.content.strip() == b.content.strip() and a.calls == b.calls)
+        for a, b in zip(messages, known, strict=False)
+    )
+
+
+class Gateway:
+    """The HTTP server of an episode, in a thread of its own."""
+
+    def __init__(self) -> None:
+        """Serve from now on."""
+        self.key = secrets.token_urlsafe(24)
+        """Key of the API."""
+        self._loop = asyncio.new_event_loop()
+        self.session = Session(self._loop)
+        """Requests of the agent."""
+        threading.Thread(target=self._loop.run_forever, name="gateway", daemon=True).start()
+        self.base_url = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        """Address of the API, as clients take it."""
+
+    async def _listen(self) -> str:
+        application = web.Application(client_max_size=MAX_MESSAGE_BYTES)
+        for path, handler in {
+            "/chat/completions": self._chat,
+            "/responses": self._responses,
+            "/finish": self._finish,
+        }.items():
+            application.router.add_post(f"/v1{path}", handler)
+        application.router.add_get("/v1/models", self._models)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, _HOST, 0).start()
+        return f"http://{_HOST}:{runner.addresses[0][1]}/v1"
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        try:
+            asked = openai_chat.read_chat(await self._body(request))
+            turn = await self._turn(request, asked)
+        except (BadRequest, EpisodeIsOver) as error:
+            return _refusal(error)
+        if not asked.is_streamed:
+            return web.json_response(openai_chat.chat_completion(turn))
+        events = (_event(chunk) for chunk in openai_chat.chat_chunks(turn, wants_usage=asked.wants_usage))
+        return await _stream(request, (*events, b"data: [DONE]\n\n"))
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        try:
+            asked = openai_chat.read_responses(await self._body(request))
+            turn = await self._turn(request, asked)
+        except (BadRequest, EpisodeIsOver) as error:
+            return _refusal(error)
+        if not asked.is_streamed:
+            return web.json_response(openai_chat.response(turn))
+        return await _stream(request, (_event(one, one["type"]) for one in openai_chat.response_events(turn)))
+
+    async def _models(self, request: web.Request) -> web.Response:
+        self._require_key(request)
+        return web.json_response(openai_chat.models())
+
+    async def _finish(self, request: web.Request) -> web.Response:
+        try:
+            reward = optional_reward((await self._body(request)).get("reward"))
+        except BadRequest as error:
+            return _refusal(error)
+        except ValueError as error:
+            return _refusal(BadRequest(f"reward: the agent {error}"))
+        self.session.finish(reward)
+        return web.json_response({})
+
+    async def _turn(self, request: web.Request, asked: ModelRequest) -> ModelTurn:
+        most = max(len(one.content) for one in asked.messages)
+        if most > MAX_CONTENT:
+            raise BadRequest(f"messages: one has {most:,} characters, and at most {MAX_CONTENT:,} are possible")
+        return await self.session.turn(asked, lambda: request.transport is not None)
+
+    async def _body(self, request: web.Request) -> Mapping[str, Any]:
+        self._require_key(request)
+        try:
+            body = await request.json()
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is not valid JSON ({error})") from error
+        if not isinstance(body, dict):
+            raise BadRequest("the body is not a JSON object")
+        return body
+
+    def _require_key(self, request: web.Request) -> None:
+        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), f"Bearer {self.key}".encode()):
+            raise web.HTTPUnauthorized(text='{"error": {"message": "the key is not that of this episode"}}')
+
+
+def _refusal(error: BadRequest | EpisodeIsOver) -> web.Response:
+    """Write an error that clients do not try again."""
+    if isinstance(error, EpisodeIsOver):
+        message, code = "the episode has no tokens or turns left", "context_length_exceeded"
+    else:
+        message, code = str(error), "invalid_request"
+    body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
+    return web.json_response(body, status=400)
+
+
+def _event(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    line = f"data: {json.dumps(data)}\n\n"
+    return (line if name is None else f"event: {name}\n{line}").encode()
+
+
+async def _stream(request: web.Request, events: Iterator[bytes] | Sequence[bytes]) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await answer.prepare(request)
+    for event in events:
+        await answer.write(event)
+    await answer.write_eof()
+    return answer

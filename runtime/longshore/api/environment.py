@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from longshore.api.addresses import AddressBlock
-from longshore.api.base import ApiModel, ImportPath, Requests
+from longshore.api.base import ApiModel, Freeform, ImportPath, Requests
 from longshore.api.pods import PodOptions
 from longshore.api.rules import Rule
 
@@ -18,11 +18,25 @@ class EnvironmentKind(StrEnum):
     TASK = "Task"
     PYTHON = "Python"
     AGENT = "Agent"
+    VERIFIERS = "Verifiers"
 
 
 _IMPORTS_MEMORY_BYTES: Final = 1 << 30
 """Memory of the process that has an environment's imports, from which those of the episodes are forked."""
 _EPISODE_MEMORY_BYTES: Final = 32 << 20
+
+
+class VerifiersEnvironment(ApiModel):
+    """An environment of the `verifiers` package, which runs under a Python of its own."""
+
+    id: str = Field(min_length=1, max_length=256)
+    """Id of a taskset, such as `textarena`; before verifiers 0.4, name of the package of an environment."""
+    arguments: Freeform = Field(default_factory=dict)
+    """Fields of the configuration of the environment, such as `{taskset: {game: Wordle-v0}}`; before verifiers 0.4,
+    arguments of its `load_environment`."""
+    python: str = Field(default="python", min_length=1, max_length=4096)
+    """Python of the environment that has `verifiers` and the package, in the image."""
+
 
 _ENVIRONMENT_RULES: Final = (
     Rule(
@@ -34,6 +48,11 @@ _ENVIRONMENT_RULES: Final = (
         "kind",
         "self.kind == 'Agent' ? has(self.importPath) != has(self.command) : !has(self.command)",
         "kind Agent needs either importPath or command, which belongs to it alone: set one of them, or remove command",
+    ),
+    Rule(
+        "kind",
+        "(self.kind == 'Verifiers') == has(self.verifiers)",
+        "kind Verifiers and the field verifiers belong together: set both, or neither",
     ),
     Rule(
         "importPath",
@@ -87,7 +106,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     """Name of the environment in metrics and messages."""
     kind: EnvironmentKind
     """What the environment is made of. Task: the built-in task. Python: a class at `importPath`, or functions in
-    `tools`. Agent: a program, or a function at `importPath`, that asks the model over an OpenAI-compatible API."""
+    `tools`. Agent: a program, or a function at `importPath`, that asks the model over an OpenAI-compatible API.
+    Verifiers: an environment of the `verifiers` package."""
     import_path: ImportPath | None = None
     """Python class as `package.module:Class`, for kind Python. An episode has an instance of its own, which begins with
     `reset(**row)`. Its public methods are tools, or `reply(message)` answers each turn and returns None at the end.
@@ -99,6 +119,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     tools: Annotated[list[ImportPath], Field(min_length=1, max_length=64)] | None = None
     """Python functions as `package.module:function`, for kind Python, which the model may call. An episode ends with a
     turn that calls none."""
+    verifiers: VerifiersEnvironment | None = None
+    """Environment of the `verifiers` package, for kind Verifiers."""
     domains: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=64)] = Field(default_factory=list)
     """Domains (`data.domainField`) whose rows act in the environment. Empty: all rows do. A row acts in the first
     environment that has its domain."""
@@ -123,12 +145,14 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     @property
     def code_field(self) -> str:
         """Field that names its code, for messages."""
-        return f"environments[{self.name}].{'tools' if self.tools else 'command' if self.command else 'importPath'}"
+        of_kind = {EnvironmentKind.VERIFIERS: "verifiers", EnvironmentKind.AGENT: "command"}
+        field = "tools" if self.tools else "importPath" if self.import_path else of_kind.get(self.kind, "kind")
+        return f"environments[{self.name}].{field}"
 
     @property
     def is_agent(self) -> bool:
         """Whether it is a program that asks the model, instead of one that answers it."""
-        return self.kind is EnvironmentKind.AGENT
+        return self.kind in (EnvironmentKind.AGENT, EnvironmentKind.VERIFIERS)
 
     @property
     def pod_memory_bytes(self) -> int:

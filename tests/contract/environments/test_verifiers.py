@@ -1,0 +1,97 @@
+"""Environments of `verifiers`, of both of its interfaces, ask the model as agents do.
+
+The package wants other versions of packages than the runtime: `make agent-programs` installs it in environments of its
+own.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from longshore.api.environment import Environment
+from longshore_runtime.environments import verifiers_program
+from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeOver, TurnWanted
+from tests.contract.environments.environment_pods import PATIENT_S
+from tests.contract.environments.test_agents import asking, ended, prompt_of
+
+VENV: Final = Path(os.environ.get("LONGSHORE_TEST_AGENT_PROGRAMS", ".venv")).resolve()
+PACKAGES: Final = Path(__file__).parent / "verifiers_packages"
+INTERFACES: Final = {"higher-v1": "verifiers", "higher-v0": "verifiers-before-tasksets"}
+"""Ids of environments, and the environment of Python that has the version of `verifiers` for each."""
+
+
+def python_of(name: str) -> Path:
+    python = VENV / INTERFACES[name] / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"there is no {python}: install it with make agent-programs")
+    return python
+
+
+@pytest.fixture(params=INTERFACES)
+def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGES))
+    monkeypatch.setenv("PATH", f"{python_of(request.param).parent}:{os.environ['PATH']}")  # verifiers looks for uv.
+    return str(request.param)
+
+
+def environment(name: str, arguments: dict[str, Any], **fields: Any) -> Environment:
+    of_package = {"id": name, "arguments": arguments, "python": str(python_of(name))}
+    limits = {"callTimeoutSeconds": PATIENT_S, "retries": 0, "maxTurns": 9}
+    return Environment.model_validate({"name": name, "kind": "Verifiers", "verifiers": of_package, **limits, **fields})
+
+
+def arguments_of(name: str) -> dict[str, Any]:
+    return {"taskset": {"most": 5}} if name.endswith("v1") else {"most": 5}
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    command = [python_of(name), verifiers_program.__file__, name, json.dumps(arguments_of(name)), "--rows", "4"]
+    written = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [json.loads(line) for line in written.splitlines()]
+
+
+def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path: Path) -> None:
+    found = rows(name)
+    assert len(found) == 4
+    with asking(tmp_path, environment(name, arguments_of(name))) as driver:
+        for _ in range(2):  # The second episode is another fork of the same process.
+            number = driver.start(**found[3])
+            assert prompt_of(driver.hear()).endswith("0 to 5?<|im_end|>\n<|im_start|>assistant\n")
+            assert "lower" in prompt_of(driver.say(number, "5"))
+            assert prompt_of(driver.say(number, "1")).count("er<|im_end|>") == 2
+            episode = ended(driver.say(number, "3"))
+            assert (episode.reward, episode.num_turns, len(episode.branches)) == (1.0, 3, 1)
+
+
+def test_what_an_environment_raises_fails_the_episode_with_its_cause(name: str, tmp_path: Path) -> None:
+    (row, *_) = rows(name)
+    with asking(tmp_path, environment(name, arguments_of(name))) as driver:
+        number = driver.start(**row)
+        assert isinstance(driver.hear(), TurnWanted)
+        given_up = driver.say(number, "none")
+        assert isinstance(given_up, EpisodeGivenUp), given_up
+        assert "invalid literal for int()" in given_up.reason or "EnvError" in given_up.reason
+
+
+def test_an_environment_that_cannot_be_loaded_is_a_mistake_of_the_user(name: str, tmp_path: Path) -> None:
+    wrong = environment(name, {"taskset": {"lest": 5}} if name.endswith("v1") else {"no_such_argument": 5})
+    with asking(tmp_path, wrong) as driver:
+        driver.start(task={})
+        given_up = driver.hear()
+        assert isinstance(given_up, EpisodeGivenUp) and given_up.is_users_mistake
+        assert f"environments[{name}].verifiers: it cannot be loaded" in given_up.reason
+
+
+def test_a_limit_of_turns_ends_an_episode_without_a_failure(name: str, tmp_path: Path) -> None:
+    (row, *_) = rows(name)
+    limits = {"maxTurns": 2, "callTimeoutSeconds": 4}
+    with asking(tmp_path, environment(name, arguments_of(name), **limits)) as driver:
+        number = driver.start(**row)
+        assert isinstance(driver.hear(), TurnWanted)
+        assert isinstance(driver.say(number, "5"), TurnWanted)
+        over = driver.say(number, "4")
+        assert isinstance(over, EpisodeOver) and over.episode.reward == 0.0

@@ -1,5 +1,6 @@
 """The driver's side of episodes against real pods: what it hears, and what becomes of pods that are lost."""
 
+import queue
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +10,19 @@ import pytest
 
 from longshore.api.environment import Environment, environment_pods
 from longshore.api.names import Component
+from longshore.policy.draws import Draw
+from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.environments.conversation import Conversations
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnWanted
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
+from longshore_runtime.environments.pool import EnvironmentPool
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.transports.pod import PodConnections, ServingPods
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.addresses import network
-from tests.contract.environments.driver import ROW, TOKENIZER, Driver, driving, record
+from tests.contract.environments.driver import LIMITS, ROW, TOKENIZER, Driver, driving, record
 from tests.contract.environments.environment_pods import PATIENT_S, USERS, python, serving
 
 GAME: Final = Environment.model_validate(

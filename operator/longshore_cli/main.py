@@ -20,6 +20,7 @@ from longshore_cli.fleet.command import queue, top
 from longshore_cli.installation import down, quickstart, up
 from longshore_cli.page.command import report, ui
 from longshore_cli.simulate.command import simulate
+from longshore_cli.tasks import tasks
 from longshore_client.errors import ClientError
 from longshore_client.target import Target
 
@@ -271,6 +272,7 @@ app.command()(top)
 app.command()(queue)
 app.command()(simulate)
 app.command()(check)
+app.command()(tasks)
 # Arguments of verl, as --config-name, are named among what is left out.
 app.command(context_settings={"ignore_unknown_options": True})(convert)
 

@@ -151,6 +151,7 @@ def _episodes(episodes: Sequence[Episode]) -> dict[str, float]:
         "num_turns/mean": _mean(turns),
         "num_turns/max": max(turns),
         "num_turns/min": min(turns),
+        "num_branches/mean": _mean([len(one.branches) for one in episodes]),
         "environment_s/p50": seconds[len(seconds) // 2],
         "environment_s/p99": seconds[(99 * (len(seconds) - 1)) // 100],
         "episodes/failed_calls": sum(one.num_failed_calls for one in episodes),

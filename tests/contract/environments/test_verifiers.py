@@ -45,7 +45,9 @@ def environment(name: str, arguments: dict[str, Any], **fields: Any) -> Environm
 
 
 def arguments_of(name: str) -> dict[str, Any]:
-    return {"taskset": {"most": 5}} if name.endswith("v1") else {"most": 5}
+    # The default harness of verifiers 0.4.0 repeats its system prompt in the second turn, which makes another branch.
+    v1 = {"taskset": {"most": 5}, "player": {"harness": {"id": "null"}}}
+    return v1 if name.endswith("v1") else {"most": 5}
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -59,7 +61,7 @@ def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path
     assert len(found) == 4
     with asking(tmp_path, environment(name, arguments_of(name))) as driver:
         for _ in range(2):  # The second episode is another fork of the same process.
-            number = driver.start(**found[3])
+            number = driver.start(task=found[3]["task"])
             assert prompt_of(driver.hear()).endswith("0 to 5?<|im_end|>\n<|im_start|>assistant\n")
             assert "lower" in prompt_of(driver.say(number, "5"))
             assert prompt_of(driver.say(number, "1")).count("er<|im_end|>") == 2
@@ -70,7 +72,7 @@ def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path
 def test_what_an_environment_raises_fails_the_episode_with_its_cause(name: str, tmp_path: Path) -> None:
     (row, *_) = rows(name)
     with asking(tmp_path, environment(name, arguments_of(name))) as driver:
-        number = driver.start(**row)
+        number = driver.start(task=row["task"])
         assert isinstance(driver.hear(), TurnWanted)
         given_up = driver.say(number, "none")
         assert isinstance(given_up, EpisodeGivenUp), given_up
@@ -78,7 +80,7 @@ def test_what_an_environment_raises_fails_the_episode_with_its_cause(name: str, 
 
 
 def test_an_environment_that_cannot_be_loaded_is_a_mistake_of_the_user(name: str, tmp_path: Path) -> None:
-    wrong = environment(name, {"taskset": {"lest": 5}} if name.endswith("v1") else {"no_such_argument": 5})
+    wrong = environment(name, {"taskset": {"lest": 5}} if name.endswith("v1") else {"most": "five"})
     with asking(tmp_path, wrong) as driver:
         driver.start(task={})
         given_up = driver.hear()
@@ -90,7 +92,7 @@ def test_a_limit_of_turns_ends_an_episode_without_a_failure(name: str, tmp_path:
     (row, *_) = rows(name)
     limits = {"maxTurns": 2, "callTimeoutSeconds": 4}
     with asking(tmp_path, environment(name, arguments_of(name), **limits)) as driver:
-        number = driver.start(**row)
+        number = driver.start(task=row["task"])
         assert isinstance(driver.hear(), TurnWanted)
         assert isinstance(driver.say(number, "5"), TurnWanted)
         over = driver.say(number, "4")

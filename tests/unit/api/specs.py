@@ -189,6 +189,7 @@ BROKEN: list[tuple[Json, str]] = [
     (environment(kind="Agent", importPath=None), "environments[0].kind"),
     (environment(kind="Agent", command=["python"]), "environments[0].kind"),
     (environment(command=["python"]), "environments[0].kind"),
+    (environment(kind="Verifiers", importPath=None), "environments[0].kind"),
     (GAME | WON | environment(kind="Task", importPath=None, tools=["tools:add"]), "environments[0].kind"),
     ({"data.builtin": "Guessing"} | reward(kind="Maths"), "environments"),
     (environment(kind="Task", importPath=None), "environments"),

@@ -286,8 +286,7 @@ class RoundRunner:
                     episode=episode,
                 ).with_text(episode.last_turn)
                 self._completions[response] = completion
-                length = episode.length
-                self._receive(messages.EpisodeEnded(response, length, completion.engine_step))
+                self._receive(messages.EpisodeEnded(response, episode.length, completion.engine_step))
             case EpisodeGivenUp(reason=reason, is_users_mistake=is_users_mistake):
                 del self._episodes[response]
                 if is_users_mistake:

@@ -124,7 +124,7 @@ class Trainers:
             self.answer()
             self._trainer.log_probs(samples)
         version = float(self._trainer.policy_version)
-        found = {one.response: np.full(one.num_response_tokens, version, np.float32) for one in samples}
+        found = {one.key: np.full(one.num_response_tokens, version, np.float32) for one in samples}
         return OldLogProbs(found, 1.0)
 
     def finish(self, update: PendingUpdate) -> TrainResult:

@@ -102,7 +102,7 @@ class OneReplica:
         self.calls.append(("log_probs", *dict.fromkeys(sample.draw.index for sample in samples)))
         self.num_given += len(samples)
         version = self.trainer.policy_version
-        found = {one.response: np.full(one.num_response_tokens, version, np.float32) for one in samples}
+        found = {one.key: np.full(one.num_response_tokens, version, np.float32) for one in samples}
         return OldLogProbs(found, 3.0)
 
     def finish(self, update: PendingUpdate) -> TrainResult:

@@ -24,6 +24,10 @@ class EnvironmentKind(StrEnum):
 _IMPORTS_MEMORY_BYTES: Final = 1 << 30
 """Memory of the process that has an environment's imports, from which those of the episodes are forked."""
 _EPISODE_MEMORY_BYTES: Final = 32 << 20
+PYTHON_TOOL: Final = "longshore_runtime.tools:python"
+"""Tool that executes Python in the sandbox."""
+INTERPRETER_MEMORY_BYTES: Final = 128 << 20
+"""Memory that the programs of one episode with that tool may use together."""
 
 
 class VerifiersEnvironment(ApiModel):
@@ -87,8 +91,8 @@ class EnvironmentPods(PodOptions):
     Unset: the image of the job."""
     resources: Requests = Field(default_factory=dict)
     """Requests of a pod for CPU, memory and other resources; memory and ephemeral-storage are limited to what it
-    requests. Unset: it requests 500m, and a memory of 1Gi and 32Mi for each of `episodesPerPod`, and its disk has no
-    limit."""
+    requests. Unset: it requests 500m, and a memory of 1Gi and 32Mi for each of `episodesPerPod` (160Mi with the tool
+    that executes Python), and its disk has no limit."""
     runtime_class_name: str | None = Field(default=None, max_length=253)
     """RuntimeClass of the pods, such as gvisor or kata. Unset: the default of the cluster."""
     egress: Annotated[list[Egress], Field(max_length=32)] = Field(default_factory=list)
@@ -118,7 +122,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     row as JSON in the file that `LONGSHORE_ROW` names. It may post `{"reward": 1.0}` to `$OPENAI_BASE_URL/finish`."""
     tools: Annotated[list[ImportPath], Field(min_length=1, max_length=64)] | None = None
     """Python functions as `package.module:function`, for kind Python, which the model may call. An episode ends with a
-    turn that calls none."""
+    turn that calls none. `longshore_runtime.tools:python` executes Python in a sandbox and keeps its state for the
+    episode."""
     verifiers: VerifiersEnvironment | None = None
     """Environment of the `verifiers` package, for kind Verifiers."""
     domains: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=64)] = Field(default_factory=list)
@@ -157,7 +162,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     @property
     def pod_memory_bytes(self) -> int:
         """Memory of a pod of the environment that requests none, with as many episodes as it may have."""
-        return _IMPORTS_MEMORY_BYTES + self.episodes_per_pod * _EPISODE_MEMORY_BYTES
+        interpreter_bytes = INTERPRETER_MEMORY_BYTES if PYTHON_TOOL in (self.tools or ()) else 0
+        return _IMPORTS_MEMORY_BYTES + self.episodes_per_pod * (_EPISODE_MEMORY_BYTES + interpreter_bytes)
 
 
 def environment_pods(environments: Sequence[Environment]) -> list[Environment]:

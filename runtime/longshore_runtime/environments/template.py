@@ -53,6 +53,8 @@ def main(control: int, options: str) -> None:
     except CannotImport as error:
         answers.sendall(str(error).encode())
         return
+    if (own_tools := sys.modules.get("longshore_runtime.tools")) is not None:  # Its import starts a sandbox.
+        own_tools.limit_calls(environment.call_timeout_s)
     serve(answers, run)
 
 

@@ -34,6 +34,8 @@ class Confinement:
     user: int
     """Numeric user and group of programs where Layer.USER is on."""
     import_paths: Sequence[str]
+    is_shared: bool = False
+    """Whether several programs run at a time, as one user: the kernel would count the processes of all for each."""
 
     @property
     def owner(self) -> int:
@@ -153,6 +155,8 @@ def process_limit(ground: Ground) -> int:
     keeper counts in any case.
     """
     limits = ground.confinement.limits
+    if ground.confinement.is_shared:
+        return _UNBOUNDED
     if Layer.USER in ground.confinement.layers:
         return limits.num_processes
     if ground.in_user_namespace and linux.release() >= _COUNTS_BY_NAMESPACE_SINCE:

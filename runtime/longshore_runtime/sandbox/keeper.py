@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NoReturn
 
-from longshore_runtime.sandbox import linux, namespaces, program
+from longshore_runtime.sandbox import interpreter_program, linux, namespaces, program
 from longshore_runtime.sandbox.confinement import Ground, confine
 from longshore_runtime.sandbox.layers import Layer, LayerUnavailable
 from longshore_runtime.sandbox.supervisor import Supervisor
@@ -26,9 +26,14 @@ from longshore_runtime.sandbox.usage import ProcessTree
 
 _READY: Final = b"ready "
 """Message of a program that is ready, before its monotonic time: the keeper may come to read it late."""
+PAUSE: Final = b"p"
+"""Message of the host: stop all processes of the program until RESUME."""
+RESUME: Final = b"r"
 _SWEEP_TIMEOUT_S: Final = 5.0
 _LOOK_INTERVAL_S: Final = 0.01
 """Seconds between two checks of a program's processes, in which they can exceed a limit."""
+_PAUSED_LOOK_INTERVAL_S: Final = 1.0
+"""Seconds between two checks of a program that is stopped: one of its processes may have been missed."""
 _NUM_SPARE: Final = 2
 _ALL_CHILDREN: Final = 0x4000_0000
 """Flag __WALL: wait also for children that a program made with a signal of its own for their end."""
@@ -43,8 +48,9 @@ class RunRequest:
 
     wall_s: float
     is_function: bool
+    is_interpreter: bool
     control: socket.socket
-    """Socket whose closing requests a stop; one JSON line on it reports how the program ended."""
+    """Socket whose closing requests the end; one JSON line on it reports how the program ended."""
     source: int
     shown: int
     stdout: int
@@ -140,6 +146,8 @@ def _become_program(request: RunRequest, ground: Ground, writer: int) -> NoRetur
         socket.send_fds(ready, [_READY + repr(time.monotonic()).encode()], descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
+    if request.is_interpreter:
+        interpreter_program.serve()
     program.run(source, request.is_function)
 
 
@@ -192,20 +200,42 @@ def _await_end(
         poll.register(supervisor.listener, select.POLLIN)
     end_s = started_s + request.wall_s
     look_s = started_s + _LOOK_INTERVAL_S if is_watched else math.inf
+    control, is_paused = request.control.fileno(), False
     try:
         while (now_s := time.monotonic()) < end_s:
             events = dict(poll.poll(1e3 * max(0.0, min(end_s, look_s) - now_s)))
             if supervisor is not None and events.pop(supervisor.listener, 0) & select.POLLIN:
                 supervisor.answer()
+            if control in events and (said := _received(request.control)):
+                del events[control]
+                is_paused = said == PAUSE
+                _signal_all(tree, apart, signal.SIGSTOP if is_paused else signal.SIGCONT)
+                look_s = min(look_s, time.monotonic() + _LOOK_INTERVAL_S)
             if events:
                 return _EndReason.BY_ITSELF
             if time.monotonic() >= look_s:
+                if is_paused:
+                    _signal_all(tree, apart, signal.SIGSTOP)
                 if (end := _excess(tree, ground, apart)) is not None:
                     return end
-                look_s = time.monotonic() + _LOOK_INTERVAL_S
+                look_s = time.monotonic() + (_PAUSED_LOOK_INTERVAL_S if is_paused else _LOOK_INTERVAL_S)
         return _EndReason.BY_ITSELF if end_poll.poll(0) else _EndReason.TIME
     finally:
         os.close(ended)
+
+
+def _received(control: socket.socket) -> bytes:
+    """Return what the host says, or nothing if it has hung up."""
+    try:
+        return control.recv(1)
+    except ConnectionResetError:
+        return b""
+
+
+def _signal_all(tree: ProcessTree, apart: Set[int], number: signal.Signals) -> None:
+    for process in tree.descendants().difference(apart):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
 
 
 def _excess(tree: ProcessTree, ground: Ground, apart: Set[int]) -> _EndReason | None:

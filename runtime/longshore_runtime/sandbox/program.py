@@ -27,8 +27,8 @@ _METHODS: Final = "Solution"
 def run(source: bytes, is_function: bool) -> NoReturn:
     """Run the program as a script, or define its functions and call one; descriptor 0 holds input or call."""
     call = json.loads(_read_all(0)) if is_function else None
-    _open_streams()
-    _offer_names(is_function)
+    open_streams()
+    offer_names(is_function=is_function)
     sys.argv = [_NAME]
     status = 1
     try:
@@ -38,12 +38,12 @@ def run(source: bytes, is_function: bool) -> NoReturn:
         traceback.print_exc(limit=-_TRACEBACK_FRAMES)
     finally:
         try:
-            _flush()
+            flush()
         finally:
             os._exit(status)
 
 
-def _offer_names(is_function: bool) -> None:
+def offer_names(*, is_function: bool) -> None:
     """Define what programs use without an import: `exit` and `quit`, and for functions the names of `typing`.
 
     As builtins, they give way to names that the program defines, and none of them is taken for its function.
@@ -68,7 +68,7 @@ def _status_after(part: Callable[..., None], *arguments: object) -> int:
     try:
         part(*arguments)
     except SystemExit as exit_:
-        return _exit_status(exit_.code)
+        return exit_status(exit_.code)
     return 0
 
 
@@ -86,7 +86,8 @@ def _returned(function: Any, call: dict[str, Any]) -> str:
     return literals.dumps([function(*literals.loads(given), **literals.loads(named)) for given, named in call["calls"]])
 
 
-def _open_streams() -> None:
+def open_streams() -> None:
+    """Make the standard streams those of the program."""
     for name, descriptor, mode, errors in (
         ("stdin", 0, "r", "strict"),
         ("stdout", 1, "w", "strict"),
@@ -106,7 +107,7 @@ def _wind_up() -> None:
         stdout.flush()
 
 
-def _flush() -> None:
+def flush() -> None:
     """Write out what is buffered, also in files that the program has opened itself, such as `open(1, "w")`."""
     opened = [found for found in gc.get_objects() if issubclass(type(found), io.IOBase)]
     standard = [getattr(sys, name, None) for name in ("stdout", "stderr")]
@@ -117,7 +118,8 @@ def _flush() -> None:
             continue
 
 
-def _exit_status(code: object) -> int:
+def exit_status(code: object) -> int:
+    """Return the exit status that the code of a SystemExit means, and print one that is a text."""
     if code is None:
         return 0
     if isinstance(code, int):

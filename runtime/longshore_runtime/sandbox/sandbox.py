@@ -1,5 +1,6 @@
 """Runs model-written Python programs against test cases."""
 
+import contextlib
 import os
 import secrets
 import time
@@ -19,6 +20,7 @@ from longshore_runtime.sandbox.cases import (
 )
 from longshore_runtime.sandbox.confinement import Confinement
 from longshore_runtime.sandbox.detection import detect
+from longshore_runtime.sandbox.interpreter import Interpreter
 from longshore_runtime.sandbox.layers import Layer, LayerReport, LayerUnavailable, SandboxLimits
 from longshore_runtime.sandbox.worker import SandboxWorker, ZygoteDied, default_python
 
@@ -53,18 +55,22 @@ class Sandbox:
         *,
         import_paths: Sequence[str] = (),
         python: str | None = None,
+        is_shared: bool = False,
     ) -> None:
         """Use these `layers` of protection; None: all that are available on this machine.
 
         `import_paths`: directories with packages that programs may import, beyond the standard library. `python`:
         interpreter for programs; None: the one that runs this.
+        `is_shared`: several interpreters run at a time, without Cgroup, which would count the memory of all together.
         """
         self._python = python or default_python()
         self._confinement = Confinement(
-            layers=detect(self._python).available if layers is None else frozenset(layers),
+            layers=(detect(self._python).available if layers is None else frozenset(layers))
+            - ({Layer.CGROUP} if is_shared else set()),
             limits=limits or SandboxLimits(),
             user=_own_user(),
             import_paths=[_import_path(path) for path in import_paths],
+            is_shared=is_shared,
         )
         self._worker: SandboxWorker | None = None
 
@@ -122,6 +128,24 @@ class Sandbox:
             if results[-1].outcome in stop_at:
                 break
         return results
+
+    def start_interpreter(self) -> Interpreter:
+        """Start a program that keeps its state between calls, beside others; forks of this process may do so, too.
+
+        Raises:
+            SandboxError: it cannot be started.
+        """
+        assert self._confinement.is_shared, "programs of one user would share its limits"
+        try:
+            if self._worker is not None:
+                with contextlib.suppress(ZygoteDied):
+                    return Interpreter(self._worker, self._confinement.limits)
+            self._worker = SandboxWorker(
+                self._confinement, self._python
+            )  # Of a fork alone, if the one of all has died.
+            return Interpreter(self._worker, self._confinement.limits)
+        except (LayerUnavailable, ZygoteDied) as error:
+            raise SandboxError(f"the sandbox cannot be made: {error}") from error
 
     def close(self) -> None:
         """End the interpreter."""

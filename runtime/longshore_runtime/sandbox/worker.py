@@ -26,6 +26,8 @@ _GRACE_S: Final = 20.0
 """Seconds after the end of its time in which a run's keeper must report, or the whole zygote is killed."""
 _CHUNK_BYTES: Final = 1 << 16
 _NUM_OUTPUTS: Final = 3
+_LONGEST_S: Final = 1e6
+"""Seconds after which an interpreter ends whatever happens; each of its calls has a limit of its own."""
 _ROOM: Final = 2
 """Multiple of the expected output that a run may write: an answer may be written in several ways."""
 _ALL_SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -105,11 +107,34 @@ class SandboxWorker:
                 readers, writers = zip(*(_pipe(ours, theirs) for _ in range(_NUM_OUTPUTS)), strict=True)
                 program = theirs.enter_context(_memory_file("source", source))
                 given = theirs.enter_context(_memory_file("shown", shown))
-                request = {"wall_s": wall_s, "is_function": is_function}
+                request = {"wall_s": wall_s, "is_function": is_function, "is_interpreter": False}
                 self._send(request, [far_end.fileno(), program, given, *writers])
             streams = _Streams(control, readers, max(self._limits.output_bytes, _ROOM * expected_bytes))
             report = streams.read(time.monotonic() + wall_s + _GRACE_S)
         return self._ran(report, streams, kills_before)
+
+    def start_interpreter(self) -> tuple[socket.socket, socket.socket, int]:
+        """Start a program for `interpreter`; raises ZygoteDied.
+
+        Any fork of this process may do so: requests do not mix, and nothing is received by this socket.
+
+        Returns:
+            Control of its keeper, channel of its calls, and the descriptor of its output.
+        """
+        with contextlib.ExitStack() as undo:
+            with contextlib.ExitStack() as theirs:
+                control, far_control = socket.socketpair()
+                channel, far_channel = socket.socketpair()
+                for ours, end in ((control, far_control), (channel, far_channel)):
+                    undo.enter_context(ours)
+                    theirs.enter_context(end)
+                output, writer = _pipe(undo, theirs)
+                nothing = theirs.enter_context(_memory_file("source", b""))
+                request = {"wall_s": _LONGEST_S, "is_function": False, "is_interpreter": True}
+                descriptors = [far_control.fileno(), nothing, far_channel.fileno(), writer, writer, writer]
+                self._send(request, descriptors)
+            undo.pop_all()
+        return control, channel, output
 
     def judge(self, case: AssertionCase, claim: bytes, wall_s: float) -> str | None:
         """Return why a claim is wrong, as `AssertionCase.difference` does, but in a process that can be ended.
@@ -164,6 +189,7 @@ class SandboxWorker:
             "limits": asdict(confinement.limits),
             "user": confinement.user,
             "import_paths": list(confinement.import_paths),
+            "is_shared": confinement.is_shared,
         }
         try:
             self._socket.send(json.dumps(options).encode())
@@ -180,7 +206,7 @@ class SandboxWorker:
     def _send(self, request: dict[str, Any], descriptors: list[int]) -> None:
         try:
             socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except (BrokenPipeError, ConnectionResetError, TimeoutError) as error:
             raise ZygoteDied("the sandbox's interpreter has ended") from error
 
 

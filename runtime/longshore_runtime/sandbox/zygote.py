@@ -60,6 +60,7 @@ def _prepare(options: dict[str, Any]) -> Ground:
             limits=SandboxLimits(**options["limits"]),
             user=options["user"],
             import_paths=options["import_paths"],
+            is_shared=options["is_shared"],
         )
     )
 
@@ -82,7 +83,8 @@ def _serve(host: socket.socket, ground: Ground) -> None:
 
 def _run_request(request: dict[str, Any], descriptors: list[int]) -> RunRequest:
     control, *files = descriptors
-    return RunRequest(request["wall_s"], request["is_function"], socket.socket(fileno=control), *files)
+    kind = request["is_function"], request["is_interpreter"]
+    return RunRequest(request["wall_s"], *kind, socket.socket(fileno=control), *files)
 
 
 def _judge(request: dict[str, Any], descriptors: list[int]) -> NoReturn:

@@ -152,6 +152,17 @@ def test_an_agent_is_answered_with_each_of_its_tools_and_a_text(model: Path, mod
     )
 
 
+def test_python_interpreter_is_called_beside_a_function(model: Path, modules: Path) -> None:
+    written(
+        modules,
+        "def half(of: int) -> float:\n    '''Halve.\n\n    Args:\n        of: it.\n    '''\n    return of / 2\n",
+    )
+    tools = {"name": "code", "kind": "Python", "tools": ["longshore_runtime.tools:python", "games_of_mine:half"]}
+    played = found(model, with_rows(modules), environments=[tools])[Check.ENVIRONMENTS]
+    assert played.outcome is CheckOutcome.PASSED
+    assert played.detail.startswith("code: 2 tools, prompt ")
+
+
 @pytest.mark.parametrize(
     ("source", "reported"),
     [

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from longshore.api.environment import Environment
 from longshore.api.reward import Reward
 
 COMPUTES: list[dict[str, Any]] = [
@@ -56,3 +57,11 @@ def test_memory_for_a_request_is_small_beside_that_of_a_worker_that_computes() -
     assert reward(*WAITS).pod_memory_bytes == 2_048 * MIB + 32 * 32 * MIB
     assert reward(code).pod_memory_bytes == 2_048 * MIB + 2 * 1_536 * MIB
     assert reward(code, *WAITS, requestsPerPod=4).pod_memory_bytes == 2_048 * MIB + 2 * 1_536 * MIB + 4 * 32 * MIB
+
+
+def test_memory_of_a_pod_covers_the_interpreters_of_its_episodes() -> None:
+    fields = {"name": "code", "kind": "Python", "episodesPerPod": 10}
+    own = Environment.model_validate({**fields, "tools": ["mine:search"]})
+    with_python = Environment.model_validate({**fields, "tools": ["mine:search", "longshore_runtime.tools:python"]})
+    assert own.pod_memory_bytes == 1_024 * MIB + 10 * 32 * MIB
+    assert with_python.pod_memory_bytes == own.pod_memory_bytes + 10 * 128 * MIB

@@ -113,6 +113,11 @@ IMAGES ?= operator runtime runtime-cpu
 images: ## Build the images with docker, podman or buildah (IMAGES=operator: one; REGISTRY=...: push; BASE=...: on another)
 	@BASE='$(BASE)' REGISTRY='$(REGISTRY)' VERSION='$(VERSION)' BUILDER='$(BUILDER)' tools/build_images $(IMAGES)
 
+.PHONY: openenv-server
+openenv-server: $(READY) ## Install OpenEnv for the tests of its servers, in an environment of its own: it wants many packages
+	@$(BIN)/uv venv --quiet --python $(BIN)/python $(VENV)/openenv
+	@$(BIN)/uv pip install --quiet --python $(VENV)/openenv/bin/python openenv==0.10.0
+
 .PHONY: mlflow-server
 mlflow-server: $(READY) ## Install MLflow's server for its tests, in an environment of its own: it wants other versions of packages
 	@$(BIN)/uv venv --quiet --python $(BIN)/python $(VENV)/mlflow

@@ -92,10 +92,12 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
         metadata = identity.metadata(f"{identity.name}-environments", Component.ENVIRONMENT)
         policies.append(_policy(metadata, environments, [{"from": [coordinator], "ports": to_act}], []))
     for one in job.spec.environments:
-        if one.pods.egress:  # Of its own, so that a pod without the label of its environment reaches nothing.
+        to_server = _to_ports([] if one.url is None else [_port(one.url)])
+        if one.pods.egress or to_server:
+            # Of its own, so that a pod without the label of its environment reaches nothing.
             metadata = identity.metadata(names.environment_policy(identity.name, one.name), Component.ENVIRONMENT)
             hosts = _part(identity, Component.ENVIRONMENT, {names.LABEL_ENVIRONMENT: one.name})
-            policies.append(_policy(metadata, hosts, [], [_DNS, *map(_to_block, one.pods.egress)]))
+            policies.append(_policy(metadata, hosts, [], [_DNS, *map(_to_block, one.pods.egress), *to_server]))
     return policies
 
 

@@ -113,7 +113,7 @@ def _runtime_checks(
     data = data if data is not None and data.exists() else None
     has_code = (
         any(one.import_path is not None for one in spec.reward.functions)
-        or any(one.kind is EnvironmentKind.PYTHON for one in spec.environments)
+        or any(one.kind is not EnvironmentKind.TASK for one in spec.environments)
         or isinstance(spec.algorithm.objective, Custom)
     )
     if model is None and data is None and not has_code:

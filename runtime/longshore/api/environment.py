@@ -6,10 +6,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from longshore.api.addresses import AddressBlock
+from longshore.api.addresses import AddressBlock, HttpAddress
 from longshore.api.base import ApiModel, Freeform, ImportPath, Requests
 from longshore.api.pods import PodOptions
-from longshore.api.rules import Rule
+from longshore.api.rules import Rule, belongs
 
 
 class EnvironmentKind(StrEnum):
@@ -19,6 +19,7 @@ class EnvironmentKind(StrEnum):
     PYTHON = "Python"
     AGENT = "Agent"
     VERIFIERS = "Verifiers"
+    OPEN_ENV = "OpenEnv"
 
 
 _IMPORTS_MEMORY_BYTES: Final = 1 << 30
@@ -68,6 +69,7 @@ _ENVIRONMENT_RULES: Final = (
         "!has(self.importPath) || !has(self.tools)",
         "tools are functions for an environment without a class: remove them, or importPath",
     ),
+    belongs("url", "kind", EnvironmentKind.OPEN_ENV),
 )
 
 
@@ -97,7 +99,7 @@ class EnvironmentPods(PodOptions):
     """RuntimeClass of the pods, such as gvisor or kata. Unset: the default of the cluster."""
     egress: Annotated[list[Egress], Field(max_length=32)] = Field(default_factory=list)
     """What the pods may connect to, where network policies are enforced. With an entry, they may also ask the name
-    servers of the cluster. Empty: nothing."""
+    servers of the cluster. Empty: nothing but the port of `url`, if the environment has one."""
 
 
 class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
@@ -111,7 +113,7 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     kind: EnvironmentKind
     """What the environment is made of. Task: the built-in task. Python: a class at `importPath`, or functions in
     `tools`. Agent: a program, or a function at `importPath`, that asks the model over an OpenAI-compatible API.
-    Verifiers: an environment of the `verifiers` package."""
+    Verifiers: an environment of the `verifiers` package. OpenEnv: a server at `url`."""
     import_path: ImportPath | None = None
     """Python class as `package.module:Class`, for kind Python. An episode has an instance of its own, which begins with
     `reset(**row)`. Its public methods are tools, or `reply(message)` answers each turn and returns None at the end.
@@ -126,6 +128,9 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     episode."""
     verifiers: VerifiersEnvironment | None = None
     """Environment of the `verifiers` package, for kind Verifiers."""
+    url: HttpAddress | None = None
+    """Address of an OpenEnv server, for kind OpenEnv. Each episode is a session there, and its reward is the sum of the
+    rewards of all steps."""
     domains: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=64)] = Field(default_factory=list)
     """Domains (`data.domainField`) whose rows act in the environment. Empty: all rows do. A row acts in the first
     environment that has its domain."""
@@ -150,8 +155,13 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     @property
     def code_field(self) -> str:
         """Field that names its code, for messages."""
-        of_kind = {EnvironmentKind.VERIFIERS: "verifiers", EnvironmentKind.AGENT: "command"}
-        field = "tools" if self.tools else "importPath" if self.import_path else of_kind.get(self.kind, "kind")
+        fields = {
+            EnvironmentKind.VERIFIERS: "verifiers",
+            EnvironmentKind.OPEN_ENV: "url",
+            EnvironmentKind.AGENT: "command",
+            EnvironmentKind.PYTHON: "tools",
+        }
+        field = "importPath" if self.import_path else fields.get(self.kind, "kind")
         return f"environments[{self.name}].{field}"
 
     @property

@@ -28,6 +28,7 @@ from longshore_runtime.environments.pod_protocol import (
     Opened,
     encode,
 )
+from longshore_runtime.environments.served import Served, ServedTools
 from longshore_runtime.environments.tools import (
     Schema,
     Tool,
@@ -83,7 +84,7 @@ class Episode:
         self._loop = loop
         self._on_call_end = on_call_end
         self._instance: Any = None
-        self._toolbox = Toolbox((), loop)
+        self._toolbox: Toolbox | ServedTools = Toolbox((), loop)
         self._running = ""
         """What code of the user runs, for messages."""
 
@@ -111,10 +112,14 @@ class Episode:
             return Opened(number, None, self._environment.schemas)
         self._running = "its constructor"
         self._instance = self._environment.factory()
-        self._toolbox = Toolbox(methods_of(self._instance), self._loop)
+        is_served = isinstance(self._instance, Served)
+        self._toolbox = (
+            ServedTools(self._instance, self._loop) if is_served else Toolbox(methods_of(self._instance), self._loop)
+        )
         observation = self._text("reset", **row)
         text, is_cut = (None, False) if observation is None else _cut(observation, MAX_CONTENT)
-        return Opened(number, text, self._environment.schemas, num_cut=int(is_cut))
+        schemas = list(self._instance.schemas) if is_served else self._environment.schemas
+        return Opened(number, text, schemas, num_cut=int(is_cut))
 
     def _act(self, number: int, content: str, calls: Sequence[Mapping[str, Any]]) -> Acted:
         if calls:
@@ -127,13 +132,16 @@ class Episode:
     def _call_tools(self, number: int, calls: Sequence[Mapping[str, Any]]) -> Acted:
         self._running = "a tool"
         results = self._toolbox.call(calls, self._on_call_end)
+        num_failed = sum(isinstance(one, Exception) for one in results)
+        if isinstance(self._instance, Served) and self._instance.is_over:
+            return Acted(number, [], num_failed)
         texts = [error_content(one) if isinstance(one, Exception) else one for one in results]
         limit = min(MAX_CONTENT, _TURN_CONTENT // len(texts))
         contents = [_cut(text, limit) for text in texts]
         return Acted(
             number,
             [Observation("tool", content, call["name"]) for call, (content, _) in zip(calls, contents, strict=True)],
-            sum(isinstance(one, Exception) for one in results),
+            num_failed,
             num_cut=sum(is_cut for _, is_cut in contents),
         )
 

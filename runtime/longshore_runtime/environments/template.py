@@ -61,6 +61,11 @@ def main(control: int, options: str) -> None:
 def _work_of(environment: Environment, modules: str | None) -> Run:
     """Import an environment and return the work of its forks; raises CannotImport."""
     name, import_path = environment.name, environment.import_path
+    if environment.url is not None:
+        from longshore_runtime.environments.openenv import OpenEnvironment
+
+        factory = functools.partial(OpenEnvironment, environment.url, environment.call_timeout_s)
+        return functools.partial(episode.main, ImportedEnvironment(name, factory, (), []))
     if not environment.is_agent:
         import_path = _BUILT_IN if environment.kind is EnvironmentKind.TASK else import_path
         return functools.partial(episode.main, import_environment(name, import_path, environment.tools or ()))

@@ -19,7 +19,7 @@ Tools = Sequence[Mapping[str, Any]]
 DELIMITERS: Final = frozenset({"<tool_call>", "</tool_call>", "<think>", "</think>"})
 """Texts that the formats are read by. Some tokenizers have special tokens for them, which decoding must keep."""
 
-_MAX_NAME: Final = 256
+MAX_NAME: Final = 256
 _MAX_DEPTH: Final = 64
 """Levels of the arguments of a call; messages to a pod may have about 200."""
 _BLOCK: Final = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -108,16 +108,17 @@ def _json_call(text: str) -> Call:
 
 
 def _call(name: object, arguments: object) -> Call:
-    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         return _unreadable("the call has no name of a tool")
     if not isinstance(arguments, dict):
         return _unreadable(f"the arguments of the call of {name} are not a JSON object")
-    if _is_deeper(arguments, _MAX_DEPTH):
+    if is_deeper(arguments, _MAX_DEPTH):
         return _unreadable(f"the arguments of the call of {name} have more than {_MAX_DEPTH} levels")
     return Call(name, arguments)
 
 
-def _is_deeper(value: object, num_levels: int) -> bool:
+def is_deeper(value: object, num_levels: int) -> bool:
+    """Return whether a JSON value has more levels of objects and arrays."""
     level = [value]
     for _ in range(num_levels):
         inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]

@@ -141,12 +141,14 @@ class _Episode:
         reset_s = time.monotonic() - started_s
         num_tools = len(opened.tools)
         seen = [f"{num_tools} tool{'' if num_tools == 1 else 's'}"]
-        if self._environment.import_path is not None:
+        if not self._environment.tools:
             seen.append(f"reset took {reset_s:.1f} s")
         if (num_tokens := self._num_prompt_tokens(opened)) is not None:
             seen.append(f"prompt {num_tokens:,} tokens")
         for call in _calls(opened.tools):
             acted = await self._act("", [call])
+            if not acted.observations:
+                break
             if acted.num_failed_calls:
                 seen.append(f"{call.name} answered {shown(call.arguments)} with {shown(acted.observations[0].content)}")
         await self._act(_TEXT, [])

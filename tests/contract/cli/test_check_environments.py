@@ -15,6 +15,7 @@ from longshore.api.spec import RLJobSpec
 from longshore.checks.result import Check, CheckOutcome, CheckResult
 from longshore_cli.main import app
 from longshore_runtime.check.results import CheckRequest, results
+from tests.contract.environments.openenv_server import Server, running
 from tests.unit.runtime.environments.chat_templates import HERMES, SMOL
 
 ROW = {"prompt": "Guess.", "answer": "3"}
@@ -161,6 +162,17 @@ def test_python_interpreter_is_called_beside_a_function(model: Path, modules: Pa
     played = found(model, with_rows(modules), environments=[tools])[Check.ENVIRONMENTS]
     assert played.outcome is CheckOutcome.PASSED
     assert played.detail.startswith("code: 2 tools, prompt ")
+
+
+def test_session_of_an_openenv_server_is_played(model: Path, tmp_path: Path) -> None:
+    with running(Server()) as server:
+        served = {"name": "served", "kind": "OpenEnv", "url": server.url}
+        played = found(model, with_rows(tmp_path), environments=[served], **functions(WON))[Check.ENVIRONMENTS]
+        assert played.outcome is CheckOutcome.PASSED, played.mistakes
+        assert re.fullmatch(r"served: 1 tool, reset took .* s, prompt \d+ tokens, reward -?\d.*", played.detail)
+        server.action = None
+        sentence = mistake(with_rows(tmp_path), environments=[served])
+    assert sentence.startswith("environments[served].url: data/train.jsonl, line 1: reset got {'action': None")
 
 
 @pytest.mark.parametrize(

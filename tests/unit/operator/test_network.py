@@ -121,6 +121,15 @@ def test_an_environment_reaches_what_it_is_granted_and_others_do_not() -> None:
     assert not selects(selector, Component.ENVIRONMENT, "other") and not selects(selector, Component.REWARD)
 
 
+def test_environment_reaches_the_port_of_its_server_and_others_do_not() -> None:
+    served = {"name": WORLD["name"], "kind": "OpenEnv", "url": "http://games:8000"}
+    made = network_policies(make_job(environments=[served]), CONFIG)
+    assert to_anywhere(made, Component.ENVIRONMENT) == {8000}
+    assert all(8000 not in to_anywhere(made, part) for part in PARTS if part is not Component.ENVIRONMENT)
+    (granting,) = [one for one in made if one["metadata"]["name"] == "demo.world-environment"]
+    assert not selects(granting["spec"]["podSelector"], Component.ENVIRONMENT, "other")
+
+
 def test_metrics_are_collected_from_anywhere_and_nothing_else_is() -> None:
     made = policies()
     into = {

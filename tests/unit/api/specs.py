@@ -192,7 +192,7 @@ BROKEN: list[tuple[Json, str]] = [
     (environment(kind="Verifiers", importPath=None), "environments[0].kind"),
     (GAME | WON | environment(kind="Task", importPath=None, tools=["tools:add"]), "environments[0].kind"),
     (environment(kind="OpenEnv", importPath=None), "environments[0].url"),
-    (environment(kind="OpenEnv", url="http://host:8000"), "environments[0].kind"),
+    (environment(kind="OpenEnv", url="http://host:8000"), "environments[0].importPath"),
     (environment(url="http://host:8000"), "environments[0].url"),
     ({"data.builtin": "Guessing"} | reward(kind="Maths"), "environments"),
     (environment(kind="Task", importPath=None), "environments"),

@@ -41,6 +41,8 @@ from longshore_runtime.rewards.failure_text import error_with_place, one_line
 from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.scoring import MAX_SENTENCE
 from longshore_runtime.rewards.signatures import EventLoop
+from longshore_runtime.sandbox import landlock
+from longshore_runtime.sandbox.layers import LayerUnavailable
 
 log = structlog.get_logger()
 
@@ -69,6 +71,8 @@ class ImportedAgent:
 
 def main(agent: ImportedAgent, requests: int, replies: int) -> None:
     """Serve one episode until the pipe of requests ends. The last two arguments are file descriptors."""
+    with contextlib.suppress(LayerUnavailable):
+        landlock.isolate()  # From the other episodes of the pod, whose processes have the same user.
     lines, say = take_pipes(requests, replies)
     if not (first := lines.readline()):
         return  # The pod has only tried whether it can fork.

@@ -10,6 +10,7 @@
 All of them may be asynchronous. What a tool raises, the model reads; what anything else raises breaks the episode.
 """
 
+import contextlib
 import json
 import random
 import sys
@@ -43,6 +44,8 @@ from longshore_runtime.rewards.failure_text import error_with_place
 from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.scoring import MAX_SENTENCE
 from longshore_runtime.rewards.signatures import EventLoop
+from longshore_runtime.sandbox import landlock
+from longshore_runtime.sandbox.layers import LayerUnavailable
 
 CALL_ENDED: Final = b"{}\n"
 """Line that says that one of several calls has ended, before the answer: each has its own limit of time."""
@@ -65,6 +68,9 @@ class ImportedEnvironment:
 
 def main(environment: ImportedEnvironment, requests: int, replies: int) -> None:
     """Serve one episode until the pipe of requests ends. The last two arguments are file descriptors."""
+    if "longshore_runtime.tools" not in sys.modules:  # An episode makes a sandbox that has died anew, and must mount.
+        with contextlib.suppress(LayerUnavailable):
+            landlock.isolate()  # From the other episodes of the pod, whose processes have the same user.
     lines, say = take_pipes(requests, replies)
     loop = EventLoop()
     episode = Episode(environment, loop, on_call_end=lambda: say(CALL_ENDED))

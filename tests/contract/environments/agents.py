@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,18 @@ def fail(row: dict[str, Any]) -> None:
     """Ask, and break."""
     answer_once({"question": "?", "answer": ""})
     raise ValueError("no luck")
+
+
+def spy(row: dict[str, Any]) -> float:
+    """Count the ways in which the process of another episode can be reached: its memory, and signals."""
+    answer_once(row)
+    found = 0
+    with suppress(OSError), Path("/proc", row["victim"], "mem").open("rb"):
+        found += 1
+    with suppress(OSError):
+        os.kill(int(row["victim"]), 0)
+        found += 1
+    return float(found)
 
 
 def say_nothing(row: dict[str, Any]) -> float:

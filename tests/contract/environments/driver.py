@@ -47,11 +47,11 @@ class Driver:
         self._trajectories: dict[int, Trajectory] = {}
         self._num_responses = 0
 
-    def start(self, prompt: str = "a-h?", **row: Any) -> int:
+    def start(self, prompt: str = "a-h?", domain: str = "", **row: Any) -> int:
         """Begin an episode; returns its number."""
         response = ResponseId(Draw(0, 0), self._num_responses)
         self._num_responses += 1
-        of_row = record(prompt, **(row or ROW))
+        of_row = replace(record(prompt, **(row or ROW)), domain=domain)
         if self._is_chat:
             of_row = replace(of_row, messages=({"role": "user", "content": prompt},))
         return self.pool.start(response, of_row, seed=7)

@@ -13,6 +13,8 @@ from longshore.api.environment import Environment
 from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.environments.attempt import EpisodeLimits
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnWanted
+from longshore_runtime.sandbox import landlock
+from longshore_runtime.sandbox.layers import LayerUnavailable
 from longshore_runtime.trajectories.episode import Episode
 from tests.contract.environments import agents
 from tests.contract.environments.driver import Driver, driving
@@ -20,10 +22,19 @@ from tests.contract.environments.environment_pods import PATIENT_S, serving
 from tests.unit.runtime.environments.chat_templates import HERMES
 from tests.unit.runtime.environments.test_conversation import BYTES, conversations, decoded, encoded
 
+
+def _landlock_version() -> int:
+    try:
+        return landlock.version()
+    except LayerUnavailable:
+        return 0
+
+
 AGENTS: Final = agents.__name__
 LIMITS: Final = EpisodeLimits(max_response_tokens=512, max_context_tokens=4096)
 END: Final = encoded("<|im_end|>")
 CALL: Final = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
+HAS_LANDLOCK: Final = _landlock_version() >= 6
 ROW: Final = {"question": "2+3?", "answer": "5"}
 
 
@@ -196,3 +207,27 @@ def test_log_probabilities_belong_to_the_tokens_that_were_sampled(tmp_path: Path
         driver.say(number, CALL)
         trajectory = ended(driver.say(number, "5")).branches[0].trajectory
         assert (trajectory.log_probs == np.where(trajectory.mask, -1.0, 0.0)).all()
+
+
+@pytest.mark.skipif(not HAS_LANDLOCK, reason="this kernel cannot keep processes of one user apart")
+def test_an_agent_can_neither_read_the_memory_of_another_nor_signal_it(tmp_path: Path) -> None:
+    victim = agent(command=[sys.executable, agents.__file__], name="victim", domains=["victims"])
+    model: Any = {"conversations": conversations(HERMES), "limits": LIMITS, "tokenizer": BYTES, "end": END}
+    with (
+        serving(victim, agent("spy")) as port,
+        driving(tmp_path, port, victim, agent("spy"), **model) as driver,
+    ):
+        asking_victim = driver.start(domain="victims", **ROW)
+        driver.hear()
+        (pid,) = [one for one in Path("/proc").glob("[0-9]*") if _runs(one, agents.__file__)]
+        number = driver.start(**ROW, victim=pid.name)
+        driver.hear()
+        assert ended(driver.say(number, "5")).reward == 0.0
+        assert ended(driver.say(asking_victim, "5")).reward == 1.0
+
+
+def _runs(process: Path, program: str) -> bool:
+    try:
+        return program.encode() in (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -338,3 +338,17 @@ def fleet() -> FleetView:
         for minute in range(30)
     )
     return FleetView(written_s=start_s + 1800, namespace="team", jobs=jobs, history=history)
+
+
+def write_conversations(output: Path, step: int) -> None:
+    """Give every response of a step two conversations, as an agent with a helper has them."""
+    path = output / "samples" / f"step-{step:06d}.parquet"
+    rows = pyarrow.parquet.read_table(path).to_pylist()
+    for row in rows:
+        row["turns"] = [
+            {"branch": 0, "role": "system", "content": "You plan.", "tool_calls": None},
+            {"branch": 0, "role": "assistant", "content": HOSTILE[0], "tool_calls": '[{"name": "look"}]'},
+            {"branch": 1, "role": "user", "content": "Judge it.", "tool_calls": None},
+            {"branch": 1, "role": "assistant", "content": "It is right.", "tool_calls": None},
+        ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, SCHEMA), path)

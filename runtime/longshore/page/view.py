@@ -118,6 +118,8 @@ class SampleTurn(PageModel):
     text: str
     calls: str = ""
     """Tools that the model called, as JSON."""
+    branch: int = 0
+    """Number of the conversation that the message is of: an episode may have several."""
 
 
 class SampleResponse(PageModel):

@@ -20,7 +20,7 @@ from longshore_runtime.page.files import JobFiles
 from longshore_runtime.page.report import ReportRequest, report_view
 from longshore_runtime.page.server import JobPage, page_server
 from tests.browser import Browser, Chromium, chromium, needs_browser
-from tests.page_job import HOSTILE, cluster, spec, status, write_job, write_step
+from tests.page_job import HOSTILE, cluster, spec, status, write_conversations, write_job, write_step
 from tests.unit.cli.samples import at_step, condition, rljob
 from tests.unit.cli.test_page import Tunnel, source
 
@@ -263,6 +263,18 @@ async def test_a_page_whose_job_ended_says_at_the_top_where_its_report_is(page: 
             await page.until("document.title === 'The report'")
     assert all("Failed to load resource" in complaint for complaint in page.complaints)
     page.complaints.clear()
+
+
+async def test_conversations_of_an_episode_are_shown_one_after_the_other(page: Browser, tmp_path: Path) -> None:
+    write_job(tmp_path, 2)
+    write_conversations(tmp_path, 2)
+    path = tmp_path / "report.html"
+    path.write_text(document.report(report_view(ENDED, JobFiles(tmp_path), 1.79e9)), encoding="utf-8")
+    await page.open(path.as_uri())
+    await page.until(HAS_SAMPLES)
+    text = await page.evaluate("document.querySelector('#samples').innerText")
+    places = [text.index(one) for one in ("Conversation 1", "You plan.", "look", "Conversation 2", "It is right.")]
+    assert places == sorted(places)
 
 
 async def test_answers_to_held_out_prompts_are_apart_from_those_of_the_training(page: Browser, report: str) -> None:

@@ -110,6 +110,13 @@ class Samples {
     }
   }
 
+  conversations(turns) {
+    const hasSeveral = turns.at(-1).branch > 0;
+    return turns.flatMap((turn, place) => [
+      ...(hasSeveral && (place === 0 || turn.branch !== turns[place - 1].branch) ? [el("h3", {}, "Conversation " + (turn.branch + 1))] : []),
+      ...this.turn(turn)]);
+  }
+
   turn(turn) {
     return [el("h4", {}, SPEAKERS[turn.role] || turn.role),
       el("pre", { class: "text", dir: "auto", tabindex: "0" }, [turn.text, turn.calls].filter(Boolean).join("\n") || "(nothing)")];
@@ -133,11 +140,11 @@ class Samples {
         response.environment_s !== null && ["Environment", "took " + seconds(response.environment_s)],
         response.timed_out && ["Scoring", "was cut off by its time limit"],
       ]),
-      ...(response.turns.length ? response.turns.flatMap((turn) => this.turn(turn))
+      ...(response.turns.length ? this.conversations(response.turns)
         : [el("pre", { class: "text", dir: "auto", tabindex: "0" }, response.text || "(empty response)")]),
       response.left_out_characters ? el("p", { class: "dim" }, figure(response.left_out_characters) + " more characters") : null);
   }
 }
 
-const SPEAKERS = { assistant: "Model", tool: "Tool", user: "Environment" };
+const SPEAKERS = { system: "System", assistant: "Model", tool: "Tool", user: "Environment" };
 const REASONS = { stop: "ended by itself", length: "cut at the length limit", abort: "aborted" };

@@ -1,4 +1,4 @@
-"""A researcher brings a model and data of a Hub, and rewards and an objective in files beside the manifest."""
+"""A researcher brings model and data of a Hub, and rewards, an objective and an agent in files beside the manifest."""
 
 import json
 from itertools import chain
@@ -32,7 +32,19 @@ def loss(tokens, cap):
     weights = tokens.ratio.detach().clamp(max=cap)
     return -weights * tokens.advantages * tokens.log_probs, weights == cap
 """
-TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+AGENT = """
+from openai import AsyncOpenAI
+
+async def solve(row):
+    async with AsyncOpenAI() as client:
+        question = row["prompt"][-1]["content"]
+        for messages in ([{"role": "user", "content": question}], [{"role": "user", "content": "Are you sure?"}]):
+            await client.chat.completions.create(model="any", messages=messages, max_tokens=8)
+"""
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}<eos>{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
 
 
 def fill(hub: HubServer, directory: Path) -> None:
@@ -54,7 +66,7 @@ def fill(hub: HubServer, directory: Path) -> None:
     hub.datasets["acme/sums"] = Repository({"data/train.parquet": (directory / "train.parquet").read_bytes()})
 
 
-def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_from_a_hub_with_a_reward_and_an_agent_in_files_trains(cluster: Cluster, tmp_path: Path) -> None:
     with hub_server() as hub:
         fill(hub, tmp_path)
         cluster.kubectl("create", "secret", "generic", "hf", f"--from-literal=token={TOKEN}")
@@ -77,13 +89,15 @@ def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_p
                 "objective": {"name": "Custom", "importPath": "own:loss", "settings": {"cap": 2.0}},
             },
             trainer={"backend": "Torch"},
+            environments=[{"name": "agent", "kind": "Agent", "importPath": "agent:solve", "callTimeoutSeconds": 60}],
             reward={"functions": functions, "pods": 1, "workersPerPod": 1},
         )
         (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
         (tmp_path / "mine.py").write_text(REWARD)
         (tmp_path / "theirs.py").write_text(TRL_REWARD)
         (tmp_path / "own.py").write_text(OBJECTIVE)
-        modules = [("--with", str(tmp_path / f"{name}.py")) for name in ("mine", "theirs", "own")]
+        (tmp_path / "agent.py").write_text(AGENT)
+        modules = [("--with", str(tmp_path / f"{name}.py")) for name in ("mine", "theirs", "own", "agent")]
         files = str(tmp_path / "job.yaml"), *chain.from_iterable(modules)
         watched = cluster.longshore("submit", *files, "--wait")
     assert "step 2/2" in watched and "3/3" not in watched
@@ -92,6 +106,10 @@ def test_a_job_from_a_hub_with_a_reward_in_a_file_trains(cluster: Cluster, tmp_p
     runtime = shown["status"]["runtime"]
     assert runtime["prompts"] == {"train": 10, "heldOut": 2, "tooLong": 0, "repeatingHeldOut": 0}
     assert 6 < runtime["reward"] < 9, "5 of TRL's function, and more than 1 of verl's"
+    samples = sorted((cluster.job("brought").output() / "samples").glob("*.parquet"))
+    for row in chain.from_iterable(parquet.read_table(file).to_pylist() for file in samples):
+        said = [(turn["branch"], turn["role"]) for turn in row["turns"]]
+        assert said == [(0, "user"), (0, "assistant"), (1, "user"), (1, "assistant")]
     (config_map,) = [shown["spec"]["modules"]["configMap"]]
     describe = cluster.kubectl("describe", "rljob", "brought")
     assert config_map in describe and "mine.py" in describe and "theirs.py" in describe

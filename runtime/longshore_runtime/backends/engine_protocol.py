@@ -99,6 +99,10 @@ class EngineStats:
     kv_capacity_tokens: int = 0
     """Tokens that the KV cache holds."""
     num_preemptions: int = 0
+    num_prompt_tokens: int = 0
+    """Tokens that requests came with: of prompts, of earlier turns, and kept ones."""
+    num_cached_tokens: int = 0
+    """Those of them that the KV cache had already."""
     num_steps: int = 0
     num_tokens: int = 0
     """Tokens sampled."""

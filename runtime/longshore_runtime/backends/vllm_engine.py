@@ -146,6 +146,8 @@ class VllmEngine:
             kv_usage=self._counters.kv_usage if self._responses else 0.0,
             kv_capacity_tokens=self._kv_capacity_tokens,
             num_preemptions=self._counters.num_preemptions,
+            num_prompt_tokens=self._counters.num_prompt_tokens,
+            num_cached_tokens=self._counters.num_cached_tokens,
             num_steps=self._num_steps,
             num_tokens=self._num_tokens,
             busy_s=self._busy_s,
@@ -227,6 +229,8 @@ class _Counters(StatLoggerBase):
         self.num_iterations = 0
         self.num_running = 0
         self.num_preemptions = 0
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
         self.kv_usage = 0.0
 
     def __call__(self, config: VllmConfig, engine_index: int = 0) -> "_Counters":
@@ -240,6 +244,8 @@ class _Counters(StatLoggerBase):
             self.num_iterations += 1
             self.num_running = scheduler_stats.num_running_reqs
             self.kv_usage = scheduler_stats.kv_cache_usage
+            self.num_prompt_tokens += scheduler_stats.prefix_cache_stats.queries
+            self.num_cached_tokens += scheduler_stats.prefix_cache_stats.hits
         if iteration_stats is not None:
             self.num_preemptions += iteration_stats.num_preempted_reqs
 

@@ -15,7 +15,9 @@ from longshore_runtime.backends.engine_protocol import Completion, EngineStats, 
 from longshore_runtime.rewards.events import GroupScored
 from longshore_runtime.rewards.round_scores import RewardStats
 
-_COUNTERS: Final = attrgetter("num_steps", "num_tokens", "num_preemptions", "busy_s")
+_COUNTERS: Final = attrgetter(
+    "num_steps", "num_tokens", "num_preemptions", "num_prompt_tokens", "num_cached_tokens", "busy_s"
+)
 """Counters that only grow while an engine lives."""
 
 
@@ -93,6 +95,10 @@ class RoundResult(RoundTotals):
     """
     num_sampled_tokens: int
     """Number of tokens that engines sampled in this round, those that were dropped included."""
+    num_prompt_tokens: int
+    """Number of tokens that requests came with; 0 if the engines do not count them."""
+    num_cached_tokens: int
+    """Number of them that KV caches had already."""
     messages: Sequence[TimedMessage] = ()
     """Messages between the round and its driver, in their order."""
 
@@ -150,6 +156,8 @@ def round_result(
         num_preemptions=sum(new.num_preemptions - old.num_preemptions for old, new in deltas),
         num_steps=max((new.num_steps - old.num_steps for old, new in deltas), default=0),
         num_sampled_tokens=sum(new.num_tokens - old.num_tokens for old, new in deltas),
+        num_prompt_tokens=sum(new.num_prompt_tokens - old.num_prompt_tokens for old, new in deltas),
+        num_cached_tokens=sum(new.num_cached_tokens - old.num_cached_tokens for old, new in deltas),
         messages=messages,
     )
 

@@ -135,6 +135,7 @@ def step_metrics(
         "round/num_launched": result.num_launched,
         "round/num_preemptions": result.num_preemptions,
         "round/num_steps": result.num_steps,
+        **_optional("round/prefix_cache_hits", _share(result.num_cached_tokens, result.num_prompt_tokens)),
         "draws/zero_variance": sum(map(has_zero_variance, result.groups)) + len(result.dropped),
         "draws/dropped": len(result.dropped),
         "draws/rejected": len(result.rejected),
@@ -151,6 +152,7 @@ def _episodes(episodes: Sequence[Episode]) -> dict[str, float]:
         "num_turns/mean": _mean(turns),
         "num_turns/max": max(turns),
         "num_turns/min": min(turns),
+        "turn_tokens/mean": sum(one.length.num_tokens - one.length.observed_tokens for one in episodes) / sum(turns),
         "num_branches/mean": _mean([len(one.branches) for one in episodes]),
         "environment_s/p50": seconds[len(seconds) // 2],
         "environment_s/p99": seconds[(99 * (len(seconds) - 1)) // 100],
@@ -191,6 +193,10 @@ def repurposing_metrics(times: RepurposingTimes | None) -> dict[str, float]:
         "repurpose/num_moved": times.num_moved,
         **_optional("repurpose/saved_s", times.saved_s),
     }
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
 
 
 def _optional(name: str, value: float | None) -> dict[str, float]:

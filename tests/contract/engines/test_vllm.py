@@ -26,6 +26,7 @@ from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.hf_mapping.entries import stage_entries
 from longshore_runtime.backends.weight_sender import Named, WeightSender
+from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.weights.shared import SharedBucket
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import (
@@ -93,6 +94,20 @@ def test_log_probabilities_follow_published_weights_behind_a_cached_prompt(vllm:
         reference_log_probs(model, weights, prompt, completion, 1.0),
         atol=2e-5,
     )
+
+
+def test_the_next_turn_of_an_episode_finds_its_earlier_tokens_in_the_cache(vllm: Harness) -> None:
+    prompt = tuple(range(10, 100))
+    vllm.publish(0)
+    (turn,) = vllm.finish([request(prompt, max_tokens=60)])
+    before = vllm.engine.stats()
+    history = turn.trajectory + Trajectory.observed([40, 41])
+    vllm.finish([request(prompt, max_tokens=100, partial=history)])
+    after = vllm.engine.stats()
+    num_cached = after.num_cached_tokens - before.num_cached_tokens
+    num_given = len(prompt) + len(history)
+    assert after.num_prompt_tokens - before.num_prompt_tokens == num_given
+    assert num_given - 2 * vllm.kv_block_tokens <= num_cached < num_given, "all whole blocks"
 
 
 def test_log_probabilities_stay_right_when_requests_are_preempted(vllm: Harness, model: Path) -> None:

@@ -21,8 +21,9 @@ from aiohttp import web
 
 from longshore_runtime.environments import openai_chat
 from longshore_runtime.environments.openai_chat import BadRequest, ModelRequest, ModelTurn
-from longshore_runtime.environments.pod_protocol import MAX_CONTENT, MAX_MESSAGE_BYTES, Asked, AskedMessage
+from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES, Asked, AskedMessage, decode_answer, encode
 from longshore_runtime.rewards.numbers import optional_reward
+from longshore_runtime.rewards.transports.pod_protocol import BadMessage
 
 _HOST: Final = "127.0.0.1"
 
@@ -71,17 +72,17 @@ class Session:
             raise EpisodeIsOver
         after = self._goes_on_from(request)
         num_known = 0 if after is None else len(self._said[after][0].messages) + 1
-        self._wanted = self._loop.create_future()
-        self.news.put(
-            Asked(
-                0,
-                after,
-                list(request.messages[num_known:]),
-                list(request.tools) if after is None else [],
-                request.max_tokens,
-                list(request.stop),
-            )
+        asked = Asked(
+            0,
+            after,
+            list(request.messages[num_known:]),
+            list(request.tools) if after is None else [],
+            request.max_tokens,
+            list(request.stop),
         )
+        _require_readable(asked)
+        self._wanted = self._loop.create_future()
+        self.news.put(asked)
         turn = replace(await self._wanted, number=len(self._said))
         self._said.append((request, AskedMessage("assistant", turn.content, None, list(turn.calls))))
         return turn
@@ -118,6 +119,14 @@ class Session:
         """End the episode with the reward that the agent has posted; called in the loop."""
         self._is_over = True
         self.news.put(AgentEnded(reward))
+
+
+def _require_readable(asked: Asked) -> None:
+    """Raise BadRequest for what the coordinator would not read: it would end the episode."""
+    try:
+        decode_answer(encode(asked))
+    except (BadMessage, TypeError) as error:
+        raise BadRequest(str(error)) from error
 
 
 def _are_alike(messages: Sequence[AskedMessage], known: Sequence[AskedMessage]) -> bool:
@@ -192,9 +201,6 @@ class Gateway:
         return web.json_response({})
 
     async def _turn(self, request: web.Request, asked: ModelRequest) -> ModelTurn:
-        most = max(len(one.content) for one in asked.messages)
-        if most > MAX_CONTENT:
-            raise BadRequest(f"messages: one has {most:,} characters, and at most {MAX_CONTENT:,} are possible")
         return await self.session.turn(asked, lambda: request.transport is not None)
 
     async def _body(self, request: web.Request) -> Mapping[str, Any]:

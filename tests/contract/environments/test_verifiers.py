@@ -7,13 +7,15 @@ own.
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from longshore.api.environment import Environment
-from longshore_runtime.environments import verifiers_program
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeOver, TurnWanted
 from tests.contract.environments.environment_pods import PATIENT_S
 from tests.contract.environments.test_agents import asking, ended, prompt_of
@@ -51,9 +53,25 @@ def arguments_of(name: str) -> dict[str, Any]:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    command = [python_of(name), verifiers_program.__file__, name, json.dumps(arguments_of(name)), "--rows", "4"]
-    written = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [json.loads(line) for line in written.splitlines()]
+    """Rows as `longshore tasks` prints them."""
+    of_job = environment(name, arguments_of(name)).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    spec = {
+        "model": {"path": "model", "maxContextTokens": 2048},
+        "data": {"path": "data/train.jsonl", "chat": {}},
+        "environments": [
+            environment(name, arguments_of(name)).model_dump(mode="json", by_alias=True, exclude_unset=True)
+        ],
+        "reward": {"functions": [{"name": "won", "kind": "Environment"}]},
+        "algorithm": {"steps": 1, "promptsPerStep": 1, "responsesPerPrompt": 2, "maxResponseTokens": 64},
+        "storage": {"claimName": "shared"},
+    }
+    manifest = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "job"}, "spec": spec}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(manifest, file)
+        command = [sys.executable, "-m", "longshore_cli", "tasks", file.name, "--limit", "4"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path: Path) -> None:

@@ -58,9 +58,7 @@ def rows(name: str) -> list[dict[str, Any]]:
     spec = {
         "model": {"path": "model", "maxContextTokens": 2048},
         "data": {"path": "data/train.jsonl", "chat": {}},
-        "environments": [
-            environment(name, arguments_of(name)).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        ],
+        "environments": [of_job],
         "reward": {"functions": [{"name": "won", "kind": "Environment"}]},
         "algorithm": {"steps": 1, "promptsPerStep": 1, "responsesPerPrompt": 2, "maxResponseTokens": 64},
         "storage": {"claimName": "shared"},

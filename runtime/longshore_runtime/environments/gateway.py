@@ -26,6 +26,8 @@ from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage
 
 _HOST: Final = "127.0.0.1"
+_SPARE_BYTES: Final = 64
+"""Room in a message for the number of the episode."""
 
 
 class EpisodeIsOver(Exception):
@@ -124,9 +126,12 @@ class Session:
 def _require_readable(asked: Asked) -> None:
     """Raise BadRequest for what the coordinator would not read: it would end the episode."""
     try:
-        decode_answer(encode(asked))
-    except (BadMessage, TypeError) as error:
+        data = encode(asked)
+        decode_answer(data)
+    except (BadMessage, TypeError, RecursionError) as error:
         raise BadRequest(str(error)) from error
+    if len(data) > MAX_MESSAGE_BYTES - _SPARE_BYTES:
+        raise BadRequest(f"messages: {len(data) >> 20} MiB are too many, of {MAX_MESSAGE_BYTES >> 20} MiB at most")
 
 
 def _are_alike(messages: Sequence[AskedMessage], known: Sequence[AskedMessage]) -> bool:

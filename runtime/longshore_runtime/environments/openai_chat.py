@@ -204,6 +204,8 @@ def _refuse_constraints(body: Json) -> None:
     wanted = chat_format if chat_format is not None else of_text.get("format") if isinstance(of_text, dict) else None
     if isinstance(wanted, dict) and wanted.get("type", "text") != "text":
         raise BadRequest("response_format: the model writes freely; ask for the format in a message")
+    if body.get("functions"):
+        raise BadRequest("functions: this field is not read any more; use tools")
 
 
 def _tools(body: Json, function_of: Any) -> tuple[dict[str, Any], ...]:
@@ -219,6 +221,8 @@ def _tools(body: Json, function_of: Any) -> tuple[dict[str, Any], ...]:
             raise BadRequest("tools: only functions with a name can be called here")
         known = {"name": function["name"], "description": function.get("description") or ""}
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        if not isinstance(parameters, dict):
+            raise BadRequest(f"tools: the parameters of {function['name']} must be an object")
         read.append({"type": "function", "function": {**known, "parameters": parameters}})
     return tuple(read)
 
@@ -245,8 +249,10 @@ def _asked(messages: Sequence[AskedMessage]) -> tuple[AskedMessage, ...]:
 
 def _chat_message(message: object, names: dict[str, str]) -> AskedMessage:
     """Read a message; `names`: those of the tools of all calls so far, by the ids of the calls."""
-    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+    if not isinstance(message, dict) or str(message.get("role")) not in _ROLES:
         raise BadRequest("messages: each one needs a role of system, developer, user, assistant or tool")
+    if message.get("function_call"):
+        raise BadRequest("function_call: this field is not read any more; use tool_calls")
     role, content = _ROLES[message["role"]], _text(message.get("content"))
     if role == "tool":
         return AskedMessage(role, content, _tool_name(message.get("tool_call_id"), names))
@@ -267,7 +273,7 @@ def _add_item(messages: list[AskedMessage], item: object, names: dict[str, str])
     if not isinstance(item, dict):
         raise BadRequest("input: each item must be an object")
     match item.get("type", "message"):
-        case "message" if item.get("role") in _ROLES and item["role"] != "tool":
+        case "message" if str(item.get("role")) in _ROLES and item["role"] != "tool":
             messages.append(AskedMessage(_ROLES[item["role"]], _text(item.get("content"))))
         case "function_call":
             call = _call(item.get("call_id"), item.get("name"), item.get("arguments"), names)
@@ -287,7 +293,7 @@ def _add_item(messages: list[AskedMessage], item: object, names: dict[str, str])
 def _call(call_id: object, name: object, arguments: object, names: dict[str, str]) -> ToolCall:
     try:
         read = json.loads(arguments) if isinstance(arguments, str) and arguments else arguments or {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"tool_calls: arguments are not valid JSON ({error})") from error
     if not isinstance(name, str) or not isinstance(read, dict):
         raise BadRequest("tool_calls: each one needs a name, and an object as arguments")
@@ -308,9 +314,10 @@ def _text(content: object) -> str:
         raise BadRequest("content: a text or a list of parts is required")
     texts = []
     for part in content:
-        if not isinstance(part, dict) or part.get("type") not in _TEXT_TYPES:
+        text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
+        if not isinstance(text, str) or str(part.get("type")) not in _TEXT_TYPES:
             raise BadRequest("content: the model reads text only")
-        texts.append(str(part.get("text", part.get("refusal", ""))))
+        texts.append(text)
     return "".join(texts)
 
 

@@ -13,12 +13,24 @@ from urllib.parse import urlsplit
 
 ASK: Final[dict[str, Any]] = {"messages": [{"role": "user", "content": "2+3?"}]}
 TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def nested(num_levels: int) -> dict[str, Any]:
+    """Return a schema of so many levels."""
+    schema: dict[str, Any] = {}
+    for _ in range(num_levels):
+        schema = {"not": schema}
+    return schema
+
+
 BODIES: Final[dict[str, Any]] = {
     "no messages": {},
     "a list": [],
     "messages of another type": {"messages": "hello"},
     "no role": {"messages": [{"content": "x"}]},
     "an image": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+    "a role of another type": {"messages": [{"role": ["user"], "content": "x"}]},
+    "a deep schema": ASK | {"tools": [{**TOOL, "function": {"name": "f", "parameters": nested(900)}}]},
     "a result of no call": {"messages": [{"role": "tool", "tool_call_id": "x", "content": "5"}]},
     "more messages than there may be": {"messages": [{"role": "user", "content": "x"}] * 5000},
     "more tools than there may be": ASK | {"tools": [TOOL] * 300},

@@ -55,18 +55,28 @@ class Session:
         self._said: list[tuple[ModelRequest, AskedMessage]] = []
         """Requests and what the model said to each, by the number of the turn."""
         self._wanted: asyncio.Future[ModelTurn] | None = None
-        self._undelivered: tuple[ModelRequest, ModelTurn] | None = None
-        """A turn whose client had hung up: it may ask for it again."""
+        self._undelivered: list[tuple[ModelRequest, ModelTurn]] = []
+        """Turns whose clients had hung up: they may ask for them again."""
         self._is_over = False
 
     async def turn(self, request: ModelRequest, is_there: Callable[[], bool]) -> ModelTurn:
-        """Return what the model says; raises EpisodeIsOver. `is_there`: whether the client still waits for it."""
+        """Return what the model says.
+
+        Args:
+            request: what it is asked.
+            is_there: whether the client still waits for it.
+
+        Raises:
+            EpisodeIsOver: the model answers no more.
+            ConnectionError: the client hung up before its turn had begun.
+        """
         async with self._one_at_a_time:
-            if self._undelivered is not None and self._undelivered[0] == request:
-                turn = self._undelivered[1]
-            else:
-                turn = await self._sampled(request)
-            self._undelivered = None if is_there() else (request, turn)
+            if not is_there():
+                raise ConnectionAbortedError("the client has hung up")
+            place = next((place for place, one in enumerate(self._undelivered) if one[0] == request), None)
+            turn = await self._sampled(request) if place is None else self._undelivered.pop(place)[1]
+            if not is_there():
+                self._undelivered.append((request, turn))
             return turn
 
     async def _sampled(self, request: ModelRequest) -> ModelTurn:
@@ -144,6 +154,9 @@ def _are_alike(messages: Sequence[AskedMessage], known: Sequence[AskedMessage]) 
 
 class Gateway:
     """The HTTP server of an episode, in a thread of its own."""
+
+    host: Final = "127.0.0.1"
+    """Host of the API."""
 
     def __init__(self) -> None:
         """Serve from now on."""

@@ -1,0 +1,90 @@
+"""A session serves the requests of clients that hang up, and of those that ask again."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from longshore_runtime.environments.gateway import Session
+from longshore_runtime.environments.openai_chat import ModelRequest, ModelTurn
+from longshore_runtime.environments.pod_protocol import Asked, AskedMessage
+
+PATIENT_S: Final = 60.0
+
+
+def request(text: str) -> ModelRequest:
+    return ModelRequest((AskedMessage("user", text),), (), None, (), False, False)
+
+
+class Model:
+    """Answers a session with what it was asked."""
+
+    def __init__(self) -> None:
+        self.session = Session(asyncio.get_running_loop())
+
+    def ask(self, text: str, is_there: Callable[[], bool] = lambda: True) -> "asyncio.Task[ModelTurn]":
+        return asyncio.create_task(self.session.turn(request(text), is_there))
+
+    async def hear(self, text: str) -> None:
+        """Wait until this is asked."""
+        news = await asyncio.to_thread(self.session.news.get, timeout=PATIENT_S)
+        assert isinstance(news, Asked) and news.messages[-1].content == text
+
+    def say(self, text: str) -> None:
+        """Answer what was asked."""
+        self.session.deliver(ModelTurn(0, text, (), False, 1, 1))
+
+
+class Client:
+    """A client that may hang up."""
+
+    def __init__(self) -> None:
+        self.waits = True
+
+    def is_there(self) -> bool:
+        return self.waits
+
+
+async def hang_up_while_asking(model: Model, text: str) -> None:
+    """Ask, and hang up before the model has answered."""
+    client = Client()
+    asking = model.ask(text, client.is_there)
+    await model.hear(text)
+    client.waits = False
+    model.say("to nobody")
+    await asking
+
+
+async def test_a_turn_waits_for_the_client_that_asks_again_whatever_comes_in_between() -> None:
+    model = Model()
+    await hang_up_while_asking(model, "one")
+    other = model.ask("two")
+    await model.hear("two")
+    model.say("to two")
+    assert (await other).number == 1
+    again = await asyncio.wait_for(model.ask("one"), PATIENT_S)
+    assert (again.content, again.number) == ("to nobody", 0)
+
+
+async def test_a_turn_that_a_client_has_asked_for_again_is_delivered_once() -> None:
+    model = Model()
+    await hang_up_while_asking(model, "one")
+    assert (await asyncio.wait_for(model.ask("one"), PATIENT_S)).number == 0
+    another = model.ask("one")
+    await model.hear("one")
+    model.say("another")
+    assert (await another).content == "another"
+
+
+async def test_nothing_is_sampled_for_a_client_that_hung_up_while_others_were_served() -> None:
+    model, client = Model(), Client()
+    first, gone, last = model.ask("one"), model.ask("two", client.is_there), model.ask("three")
+    await model.hear("one")
+    client.waits = False
+    model.say("to one")
+    await model.hear("three")
+    model.say("to three")
+    assert [(await first).number, (await last).number] == [0, 1]
+    with pytest.raises(ConnectionError):
+        await gone

@@ -51,7 +51,11 @@ ROW: Final = "LONGSHORE_ROW"
 SEED: Final = "LONGSHORE_SEED"
 _API: Final = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY")
 """Variables with which clients find the API: address, the same for those of older versions, key."""
+_NO_PROXY: Final = ("NO_PROXY", "no_proxy")
+"""Variables with the hosts that clients reach without the proxy of the pod."""
 _LINE_BYTES: Final = 8192
+_OUTPUT_S: Final = 1.0
+"""Seconds from the end of a program to that of its output, which other processes may hold open."""
 _ANSWER_BYTES: Final = 1 << 16
 _LAST_SHARE: Final = 0.5
 """Share of `callTimeoutSeconds` that an agent has to end once the model answers it no more."""
@@ -84,10 +88,12 @@ def main(agent: ImportedAgent, requests: int, replies: int) -> None:
     directory.mkdir(mode=0o700)
     os.chdir(directory)
     (directory / "row.json").write_text(json.dumps(opening["row"]), encoding="utf-8")
+    without_proxy = [given for name in _NO_PROXY if (given := os.environ.get(name))]
     os.environ |= {
         **dict(zip(_API, (gateway.base_url, gateway.base_url, gateway.key), strict=True)),
         ROW: str(directory / "row.json"),
         SEED: str(opening["seed"]),
+        **dict.fromkeys(_NO_PROXY, ",".join([*without_proxy, gateway.host])),
     }
     if agent.modules is not None:
         given = os.environ.get("PYTHONPATH")
@@ -174,16 +180,23 @@ def run_program(command: Sequence[str], _row: Mapping[str, Any]) -> AgentEnded:
         program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
         return AgentEnded(error=f"cannot be started ({error})")
-    last = b""
     assert program.stdout is not None
-    while line := program.stdout.readline(_LINE_BYTES):
-        sys.stderr.buffer.write(line)
-        last = line.strip() or last
-    sys.stderr.flush()
-    if (code := program.wait()) == 0:
+    output, last = program.stdout, [b""]
+
+    def copy_output() -> None:
+        while line := output.readline(_LINE_BYTES):
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+            last[0] = line.strip() or last[0]
+
+    copying = threading.Thread(target=copy_output, daemon=True)
+    copying.start()
+    code = program.wait()
+    copying.join(_OUTPUT_S)
+    if code == 0:
         return AgentEnded()
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return AgentEnded(error=f"{how}, and wrote last: {one_line(last.decode(errors='replace'))}")
+    return AgentEnded(error=f"{how}, and wrote last: {one_line(last[0].decode(errors='replace'))}")
 
 
 class VerifiersServer:
@@ -191,6 +204,7 @@ class VerifiersServer:
 
     def __init__(self, environment: VerifiersEnvironment) -> None:
         """Start it and wait until it is ready; raises ValueError with the end of a sentence, or OSError."""
+        self._template = os.getpid()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             arguments = [environment.id, json.dumps(environment.arguments), "--control", str(theirs.fileno())]

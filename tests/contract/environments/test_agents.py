@@ -191,6 +191,29 @@ def test_a_program_finds_row_and_key_in_its_surroundings_and_posts_its_reward(tm
         assert ended(driver.say(number, "5")).reward == 1.0
 
 
+def test_a_program_has_ended_though_something_that_it_started_goes_on(tmp_path: Path) -> None:
+    program = f"""
+import subprocess, sys
+sys.path.append({str(Path(agents.__file__).parent)!r})
+from agents import answer_once
+subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+answer_once({ROW!r})
+"""
+    with asking(tmp_path, agent(command=[sys.executable, "-c", program], callTimeoutSeconds=60)) as driver:
+        number = driver.start(**ROW)
+        driver.hear()
+        assert ended(driver.say(number, "5")).reward is None
+
+
+def test_an_agent_reaches_the_model_where_its_pod_has_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "example.com")
+    with asking(tmp_path, agent("answer_once")) as driver:
+        number = driver.start(**ROW)
+        assert isinstance(driver.hear(), TurnWanted)
+        assert ended(driver.say(number, "5")).reward == 1.0
+
+
 def test_a_program_that_fails_is_quoted(tmp_path: Path) -> None:
     program = "print('on the way'); raise SystemExit('out of ideas')"
     with asking(tmp_path, agent(command=[sys.executable, "-c", program])) as driver:

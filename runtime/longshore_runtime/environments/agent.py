@@ -204,11 +204,10 @@ class VerifiersServer:
 
     def __init__(self, environment: VerifiersEnvironment) -> None:
         """Start it and wait until it is ready; raises ValueError with the end of a sentence, or OSError."""
-        self._template = os.getpid()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             arguments = [environment.id, json.dumps(environment.arguments), "--control", str(theirs.fileno())]
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [environment.python, verifiers_program.__file__, *arguments],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -217,13 +216,14 @@ class VerifiersServer:
         if "error" in said:
             raise ValueError(said["error"])
         log.info("verifiers has loaded an environment", version=said["version"], id=environment.id)
+        threading.Thread(target=_end_after, args=(process,), daemon=True).start()
 
     def play(self, _row: Mapping[str, Any]) -> AgentEnded:
         """Play an episode in a fork, which ends with this process."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                variables = {name: os.environ[name] for name in (*_API, ROW, SEED)}
+                variables = {name: os.environ[name] for name in (*_API, ROW, SEED, *_NO_PROXY)}
                 socket.send_fds(self._control, [json.dumps(variables).encode()], [theirs.fileno()])
             said = ours.makefile("rb").read()
         answer = json.loads(said or b'{"error": "its process was killed"}')
@@ -233,3 +233,9 @@ class VerifiersServer:
             return AgentEnded(optional_reward(answer["reward"]))
         except ValueError as error:
             return AgentEnded(error=str(error))
+
+
+def _end_after(process: "subprocess.Popen[bytes]") -> None:
+    """End this process once another one has ended; its pod then starts both anew for the next episode."""
+    process.wait()
+    os._exit(1)

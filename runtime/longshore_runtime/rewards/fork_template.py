@@ -151,7 +151,8 @@ class _Template:
         for fork in list(self._forks.values()):
             os.kill(fork.pid, signal.SIGKILL)
             self._reap(fork)
-        self._kept = set()
+        self._sweep()
+        self._kept = set()  # Last, since this process may end with one of them.
         self._sweep()
 
 

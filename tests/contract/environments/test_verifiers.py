@@ -4,11 +4,15 @@ The package wants other versions of packages than the runtime: `make agent-progr
 own.
 """
 
+import contextlib
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,3 +117,30 @@ def test_a_limit_of_turns_ends_an_episode_without_a_failure(name: str, tmp_path:
         assert isinstance(driver.say(number, "5"), TurnWanted)
         over = driver.say(number, "4")
         assert isinstance(over, EpisodeOver) and over.episode.reward == 0.0
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def loaded_processes(name: str) -> Iterator[int]:
+    """Processes of pods of this test that have an environment loaded."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_program = str(python_of(name)).encode() in (process / "cmdline").read_bytes().split(b"\0")
+            if is_program and parent_of(parent_of(int(process.name))) == os.getpid():
+                yield int(process.name)
+
+
+def test_a_lost_process_of_verifiers_is_replaced_for_the_next_attempt(name: str, tmp_path: Path) -> None:
+    (*_, row) = rows(name)
+    with asking(tmp_path, environment(name, arguments_of(name), retries=2)) as driver:
+        for _ in range(2):
+            number = driver.start(task=row["task"])
+            assert isinstance(driver.hear(), TurnWanted)
+            assert ended(driver.say(number, "3")).reward == 1.0
+            (process,) = loaded_processes(name)
+            handle = os.pidfd_open(process)
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            assert select.select([handle], [], [], PATIENT_S)[0]
+            os.close(handle)

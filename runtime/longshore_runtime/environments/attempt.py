@@ -222,13 +222,14 @@ class Attempt:
     def _asked_branch(self, asked: Asked) -> _Branch:
         """Return the branch of a conversation that begins; raises EpisodeError."""
         messages = [one.message for one in asked.messages]
-        if _is_too_long("".join(one.content for one in asked.messages), self._limits.max_context_tokens):
+        texts = [f"{one.content}{''.join(str(call.arguments) for call in one.calls)}" for one in asked.messages]
+        if _is_too_long("".join(texts), self._limits.max_context_tokens):
             raise EpisodeError("its agent sends a conversation that is longer than model.maxContextTokens allows")
         try:
             self._conversations.check(asked.tools)
             return _Branch(self._conversations.prompt(messages, None, asked.tools), messages, asked.tools)
-        except UserError as error:
-            raise EpisodeError(str(error), is_users_mistake=True) from error
+        except UserError as error:  # What an agent asks later depends on what the model has said.
+            raise EpisodeError(str(error), is_users_mistake=not self._turns) from error
 
     def _observe(self, turn: _Turn, observations: Sequence[Observation]) -> bool:
         """Add what the environment says after a turn, in a branch of its own if others follow; return whether it fits.

@@ -245,7 +245,7 @@ class _Episode:
 
 def _calls(tools: Sequence[Mapping[str, Any]]) -> list[ToolCall]:
     functions = [tool["function"] for tool in tools]
-    return [ToolCall(one["name"], example_value(one["parameters"])) for one in functions]
+    return [ToolCall(one["name"], example_value({"type": "object", **one["parameters"]})) for one in functions]
 
 
 def example_value(schema: Mapping[str, Any]) -> Any:
@@ -268,6 +268,7 @@ def example_value(schema: Mapping[str, Any]) -> Any:
             items = schema.get("prefixItems") or ([schema["items"]] if "items" in schema else [])
             return [example_value(one) for one in items]
         case "object":
-            return {name: example_value(schema["properties"][name]) for name in schema.get("required", ())}
+            properties = schema.get("properties", {})
+            return {name: example_value(properties.get(name, {})) for name in schema.get("required", ())}
         case _:
             return _TEXT

@@ -50,7 +50,12 @@ def test_arguments_have_the_types_of_the_parameters_and_defaults_are_left_out() 
 
 @pytest.mark.parametrize(
     ("schema", "value"),
-    [({"anyOf": [{"type": "array"}, {"type": "string"}]}, []), ({"type": "null"}, None), ({}, "text")],
+    [
+        ({"anyOf": [{"type": "array"}, {"type": "string"}]}, []),
+        ({"type": "null"}, None),
+        ({}, "text"),
+        ({"type": "object", "required": ["anything"]}, {"anything": "text"}),
+    ],
 )
 def test_schema_without_details_has_a_value_too(schema: Mapping[str, Any], value: object) -> None:
     assert example_value(schema) == value

@@ -104,7 +104,7 @@ class RunState:
         totals = KindTotals(
             rounds=old.rounds + 1,
             rollout_s=old.rollout_s + result.rollout_s,
-            samples=old.samples + len(samples),
+            samples=old.samples + len({sample.response for sample in samples}),
             preemptions=old.preemptions + result.num_preemptions,
         )
         return replace(

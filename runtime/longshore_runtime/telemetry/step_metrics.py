@@ -72,9 +72,10 @@ def step_metrics(
     """Return all metrics of a step, by name; `num_gpus` divides the throughput."""
     samples = trained.samples
     responses = [one for group in result.groups for one in group.responses]
-    scores = [sample.reward for sample in samples]
-    rewards = [sample.reward + sample.penalty for sample in samples]
-    advantages = [sample.advantage for sample in samples]
+    by_response = {sample.response: sample for sample in samples}.values()  # An episode counts once.
+    scores = [sample.reward for sample in by_response]
+    rewards = [sample.reward + sample.penalty for sample in by_response]
+    advantages = [sample.advantage for sample in by_response]
     response = lengths(samples)
     prompts = [len(sample.prompt_tokens) for sample in samples]
     sums = trained.sums

@@ -24,6 +24,7 @@ from longshore_runtime.rollout.events import GradientsDone
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
 from longshore_runtime.trainer.samples import conversations
 from longshore_runtime.trainer.step_progress import StepProgress
+from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class StepUpdates:
 
     def progress(self) -> tuple[int, int]:
         num_passes = self._num_epochs + self._computes_old_log_probs
-        total = num_passes * sum(len(group.responses) for group in self._groups.values())
+        total = num_passes * sum(len(self._conversations(group)) for group in self._groups.values())
         return self._progress.num_computed(total), total
 
     def restart(self) -> None:
@@ -269,9 +270,12 @@ class StepUpdates:
         return [self._groups[draw] for draw in sorted(batch.draws)]
 
     def _num_tokens(self, group: ScoredGroup) -> int:
+        return sum(len(prompt_tokens) + len(trajectory) for prompt_tokens, trajectory in self._conversations(group))
+
+    def _conversations(self, group: ScoredGroup) -> list[tuple[TokenIds, Trajectory]]:
+        """Return prompts and what follows each: one pair for each sample of a group."""
         record, completions = self._prompts[group.draw.index], [scored.completion for scored in group.responses]
-        branches = [branch for one in completions for branch in conversations(one, record)]
-        return sum(len(prompt_tokens) + len(trajectory) for prompt_tokens, trajectory in branches)
+        return [branch for one in completions for branch in conversations(one, record)]
 
 
 def max_tokens_per_batch(objective: Objective, num_replicas: int, *, is_pipelined: bool) -> int:

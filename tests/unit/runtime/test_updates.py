@@ -2,7 +2,7 @@
 
 import queue
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from longshore_runtime.step.step_work import step_work
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
 from longshore_runtime.trainer.samples import batch_samples, step_denominator
 from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
-from longshore_runtime.trajectories.trajectory import Trajectory
+from longshore_runtime.trajectories.episode import Branch, Episode
+from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 from tests.contract.trainers.replicas import OPTIONS
 
 ALGORITHM = Algorithm(steps=1, prompts_per_step=6, responses_per_prompt=2, max_response_tokens=64)
@@ -159,6 +160,17 @@ def order_after_round(rows: Sequence[int] = ARRIVAL, epoch: int = 0) -> list[int
     step = Step(pipelined=False, groups_per_update=1)
     step.train(rows, epoch=epoch)
     return [row for (row,) in step.rows()]
+
+
+def test_progress_counts_the_samples_of_all_branches() -> None:
+    whole = group(0)
+    one, other = whole.responses
+    branch = Branch(token_ids([7]), None, [], one.completion.trajectory)
+    episode = replace(one.completion, episode=Episode((branch, branch), None, 1.0, 2, 0, 0.0, 0))
+    step = Step(pipelined=True, groups_per_update=1)
+    step.updates.train_on(replace(whole, responses=(replace(one, completion=episode), other)))
+    step.updates.finish()
+    assert step.updates.progress() == (3, 3)
 
 
 @pytest.mark.parametrize("groups_per_update", [1, 2, 4, 6])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from longshore.api.rollout import Strategy
+from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.rewards.round_scores import RewardStats
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, step_metrics
@@ -41,6 +42,20 @@ def test_how_scoring_kept_up_is_reported(result: RoundResult) -> None:
 def test_responses_whose_scoring_took_too_long_are_counted(result: RoundResult) -> None:
     num_responses = sum(len(group.responses) for group in result.groups)
     assert metrics(with_responses(result, timed_out))["reward/timed_out"] == num_responses > 0
+
+
+def test_an_episode_with_several_branches_counts_as_one_response(result: RoundResult) -> None:
+    step = trained(result)
+    first, *others = step.samples
+    samples = [replace(first, reward=9.0, branch=branch, share=0.25) for branch in range(4)] + others
+    once, found = (
+        step_metrics(result, replace(step, batches=(tuple(batch),)), TIMES, queue_length=0, num_gpus=2)
+        for batch in (samples[3:], samples)
+    )
+    names = [name for name in found if name.startswith("critic/")]
+    assert names and [found[name] for name in names] == [once[name] for name in names]
+    after = RunState().after_step(result, samples, {}, 1)
+    assert [one.samples for one in after.kinds.values()] == [len(step.samples)]
 
 
 def test_lengths_are_those_of_whole_episodes_observations_included() -> None:

@@ -144,7 +144,9 @@ def _response(row: Row) -> SampleResponse:
         engines=tuple(row["engines"] or ()),
         engine_s=row["engine_s"] or 0.0,
         turns=tuple(
-            SampleTurn(role=one["role"], text=one["content"], calls=one["tool_calls"] or "", branch=one["branch"])
+            SampleTurn(
+                role=one["role"], text=one["content"], calls=one["tool_calls"] or "", branch=one.get("branch") or 0
+            )
             for one in row.get("turns") or ()
         ),
         environment_s=row.get("environment_s"),

@@ -77,3 +77,9 @@ def test_an_episode_counts_with_all_its_turns_and_is_cut_where_its_room_ends() -
     (cut,) = samples.within(found[:1], 100)[0].responses
     assert (cut.num_characters, cut.left_out_characters) == (86, 75), "15 of the prompt are in front of it"
     assert [len(turn.text) + len(turn.calls) for turn in cut.turns] == [30, 30, 25]
+
+
+def test_turns_of_an_episode_say_which_of_its_conversations_they_are_from() -> None:
+    turn = {"role": "assistant", "content": "5", "tool_calls": None}
+    (group,) = samples.groups([row("0-0", turns=[turn, {**turn, "branch": 0}, {**turn, "branch": 1}])])
+    assert [one.branch for one in group.responses[0].turns] == [0, 0, 1], "older files do not have it"

@@ -195,8 +195,8 @@ class Attempt:
             return None if self._go_on(answer) else True
         assert isinstance(answer, Acted), "the link has checked it"
         self._num_failed_calls += answer.num_failed_calls
-        if not answer.observations:
-            return is_cut
+        if not answer.observations:  # An agent may have cut its last turn off itself: nobody else has cut the episode.
+            return is_cut and len(branch.trajectory) >= self._most_tokens(branch)
         return None if self._observe(self._turns[-1], answer.observations) else True
 
     def _act(self, turn: Turn, tokens: TokenIds, *, is_cut: bool) -> Act:
@@ -240,7 +240,7 @@ class Attempt:
         branch = turn.branch
         messages = [one.message for one in observations]
         goes_on = len(branch.messages) == turn.num_messages
-        num_left = self._most_tokens(branch) - turn.num_tokens
+        num_left = self._most_tokens(branch) - turn.num_tokens if goes_on else self._limits.max_context_tokens
         if goes_on:
             branch.messages += messages
         if _is_too_long("".join(one.content for one in observations), num_left):

@@ -149,6 +149,14 @@ def test_an_agent_goes_on_after_a_turn_that_its_own_limit_has_cut_off(tmp_path: 
         assert "And?" in prompt_of(trajectory)
 
 
+def test_a_last_turn_that_the_agent_has_cut_off_leaves_the_episode_whole(tmp_path: Path) -> None:
+    with asking(tmp_path, agent("answer_once", maxTurnTokens=8)) as driver:
+        number = driver.start(**ROW)
+        driver.hear()
+        over = driver.say(number, "5", FinishReason.LENGTH)
+        assert isinstance(over, EpisodeOver) and not over.is_cut
+
+
 def test_tokens_that_are_left_bound_an_episode_of_an_agent(tmp_path: Path) -> None:
     with asking(tmp_path, agent("talk_for_ever"), EpisodeLimits(64, 256)) as driver:
         number = driver.start(**ROW)

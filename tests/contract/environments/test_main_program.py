@@ -68,7 +68,7 @@ async def wait_ready(pod: "subprocess.Popen[bytes]", host: str) -> None:
     raise AssertionError("the pod does not serve")
 
 
-async def test_a_pod_plays_its_environment_without_anything_else_of_the_job_and_ends_when_asked(
+async def test_a_pod_plays_its_environment_without_the_rest_of_the_job_and_ends_when_asked(
     pod: "subprocess.Popen[bytes]", host: str, tmp_path: Path
 ) -> None:
     await wait_ready(pod, host)

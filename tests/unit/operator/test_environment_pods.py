@@ -83,7 +83,7 @@ def test_an_environment_that_a_suspended_job_is_given_gets_a_token() -> None:
     assert ("Secret", "demo.other-environment-token-job-uid") in cluster.manifests
 
 
-def test_memory_of_an_environment_is_requested_and_limited_with_what_its_episodes_take() -> None:
+def test_memory_of_an_environment_is_requested_and_limited_by_what_episodes_take() -> None:
     (container,) = environment_pod(make_job(**playing()), CONFIG, 1, 0, IP)["spec"]["containers"]
     assert container["resources"] == {"requests": {"cpu": "500m", "memory": "3072Mi"}, "limits": {"memory": "3072Mi"}}
     assert container["command"] == ["python", "-m", "longshore_runtime", "environment"]

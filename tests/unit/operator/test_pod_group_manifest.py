@@ -48,7 +48,7 @@ def test_kubernetes_wants_the_number_of_pods_alone() -> None:
     assert made(kind="Kubernetes")["spec"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}
 
 
-def test_trainers_judges_and_environments_are_members_and_reward_pods_that_come_and_go_are_not() -> None:
+def test_trainers_judges_and_environments_are_members_and_changing_rewards_are_not() -> None:
     spec: dict[str, Any] = judged() | {"placement": "Disaggregated", "trainerWorkers": {"replicas": 4}}
     spec["reward"] = spec["reward"] | {"pods": 1, "maxPods": 9}
     assert made(**spec)["spec"]["minMember"] == 2 + 4 + 1 + 3

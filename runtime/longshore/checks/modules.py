@@ -2,6 +2,7 @@
 
 import ast
 import keyword
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -30,7 +31,10 @@ def module_mistakes(files: Mapping[str, bytes], import_paths: Mapping[str, str])
 
 
 def import_paths(spec: RLJobSpec) -> dict[str, str]:
-    """Return the path of each function or class of the user's own, by the field that names it."""
+    """Return the path of each function or class of the user's own, by the field that names it.
+
+    Words of a command, and of an id of verifiers, may be modules: they are paths without a name behind the module.
+    """
     paths = {
         f"reward.functions[{function.name}].importPath": function.import_path
         for function in spec.reward.functions
@@ -40,6 +44,8 @@ def import_paths(spec: RLJobSpec) -> dict[str, str]:
         if one.import_path is not None:
             paths[f"environments[{one.name}].importPath"] = one.import_path
         paths |= {f"environments[{one.name}].tools[{number}]": path for number, path in enumerate(one.tools or ())}
+        program = " ".join(one.command or ()) if one.verifiers is None else one.verifiers.id.replace("-", "_").lower()
+        paths |= {f"{one.code_field}, {word}": word for word in re.findall(r"\w+", program)}
     if isinstance(spec.algorithm.objective, Custom):
         paths["algorithm.objective.importPath"] = spec.algorithm.objective.import_path
     return paths
@@ -68,14 +74,14 @@ def _function_mistakes(files: Mapping[str, bytes], import_paths: Mapping[str, st
     modules = {name.removesuffix(".py"): content for name, content in files.items()}
     used = set()
     for field, path in import_paths.items():
-        module, wanted = path.split(":")
+        module, _, wanted = path.partition(":")
         used.add(module)
-        if module in modules and wanted not in (defined := _defined(modules[module])):
+        if wanted and module in modules and wanted not in (defined := _defined(modules[module])):
             known = f"; it has {', '.join(sorted(defined))}" if defined else ""
             yield f"{field}: {module}.py defines no {wanted!r}{known}"
     if not used & modules.keys():
         yield (
-            "no importPath of a reward function, an environment or the objective leads into "
+            "no importPath, tool or command of a reward function, an environment or the objective leads into "
             f"{', '.join(sorted(files))}; set one to {min(modules)}:NAME"
         )
 

@@ -69,8 +69,6 @@ class ImportedAgent:
     work: "Callable[[Mapping[str, Any]], AgentEnded]"
     """Function that runs an agent for a row, to its end."""
     call_timeout_s: float
-    modules: str | None = None
-    """Directory of modules that came with the job."""
 
 
 def main(agent: ImportedAgent, requests: int, replies: int) -> None:
@@ -95,9 +93,6 @@ def main(agent: ImportedAgent, requests: int, replies: int) -> None:
         SEED: str(opening["seed"]),
         **dict.fromkeys(_NO_PROXY, ",".join([*without_proxy, gateway.host])),
     }
-    if agent.modules is not None:
-        given = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = agent.modules if given is None else f"{agent.modules}{os.pathsep}{given}"
 
     def converse() -> None:
         episode = _Episode(agent, gateway)

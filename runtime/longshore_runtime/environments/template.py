@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from longshore.api.environment import Environment, EnvironmentKind
@@ -48,8 +49,9 @@ def main(control: int, options: str) -> None:
     environment, modules = Environment.model_validate(arguments["environment"]), arguments["modules"]
     if modules:
         sys.path.insert(0, modules)
+    _share_path(modules)
     try:
-        run = _work_of(environment, modules)
+        run = _work_of(environment)
     except CannotImport as error:
         answers.sendall(str(error).encode())
         return
@@ -58,7 +60,14 @@ def main(control: int, options: str) -> None:
     serve(answers, run)
 
 
-def _work_of(environment: Environment, modules: str | None) -> Run:
+def _share_path(modules: str | None) -> None:
+    """Let programs that episodes start import what this process can, although they work in other directories."""
+    given = os.environ.get("PYTHONPATH")
+    paths = [modules or Path.cwd(), *(given.split(os.pathsep) if given else ())]
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+
+
+def _work_of(environment: Environment) -> Run:
     """Import an environment and return the work of its forks; raises CannotImport."""
     name, import_path = environment.name, environment.import_path
     if environment.url is not None:
@@ -74,13 +83,17 @@ def _work_of(environment: Environment, modules: str | None) -> Run:
     if environment.verifiers is not None:
         try:
             work = agent.VerifiersServer(environment.verifiers).play
+        except FileNotFoundError as error:
+            python = environment.verifiers.python
+            problem = f"{python!r} is not a program of this machine; `longshore check` takes another with --python"
+            raise CannotImport(f"{environment.code_field}.python: {problem}") from error
         except (OSError, ValueError) as error:
             raise CannotImport(f"{environment.code_field}: it cannot be loaded ({error_text(error)})") from error
     elif import_path is not None:
         work = functools.partial(agent.run_function, _imported(environment.code_field, import_path))
     else:
         work = functools.partial(agent.run_program, environment.command or ())
-    return functools.partial(agent.main, agent.ImportedAgent(name, work, environment.call_timeout_s, modules))
+    return functools.partial(agent.main, agent.ImportedAgent(name, work, environment.call_timeout_s))
 
 
 def import_environment(name: str, import_path: str | None, tools: Sequence[str]) -> ImportedEnvironment:

@@ -37,12 +37,29 @@ def test_modules_may_support_one_another_and_functions_may_come_from_the_image()
          "reward.functions[mine].importPath: mine.py defines no 'score'; it has grade"),
         ("mine.py", b"", "reward.functions[mine].importPath: mine.py defines no 'score'"),
         ("other.py", b"def score(): ...",
-         "no importPath of a reward function, an environment or the objective leads into other.py; set one to other:N"),
+         "no importPath, tool or command of a reward function, an environment or the objective leads into other.py; "
+         "set one to other:N"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_imported_is_reported_with_the_fix(name: str, content: bytes, message: str) -> None:
     (mistake,) = module_mistakes({name: content}, MINE)
     assert mistake.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        {"kind": "Agent", "command": ["python", "-m", "my_agent"]},
+        {"kind": "Agent", "command": ["sh", "-c", "exec python /etc/longshore-modules/my_agent.py"]},
+        {"kind": "Verifiers", "verifiers": {"id": "me/My-Agent@1.0"}},
+    ],
+)
+def test_the_program_of_an_agent_may_be_a_module(program: dict[str, object]) -> None:
+    changes = {"environments": [{"name": "coder", **program}], "data": {"path": "rows.jsonl", "chat": {}}}
+    job = RLJobSpec.model_validate(spec(reward(kind="Maths") | changes))
+    assert module_mistakes({"my_agent.py": b""}, import_paths(job)) == []
+    (mistake,) = module_mistakes({"my_agents.py": b""}, import_paths(job))
+    assert mistake.startswith("no importPath, tool or command of")
 
 
 def test_a_class_and_the_tools_of_environments_may_be_in_a_module() -> None:

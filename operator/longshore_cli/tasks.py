@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -34,8 +35,13 @@ def tasks(
     program = Path(package.origin).parent / "environments" / _PROGRAM
     command = [python or found.verifiers.python, str(program), found.verifiers.id]
     options = [json.dumps(found.verifiers.arguments), "--rows", str(limit)]
+    path = os.pathsep.join(
+        [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )  # As `check` finds modules.
     try:
-        subprocess.run([*command, *options], check=True, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            [*command, *options], check=True, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}
+        )
     except FileNotFoundError as error:
         raise CliError(f"{found.code_field}.python: {error}", "Name one of this machine with --python.") from error
     except subprocess.CalledProcessError as error:

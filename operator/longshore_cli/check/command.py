@@ -17,13 +17,16 @@ def check(
     ] = None,
     gpu_memory: Annotated[str | None, typer.Option(help="Memory of a GPU instead of its name, as 80Gi.")] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Leave out a check, by its name; may be repeated.")] = None,
+    python: Annotated[
+        str | None, typer.Option(help="Python of this machine that has verifiers; unset: that of the environment.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print findings for programs.")] = False,
 ) -> None:
     """Check a job with its model and data; the exit code is 0 when nothing is wrong."""
     from longshore.checks.result import CheckOutcome
     from longshore_cli.check import report, run
 
-    options = run.CheckOptions(model, data, gpu_type, gpu_memory, run.named(skip or ()))
+    options = run.CheckOptions(model, data, gpu_type, gpu_memory, run.named(skip or ()), python)
     found = run.checked(file, options)
     report.show(found, as_json=as_json)
     if any(result.outcome is CheckOutcome.FAILED for result in found):

@@ -38,6 +38,8 @@ class CheckOptions:
     gpu_type: str | None = None
     gpu_memory: str | None = None
     skipped: frozenset[Check] = frozenset()
+    python: str | None = None
+    """Python of this machine that has `verifiers`."""
 
 
 def named(names: Iterable[str]) -> frozenset[Check]:
@@ -73,10 +75,23 @@ def checked(file: Path, options: CheckOptions) -> list[CheckResult]:
     ]
     results += file_checks(spec, options.model, options.data, memory)
     is_whole = all(one.outcome is not CheckOutcome.FAILED for one in results if one.name is Check.MODEL_FILES)
+    if options.python is not None:
+        spec = _with_python(spec, options.python)
     more = list(_runtime_checks(spec, options.model if is_whole else None, options.data, options.skipped))
     made = {result.name for result in more}
     results = [result for result in results if result.name not in made] + more
     return sorted((result for result in results if result.name not in options.skipped), key=_place)
+
+
+def _with_python(spec: RLJobSpec, python: str) -> RLJobSpec:
+    """Return the spec with the Python of this machine for environments of verifiers."""
+    changed = [
+        one
+        if one.verifiers is None
+        else one.model_copy(update={"verifiers": one.verifiers.model_copy(update={"python": python})})
+        for one in spec.environments
+    ]
+    return spec.model_copy(update={"environments": changed})
 
 
 def _place(result: CheckResult) -> int:

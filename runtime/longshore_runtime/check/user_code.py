@@ -74,7 +74,7 @@ def check_environment(
     if find_spec("transformers") is None:
         raise ModuleNotFoundError(name="transformers")  # The process that describes tools would end without a reason.
     rows = None if path is None else _acting_rows(spec, path, environment)
-    if rows is not None and not rows:
+    if rows == [] and path is not None and valid_rows(path, spec.data.each[0]):
         problem = "no row acts in it: their domains are others, or an environment before it has them"
         return CheckResult(name, (f"environments[{environment.name}].domains: {problem}; correct them, or remove it",))
     try:

@@ -57,7 +57,7 @@ class Tasksets:
         for task in self._environment.taskset:
             data = task.data
             prompt = data.prompt_text or data.description or data.name or "Begin."
-            yield {"prompt": prompt, "task": data.model_dump(mode="json", exclude_none=True)}
+            yield _row(prompt, data.model_dump(mode="json", exclude_none=True))
 
     async def play(self, task: Mapping[str, Any]) -> float:
         from verifiers.v1.clients import ModelContext
@@ -88,7 +88,7 @@ class Environments:
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for row in self._environment.get_dataset():
             task = {"task": "default", **{key: value for key, value in row.items() if value is not None}}
-            yield {"prompt": row["prompt"], "task": task}
+            yield _row(row["prompt"], task)
 
     async def play(self, task: Mapping[str, Any]) -> float:
         from openai import AsyncOpenAI
@@ -100,6 +100,11 @@ class Environments:
         return float(output["reward"])
 
 
+def _row(prompt: Any, task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the row of a task, which has an answer as every row must: its own, or none to compare with."""
+    return {"prompt": prompt, "answer": str(task.get("answer", "")), "task": task}
+
+
 def main() -> None:
     """Write rows of data to standard output, or serve episodes over a socket."""
     parser = argparse.ArgumentParser()
@@ -108,6 +113,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int)
     parser.add_argument("--control", type=int)
     options = parser.parse_args()
+    sys.path.pop(0)  # The directory of this file, whose modules hide others of the same names, such as `openenv`.
     # Whatever the environment prints is part of no protocol.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -106,6 +107,20 @@ def found(model: Path | None, data: Path | None, /, **changes: Any) -> dict[Chec
 def mistake(data: Path, model: Path | None = None, /, **changes: Any) -> str:
     (sentence,) = found(model, data, **changes)[Check.ENVIRONMENTS].mistakes
     return sentence
+
+
+def test_a_program_is_found_in_the_directory_of_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "agent_of_mine.py").write_text(f"{AGENT}\nrun({{'prompt': 'Look.'}})\n")
+    monkeypatch.delenv("PYTHONPATH")
+    monkeypatch.chdir(tmp_path)
+    coder = {"name": "coder", "kind": "Agent", "command": [sys.executable, "-m", "agent_of_mine"]}
+    played = found(None, with_rows(tmp_path), environments=[coder])[Check.ENVIRONMENTS]
+    assert played.detail == "coder: 2 turns"
+
+
+def test_without_a_valid_row_only_the_code_is_imported(tmp_path: Path) -> None:
+    data = with_rows(tmp_path, {"prompt": "Open the door."})
+    assert found(None, data)[Check.ENVIRONMENTS].detail.endswith("no episode was played without a row")
 
 
 def functions(*chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,3 +330,14 @@ def test_an_environment_is_imported_without_data_and_model(modules: Path) -> Non
     (modules / "job.yaml").write_text(yaml.safe_dump(job))
     reported = CliRunner().invoke(app, ["check", str(modules / "job.yaml")]).output
     assert "✓ environments        game: it can be imported; no episode was played without a row\n" in reported
+
+
+def test_verifiers_are_looked_for_under_the_python_that_the_check_is_given(tmp_path: Path) -> None:
+    sums = {"name": "sums", "kind": "Verifiers", "verifiers": {"id": "sums", "python": "/opt/none/bin/python"}}
+    spec = SPEC | {"environments": [sums]}
+    job = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "j"}, "spec": spec}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    command = ["check", str(tmp_path / "job.yaml")]
+    without = CliRunner().invoke(app, command).output
+    assert "environments[sums].verifiers.python: '/opt/none/bin/python' is not a program of this machine" in without
+    assert "has no package verifiers" in CliRunner().invoke(app, [*command, "--python", sys.executable]).output

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from longshore.api.environment import Environment
+from longshore_runtime.environments import verifiers_program
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeOver, TurnWanted
 from tests.contract.environments.environment_pods import PATIENT_S
 from tests.contract.environments.test_agents import asking, ended, prompt_of
@@ -79,6 +80,7 @@ def rows(name: str) -> list[dict[str, Any]]:
 def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path: Path) -> None:
     found = rows(name)
     assert len(found) == 4
+    assert found[3]["answer"] == "", "every row of data has an answer"
     with asking(tmp_path, environment(name, arguments_of(name))) as driver:
         for _ in range(2):  # The second episode is another fork of the same process.
             number = driver.start(task=found[3]["task"])
@@ -87,6 +89,13 @@ def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path
             assert prompt_of(driver.say(number, "1")).count("er<|im_end|>") == 2
             episode = ended(driver.say(number, "3"))
             assert (episode.reward, episode.num_turns, len(episode.branches)) == (1.0, 3, 1)
+
+
+def test_a_taskset_may_have_the_name_of_a_module_of_longshore(tmp_path: Path) -> None:
+    (tmp_path / "gateway.py").write_text((PACKAGES / "higher_v1.py").read_text())
+    command = [python_of("higher-v1"), verifiers_program.__file__, "gateway", "{}", "--rows", "1"]
+    written = subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert json.loads(written.stdout)["prompt"] == "0 to 9?"
 
 
 def test_what_an_environment_raises_fails_the_episode_with_its_cause(name: str, tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ _SINGLE: Final = "single_turn_agent"
 _OTHERS: Final = {
     **dict.fromkeys(_TOOL_CLASSES, "classes of tools are not run: write one class with a method for each"),
     _INTERACTIONS: "interactions are not run: write a class whose reply() answers each turn",
-    _LOOPS: "agent loops are not run: write a class with the tools, or whose reply() answers each turn",
+    _LOOPS: "agent loops are not run: write the loop as an agent that asks OpenAI's API (kind Agent), or "
+    "a class with the tools, or whose reply() answers each turn",
 }
 """Keys of what is not run, and what to write instead."""
 _AND_THEN: Final = (
@@ -74,7 +75,7 @@ def _refuse_others(settings: ForeignSettings) -> None:
     for key, is_set in ((_ENABLE, settings.flag(_ENABLE)), (_LOOP, loop == _TOOL_AGENT)):
         if is_set and not is_agent(settings):
             raise Refused(key, f"no functions are named in {FILES[0]}: set that, or unset this and write a class with "
-                          f"tools or reply() for {episodes.ENVIRONMENTS} of the job")  # fmt: skip
+                          f"tools or reply(), or an agent, for {episodes.ENVIRONMENTS} of the job")  # fmt: skip
 
 
 def _max_turns(settings: ForeignSettings) -> int | None:

@@ -228,18 +228,19 @@ def job_spec(coordinator: str = HOLD, worker: str = HOLD, replicas: int = 2, gpu
         "algorithm": {"steps": 3, "promptsPerStep": 4, "responsesPerPrompt": 2, "maxResponseTokens": 64},
         "storage": {"create": {"size": "1Gi"}},
         "reward": {"pods": 0},
-        "coordinator": {"resources": LITTLE, "template": _shell(coordinator)},
+        "coordinator": {"resources": LITTLE, "template": shell(coordinator)},
         "workers": {
             "replicas": replicas,
             "gpusPerPod": gpus_per_pod,
             "gpuResourceName": GPU,
             "resources": LITTLE,
-            "template": _shell(worker),
+            "template": shell(worker),
         },
     }
 
 
-def _shell(command: str) -> dict[str, Any]:
+def shell(command: str) -> dict[str, Any]:
+    """Return a template of a pod that runs a shell command in place of the runtime, ready from the start."""
     own = {"name": "longshore", "command": ["sh", "-c", command]}
     return {"spec": {"containers": [own | {"readinessProbe": ALWAYS_READY}]}}
 

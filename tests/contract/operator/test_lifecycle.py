@@ -8,12 +8,14 @@ from kubernetes import client
 from tests.contract.operator.harness import (
     ALLOWED_PRIORITY_CLASS,
     HOLD,
+    LITTLE,
     RELEASE_NAMESPACE,
     SERVICE_ACCOUNT,
     Jobs,
     Operator,
     eventually,
     job_spec,
+    shell,
 )
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -80,6 +82,23 @@ def test_a_deleted_coordinator_is_a_new_attempt_with_new_pods(jobs: Jobs) -> Non
     assert len(pods) == 3
     assert not old & {pod.metadata.uid for pod in pods.values()}
     assert {pod.metadata.labels["longshore.dev/attempt"] for pod in pods.values()} == {"2"}
+
+
+def test_a_lost_pod_of_an_environment_is_replaced_in_the_same_attempt(jobs: Jobs) -> None:
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    jobs.cluster.core.patch_namespace(jobs.namespace, {"metadata": {"labels": restricted}})
+    game = {"name": "game", "kind": "Task", "pods": {"resources": LITTLE, "template": shell(HOLD)}}
+    reward = {"pods": 0, "functions": [{"name": "won", "kind": "Environment"}]}
+    jobs.create(**job_spec() | {"data": {"builtin": "Guessing"}, "environments": [game], "reward": reward})
+    assert jobs.wait_phase("Running")["environments"]["ready"] == 1
+    lost = jobs.delete_pod("demo-environment-0")
+
+    def is_replaced() -> bool:
+        counts, pod = jobs.status()["environments"], jobs.pods().get("demo-environment-0")
+        return pod is not None and pod.metadata.uid != lost and counts["addresses"] == [pod.status.pod_ip]
+
+    eventually("the coordinator is told the address of the new pod", is_replaced)
+    assert (jobs.status()["attempt"], jobs.status()["failures"]) == (1, 0)
 
 
 def test_a_finished_job_and_all_its_children_go_after_the_time_to_live(jobs: Jobs) -> None:

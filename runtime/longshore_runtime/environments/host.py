@@ -146,7 +146,7 @@ class EnvironmentHost:
         name = episode.environment.name
         try:
             if isinstance(question, Open):
-                episode.process = await episode.template.fork()
+                episode.process = await episode.template.fork(lambda: not episode.is_closed)
                 if episode.is_closed:
                     raise CannotStart("nobody wants the episode any more")
             return await self._asked(episode, question, data)

@@ -124,25 +124,28 @@ class Template:
         self._server: ForkServer | None = None
         self._mistake: str | None = None
         """Mistake of the user for which no episode can begin, as a sentence."""
-        self._num_episodes = 0
-        """Number of episodes that run or begin."""
+        self._places = asyncio.Semaphore(environment.episodes_per_pod)
+        """Places of the episodes that run or begin."""
         self._is_closed = False
 
-    async def fork(self) -> EpisodeProcess:
-        """Start the process of an episode; raises CannotStart."""
-        name, limit = self.environment.name, self.environment.episodes_per_pod
-        if self._num_episodes >= limit:
-            raise CannotStart(f"environments[{name}].episodesPerPod: the pod runs {limit} episodes, and takes no more")
-        self._num_episodes += 1
+    async def fork(self, is_wanted: Callable[[], bool] = lambda: True) -> EpisodeProcess:
+        """Start the process of an episode once it has a place, if it is still wanted then; raises CannotStart.
+
+        There are always places, except while episodes that were closed have not begun yet, or while those of a
+        connection that broke have not ended.
+        """
+        await self._places.acquire()
         try:
             async with self._lock:
-                return await EpisodeProcess.connect(await self._forked(), self._forget_one)
+                if not is_wanted():
+                    raise CannotStart("nobody wants the episode any more")
+                return await EpisodeProcess.connect(await self._forked(), self._places.release)
         except CannotStart as error:
             self._mistake = str(error) if error.is_users_mistake else None
-            self._forget_one()
+            self._places.release()
             raise
         except OSError as error:
-            self._forget_one()
+            self._places.release()
             raise self._cannot_start(f"cannot start a process ({error})") from error
 
     async def close(self) -> None:
@@ -154,9 +157,6 @@ class Template:
             if self._server is not None:
                 await _end(self._server)
                 self._server = None
-
-    def _forget_one(self) -> None:
-        self._num_episodes -= 1
 
     async def _forked(self) -> Fork:
         if self._mistake is not None:

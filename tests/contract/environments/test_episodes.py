@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from longshore.api.environment import Environment, EnvironmentKind
-from longshore_runtime.environments.pod_protocol import Acted, Broken, Finished, Observation, Opened
+from longshore_runtime.environments.pod_protocol import Acted, Finished, Observation, Opened
 from tests.contract.environments.environment_pods import PATIENT_S, USERS, Client, connected, python, serving, texts
 
 NUM_MANY = 300
@@ -191,17 +191,37 @@ def test_many_episodes_run_at_once(play: Any) -> None:
     assert {finished.reward for *_, finished in played} == {1.0}
 
 
-def test_episode_beyond_those_of_a_pod_is_broken_until_another_ends(play: Any) -> None:
+def test_an_episode_beyond_those_of_a_pod_waits_until_another_ends(play: Any) -> None:
     async def episodes(client: Client) -> list[Any]:
-        begun = [await client.open(number, "few", goal=1) for number in range(3)]
+        begun = [await client.open(number, "few", goal=1) for number in range(2)]
+        waiting = asyncio.create_task(client.open(2, "few", goal=1))
+        await asyncio.sleep(0)  # It has asked, and the pod has read that when it answers the next question.
+        said = await client.say(1, "Is there room?")
+        assert not waiting.done()
         await client.close(0)
-        return [*begun, await client.open(3, "few", goal=1)]
+        return [*begun, said, await waiting]
 
-    *begun, refused, again = play(episodes)
-    assert all(isinstance(one, Opened) for one in (*begun, again))
-    assert isinstance(refused, Broken)
-    assert refused.error.startswith("environments[few].episodesPerPod: the pod runs 2 episodes")
-    assert not refused.is_users_mistake
+    first, second, said, third = play(episodes)
+    assert all(isinstance(one, Opened) for one in (first, second, third))
+    assert said == Acted(1, [], 0)
+
+
+def test_episodes_that_are_closed_before_they_begin_leave_their_places_to_others() -> None:
+    async def episodes() -> list[Any]:
+        async with connected(port) as client:
+            unwanted = [asyncio.create_task(client.open(number, "few", goal=1)) for number in range(2)]
+            await asyncio.sleep(0)  # They have asked.
+            for number in range(2):
+                await client.close(number)
+            opened = [await client.open(number, "few", goal=1) for number in (2, 3)]
+            for one in unwanted:
+                assert one.cancel(), "nobody answers"
+            return opened
+
+    # The pod is new: nothing begins before its template has imported the module.
+    with serving(python("few", f"{USERS}:Counter", episodesPerPod=2)) as port:
+        opened = asyncio.run(episodes())
+    assert all(isinstance(one, Opened) for one in opened)
 
 
 def test_number_of_an_episode_that_ended_may_be_used_again(play: Any) -> None:

@@ -80,7 +80,7 @@ def rows(name: str) -> list[dict[str, Any]]:
 def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path: Path) -> None:
     found = rows(name)
     assert len(found) == 4
-    assert found[3]["answer"] == "", "every row of data has an answer"
+    assert found[3]["answer"] == ("" if name.endswith("v1") else "3"), "every row of data has an answer"
     with asking(tmp_path, environment(name, arguments_of(name))) as driver:
         for _ in range(2):  # The second episode is another fork of the same process.
             number = driver.start(task=found[3]["task"])

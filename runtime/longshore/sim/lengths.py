@@ -71,12 +71,12 @@ class LognormalEpisodes:
 
     max_turns: int
     median_s: float
-    """Of an answer, and of the beginning."""
+    """Median time of an answer, and of the beginning of an episode."""
     max_s: float
     prompt_sigma: float = 1.5
-    """Of the logarithm, between prompts."""
+    """Standard deviation of its logarithm between prompts."""
     own_sigma: float = 0.5
-    """The same between responses to a prompt."""
+    """Standard deviation of its logarithm between responses to a prompt."""
     seed: int = 0
 
     def of(self, response: ResponseId, num_tokens: int) -> EpisodeLength:

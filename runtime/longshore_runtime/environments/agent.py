@@ -24,7 +24,7 @@ import structlog
 from longshore.api.environment import VerifiersEnvironment
 from longshore_runtime.environments import verifiers_program
 from longshore_runtime.environments.episode import seed_generators
-from longshore_runtime.environments.gateway import AgentEnded, Gateway
+from longshore_runtime.environments.gateway import HOST, AgentEnded, Gateway
 from longshore_runtime.environments.openai_chat import ModelTurn
 from longshore_runtime.environments.pod_protocol import (
     Acted,
@@ -91,7 +91,7 @@ def main(agent: ImportedAgent, requests: int, replies: int) -> None:
         **dict(zip(_API, (gateway.base_url, gateway.base_url, gateway.key), strict=True)),
         ROW: str(directory / "row.json"),
         SEED: str(opening["seed"]),
-        **dict.fromkeys(_NO_PROXY, ",".join([*without_proxy, gateway.host])),
+        **dict.fromkeys(_NO_PROXY, ",".join([*without_proxy, HOST])),
     }
 
     def converse() -> None:

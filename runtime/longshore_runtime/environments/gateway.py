@@ -25,7 +25,8 @@ from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES, Asked
 from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage
 
-_HOST: Final = "127.0.0.1"
+HOST: Final = "127.0.0.1"
+"""Host of the API: nobody outside the pod can ask."""
 _SPARE_BYTES: Final = 64
 """Room in a message for the number of the episode."""
 
@@ -155,9 +156,6 @@ def _are_alike(messages: Sequence[AskedMessage], known: Sequence[AskedMessage]) 
 class Gateway:
     """The HTTP server of an episode, in a thread of its own."""
 
-    host: Final = "127.0.0.1"
-    """Host of the API."""
-
     def __init__(self) -> None:
         """Serve from now on."""
         self.key = secrets.token_urlsafe(24)
@@ -180,8 +178,8 @@ class Gateway:
         application.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, _HOST, 0).start()
-        return f"http://{_HOST}:{runner.addresses[0][1]}/v1"
+        await web.TCPSite(runner, HOST, 0).start()
+        return f"http://{HOST}:{runner.addresses[0][1]}/v1"
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         try:

@@ -74,9 +74,9 @@ class LognormalEpisodes:
     """Median time of an answer, and of the beginning of an episode."""
     max_s: float
     prompt_sigma: float = 1.5
-    """Standard deviation of its logarithm between prompts."""
+    """Standard deviation of the logarithm of these times, between prompts."""
     own_sigma: float = 0.5
-    """Standard deviation of its logarithm between responses to a prompt."""
+    """Standard deviation of the logarithm of these times, between responses to a prompt."""
     seed: int = 0
 
     def of(self, response: ResponseId, num_tokens: int) -> EpisodeLength:

@@ -94,15 +94,17 @@ def _cut(group: SampleGroup, max_characters: int) -> SampleGroup:
 
 
 def _cut_response(response: SampleResponse, max_characters: int) -> SampleResponse:
-    """Return a response with at most this many characters; of an episode, the first turns are kept."""
-    text = response.text[:max_characters]
-    left, turns = max_characters - len(text), []
+    """Return a response with at most this many characters; of an episode, the first turns are kept.
+
+    The text of an episode repeats its last turn, so it gets what the turns leave.
+    """
+    left, turns = max_characters, []
     for turn in response.turns:
         said = turn.text[:left]
         calls = turn.calls[: left - len(said)]
         left -= len(said) + len(calls)
         turns.append(turn.model_copy(update={"text": said, "calls": calls}))
-    cut = response.model_copy(update={"text": text, "turns": tuple(turns)})
+    cut = response.model_copy(update={"text": response.text[:left], "turns": tuple(turns)})
     left_out = response.num_characters - cut.num_characters
     return cut.model_copy(update={"left_out_characters": response.left_out_characters + left_out})
 

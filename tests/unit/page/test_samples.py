@@ -76,7 +76,16 @@ def test_an_episode_counts_with_all_its_turns_and_is_cut_where_its_room_ends() -
     assert group.draw == "0-0", "the second one has no room"
     (cut,) = samples.within(found[:1], 100)[0].responses
     assert (cut.num_characters, cut.left_out_characters) == (86, 75), "15 of the prompt are in front of it"
-    assert [len(turn.text) + len(turn.calls) for turn in cut.turns] == [30, 30, 25]
+    assert [len(turn.text) + len(turn.calls) for turn in cut.turns] == [30, 30, 26]
+
+
+def test_a_very_long_last_turn_leaves_the_earlier_ones_as_they_are() -> None:
+    long = "y" * (samples.MAX_TEXT_CHARACTERS + 7)
+    texts = {"user": "Go.", "assistant": long}
+    turns = [{"role": role, "content": text, "tool_calls": None} for role, text in texts.items()]
+    (group,) = samples.groups([row("0-0", response=long, turns=turns)])
+    first, last = group.responses[0].turns
+    assert (first.text, len(last.text)) == ("Go.", samples.MAX_TEXT_CHARACTERS - 3)
 
 
 def test_turns_of_an_episode_say_which_of_its_conversations_they_are_from() -> None:

@@ -139,9 +139,12 @@ def _row(fields: Mapping[str, Any], at: str) -> _TraceRow:
     if NUM_TOKENS not in fields:
         raise ValueError(f"{at}: there is no column {NUM_TOKENS}, only {', '.join(fields) or 'none'}")
     try:
-        return _TraceRow.model_validate(fields)
+        row = _TraceRow.model_validate(fields)
     except ValidationError as error:
         raise ValueError(f"{at}, column {sentence(error)}") from error
+    if row.observed_tokens > row.num_tokens:
+        raise ValueError(f"{at}, column {OBSERVED_TOKENS}: it is a part of {NUM_TOKENS}, {row.num_tokens:g}, not more")
+    return row
 
 
 def _by_prompt(rows: Sequence[_TraceRow], values: Sequence[Value]) -> tuple[tuple[Value, ...], ...]:

@@ -141,6 +141,7 @@ def test_an_episode_has_turns_and_time_in_both_formats_and_a_cut_one_keeps_them(
         ("5,1.5,1,0", "line 2, column num_turns: input should be a multiple of 1, not 1.5"),
         ("5,1,-1,0", "line 2, column environment_s: input should be greater than or equal to 0, not -1"),
         ("5,1,soon,0", 'line 2, column environment_s: input should be a valid number, not "soon"'),
+        ("5,1,1,6", "line 2, column observed_tokens: it is a part of num_tokens, 5, not more"),
         ("5,1,1,-3", "line 2, column observed_tokens: input should be greater than or equal to 0, not -3"),
     ],
 )

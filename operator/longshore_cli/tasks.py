@@ -35,14 +35,13 @@ def tasks(
     program = Path(package.origin).parent / "environments" / _PROGRAM
     command = [python or found.verifiers.python, str(program), found.verifiers.id]
     options = [json.dumps(found.verifiers.arguments), "--rows", str(limit)]
-    path = os.pathsep.join(
-        [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )  # As `check` finds modules.
+    # As `check` finds modules.
+    path = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         subprocess.run(
             [*command, *options], check=True, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}
         )
-    except FileNotFoundError as error:
+    except OSError as error:
         raise CliError(f"{found.code_field}.python: {error}", "Name one of this machine with --python.") from error
     except subprocess.CalledProcessError as error:
         raise CliError(f"{found.code_field}: its tasks cannot be read, as said above") from error
@@ -51,6 +50,8 @@ def tasks(
 def _chosen(environments: "list[Environment]", name: str | None) -> "Environment":
     found = [one for one in environments if one.verifiers is not None and name in (None, one.name)]
     if len(found) != 1:
-        names = ", ".join(one.name for one in environments if one.verifiers is not None) or "none"
+        names = ", ".join(one.name for one in environments if one.verifiers is not None)
+        if not names:
+            raise CliError("spec.environments: the job has no environment of kind Verifiers", "Name another file.")
         raise CliError(f"name one environment of kind Verifiers; the job has: {names}")
     return found[0]

@@ -148,9 +148,11 @@ def _pod(environment: Environment) -> Iterator[int]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     listens.wait()
-    yield found[0]
-    loop.call_soon_threadsafe(end.set)
-    thread.join()
+    try:
+        yield found[0]
+    finally:  # Or a failed measurement would wait for this thread forever.
+        loop.call_soon_threadsafe(end.set)
+        thread.join()
 
 
 @contextmanager

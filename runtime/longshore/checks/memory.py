@@ -221,7 +221,7 @@ def _moments_stay(spec: RLJobSpec) -> bool:
 
 
 def _moment_shards(spec: RLJobSpec) -> int:
-    """Megatron spreads them over the replicas as well."""
+    """Return over how many parts the optimizer's moments are spread: with Megatron, over the replicas as well."""
     if spec.trainer.backend is not TrainerBackend.MEGATRON:
         return 1
     replicas = spec.trainer.data_parallel_size or spec.max_trainer_replicas

@@ -34,7 +34,7 @@ class DrawCursor:
         return tuple(self._next() for _ in range(count))
 
     def skip(self, count: int) -> None:
-        """Be where taking `count` draws from the beginning leads."""
+        """Move to where taking `count` draws from the beginning leads."""
         self._epoch, self._offset = divmod(count, self._num_prompts)
         self._order = self._shuffled(self._epoch)
 

@@ -110,7 +110,7 @@ class ParallelismPlanner:
         self._kinds = {kind: _Kind(size, expected.get(kind)) for kind, size in default.items()}
 
     def tp_size(self, kind: RoundKind) -> int:
-        """Size of the engines in a round of this kind."""
+        """Return the size of the engines in a round of this kind."""
         return self._kinds[kind].tp_size
 
     def round_ended(self, kind: RoundKind, num_preemptions: int, num_requests: int = 0) -> Regroup | None:

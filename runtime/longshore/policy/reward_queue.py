@@ -174,7 +174,7 @@ class RewardQueue:
         self._needed_draws.clear()
 
     def start(self) -> tuple[tuple[ScoreTask, ...], ...]:
-        """Calls for the workers that are free; all tasks of a call are of one function."""
+        """Return calls for the workers that are free; all tasks of a call are of one function."""
         calls: list[tuple[ScoreTask, ...]] = []
         while self._num_calls < self._num_workers and (tasks := self._next_call()):
             calls.append(tasks)

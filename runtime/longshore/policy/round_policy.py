@@ -200,7 +200,7 @@ class RoundPolicy(ABC):
         return len(self._waiting)
 
     def export_state(self) -> dict[str, Any]:
-        """State between two rounds, as JSON values."""
+        """Return the state between two rounds, as JSON values."""
         assert self._round is None, "state is exported between rounds"
         return {
             "strategy": type(self).__name__,

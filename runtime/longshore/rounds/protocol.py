@@ -211,9 +211,8 @@ class RoundProtocol:
                 self._finished([ResponseFinished(response, engine_step, length.num_tokens)])
             case messages.EpisodeFailed(response, reason):
                 self._num_given_up += 1
-                self._reject(
-                    response.draw, reason, of="environments: the episodes"
-                )  # Which ends this episode with the rest of its group.
+                # This ends the episode with the rest of its group.
+                self._reject(response.draw, reason, of="environments: the episodes")
 
     def _finished(self, responses: Sequence[ResponseFinished]) -> None:
         for one in responses:

@@ -78,7 +78,7 @@ class Question:
     """Mean turns of a response: each costs the search as much as a response that has none."""
 
     def answer(self) -> SearchResult:
-        """Search; ValueError where the job cannot be simulated."""
+        """Search for the answer; raises ValueError if the job cannot be simulated."""
         return search(self.job, self.bounds, num_rounds=self.num_rounds, margin=self.margin)
 
     @property

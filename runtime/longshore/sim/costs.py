@@ -58,7 +58,7 @@ class StepCost:
     per_context_token_s: float
 
     def step_s(self, context_tokens: float) -> float:
-        """Time of a step that reads so many tokens of KV cache."""
+        """Return the seconds of a step that reads so many tokens of KV cache."""
         return self.base_s + self.per_context_token_s * context_tokens
 
 
@@ -110,7 +110,7 @@ class Costs:
         return int(tp_size * free / self.model.kv_bytes_per_token)
 
     def train_s(self, num_tokens: int, gpus_per_replica: int, num_extra_forwards: int) -> float:
-        """Forward and backward of one sample on one replica, and extra forwards, as for reference log-probabilities.
+        """Return the seconds of forward and backward of one sample on one replica, and of extra forwards.
 
         A measured rate is that of the job's own trainer, its extra forwards included.
         """

@@ -156,7 +156,7 @@ class SimEngine:
         return ended
 
     def forget_prefixes(self) -> None:
-        """The weights changed: no cached prompt may be used."""
+        """Forget cached prompts and turns, because the weights changed."""
         self._cached.clear()
         self._cached_tokens.clear()
 
@@ -169,7 +169,7 @@ class SimEngine:
             yield request, request.kept_tokens
 
     def kv_tokens_at(self, now_s: float) -> int:
-        """Tokens in the KV cache."""
+        """Return the tokens in the KV cache."""
         return self._context_tokens + len(self._running) * self._whole_steps(now_s)
 
     # Time -----------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class SimEngine:
         return preempted
 
     def _admit(self) -> None:
-        """The head of the queue joins while its context, and a step of everyone, fit."""
+        """Let the head of the queue join while its context, and a step of everyone, fit."""
         prefill_tokens = 0
         while self._waiting and len(self._running) < self._shape.max_num_seqs:
             context = _context(self._waiting[0])
@@ -321,7 +321,7 @@ class SimEngine:
         reserve.preempted(len(self._running), self._response_tokens)
 
     def _admit_with(self, reserve: Reserve) -> None:
-        """Prefill by prefill, each of a chunk; what one has started is part of the running requests in the next."""
+        """Let requests join prefill by prefill, each of a chunk; what one has started runs in the next."""
         while reserve.is_open and self._waiting:
             kept = reserve.kept_for(len(self._running), self._response_tokens, self._running_tokens())
             free = self._shape.kv_capacity_tokens - self._context_tokens - kept

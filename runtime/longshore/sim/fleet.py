@@ -76,7 +76,7 @@ class SimFleet:
         self._arrange(number)
 
     def forget_prefixes(self) -> None:
-        """The weights changed."""
+        """Forget what all engines have cached, because the weights changed."""
         for member in self._members:
             member.engine.forget_prefixes()
 

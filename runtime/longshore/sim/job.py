@@ -54,11 +54,11 @@ class GpuPool:
     gpus_per_pod: int = 8
 
     def pods(self, first_gpu: int = 0) -> tuple[tuple[int, ...], ...]:
-        """GPU numbers of each pod."""
+        """Return the GPU numbers of each pod."""
         return self.split(min(self.gpus_per_pod, self.num_gpus), first_gpu)
 
     def split(self, size: int, first_gpu: int = 0) -> tuple[tuple[int, ...], ...]:
-        """GPU numbers in groups of `size`; what is left over stays unused."""
+        """Return GPU numbers in groups of `size`; what is left over stays unused."""
         starts = range(first_gpu, first_gpu + self.num_gpus - size + 1, size)
         return tuple(tuple(range(start, start + size)) for start in starts)
 
@@ -195,17 +195,17 @@ class SimJob:
         return self.trainer.groups_per_update or self.shape.num_prompts
 
     def loses_old_log_probs(self, training: Training) -> bool:
-        """Whether updates that need those of the trainer follow others while the round runs."""
+        """Return whether updates that need those of the trainer follow others while the round runs."""
         several = self.groups_per_update < self.shape.num_prompts
         return self.trainer.compares_with_trainer and several and training is Training.PIPELINED
 
     def update_sizes(self, num_updates: int) -> tuple[int, ...]:
-        """U of each update of a round that makes so many if it is divided."""
+        """Return U of each update of a round that makes so many if it is divided."""
         is_divided = num_updates > 1 and self.trainer.divides_long_rounds
         return divided(self.shape.num_prompts, num_updates) if is_divided else (self.groups_per_update,)
 
     def kv_capacity_tokens(self, tp_size: int) -> int:
-        """Tokens that the KV cache of an engine of this size holds; ValueError where not even the weights fit.
+        """Return the tokens that the KV cache of an engine of this size holds; ValueError if the weights do not fit.
 
         As measured, or else as `kvCache` says of engines of the job's own size: each GPU holds as much in others.
         """
@@ -232,7 +232,7 @@ class SimJob:
         return Costs(self.trainer_pool.gpu, self.model, self.trainer_profile if self.trainer.pool else self.profile)
 
     def with_rollout(self, rollout: Rollout) -> "SimJob":
-        """The same job under another strategy."""
+        """Return the same job under another strategy."""
         return replace(self, rollout=rollout)
 
 
@@ -244,7 +244,7 @@ def _either(sizes: Sequence[int]) -> str:
 def job_of(
     spec: RLJobSpec, model: ModelShape, gpu: GpuModel, lengths: LengthModel, profile: Profile | None = None
 ) -> SimJob:
-    """The job of a manifest; reward times and accuracy are the defaults.
+    """Return the job of a manifest; reward times and accuracy are the defaults.
 
     Trainers that have GPUs of their own train after the round unless the job pipelines.
     """
@@ -289,7 +289,7 @@ def _rewards(reward: Reward) -> Rewards:
 
 
 def _pool(gpu: GpuModel, pods: Workers) -> GpuPool:
-    """A pod without GPUs stands for one."""
+    """Return the GPUs of pods; a pod without GPUs stands for one."""
     return GpuPool(gpu, pods.replicas * max(1, pods.gpus_per_pod), max(1, pods.gpus_per_pod))
 
 
@@ -338,5 +338,5 @@ def mean_prompt_tokens(spec: RLJobSpec) -> int:
 
 
 def period(spec: RLJobSpec) -> int:
-    """Rounds of a period of tail batching, short and long ones."""
+    """Return the rounds of a period of tail batching, short and long ones."""
     return sum(tail_batching.period(spec.rollout.tail_batching.prompt_factor, spec.algorithm.prompts_per_step))

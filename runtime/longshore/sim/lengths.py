@@ -45,13 +45,13 @@ class LengthModel(Protocol):
     """Lengths in tokens; the same question has the same answer."""
 
     def response_tokens(self, response: ResponseId) -> int:
-        """Tokens of the whole response, at least 1."""
+        """Return the tokens of the whole response, at least 1."""
 
     def episode(self, response: ResponseId) -> EpisodeLength | None:
-        """Length of a response that acts in an environment; None: it does not, as no other response to its prompt."""
+        """Return the length of an episode; None: neither this response nor another to its prompt is one."""
 
     def prompt_tokens(self, draw: Draw) -> int:
-        """Tokens of the prompt."""
+        """Return the tokens of the prompt."""
 
     def hardness(self, draw: Draw) -> float:
         """Place of the prompt among all prompts by expected length, as a standard normal deviate."""
@@ -272,7 +272,7 @@ class Accuracy:
         return math.sqrt(1 - self.length_correlation**2)
 
     def is_correct(self, response: ResponseId, hardness: float) -> bool:
-        """Whether the verifier gives the reward."""
+        """Return whether the verifier gives the reward."""
         draw = response.draw
         luck = _share(self.seed, "correct", draw.epoch, draw.index, response.index)
         return luck < self.probability(draw, hardness)

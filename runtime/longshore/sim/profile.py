@@ -167,9 +167,9 @@ class Profile(ApiModel):
         return {tp_size: _DecodeFit(group) for tp_size, group in points.items()}
 
     def decode_step(self, num_running: int, tp_size: int) -> tuple[float, float | None] | None:
-        """Return the seconds of a step without any context, and per context token (None.
+        """Return the seconds of a step without any context, and per context token.
 
-        Batches of one context size only).
+        The latter is None where all batches have one context size.
         """
         fit = self._fits.get(tp_size)
         return None if fit is None else (fit.base_s(num_running), fit.per_context_token_s)

@@ -72,11 +72,11 @@ class SimRepurposing:
             self._carry_out(decision, this_round, fleet)
 
     def round_ended(self, kind: RoundKind, num_tokens: Iterable[int]) -> None:
-        """Lengths of the responses that finished in the round."""
+        """Learn from the lengths of the responses that finished in the round."""
         self._lengths[kind].extend(num_tokens)
 
     def step_ended(self, totals: RoundTotals, step_s: float) -> None:
-        """The step of the round is over."""
+        """Learn from the step of the round, which is over."""
         if self._gate is not None:
             done = self._training.work
             self._gate.ended(

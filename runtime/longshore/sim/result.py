@@ -194,6 +194,6 @@ class SpanRecorder:
             self.spans += [GpuSpan(gpu, work, start_s, end_s, label) for gpu in gpus]
 
     def take_busy_s(self) -> float:
-        """Busy GPU seconds since the last call."""
+        """Return the busy GPU seconds since the last call."""
         busy_s, self.busy_s = self.busy_s, 0.0
         return busy_s

@@ -31,7 +31,7 @@ class RewardTimes(Protocol):
     """How long the verifier takes over a response."""
 
     def reward_s(self, scoring: Scoring, limit_s: float | None) -> float:
-        """Seconds of one worker; `limit_s`: a learned time limit, which never cuts off a correct response."""
+        """Return the seconds of one worker; `limit_s`: a learned limit, which never cuts off a correct response."""
 
 
 @dataclass(frozen=True)

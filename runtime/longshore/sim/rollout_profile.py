@@ -28,7 +28,7 @@ _MOST_ROUNDS: Final = 30
 
 
 def rollout_profile(profile: Profile, spec: RLJobSpec) -> RolloutProfile | None:
-    """Round times, and what regrouping and preemptions cost, by the profile of a job.
+    """Return round times, and what regrouping and preemptions cost, by the profile of a job.
 
     None where the profile lacks a subject or the job's own tensor-parallel size. Lengths are the simulator's default:
     the job has not sampled any.

@@ -105,7 +105,7 @@ class SimRound:
         self._receive(messages.EnginesRetired(tuple(engines)))
 
     def samples_of(self, group: AcceptedGroup) -> tuple[int, ...]:
-        """Response tokens of a group."""
+        """Return the response tokens of a group."""
         return tuple(self._tokens[ResponseId(group.draw, index)] for index in group.responses)
 
     def corrects(self, group: AcceptedGroup) -> list[bool]:
@@ -113,15 +113,15 @@ class SimRound:
         return [self._is_correct(ResponseId(group.draw, index)) for index in group.responses]
 
     def num_stale_tokens(self, group: AcceptedGroup) -> int:
-        """Tokens of a group that earlier rounds sampled."""
+        """Return the number of tokens of a group that earlier rounds sampled."""
         return sum(self._kept_before.get(ResponseId(group.draw, index), 0) for index in group.responses)
 
     def kept(self, end: RoundEnd) -> dict[ResponseId, int]:
-        """Tokens that the next round continues from."""
+        """Return the tokens that the next round continues from."""
         return {response: self._tokens[response] for response in end.kept if response in self._tokens}
 
     def num_dropped_tokens(self, end: RoundEnd) -> int:
-        """Tokens that are neither trained on nor kept."""
+        """Return the number of tokens that are neither trained on nor kept."""
         used = {ResponseId(group.draw, index) for group in end.accepted for index in group.responses}
         used.update(end.kept)
         return sum(count for response, count in self._tokens.items() if response not in used)
@@ -194,7 +194,7 @@ class SimRound:
                 self._queue.at(self._scored_s[request.response], partial(self._counts, request.response))
 
     def _counts(self, response: ResponseId) -> None:
-        """A response that ended earlier counts from now on."""
+        """Count a response that ended earlier from now on."""
         number = self._awaited.pop(response, None)
         if number is not None:
             step = self._fleet.engine(number).step
@@ -218,7 +218,7 @@ class SimRound:
             self._queue.at(done_s, partial(self._receive, rewarded))
 
     def _submit(self, response: ResponseId) -> None:
-        """Workers take responses one by one, as they finish; whether its group will be served is open then."""
+        """Submit a response as it finishes, when it is open whether its group will be served."""
         scoring = Scoring(response, self._tokens[response], self._is_correct(response))
         self._scored_s[response] = self._workers.submit([scoring], self._queue.now_s)
 

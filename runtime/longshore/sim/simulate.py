@@ -92,11 +92,11 @@ class _Simulation:
         return self._policy.num_groups_in_cache if isinstance(self._policy, GroupPipeline) else None
 
     def fills(self, num_steps: int) -> bool:
-        """Whether the draws that wait are enough for so many steps."""
+        """Return whether the draws that wait are enough for so many steps."""
         return self._policy.num_deferred >= num_steps * self._job.shape.num_prompts
 
     def step(self, *, draining: bool) -> StepRecord:
-        """Round, training, publication."""
+        """Simulate a round, its training and the publication of the weights."""
         start_s = self._queue.now_s
         num_updates = self._policy.next_num_updates(draining=draining)
         self._training.begin_round(self._job.update_sizes(num_updates))
@@ -180,7 +180,7 @@ class _Simulation:
         self._repurposing.milestone(this_round, self._fleet, progress)
 
     def _publish(self, trained_s: float) -> float:
-        """New weights reach the engines; GPUs that take turns change back to rollout before."""
+        """Publish new weights, once GPUs that take turns are back in the rollout; return when engines have them."""
         job, costs = self._job, self._job.engine_costs
         shared = job.trainer.pool is None
         ready_s = trained_s + (costs.to_rollout_s(job.num_gpus) if shared else 0.0)
@@ -221,7 +221,7 @@ def _own_policy(job: SimJob) -> RoundPolicy:
 
 
 def _planner(job: SimJob) -> ParallelismPlanner:
-    """Starts from the job's size; it may take every size that divides the model and whose engines start."""
+    """Return a planner that starts from the job's size, and may take every size whose engines start."""
     kinds, configured = round_kinds(job.rollout.strategy), job.rollout.engine.tensor_parallel_size
     return ParallelismPlanner(
         dict.fromkeys(kinds, configured),

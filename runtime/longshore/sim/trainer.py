@@ -45,13 +45,13 @@ class TrainerShape:
         return len(self.replicas[0])
 
     def sample_s(self, num_tokens: int) -> float:
-        """Time of one replica over one sample, all its passes together."""
+        """Return the seconds of one replica over one sample, all its passes together."""
         pass_s = self.costs.train_s(num_tokens, self.gpus_per_replica, self.num_extra_forwards)
         forward_s = pass_s / num_forwards(self.num_extra_forwards)
         return self.num_epochs * pass_s + (forward_s if self.computes_old_log_probs else 0.0)
 
     def optimizer_s(self) -> float:
-        """Time of an update in every epoch, gradient reduction included."""
+        """Return the seconds of an update in every epoch, gradient reduction included."""
         return self.num_epochs * self.costs.optimizer_s(self.gpus_per_replica, len(self.replicas))
 
 
@@ -136,18 +136,18 @@ class StreamingTrainer:
         """Of the whole step, once it has ended."""
 
     def join(self, replica: int, at_s: float) -> None:
-        """A replica takes groups from `at_s` on."""
+        """Let a replica take groups from `at_s` on."""
         self._free_s[replica] = at_s
         self._queue.at(at_s, partial(self._next, replica, self._free_s))
 
     def train_on(self, samples: Samples) -> None:
-        """A group is ready."""
+        """Train on a group as soon as a replica is free."""
         self._groups.append(samples)
         if self._idle:
             self._next(self._idle.pop(), self._free_s)
 
     def finish(self, now_s: float, others_from_s: float) -> float:
-        """The round is over: spread what is left over all replicas and update; returns the end."""
+        """Spread what is left after the round over all replicas, and update; return the end."""
         shape = self._shape
         awake, self._free_s = self._free_s, {}
         self.work = self._work_done(awake, now_s)
@@ -190,6 +190,6 @@ class StreamingTrainer:
         self._queue.at(end_s, partial(self._next, replica, round_of))
 
     def _computed(self, start_s: float, end_s: float, share: float) -> None:
-        """A share of the trainer computed."""
+        """Note that a share of the trainer computed."""
         self.first_start_s = start_s if self.first_start_s is None else self.first_start_s
         self.compute_s += share * (end_s - start_s)

@@ -318,7 +318,7 @@ def _stages_s(constants: RollPackerConstants) -> tuple[float, float]:
 
 
 def _long_round_s(constants: RollPackerConstants) -> float:
-    """Step time of long rounds: 7B/8k on maths, no scaling."""
+    """Return the step time of long rounds: 7B/8k on maths, no scaling."""
     steps = simulate(
         job(constants, SETTINGS["7B"], ASYNCHRONOUS, Task.MATHS, seed=0), 2 * _CALIBRATION_STEPS, keeps_spans=False
     ).steps

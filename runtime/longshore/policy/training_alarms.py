@@ -69,6 +69,11 @@ class StepSignals:
     mismatch: float | None
     """Mean |log-probability of trainer - engine| over the tokens that can be compared; None: there were none."""
 
+    @property
+    def num_unscored(self) -> int:
+        """Groups that were replaced because their rewards could not be computed."""
+        return self.num_rejected - self.num_given_up
+
 
 @dataclass(frozen=True)
 class AlarmLimits:
@@ -168,12 +173,11 @@ def fall_in_standard_errors(before: Sequence[float], latest: Sequence[float]) ->
 
 def _signs(signals: StepSignals, limits: AlarmLimits) -> set[AlarmReason]:
     signs = set()
-    num_unscored = signals.num_rejected - signals.num_given_up
     if signals.mismatch is not None and exceeds(signals.mismatch, limits.max_mismatch):
         signs.add(AlarmReason.LOG_PROB_MISMATCH)
     if signals.num_restarts >= signals.num_responses or signals.num_given_up >= signals.num_groups:
         signs.add(AlarmReason.ENVIRONMENTS_FAULT)
-    elif signals.num_faults >= signals.num_responses or num_unscored >= signals.num_groups:
+    elif signals.num_faults >= signals.num_responses or signals.num_unscored >= signals.num_groups:
         signs.add(AlarmReason.REWARDS_FAULT)
     if signals.num_cut == signals.num_responses:
         signs.add(AlarmReason.RESPONSES_ALL_CUT)
@@ -222,7 +226,7 @@ def _step_message(reason: AlarmReason, lasts: int, signals: StepSignals, limits:
         case AlarmReason.REWARDS_FAULT:
             return (
                 f"scoring failed {signals.num_faults} times for {signals.num_responses} responses, and "
-                f"{signals.num_rejected} groups were replaced for it: a reward function, its endpoint or its pods are "
+                f"{signals.num_unscored} groups were replaced for it: a reward function, its endpoint or its pods are "
                 "broken; read the log of the reward pods"
             )
         case AlarmReason.ENVIRONMENTS_FAULT:

@@ -110,6 +110,12 @@ def test_groups_that_are_replaced_for_want_of_rewards_are_a_fault() -> None:
     assert reasons(run([replace(WELL, num_faults=0, num_rejected=4, num_given_up=0)])[1]) == [AlarmReason.REWARDS_FAULT]
 
 
+def test_a_fault_of_rewards_counts_no_groups_that_episodes_lost() -> None:
+    (alarm,) = run([replace(WELL, num_faults=0, num_rejected=7, num_given_up=3)])[1]
+    assert alarm.reason is AlarmReason.REWARDS_FAULT
+    assert "and 4 groups were replaced for it" in alarm.message
+
+
 def test_groups_that_are_replaced_for_failed_episodes_are_a_fault_of_environments() -> None:
     given_up = replace(WELL, num_faults=0, num_rejected=4, num_given_up=4)
     assert reasons(run([given_up])[1]) == [AlarmReason.ENVIRONMENTS_FAULT]

@@ -129,8 +129,8 @@ def _block(value: str) -> str:
 
 def metadata_within(cidr: str) -> list[str]:
     """Return the blocks within another one in which clouds tell their machines credentials."""
-    networks = METADATA_NETWORKS_V4 if "." in cidr else METADATA_NETWORKS_V6
     block: Any = ip_network(cidr)
+    networks = METADATA_NETWORKS_V4 if block.version == 4 else METADATA_NETWORKS_V6  # IPv6 may be written with dots.
     return [one for one in networks if block.supernet_of(ip_network(one))]
 
 

@@ -121,6 +121,18 @@ def test_an_environment_reaches_what_it_is_granted_and_others_do_not() -> None:
     assert not selects(selector, Component.ENVIRONMENT, "other") and not selects(selector, Component.REWARD)
 
 
+@pytest.mark.parametrize(
+    ("cidr", "closed"),
+    [
+        ("::ffff:0.0.0.0/96", {}),
+        ("::/0", {"except": ["fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128"]}),
+    ],
+)
+def test_an_environment_reaches_blocks_of_ipv6_however_they_are_written(cidr: str, closed: Json) -> None:
+    _, granted = rules(policies(egress=({"cidr": cidr, "ports": [443]},)), Component.ENVIRONMENT, "egress")
+    assert granted["to"] == [{"ipBlock": {"cidr": cidr, **closed}}]
+
+
 def test_environment_reaches_the_port_of_its_server_and_others_do_not() -> None:
     served = {"name": WORLD["name"], "kind": "OpenEnv", "url": "http://games:8000"}
     made = network_policies(make_job(environments=[served]), CONFIG)

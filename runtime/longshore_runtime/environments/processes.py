@@ -1,6 +1,7 @@
 """Processes of environments as the pod's event loop sees them: one template each, and a fork for every episode."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -135,18 +136,21 @@ class Template:
         connection that broke have not ended.
         """
         await self._places.acquire()
-        try:
-            async with self._lock:
-                if not is_wanted():
-                    raise CannotStart("nobody wants the episode any more")
-                return await EpisodeProcess.connect(await self._forked(), self._places.release)
-        except CannotStart as error:
-            self._mistake = str(error) if error.is_users_mistake else None
-            self._places.release()
-            raise
-        except OSError as error:
-            self._places.release()
-            raise self._cannot_start(f"cannot start a process ({error})") from error
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._places.release)
+            try:
+                async with self._lock:
+                    if not is_wanted():
+                        raise CannotStart("nobody wants the episode any more")
+                    process = await EpisodeProcess.connect(await self._forked(), self._places.release)
+            except CannotStart as error:
+                if error.is_users_mistake:
+                    self._mistake = str(error)
+                raise
+            except OSError as error:
+                raise self._cannot_start(f"cannot start a process ({error})") from error
+            undo.pop_all()
+        return process
 
     async def close(self) -> None:
         """End the template and everything that it has forked."""

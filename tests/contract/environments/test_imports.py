@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +13,8 @@ from longshore.api import contract
 from longshore.api.environment import Environment
 from longshore_runtime.environments.pod_protocol import PATH, Broken, Open, Opened, encode
 from longshore_runtime.environments.pod_server import MAX_HOSTS
-from tests.contract.environments.environment_pods import TOKEN, USERS, connected, python, serving
+from longshore_runtime.environments.processes import CannotStart, Template
+from tests.contract.environments.environment_pods import PATIENT_S, TOKEN, USERS, connected, python, serving
 
 HERE = "tests.contract.environments"
 
@@ -67,6 +69,44 @@ def test_modules_of_the_job_can_be_imported(tmp_path: Path, monkeypatch: pytest.
     (answer,) = openings(python("game", "of_the_job:Game"))
     assert isinstance(answer, Opened)
     assert answer.observation == str(tmp_path), "variables of the job stay with the pod"
+
+
+def forks(template: Template, *are_wanted: bool) -> list[BaseException]:
+    """What is raised for episodes that begin one after the other."""
+
+    async def begin() -> list[BaseException]:
+        raised = []
+        async with asyncio.timeout(PATIENT_S):
+            for is_wanted in are_wanted:
+                try:
+                    await template.fork(partial(bool, is_wanted))
+                except (CannotStart, UnicodeDecodeError) as error:
+                    raised.append(error)
+            await template.close()
+        return raised
+
+    return asyncio.run(begin())
+
+
+def test_mistake_is_not_forgotten_for_an_episode_that_nobody_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imports = tmp_path / "imports"
+    (tmp_path / "mistaken.py").write_text(f"open({str(imports)!r}, 'a').write('1')\nraise ValueError\n")
+    monkeypatch.setenv(contract.ENV_MODULES, str(tmp_path))
+    first, _, last = forks(Template(python("game", "mistaken:Game")), True, False, True)
+    assert str(first) == str(last)
+    assert imports.read_text() == "1"
+
+
+def test_episode_that_cannot_begin_for_any_reason_leaves_its_place_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = "import os, sys\nos.write(int(sys.argv[1]), b'\\xff')\nclass Game:\n    def reset(self): pass\n"
+    (tmp_path / "meddling.py").write_text(writes)
+    monkeypatch.setenv(contract.ENV_MODULES, str(tmp_path))
+    first, _ = forks(Template(python("game", "meddling:Game", episodesPerPod=1)), True, True)
+    assert isinstance(first, UnicodeDecodeError)
 
 
 def test_pod_ends_while_a_module_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

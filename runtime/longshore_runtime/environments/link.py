@@ -16,6 +16,8 @@ from longshore_runtime.rewards.transports.pod_protocol import BadMessage, Hello,
 log = structlog.get_logger()
 
 _HELLO_LIMIT_S: Final = 10.0
+_CLOSE_LIMIT_S: Final = 1.0
+"""Seconds to wait for a pod that does not read; it gets the message when it does."""
 _PAUSE_S: Final = 0.5
 """Seconds between the end of a connection and the next attempt at one."""
 
@@ -74,8 +76,8 @@ class PodLink:
         number = question.episode
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            await self._socket.send_bytes(data)
             async with asyncio.timeout(limit_s):
+                await self._socket.send_bytes(data)  # Waits for a pod that does not read.
                 found = await answer
         except TimeoutError as error:
             raise EpisodeError(f"environment pod {self.pod} does not answer within {limit_s:g} s") from error
@@ -93,9 +95,11 @@ class PodLink:
         """End an episode, if the pod is still there."""
         if self._socket is not None:
             try:
-                await self._socket.send_bytes(pod_protocol.encode(Close(episode)))
+                async with asyncio.timeout(_CLOSE_LIMIT_S):
+                    await self._socket.send_bytes(pod_protocol.encode(Close(episode)))
             except (aiohttp.ClientError, OSError) as error:
-                log.info("an episode ends with its pod", pod=self.pod, reason=str(error))
+                reason = str(error) or type(error).__name__
+                log.info("an episode ends with its pod", pod=self.pod, reason=reason)
 
     async def _live(self) -> None:
         while True:

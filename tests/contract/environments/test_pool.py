@@ -1,12 +1,15 @@
 """The driver's side of episodes against real pods: what it hears, and what becomes of pods that are lost."""
 
+import asyncio
 import queue
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
+from aiohttp import web
 
 from longshore.api.environment import Environment, environment_pods
 from longshore.api.names import Component
@@ -16,14 +19,16 @@ from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.environments.conversation import Conversations
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnWanted
-from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
+from longshore_runtime.environments.link import EpisodeError, PodLink
+from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES, PATH, Open, Opened
 from longshore_runtime.environments.pool import EnvironmentPool
 from longshore_runtime.errors import UserError
 from longshore_runtime.rewards.transports.pod import PodConnections, ServingPods
+from longshore_runtime.rewards.transports.pod_protocol import Hello, encode
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.addresses import network
 from tests.contract.environments.driver import LIMITS, ROW, TOKENIZER, Driver, driving, record
-from tests.contract.environments.environment_pods import PATIENT_S, USERS, python, serving
+from tests.contract.environments.environment_pods import PATIENT_S, TOKEN, USERS, python, serving
 
 GAME: Final = Environment.model_validate(
     {"name": "game", "kind": "Task", "maxTurns": 3, "callTimeoutSeconds": PATIENT_S, "retries": 1}
@@ -210,3 +215,60 @@ def test_a_sentence_of_an_environment_has_no_control_characters(tmp_path: Path) 
         last = driver.say(number, "hi")
         assert isinstance(last, EpisodeGivenUp)
         assert last.reason.isprintable() and "owned" in last.reason
+
+
+@asynccontextmanager
+async def deaf_pod() -> AsyncIterator[int]:
+    """A pod that says hello and then reads nothing; yields its port."""
+    end = asyncio.Event()
+
+    async def serve(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        assert request.transport is not None
+        request.transport.pause_reading()
+        await socket.send_bytes(encode(Hello("deaf")))
+        await end.wait()
+        return socket
+
+    application = web.Application()
+    application.router.add_get(PATH, serve)
+    runner = web.AppRunner(application, shutdown_timeout=0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield runner.addresses[0][1]
+    finally:
+        end.set()
+        await runner.cleanup()
+
+
+def test_a_pod_that_reads_nothing_holds_up_an_episode_no_longer_than_its_limit(tmp_path: Path) -> None:
+    async def ask(connections: PodConnections) -> str:
+        is_connected = asyncio.Event()
+
+        async def connect() -> None:
+            is_connected.set()
+
+        link = PodLink(connections, 0, connect)
+        await is_connected.wait()
+        with pytest.raises(EpisodeError) as caught:
+            await link.ask(Open(1, "game", {"more": "x" * (MAX_MESSAGE_BYTES - 1024)}, 0), (Opened,), limit_s=0.5)
+        await link.close_episode(1)
+        return str(caught.value)
+
+    async def play() -> str:
+        async with deaf_pod() as port:
+            pods = ServingPods(
+                Component.ENVIRONMENT, 1, lambda index: "127.0.0.1", lambda index: tmp_path / "token", port
+            )
+            connections = PodConnections(pods)
+            try:
+                asking = asyncio.run_coroutine_threadsafe(ask(connections), connections.loop)
+                async with asyncio.timeout(20):
+                    return await asyncio.wrap_future(asking)
+            finally:
+                await asyncio.to_thread(connections.close)
+
+    (tmp_path / "token").write_text(TOKEN)
+    assert asyncio.run(play()) == "environment pod 0 does not answer within 0.5 s"

@@ -92,12 +92,13 @@ def network_policies(job: RLJob, config: OperatorConfig) -> list[Json]:
         metadata = identity.metadata(f"{identity.name}-environments", Component.ENVIRONMENT)
         policies.append(_policy(metadata, environments, [{"from": [coordinator], "ports": to_act}], []))
     for one in job.spec.environments:
+        # Of its own, so that a pod without the label of its environment reaches nothing. One that grants nothing
+        # replaces what was granted before the job was edited.
         to_server = _to_ports([] if one.url is None else [_port(one.url)])
-        if one.pods.egress or to_server:
-            # Of its own, so that a pod without the label of its environment reaches nothing.
-            metadata = identity.metadata(names.environment_policy(identity.name, one.name), Component.ENVIRONMENT)
-            hosts = _part(identity, Component.ENVIRONMENT, {names.LABEL_ENVIRONMENT: one.name})
-            policies.append(_policy(metadata, hosts, [], [_DNS, *map(_to_block, one.pods.egress), *to_server]))
+        granted = [*map(_to_block, one.pods.egress), *to_server]
+        metadata = identity.metadata(names.environment_policy(identity.name, one.name), Component.ENVIRONMENT)
+        hosts = _part(identity, Component.ENVIRONMENT, {names.LABEL_ENVIRONMENT: one.name})
+        policies.append(_policy(metadata, hosts, [], [_DNS, *granted] if granted else []))
     return policies
 
 

@@ -98,8 +98,8 @@ class EnvironmentPods(PodOptions):
     runtime_class_name: str | None = Field(default=None, max_length=253)
     """RuntimeClass of the pods, such as gvisor or kata. Unset: the default of the cluster."""
     egress: Annotated[list[Egress], Field(max_length=32)] = Field(default_factory=list)
-    """What the pods may connect to, where network policies are enforced. With an entry, they may also ask the name
-    servers of the cluster. Empty: nothing but the port of `url`, if the environment has one."""
+    """What the pods may connect to, where network policies are enforced. With an entry or `url`, they may also ask the
+    name servers of the cluster. Empty: nothing, or these and the port of `url`."""
 
 
 class Environment(ApiModel, rules=_ENVIRONMENT_RULES):

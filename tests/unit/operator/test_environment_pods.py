@@ -83,6 +83,18 @@ def test_an_environment_that_a_suspended_job_is_given_gets_a_token() -> None:
     assert ("Secret", "demo.other-environment-token-job-uid") in cluster.manifests
 
 
+def test_an_environment_that_a_suspended_job_no_longer_grants_anything_reaches_nothing() -> None:
+    egress = [{"cidr": "203.0.113.0/24", "ports": [443]}]
+    cluster, reached = running_cluster(**playing(egress=egress)), []
+    for spec in ({}, {"suspend": True}, {"suspend": False, **playing()}):
+        cluster.spec, cluster.generation = cluster.spec | spec, cluster.generation + 1
+        cluster.reconcile_until_stable()
+        reached.append(cluster.manifests["NetworkPolicy", "demo.shell-environment"]["spec"]["egress"])
+    granted, _, revoked = reached
+    assert [{"ipBlock": {"cidr": "203.0.113.0/24"}}] in [rule["to"] for rule in granted]
+    assert (cluster.status.phase, revoked) == (Phase.RUNNING, [])
+
+
 def test_memory_of_an_environment_is_requested_and_limited_by_what_episodes_take() -> None:
     (container,) = environment_pod(make_job(**playing()), CONFIG, 1, 0, IP)["spec"]["containers"]
     assert container["resources"] == {"requests": {"cpu": "500m", "memory": "3072Mi"}, "limits": {"memory": "3072Mi"}}

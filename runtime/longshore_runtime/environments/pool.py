@@ -97,7 +97,10 @@ class EnvironmentPool:
             trying.result(limit_s)
         except TimeoutError as error:
             trying.cancel()
-            raise UserError(f"environments: no pod has taken an episode within {limit_s:.0f} s") from error
+            raise UserError(
+                f"environments: no pod has taken an episode within {limit_s:,.0f} s; make room for the pods, or lower "
+                "pods.count or pods.resources"
+            ) from error
 
     def start(self, response: ResponseId, record: PromptRecord, seed: int) -> int:
         """Begin an episode; returns its number."""

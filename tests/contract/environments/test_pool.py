@@ -173,6 +173,17 @@ def test_what_fails_for_every_row_is_found_in_the_rehearsal(tmp_path: Path) -> N
     )
 
 
+def test_rehearsal_without_a_pod_ends_at_its_limit_with_the_fix(tmp_path: Path) -> None:
+    with serving(GAME) as port:
+        pass  # Nobody listens at its port any more.
+    with driving(tmp_path, port, GAME) as driver, pytest.raises(UserError) as caught:
+        driver.pool.rehearse([record("a-h?", **ROW)], 1.0)
+    assert str(caught.value) == (
+        "environments: no pod has taken an episode within 1 s; make room for the pods, or lower pods.count or "
+        "pods.resources"
+    )
+
+
 def test_tools_need_prompts_that_are_conversations(tmp_path: Path) -> None:
     mistake = _rehearsal_mistake(tmp_path, python("counter"), record("a", goal=3))
     assert mistake.endswith("data.chat: the tools of an environment need prompts that are conversations; set it to {}")

@@ -24,6 +24,7 @@ from longshore_runtime.environments.openai_chat import BadRequest, ModelRequest,
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES, Asked, AskedMessage, decode_answer, encode
 from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage
+from longshore_runtime.rewards.transports.token_server import authorization_of
 
 HOST: Final = "127.0.0.1"
 """Host of the API: nobody outside the pod can ask."""
@@ -230,7 +231,7 @@ class Gateway:
         return body
 
     def _require_key(self, request: web.Request) -> None:
-        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), f"Bearer {self.key}".encode()):
+        if not hmac.compare_digest(authorization_of(request), f"Bearer {self.key}".encode()):
             raise web.HTTPUnauthorized(text='{"error": {"message": "the key is not that of this episode"}}')
 
 

@@ -12,11 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from longshore.api import contract
 from longshore.api.environment import Environment
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
 from longshore_runtime.rewards.child_process import child_environment
 from longshore_runtime.rewards.fork_server import START_LIMIT_S, Fork, ForkRefused, ForkServer, ImportsFailed
+
+log = structlog.get_logger()
 
 _END_S: Final = 5.0
 """Seconds from the end of a process's pipes to the end of the process, unless it has only closed them."""
@@ -102,7 +106,10 @@ class EpisodeProcess:
         os.close(self._fork.pipes.end)
         os.close(self._fork.handle)
         if (directory := agent_directory(self._fork.pid)).exists():
-            asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, directory, True)
+            try:
+                asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, directory, True)
+            except RuntimeError as error:  # Episodes have taken all processes that the pod may have.
+                log.warning("the directory of an agent stays", directory=str(directory), reason=str(error))
 
     async def _cause(self) -> str:
         try:

@@ -70,6 +70,8 @@ def _attack(what: str) -> int:
     match what:
         case "another key":
             return post("/chat/completions", json.dumps(ASK).encode(), key="guessed")
+        case "a key that is no text":
+            return post("/chat/completions", json.dumps(ASK).encode(), key="\xff")
         case "no JSON":
             return post("/chat/completions", b"{")
         case "deep nesting":

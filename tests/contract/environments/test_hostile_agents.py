@@ -44,6 +44,7 @@ def outcome(driver: Driver, what: str) -> EpisodeNews:
     [
         *((what, 400) for what in hostile_agents.BODIES),
         ("another key", 401),
+        ("a key that is no text", 401),
         ("no JSON", 400),
         ("deep nesting", 400),
         ("a large body", 413),

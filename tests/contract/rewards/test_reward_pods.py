@@ -182,7 +182,7 @@ def test_a_pod_has_room_for_all_its_requests_and_starts_no_process_for_them(pod:
 
 def test_a_pod_lets_nobody_in_without_its_token(pod: Pod) -> None:
     for path, header in itertools.product(
-        (pod_protocol.PATH, pod_protocol.LOG_PATH), (None, "Bearer ", "Bearer wrong", TOKEN)
+        (pod_protocol.PATH, pod_protocol.LOG_PATH), (None, "Bearer ", "Bearer wrong", "Bearer \xff", TOKEN)
     ):
         headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
         headers |= {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="} | ({"Authorization": header} if header else {})

@@ -101,7 +101,7 @@ class TokenServer(ABC):
         return web.Response(body=self._captured.take())
 
     def _require_token(self, request: web.Request) -> None:
-        if not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
+        if not hmac.compare_digest(authorization_of(request), self._token):
             raise web.HTTPUnauthorized
 
     @contextlib.asynccontextmanager
@@ -127,3 +127,8 @@ async def refuse(socket: web.WebSocketResponse, error: BadMessage) -> None:
     """Close a connection for a message that cannot be read."""
     log.error("a request cannot be read", reason=str(error))
     await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+
+
+def authorization_of(request: web.Request) -> bytes:
+    """Return what a request says of who sends it, whatever its bytes are."""
+    return request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")

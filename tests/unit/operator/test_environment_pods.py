@@ -83,7 +83,7 @@ def test_an_environment_that_a_suspended_job_is_given_gets_a_token() -> None:
     assert ("Secret", "demo.other-environment-token-job-uid") in cluster.manifests
 
 
-def test_an_environment_that_a_suspended_job_no_longer_grants_anything_reaches_nothing() -> None:
+def test_an_environment_whose_grants_a_suspended_job_takes_back_reaches_nothing() -> None:
     egress = [{"cidr": "203.0.113.0/24", "ports": [443]}]
     cluster, reached = running_cluster(**playing(egress=egress)), []
     for spec in ({}, {"suspend": True}, {"suspend": False, **playing()}):

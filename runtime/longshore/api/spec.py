@@ -344,6 +344,10 @@ class RLJobSpec(ApiModel, rules=_RULES):
         """Return the same job with another number of worker pods."""
         return self.model_copy(update={"workers": self.workers.model_copy(update={"replicas": num_workers})})
 
+    def with_trainer(self, **changes: object) -> "RLJobSpec":
+        """Return the job with other settings of its trainer, by attribute; rules are not checked."""
+        return self.model_copy(update={"trainer": self.trainer.model_copy(update=changes)})
+
     @property
     def training_pods(self) -> Workers:
         """The pods on which trainers run."""

@@ -9,7 +9,15 @@ from longshore.api.base import ApiModel
 from longshore.api.rules import Rule
 
 DEFAULT_MICRO_BATCH_TOKENS: Final = 16_384
-"""Padded tokens of a micro-batch where the memory of the pod does not ask for fewer."""
+"""Tokens of a micro-batch where the memory of the pod does not ask for fewer."""
+
+
+class Recompute(StrEnum):
+    """What a trainer computes a second time for the gradient, instead of keeping it; what comes first is fastest."""
+
+    NONE = "None"
+    SELECTIVE = "Selective"
+    FULL = "Full"
 
 
 class TrainerBackend(StrEnum):
@@ -58,8 +66,14 @@ class TrainerSettings(ApiModel, rules=_RULES):
     """Number of trainer replicas. Unset: as many as fit the GPUs of the pods that train, or one for each pod without
     GPUs."""
     max_tokens_per_micro_batch: int | None = Field(default=None, ge=1, le=100_000_000)
-    """Largest number of padded tokens of one forward and backward pass. A longer response is computed alone. Unset:
-    16,384, and fewer where trainers compute on the CPU and the memory of their pod holds no more."""
+    """Largest number of tokens of one forward and backward pass, padding included where there is any. A longer response
+    is computed alone. Unset: 16,384, and fewer where trainers compute on the CPU and the memory of their pod holds no
+    more."""
+    recompute: Recompute | None = None
+    """What is computed a second time for the gradient, which saves memory. None: nothing. Selective: all but matrix
+    products and attention; with backend Megatron, the MLPs. Full: every layer, from its input; it takes up to a third
+    more time. Unset: the first of these
+    for which the estimated memory suffices."""
     offload_gradients: bool = False
     """Whether gradients are kept in the memory of the host while they wait for the end of the round."""
     offload_reference: bool = False

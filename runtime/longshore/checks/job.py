@@ -10,15 +10,16 @@ from longshore.api.spec import RLJobSpec
 from longshore.api.tracking import Tracking
 from longshore.checks.engine_arguments import argument_mistakes, installed_arguments, unknown_arguments
 from longshore.checks.jsonl import RowError, jsonl_rows
-from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, trainer_need
+from longshore.checks.memory import ModelSize, engine_need, gib, memory_mistakes, recompute_on, trainer_need
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes, position_mistakes
 from longshore.checks.pod_memory import (
     coordinator_memory,
     max_step_tokens,
-    micro_batch_tokens,
     pod_memory_mistakes,
     pod_need,
+    trainer_choices,
+    with_fitting_trainer,
 )
 from longshore.checks.result import Check, CheckResult, not_checked
 from longshore.checks.rows import domain_mistake, is_wanted, none_wanted, row_mistake, unused_templates
@@ -87,7 +88,8 @@ def _memory_check(spec: RLJobSpec, directory: Path, size: int, gpu_bytes: float 
     needs = f"an engine needs about {engine_need(spec, model)}, a trainer {trainer_need(spec, model)} of a GPU"
     if gpu_bytes is None:
         return not_checked(name, f"{needs}; name the GPU with --gpu-type or --gpu-memory")
-    return CheckResult(name, tuple(memory_mistakes(spec, model, gpu_bytes)), f"{needs} with {gib(gpu_bytes)} GiB")
+    found = f"{needs} with {gib(gpu_bytes)} GiB; recompute: {recompute_on(gpu_bytes, spec, model)}"
+    return CheckResult(name, tuple(memory_mistakes(spec, model, gpu_bytes)), found)
 
 
 def _pod_memory_check(spec: RLJobSpec, directory: Path, size: int) -> CheckResult:
@@ -95,8 +97,8 @@ def _pod_memory_check(spec: RLJobSpec, directory: Path, size: int) -> CheckResul
     model = ModelSize.of(config_of(directory), size)
     if model is None:
         return not_checked(name, "config.json does not tell the sizes of the model")
-    tokens = micro_batch_tokens(spec, model)
-    found = f"a pod needs about {pod_need(spec, model, tokens)} with micro-batches of {tokens:,} tokens"
+    job = with_fitting_trainer(spec, model)
+    found = f"a pod needs about {pod_need(job, model)} with {trainer_choices(job)}"
     return CheckResult(name, tuple(pod_memory_mistakes(spec, model)), found)
 
 

@@ -4,6 +4,7 @@ The formulas are in `docs/reference/memory-estimate.md`. They leave out what dep
 job that fits narrowly may still run out of memory.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Recompute, TrainerBackend
 from longshore.checks.memory_remedies import engine_remedy, trainer_remedy
 from longshore.checks.model_limits import language_part
 
@@ -33,10 +34,13 @@ _WHOLE_BYTES: Final = 8
 _NEXT_LAYER_BYTES: Final = 6
 """Of a weight of the layer that FSDP fetches meanwhile, and of the gradient that it cuts up."""
 _ACTIVATION_BYTES: Final = 4
-_HIDDEN_PER_TOKEN: Final = 8
-"""Vectors of the hidden size that the backward pass of one layer holds per token."""
-_CHANNELS_PER_TOKEN: Final = 4
-"""Vectors of the MLP's size that it holds."""
+_HIDDEN_VALUES: Final = 10.5
+"""Values that a layer of transformers keeps per token for the backward pass, in units of the hidden size; the next two
+in units of the MLP's size and of the width of queries and keys. Models without norms of queries and keys keep less."""
+_MLP_VALUES: Final = 4
+_ATTENTION_VALUES: Final = 4
+_SAFE_SHARE: Final = 0.8
+"""Of a GPU, that a trainer which recomputes less than it could may need by the estimate."""
 _CHUNK_LOGITS: Final = 1 << 26
 """Logits that a trainer computes at a time, at most."""
 _LARGEST_CHUNK_TOKENS: Final = 2048
@@ -176,6 +180,45 @@ def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
     return max(Need(passing), Need(stepping), key=lambda need: need.total_bytes)
 
 
+def recompute_needs(spec: RLJobSpec, model: ModelSize) -> dict[Recompute, float]:
+    """Return how many bytes a GPU must have for each way to recompute, with room for what the estimate leaves out."""
+    engine = spec.rollout.engine
+    is_colocated = spec.placement is Placement.COLOCATED
+    share = _SAFE_SHARE - (engine.gpu_memory_utilization if is_colocated and engine.sleep_level == 0 else 0.0)
+    beside = _CONTEXT_BYTES if is_colocated else 0
+    ways = {way: spec.with_trainer(recompute=way) for way in Recompute}
+    return {
+        way: (trainer_need(changed, model).total_bytes + beside) / share if share > 0 else math.inf
+        for way, changed in ways.items()
+    }
+
+
+def recompute_on(gpu_bytes: float, spec: RLJobSpec, model: ModelSize) -> Recompute:
+    """Return what a trainer computes again on GPUs with so much memory."""
+    return spec.trainer.recompute or least_recompute(gpu_bytes, recompute_needs(spec, model))
+
+
+def least_recompute(gpu_bytes: float, needs: Mapping[Recompute, float]) -> Recompute:
+    """Return the fastest way whose need a GPU meets; everything is computed again where none is known to."""
+    return next((way for way in Recompute if needs.get(way, math.inf) <= gpu_bytes), Recompute.FULL)
+
+
+def values_per_token(spec: RLJobSpec, model: ModelSize, recompute: Recompute) -> float:
+    """Return what a rank keeps of a token for the backward pass, and what one layer computes with meanwhile."""
+    trainer, tensor = spec.trainer, spec.trainer.tensor_parallel_size
+    hidden, channels, width = model.hidden_size, model.intermediate_size, model.attention_width
+    everything = (_HIDDEN_VALUES * hidden + _MLP_VALUES * channels + _ATTENTION_VALUES * width) / tensor
+    if recompute is Recompute.NONE:
+        kept = everything
+    elif recompute is Recompute.FULL:
+        kept = hidden
+    elif trainer.backend is TrainerBackend.MEGATRON:
+        kept = everything - _MLP_VALUES * channels / tensor
+    else:  # The input, and what products and attention return.
+        kept = (3 * hidden + 2 * channels + 2 * width) / tensor
+    return kept * model.num_layers / trainer.pipeline_parallel_size + everything
+
+
 def gib(num_bytes: float) -> str:
     """Return a number of bytes in GiB, with one decimal."""
     return f"{num_bytes / (1 << 30):.1f}"
@@ -246,11 +289,11 @@ def embedding_gradient_bytes(model: ModelSize) -> float:
 
 
 def _activation_bytes(spec: RLJobSpec, model: ModelSize) -> float:
-    """Return the memory of a step: every layer keeps its input, one is computed again, and some tokens have logits."""
+    """Return the memory of a step: what layers keep, one that computes, and the logits of some tokens."""
     trainer = spec.trainer
     longest = max(trainer.max_tokens_per_micro_batch or DEFAULT_MICRO_BATCH_TOKENS, spec.model.max_context_tokens)
     tokens, tensor = longest / trainer.context_parallel_size, trainer.tensor_parallel_size
-    kept = model.num_layers / trainer.pipeline_parallel_size * model.hidden_size
-    layer = (_HIDDEN_PER_TOKEN * model.hidden_size + _CHANNELS_PER_TOKEN * model.intermediate_size) / tensor
+    # Where the job leaves it open, everything is computed again before the job does not fit.
+    values = values_per_token(spec, model, trainer.recompute or Recompute.FULL)
     logits = min(tokens, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / tensor * TRAINED_LOGIT_BYTES
-    return tokens * (kept + layer) * _ACTIVATION_BYTES + logits
+    return tokens * values * _ACTIVATION_BYTES + logits

@@ -13,7 +13,7 @@ from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, Workers
 from longshore.api.quantity import parse_bytes
 from longshore.api.rollout import EngineBackend, EngineDtype
 from longshore.api.spec import Placement, RLJobSpec
-from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Recompute, TrainerBackend
 from longshore.checks.memory import (
     TRAINED_LOGIT_BYTES,
     ModelSize,
@@ -21,6 +21,7 @@ from longshore.checks.memory import (
     embedding_gradient_bytes,
     gib,
     logit_chunk_tokens,
+    values_per_token,
 )
 
 _POD_BYTES: Final = 3 << 28
@@ -38,11 +39,8 @@ _STATE_BYTES: Final = 16
 """Weight, gradient and both moments of AdamW of a parameter."""
 _STEP_BYTES: Final = 8
 """Temporary values of AdamW for a parameter of the tensor that it changes."""
-_HIDDEN_VALUES: Final = 10.5
-"""Values that a layer of transformers keeps per token for the backward pass, in units of the hidden size; the next two
-in units of the MLP's size and of the width of queries and keys. Models without norms of queries and keys keep less."""
-_MLP_VALUES: Final = 4
-_ATTENTION_VALUES: Final = 4
+_ENOUGH_TOKENS: Final = 1024
+"""Tokens of a micro-batch with which processors compute about as fast as with more: less is recomputed instead."""
 _ROUND_TO_TOKENS: Final = 64
 _COORDINATOR_BYTES: Final = 3 << 29
 """What the coordinator needs for its own processes, Ray's head among them."""
@@ -89,22 +87,43 @@ def max_step_tokens(algorithm: Algorithm) -> int:
     return algorithm.prompts_per_step * algorithm.responses_per_prompt * algorithm.max_response_tokens
 
 
-def pod_need(spec: RLJobSpec, model: ModelSize, micro_batch_tokens: int) -> Need:
-    """Return the memory that a training pod needs with micro-batches of so many padded tokens."""
-    return _need(spec, model, _training_pods(spec), micro_batch_tokens)
+def pod_need(spec: RLJobSpec, model: ModelSize) -> Need:
+    """Return the memory that a training pod needs, of a job that `with_fitting_trainer` returned."""
+    return _need(spec, model, _training_pods(spec))
 
 
-def micro_batch_tokens(spec: RLJobSpec, model: ModelSize) -> int:
-    """Return the padded tokens of a micro-batch: what the job says, or as many as the training pods have memory for.
+def with_fitting_trainer(spec: RLJobSpec, model: ModelSize) -> RLJobSpec:
+    """Return the job with what it leaves open of micro-batches and recomputation, as the memory of its pods allows.
 
-    At least one response of the longest context, which `pod_memory_mistakes` refuses if it does not fit.
+    As little as possible is computed again, with micro-batches that hold a response of the longest context. One that
+    does not fit even so is refused by `pod_memory_mistakes`. Jobs whose pods are not estimated stay as they are.
     """
+    if not _is_estimated(spec):
+        return spec
+    ways = [spec.trainer.recompute] if spec.trainer.recompute is not None else list(Recompute)
+    fitted = [_with_fitting_micro_batches(spec.with_trainer(recompute=way), model) for way in ways]
+    least = min(_ENOUGH_TOKENS, spec.trainer.max_tokens_per_micro_batch or _ENOUGH_TOKENS)
+    enough = (job for job in fitted if _fits(job, model) and _micro_batch_tokens(job) >= least)
+    return next(enough, fitted[-1])
+
+
+def trainer_choices(spec: RLJobSpec) -> str:
+    """Return what `with_fitting_trainer` chose, in words."""
+    return f"micro-batches of {_micro_batch_tokens(spec):,} tokens and recompute: {spec.trainer.recompute}"
+
+
+def _with_fitting_micro_batches(spec: RLJobSpec, model: ModelSize) -> RLJobSpec:
     if spec.trainer.max_tokens_per_micro_batch is not None:
-        return spec.trainer.max_tokens_per_micro_batch
-    least = spec.model.max_context_tokens
-    if not _is_estimated(spec) or least >= DEFAULT_MICRO_BATCH_TOKENS:
-        return DEFAULT_MICRO_BATCH_TOKENS
-    return max(least, _most_tokens(spec, model, _training_pods(spec), DEFAULT_MICRO_BATCH_TOKENS))
+        return spec
+    least, tokens = spec.model.max_context_tokens, DEFAULT_MICRO_BATCH_TOKENS
+    if least < tokens:
+        tokens = max(least, _most_tokens(spec, model, _training_pods(spec), tokens))
+    return spec.with_trainer(max_tokens_per_micro_batch=tokens)
+
+
+def _fits(spec: RLJobSpec, model: ModelSize) -> bool:
+    pods = _training_pods(spec)
+    return _need(spec, model, pods).total_bytes <= pods.memory_bytes
 
 
 def pod_memory_mistakes(spec: RLJobSpec, model: ModelSize) -> list[str]:
@@ -117,17 +136,18 @@ def _is_estimated(spec: RLJobSpec) -> bool:
 
 
 def _mistakes(spec: RLJobSpec, model: ModelSize) -> Iterator[str]:
-    tokens, training = micro_batch_tokens(spec, model), _training_pods(spec)
-    for pods in (training, _rollout_pods(spec)) if spec.placement is Placement.DISAGGREGATED else (training,):
-        need = _need(spec, model, pods, tokens)
+    job = with_fitting_trainer(spec, model)
+    training, tokens, context = _training_pods(job), _micro_batch_tokens(job), spec.model.max_context_tokens
+    for pods in (training, _rollout_pods(job)) if job.placement is Placement.DISAGGREGATED else (training,):
+        need = _need(job, model, pods)
         if need.total_bytes <= pods.memory_bytes:
             continue
-        batches = (
-            f" with micro-batches of {max(tokens, spec.model.max_context_tokens):,} tokens" if pods.num_ranks else ""
-        )
-        fewer = _most_tokens(spec, model, pods, tokens) if pods.num_ranks else 0
+        batches = f" with micro-batches of {max(tokens, context):,} tokens" if pods.num_ranks else ""
+        fewer = _most_tokens(job, model, pods, tokens) if pods.num_ranks else 0
         raised = f"raise it to {_whole_gib(need.total_bytes)}Gi"
-        if fewer >= spec.model.max_context_tokens:
+        if pods.num_ranks and _fits(with_fitting_trainer(spec.with_trainer(recompute=None), model), model):
+            remedy = f"unset trainer.recompute, or {raised}"
+        elif fewer >= context:
             remedy = f"set trainer.maxTokensPerMicroBatch to {fewer}, or {raised}"
         elif fewer:
             remedy = f"{raised}, or lower model.maxContextTokens to {fewer} or less"
@@ -136,13 +156,18 @@ def _mistakes(spec: RLJobSpec, model: ModelSize) -> Iterator[str]:
         yield f"{pods.field}: a pod has {gib(pods.memory_bytes)} GiB and needs about {need}{batches}; {remedy}"
 
 
+def _micro_batch_tokens(spec: RLJobSpec) -> int:
+    return spec.trainer.max_tokens_per_micro_batch or DEFAULT_MICRO_BATCH_TOKENS
+
+
 def _most_tokens(spec: RLJobSpec, model: ModelSize, pods: _Pods, limit: int) -> int:
     """Return the largest micro-batch that fits, a multiple of 64 tokens; the memory grows with it. 0: none."""
     low, high = 0, limit // _ROUND_TO_TOKENS
     while low < high:
         middle = (low + high + 1) // 2
-        need = _need(spec, model, pods, middle * _ROUND_TO_TOKENS, shortest=True)
-        low, high = (middle, high) if need.total_bytes <= pods.memory_bytes else (low, middle - 1)
+        tried = spec.with_trainer(max_tokens_per_micro_batch=middle * _ROUND_TO_TOKENS)
+        fits = _need(tried, model, pods, shortest=True).total_bytes <= pods.memory_bytes
+        low, high = (middle, high) if fits else (low, middle - 1)
     return low * _ROUND_TO_TOKENS
 
 
@@ -163,14 +188,15 @@ def _num_engines(spec: RLJobSpec) -> int:
     return max(1, spec.workers.gpus_per_pod // spec.rollout.engine.tensor_parallel_size)
 
 
-def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, tokens: int, *, shortest: bool = False) -> Need:
+def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: bool = False) -> Need:
     """Return the memory of a pod; `shortest`: no response is longer than a micro-batch."""
-    trainer = spec.trainer
+    trainer, tokens = spec.trainer, _micro_batch_tokens(spec)
     shards = trainer.fsdp_size * trainer.tensor_parallel_size * trainer.pipeline_parallel_size
     state_bytes = _STATE_BYTES + (_VALUE_BYTES if spec.algorithm.kl_coefficient > 0 else 0)
     longest = (tokens if shortest else max(tokens, spec.model.max_context_tokens)) / trainer.context_parallel_size
     logits = min(longest, logit_chunk_tokens(model.vocab_size)) * model.vocab_size / trainer.tensor_parallel_size
-    activations = longest * _values_per_token(spec, model) * _VALUE_BYTES + logits * TRAINED_LOGIT_BYTES
+    values = values_per_token(spec, model, trainer.recompute or Recompute.NONE)
+    activations = longest * values * _VALUE_BYTES + logits * TRAINED_LOGIT_BYTES
     activations += embedding_gradient_bytes(model) / trainer.tensor_parallel_size
     step = model.embedding / shards * _STEP_BYTES
     num_processes = pods.num_ranks + pods.num_engines * spec.rollout.engine.tensor_parallel_size
@@ -184,16 +210,6 @@ def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, tokens: int, *, shorte
             "processes": _POD_BYTES + num_processes * _PROCESS_BYTES,
         }
     )
-
-
-def _values_per_token(spec: RLJobSpec, model: ModelSize) -> float:
-    """Return what a rank keeps of a token for the backward pass, and what one layer computes with meanwhile."""
-    layer = (
-        _HIDDEN_VALUES * model.hidden_size
-        + _MLP_VALUES * model.intermediate_size
-        + _ATTENTION_VALUES * model.attention_width
-    ) / spec.trainer.tensor_parallel_size
-    return layer * (model.num_layers / spec.trainer.pipeline_parallel_size + 1)
 
 
 def _engine_bytes(spec: RLJobSpec, model: ModelSize) -> float:

@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from longshore.checks.memory import logit_chunk_tokens
+from longshore_runtime.backends.attention_kernels import PACKED
 from longshore_runtime.backends.file_names import FileNames
 from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.losses import token_log_probs
+from longshore_runtime.backends.micro_batches import pack, pack_rows
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
 from longshore_runtime.backends.trainer_protocol import Sample
+from longshore_runtime.trajectories.trajectory import Mask
 
+_TRIAL: Final = ([3, 5, 7, 2, 4], [6, 1, 4, 7, 5], [2, 6, 3])
+"""Token ids of three sequences, with which a model shows whether it keeps sequences of one row apart."""
 _DROPS: Final = re.compile("dropout|layerdrop|pdrop")
 """Names of attributes and settings with the share of values, or of layers, that a module leaves out."""
 
@@ -50,30 +57,38 @@ class CausalLM(torch.nn.Module):
         self.device = device
         _turn_dropout_off(self.module)
         self._require_plain_head()
+        self._packs = self._can_pack()
+
+    def micro_batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+        """Return the indices of the sequences of each pass; tokens count with their padding, if there is any."""
+        return (pack if self._packs else pack_rows)(lengths, max_tokens)
 
     def response_tokens(self, samples: Sequence[Sample], temperature: float) -> FlatResponseTokens:
         """Compute log-probabilities (at the sampling temperature) and entropies of the samples' response tokens.
 
         Without samples, it makes a pass over one token without results, for ranks that compute together.
         """
-        lengths = [sample.num_tokens for sample in samples]
-        tokens = torch.zeros(max(1, len(samples)), max(lengths, default=1), dtype=torch.long)
-        predicts = torch.zeros(tokens.shape, dtype=torch.bool)
-        for row, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
-            tokens[row, :length] = torch.from_numpy(np.concatenate((sample.prompt_tokens, sample.trajectory.tokens)))
-            predicts[row, len(sample.prompt_tokens) - 1 : length - 1] = True
-        log_probs, entropies = self(tokens.to(self.device), predicts.to(self.device), temperature)
+        tokens = [np.concatenate((sample.prompt_tokens, sample.trajectory.tokens)) for sample in samples]
+        predicts = [_predicts(sample) for sample in samples]
+        if not samples:
+            tokens, predicts = [np.zeros(1, np.int32)], [np.zeros(1, np.bool_)]
+        lengths = [len(one) for one in tokens]
+        join = _behind_another if self._packs else _as_rows
+        log_probs, entropies = self(
+            join(tokens).long().to(self.device), join(predicts).to(self.device), lengths, temperature
+        )
         return FlatResponseTokens(log_probs, entropies)
 
-    def forward(self, tokens: Tensor, predicts: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, tokens: Tensor, predicts: Tensor, lengths: Sequence[int], temperature: float
+    ) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities and entropies of the tokens after positions where `predicts` is true.
 
-        Tokens and `predicts` are [samples, longest length].
+        Tokens and `predicts` have sequences of these lengths, one behind the other in one row or each in a padded row.
         """
         is_cuda = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=is_cuda, cache_enabled=self.caches_casts):
-            # Right padding needs no mask: causal attention never looks at it from a real token.
-            hidden = self._hidden(tokens)
+            hidden = self._hidden(tokens, lengths if self._packs else None)
             targets = tokens.roll(-1, dims=1)[predicts]
             return token_log_probs(hidden[predicts], self._head, targets, temperature, self._chunk_tokens)
 
@@ -82,9 +97,41 @@ class CausalLM(torch.nn.Module):
         head: torch.nn.Module = self.module.get_output_embeddings()
         return head
 
-    def _hidden(self, tokens: Tensor) -> Tensor:
-        hidden: Tensor = self.module.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+    def _hidden(self, tokens: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
+        """Compute hidden states; with lengths, of sequences that lie one behind the other in a single row."""
+        # Right padding needs no mask: causal attention never looks at it from a real token.
+        arguments = {} if lengths is None else _places(lengths, tokens.device)
+        hidden: Tensor = self.module.base_model(input_ids=tokens, use_cache=False, **arguments).last_hidden_state
         return hidden
+
+    @torch.no_grad()
+    def _can_pack(self) -> bool:
+        """Return whether sequences of one row are computed as each alone; attention is set to what does it, then.
+
+        They are not where layers have more memory than attention, or masks that attention without one cannot know of.
+        Models for flash attention hand windows to it, and no masks.
+        """
+        if not getattr(self.module, "_supports_flash_attn", False):
+            return False
+        first, other, second = _TRIAL
+        lengths = [len(first), len(second)]
+        usual, alone = self.module.config._attn_implementation, self._states(second)
+        _set_attention(self.module, PACKED)
+        try:
+            found, again = (self._states([*before, *second], lengths)[len(first) :] for before in (first, other))
+        except TypeError:  # Layers do not hand on what attention needs.
+            is_apart = False
+        except ValueError:  # Torch's own attention would leave out the same parts of the scores, in silence.
+            is_apart, usual = False, "eager"
+        else:
+            # Behind another sequence, kernels round as before, but for experts, which get other tokens.
+            is_apart = _differ_less(again, found, 1e-6) and _differ_less(found, alone, 1e-3)
+        if not is_apart:
+            _set_attention(self.module, usual)
+        return is_apart
+
+    def _states(self, tokens: list[int], lengths: Sequence[int] | None = None) -> Tensor:
+        return self._hidden(torch.tensor([tokens], device=self.device), lengths)[0]
 
     @torch.no_grad()
     def _require_plain_head(self) -> None:
@@ -95,6 +142,44 @@ class CausalLM(torch.nn.Module):
         expected = self.module(input_ids=tokens, use_cache=False).logits
         if not torch.allclose(self._head(self._hidden(tokens)), expected, rtol=1e-3, atol=1e-3):
             raise ValueError("its logits are not a linear map of the last hidden state; choose another architecture")
+
+
+def _predicts(sample: Sample) -> Mask:
+    """Return the mask [tokens of prompt and response] of the tokens before those of the response."""
+    predicts = np.zeros(sample.num_tokens, np.bool_)
+    predicts[len(sample.prompt_tokens) - 1 : -1] = True
+    return predicts
+
+
+def _behind_another(sequences: Sequence[npt.NDArray[Any]]) -> Tensor:
+    """Return one row, [1, tokens of all sequences]."""
+    return torch.from_numpy(np.concatenate(sequences)).unsqueeze(0)
+
+
+def _as_rows(sequences: Sequence[npt.NDArray[Any]]) -> Tensor:
+    """Return padded rows, [sequences, longest length]."""
+    return pad_sequence([torch.from_numpy(one) for one in sequences], batch_first=True)
+
+
+def _places(lengths: Sequence[int], device: torch.device) -> dict[str, Any]:
+    """Return what tells a model where in a row its sequences are, by the names of transformers."""
+    ends = torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+    places: dict[str, Any] = {"position_ids": positions.unsqueeze(0)}
+    for side in "qk":
+        places |= {f"cu_seq_lens_{side}": ends, f"max_length_{side}": max(lengths)}
+    return places
+
+
+def _set_attention(module: Any, name: str) -> None:
+    """Choose an attention function of transformers, also for layers with settings of their own."""
+    for layer in module.modules():
+        if (settings := getattr(layer, "config", None)) is not None:
+            settings._attn_implementation = name
+
+
+def _differ_less(values: Tensor, others: Tensor, share: float) -> bool:
+    return bool(torch.linalg.vector_norm(values - others) <= share * torch.linalg.vector_norm(others))
 
 
 def _turn_dropout_off(module: Any) -> None:

@@ -1,6 +1,5 @@
 """The replica that a rank of a torch trainer belongs to; here, a replica of one rank, with whole models."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM
-from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.world import World
 
@@ -36,9 +34,9 @@ class Replica:
         """Load this rank's part of a model from a Hugging Face directory; raises OSError or ValueError."""
         return CausalLM(directory, self._device)
 
-    def micro_batches(self, lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
-        """Return the indices of the sequences of each pass that this rank makes."""
-        return pack(lengths, max_padded_tokens)
+    def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
+        """Return what each pass that this rank makes is over, given the micro-batches of its samples."""
+        return micro_batches
 
     def total(self, sums: GradientSums) -> GradientSums:
         """Return the sum over the ranks of the replica."""

@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM, FlatResponseTokens
 from longshore_runtime.backends.devices import HOST
-from longshore_runtime.backends.micro_batches import pack
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_replica import Replica
@@ -64,12 +63,11 @@ class ShardedReplica(Replica):
         """Read the whole model into host memory, and move only the shards to the device."""
         return ShardedCausalLM(directory, self._mesh, self._device)
 
-    def micro_batches(self, lengths: Sequence[int], max_padded_tokens: int) -> list[list[int]]:
-        """Return equally many micro-batches on every rank, since ranks compute together; the last ones may be empty."""
-        own = pack(lengths, max_padded_tokens)
-        most = torch.tensor(len(own), device=self._device)
+    def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
+        """Return equally many passes on every rank, since ranks compute together; the last ones may be empty."""
+        most = torch.tensor(len(micro_batches), device=self._device)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=self._shards)
-        return own + [[] for _ in range(int(most) - len(own))]
+        return micro_batches + [[] for _ in range(int(most) - len(micro_batches))]
 
     def total(self, sums: GradientSums) -> GradientSums:
         """Return the sum over the ranks of the replica."""

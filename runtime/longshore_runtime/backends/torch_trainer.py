@@ -20,6 +20,7 @@ from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorF
 from longshore_runtime.backends.host_copies import HostCopies, Move
 from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.recompute import chosen_recompute, set_recompute
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_sharding import join_replica
@@ -103,8 +104,7 @@ class TorchTrainer:
         self._model = self._replica.load(directory)
         self._reference = self._frozen_reference() if options.kl_coefficient > 0 else None
         self._reference_place = ReferencePlace(self._reference, self._device, offloads=options.offload_reference)
-        if self._device.type == "cuda":
-            self._model.module.gradient_checkpointing_enable()
+        set_recompute(self._model.module, chosen_recompute(options, self._device))
         self._parameters = [p for p in self._model.module.parameters() if p.requires_grad]
         self._gradients = _Gradients(self._parameters, self._replica)
         self._accumulation = Accumulation(self._gradients, self._device, offloads=options.offload_gradients)
@@ -137,9 +137,8 @@ class TorchTrainer:
     def log_probs(self, samples: Sequence[Sample]) -> Mapping[int, LogProbs]:
         """Compute log-probabilities in the same passes as gradients; see `Trainer`."""
         self._prepare_pass()
-        lengths = [sample.num_tokens for sample in samples]
         found: dict[int, LogProbs] = {}
-        own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
+        own = self._passes(samples)
         self._meter.expect(len(samples))
         for indices in self._meter.each(own, len(samples)):
             part = [samples[index] for index in indices]
@@ -281,15 +280,18 @@ class TorchTrainer:
 
         Some are empty if other ranks of the replica have more; there are none if none of them has any.
         """
-        lengths = [sample.num_tokens for sample in samples]
-        own = self._replica.micro_batches(lengths, self._options.max_tokens_per_micro_batch)
-        parts = [[samples[index] for index in indices] for indices in own]
+        parts = [[samples[index] for index in indices] for indices in self._passes(samples)]
         reference, temperature = self._reference, self._options.temperature
         if reference is None or not parts:
             return [_MicroBatch(part) for part in parts]
         with self._reference_place.computing(self._leave_device, self._return_to_device), torch.no_grad():
             each = self._meter.each(parts, len(samples))
             return [_MicroBatch(part, reference.response_tokens(part, temperature).log_probs) for part in each]
+
+    def _passes(self, samples: Sequence[Sample]) -> list[list[int]]:
+        """Return the indices of the samples of each pass that this rank makes."""
+        lengths = [sample.num_tokens for sample in samples]
+        return self._replica.passes(self._model.micro_batches(lengths, self._options.max_tokens_per_micro_batch))
 
     def _pass_over(self, micro_batches: Sequence[_MicroBatch], num_samples: int) -> GradientSums:
         """Run forward, and backward if gradients are enabled; `num_samples` counts those of this rank."""

@@ -1,7 +1,7 @@
 """A trainer as the training loop uses it: samples, updates, options, and the protocol of all backends."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from longshore.api.algorithm import LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
 from longshore.api.objectives.objective import Objective
+from longshore.api.training import Recompute
 from longshore.policy.draws import Draw
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore.policy.round import ResponseId
@@ -149,6 +150,10 @@ class TrainerOptions:
     temperature: float
     max_tokens_per_micro_batch: int
     seed: int
+    recompute: Recompute | None = None
+    """What is computed again for the gradient; None: what the memory of the GPU asks for, and nothing on the CPU."""
+    recompute_needs: Mapping[Recompute, float] = field(default_factory=dict)
+    """Bytes of a GPU that suffice for each way; none are known of some models."""
     offload_gradients: bool = False
     """Whether accumulated gradients are kept on the host until the update."""
     offload_reference: bool = False

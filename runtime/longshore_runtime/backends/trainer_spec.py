@@ -1,10 +1,11 @@
 """Settings that determine a trainer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from longshore.api.algorithm import Algorithm
-from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, TrainerBackend, TrainerSettings
+from longshore.api.training import DEFAULT_MICRO_BATCH_TOKENS, Recompute, TrainerBackend, TrainerSettings
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.trainer_protocol import TrainerOptions
 
@@ -24,12 +25,23 @@ class TrainerSpec:
 
     @classmethod
     def of(
-        cls, algorithm: Algorithm, trainer: TrainerSettings, num_updates: int, *, is_colocated: bool
+        cls,
+        algorithm: Algorithm,
+        trainer: TrainerSettings,
+        num_updates: int,
+        *,
+        is_colocated: bool,
+        recompute_needs: Mapping[Recompute, float] | None = None,
     ) -> "TrainerSpec":
         """Return the spec of a job's trainer, which makes so many updates.
 
-        `is_colocated`: it sleeps between two steps. Where a step makes one update, moments are on the host during its
-        passes, then. They are there in long rounds, too, so that these need no more memory.
+        Args:
+            algorithm: its settings.
+            trainer: its settings.
+            num_updates: number of updates of the job.
+            is_colocated: whether it sleeps between two steps. Where a step makes one update, moments are on the host
+                during its passes, then. They are there in long rounds, too, so that these need no more memory.
+            recompute_needs: see `TrainerOptions`.
         """
         options = TrainerOptions(
             learning_rate=algorithm.learning_rate,
@@ -49,6 +61,8 @@ class TrainerSpec:
             temperature=max(algorithm.temperature, _LOWEST_TEMPERATURE),
             max_tokens_per_micro_batch=trainer.max_tokens_per_micro_batch or DEFAULT_MICRO_BATCH_TOKENS,
             seed=algorithm.seed,
+            recompute=trainer.recompute,
+            recompute_needs=recompute_needs or {},
             offload_gradients=trainer.offload_gradients,
             offload_reference=trainer.offload_reference,
             offload_moments=is_colocated and algorithm.makes_one_update,

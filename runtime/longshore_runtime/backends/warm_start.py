@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from longshore.api.model import BuiltinTask
-from longshore_runtime.backends.micro_batches import pack
+from longshore_runtime.backends.micro_batches import pack_rows
 from longshore_runtime.backends.tiny_model import build_tiny_model, build_tokenizer, tiny_config
 from longshore_runtime.tasks import counting, guessing
 from longshore_runtime.tasks.demonstration import Demonstration
@@ -156,7 +156,7 @@ def _accumulate(model: torch.nn.Module, batch: list[tuple[list[int], list[int]]]
     With a mean over tokens, long demonstrations would outweigh the short ones, from which it learns where to stop.
     """
     total = 0.0
-    for indices in pack([len(tokens) for tokens, _ in batch], _MAX_PADDED_TOKENS):
+    for indices in pack_rows([len(tokens) for tokens, _ in batch], _MAX_PADDED_TOKENS):
         width = max(len(batch[i][0]) for i in indices)
         inputs = torch.zeros(len(indices), width, dtype=torch.long)
         targets = torch.full((len(indices), width), IGNORED)

@@ -21,7 +21,7 @@ from longshore.checks import summary
 from longshore.checks.memory import ModelSize
 from longshore.checks.model_files import config_of, model_file_mistakes, num_parameters
 from longshore.checks.model_limits import limit_mistakes, position_mistakes
-from longshore.checks.pod_memory import micro_batch_tokens, pod_memory_mistakes
+from longshore.checks.pod_memory import pod_memory_mistakes, trainer_choices, with_fitting_trainer
 from longshore_runtime.backends.trainer_limits import trainer_mistake
 from longshore_runtime.cluster.actors import within
 from longshore_runtime.cluster.placement import ActorPlacement, set_environment
@@ -185,18 +185,19 @@ def check_model(
         raise UserError(mistake)
 
 
-def with_fitting_micro_batches(spec: RLJobSpec, directory: Path) -> RLJobSpec:
-    """Return the job with micro-batches that fit the memory of its training pods, if it leaves their size open.
+def with_fitting_memory(spec: RLJobSpec, model: ModelSize) -> RLJobSpec:
+    """Return the job with what it leaves open of its trainers, as the memory of its training pods allows.
 
     Raises:
-        UserError: engines and trainers do not fit the memory of their pods, whatever the size.
+        UserError: engines and trainers do not fit the memory of their pods, whatever is chosen.
     """
-    model = ModelSize.of(config_of(directory), num_parameters(directory))
-    if model is None:
-        return spec
     if mistakes := pod_memory_mistakes(spec, model):
         raise UserError(mistakes[0])
-    tokens = micro_batch_tokens(spec, model)
-    log.info("micro-batches", max_padded_tokens=tokens)
-    trainer = spec.trainer.model_copy(update={"max_tokens_per_micro_batch": tokens})
-    return spec.model_copy(update={"trainer": trainer})
+    fitted = with_fitting_trainer(spec, model)
+    log.info("trainers", chosen=trainer_choices(fitted))
+    return fitted
+
+
+def model_size(directory: Path) -> ModelSize | None:
+    """Return the sizes of a checkpoint; None if its configuration does not have them."""
+    return ModelSize.of(config_of(directory), num_parameters(directory))

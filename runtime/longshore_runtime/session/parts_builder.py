@@ -19,6 +19,7 @@ from longshore.api.rollout import Handover, Strategy
 from longshore.api.runtime_status import ProgressUnit, RuntimeActivity
 from longshore.api.spec import Placement, RLJobSpec
 from longshore.checks.job import few_prompts
+from longshore.checks.memory import ModelSize, recompute_needs
 from longshore.checks.model_files import config_of
 from longshore.checks.model_limits import vocab_size
 from longshore.checks.trackers import missing_packages
@@ -70,8 +71,9 @@ from longshore_runtime.session.initial_model import (
     InitialModel,
     check_model,
     initial_model,
+    model_size,
     untrained_model,
-    with_fitting_micro_batches,
+    with_fitting_memory,
 )
 from longshore_runtime.session.inputs import JobInputs, job_inputs
 from longshore_runtime.settings import Settings
@@ -121,6 +123,7 @@ class PartsBuilder:
         self._ending = ending
         self._exit = ending.parts
         self._origins: dict[str, Origin] = {}
+        self._size: ModelSize | None = None
         self.model = ""
         """Directory of the initial model, relative to the storage; known once it is prepared."""
 
@@ -143,7 +146,9 @@ class PartsBuilder:
         of_model = model_origin(inputs.model, inputs.repository, directory)
         self._require_origins({MODEL: of_model})
         untrained = self._untrained_model(inputs.model)
-        self._spec = spec = with_fitting_micro_batches(spec, self._storage.resolve(untrained.path))
+        self._size = model_size(self._storage.resolve(untrained.path))
+        if self._size is not None:
+            self._spec = spec = with_fitting_memory(spec, self._size)
         tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
         self._require_origins({TOKENIZER: tokenizer_origin(of_model, tokenizer)})
         prompts = routed(self._prompts(inputs, tokenizer), spec.reward.functions, spec.environments)
@@ -388,6 +393,7 @@ class PartsBuilder:
             self._spec.trainer,
             expected_updates(algorithm, self._spec.rollout),
             is_colocated=self._spec.placement is Placement.COLOCATED,
+            recompute_needs=recompute_needs(self._spec, self._size) if self._size else None,
         )
         spec = replace(spec, pod_memory_bytes=self._spec.training_pods.memory_bytes(DEFAULT_GPU_POD_MEMORY))
         rollout = self._spec.rollout

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.api.spec import RLJobSpec
+from longshore.api.training import Recompute
 from longshore.checks.memory import ModelSize
-from longshore.checks.pod_memory import coordinator_memory, micro_batch_tokens, pod_memory_mistakes, pod_need
+from longshore.checks.pod_memory import coordinator_memory, pod_memory_mistakes, pod_need, with_fitting_trainer
 
 SMOLLM2 = ModelSize(134_515_008, 30, 576, 1536, 49152, 3, 64, is_tied=True)
 GEMMA3 = ModelSize(268_098_176, 18, 640, 2048, 262144, 1, 256, is_tied=True, num_heads=4)
@@ -30,12 +31,39 @@ def spec(memory: str | None = "9Gi", context: int = 512, **changes: Any) -> RLJo
     return RLJobSpec.model_validate(whole)
 
 
+def micro_batch_tokens(job: RLJobSpec, model: ModelSize) -> int | None:
+    """Tokens of a micro-batch that are chosen for a job."""
+    return with_fitting_trainer(job, model).trainer.max_tokens_per_micro_batch
+
+
+def recompute(job: RLJobSpec, model: ModelSize) -> Recompute | None:
+    """What is computed again."""
+    return with_fitting_trainer(job, model).trainer.recompute
+
+
 def test_default_micro_batch_of_a_real_model_fits_its_pod() -> None:
-    tokens = micro_batch_tokens(spec(), SMOLLM2)
-    assert 1024 <= tokens < 16_384, "16,384 tokens need 25 GiB"
-    assert pod_need(spec(), SMOLLM2, tokens).total_bytes <= 9 * GIB
-    assert pod_need(spec(), SMOLLM2, 16_384).total_bytes > 18 * GIB
+    chosen = with_fitting_trainer(spec(), SMOLLM2)
+    assert 1024 <= (chosen.trainer.max_tokens_per_micro_batch or 0) < 16_384, "16,384 tokens need 25 GiB"
+    assert pod_need(chosen, SMOLLM2).total_bytes <= 9 * GIB
+    assert pod_need(chosen.with_trainer(max_tokens_per_micro_batch=16_384), SMOLLM2).total_bytes > 18 * GIB
     assert pod_memory_mistakes(spec(), SMOLLM2) == []
+
+
+def test_layers_are_computed_again_where_a_pod_holds_too_few_tokens_otherwise() -> None:
+    chosen = [recompute(spec(memory), SMOLLM2) for memory in ("9Gi", "7Gi", "6Gi")]
+    assert chosen == ["None", "Selective", "Full"]
+
+
+def test_micro_batch_that_the_job_sets_has_layers_computed_again_until_it_fits() -> None:
+    job = spec("13Gi", trainer={"maxTokensPerMicroBatch": 4096})
+    assert (recompute(job, SMOLLM2), pod_memory_mistakes(job, SMOLLM2)) == ("Selective", [])
+
+
+def test_what_the_job_says_of_recomputation_stays() -> None:
+    job = spec("16Gi", trainer={"recompute": "Full"})
+    assert recompute(job, SMOLLM2) == "Full"
+    (mistake,) = pod_memory_mistakes(spec("6Gi", trainer={"recompute": "None"}), SMOLLM2)
+    assert "unset trainer.recompute, or raise it to" in mistake
 
 
 def test_large_pod_gets_the_whole_default() -> None:
@@ -44,12 +72,12 @@ def test_large_pod_gets_the_whole_default() -> None:
 
 def test_large_vocabulary_does_not_fill_the_pod_with_logits() -> None:
     assert pod_memory_mistakes(spec("13Gi"), GEMMA3) == []
-    assert micro_batch_tokens(spec("13Gi"), GEMMA3) >= 512
+    assert (micro_batch_tokens(spec("13Gi"), GEMMA3) or 0) >= 512
 
 
 def test_set_micro_batch_that_does_not_fit_is_refused_with_one_that_does() -> None:
-    (mistake,) = pod_memory_mistakes(spec(trainer={"maxTokensPerMicroBatch": 16_384}), SMOLLM2)
-    assert mistake.startswith("workers.resources.memory: a pod has 9.0 GiB and needs about 3")
+    (mistake,) = pod_memory_mistakes(spec(trainer={"maxTokensPerMicroBatch": 65_536}), SMOLLM2)
+    assert mistake.startswith("workers.resources.memory: a pod has 9.0 GiB and needs about 1")
     fitting = int(mistake.split("set trainer.maxTokensPerMicroBatch to ")[1].split(",")[0])
     assert pod_memory_mistakes(spec(trainer={"maxTokensPerMicroBatch": fitting}), SMOLLM2) == []
 
@@ -62,7 +90,7 @@ def test_model_that_fits_with_no_micro_batch_is_refused_with_the_memory_it_needs
 
 
 def test_long_context_is_refused_where_one_response_does_not_fit() -> None:
-    (mistake,) = pod_memory_mistakes(spec(context=8192), SMOLLM2)
+    (mistake,) = pod_memory_mistakes(spec(context=65_536), SMOLLM2)
     assert "or lower model.maxContextTokens" in mistake
 
 
@@ -75,7 +103,8 @@ def test_limit_of_the_template_counts_instead_of_the_request() -> None:
 def test_pods_with_real_gpus_are_not_estimated() -> None:
     workers = {"gpuResourceName": "nvidia.com/gpu", "resources": {"memory": "1Gi"}}
     assert pod_memory_mistakes(spec(workers={"gpusPerPod": 1, **workers}), SMOLLM2) == []
-    assert micro_batch_tokens(spec(workers={"gpusPerPod": 1, **workers}), SMOLLM2) == 16_384
+    job = spec(workers={"gpusPerPod": 1, **workers})
+    assert with_fitting_trainer(job, SMOLLM2) is job
 
 
 def test_trainers_apart_from_engines_are_estimated_in_pods_of_their_own() -> None:
@@ -88,14 +117,20 @@ def test_trainers_apart_from_engines_are_estimated_in_pods_of_their_own() -> Non
 @given(memory_gib=st.integers(5, 40), context=st.sampled_from([256, 512, 1024, 2048]))
 def test_chosen_micro_batch_fits_unless_the_job_is_refused(memory_gib: int, context: int) -> None:
     job = spec(f"{memory_gib}Gi", context)
-    need = pod_need(job, SMOLLM2, micro_batch_tokens(job, SMOLLM2))
+    need = pod_need(with_fitting_trainer(job, SMOLLM2), SMOLLM2)
     assert (need.total_bytes <= memory_gib * GIB) == (pod_memory_mistakes(job, SMOLLM2) == [])
 
 
 @pytest.mark.parametrize("model", [SMOLLM2, GEMMA3])
-def test_more_memory_never_gives_a_smaller_micro_batch(model: ModelSize) -> None:
-    chosen = [micro_batch_tokens(spec(f"{gib}Gi"), model) for gib in range(6, 48, 2)]
-    assert chosen == sorted(chosen)
+def test_more_memory_never_has_more_computed_again_nor_gives_smaller_micro_batches(model: ModelSize) -> None:
+    chosen = [with_fitting_trainer(spec(f"{gib}Gi"), model).trainer for gib in range(6, 48, 2)]
+    ways = [list(Recompute).index(one.recompute or Recompute.FULL) for one in chosen]
+    assert ways == sorted(ways, reverse=True)
+    for way in set(ways):
+        tokens = [
+            one.max_tokens_per_micro_batch or 0 for one, its_way in zip(chosen, ways, strict=True) if its_way == way
+        ]
+        assert tokens == sorted(tokens)
 
 
 @pytest.mark.parametrize(

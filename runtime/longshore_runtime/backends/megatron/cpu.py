@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from megatron.core.tensor_parallel import random
 from torch.overrides import TorchFunctionMode
 
 from longshore_runtime.backends.devices import HOST
@@ -20,19 +21,22 @@ def on_device(device: torch.device) -> AbstractContextManager[None]:
 
 @contextmanager
 def _on_host() -> Iterator[None]:
-    substitutes: dict[str, Callable[..., Any]] = {
-        "current_device": lambda: HOST,
-        "synchronize": lambda *_args, **_kwargs: None,
-    }
-    originals = {name: getattr(torch.cuda, name) for name in substitutes}
-    for name, substitute in substitutes.items():
-        setattr(torch.cuda, name, substitute)
+    substitutes: list[tuple[Any, str, Callable[..., Any]]] = [
+        (torch.cuda, "current_device", lambda: HOST),
+        (torch.cuda, "synchronize", lambda *_args, **_kwargs: None),
+        # What is computed again begins with the random state of the first time.
+        (random, "_get_all_rng_states", lambda: (torch.get_rng_state(),)),
+        (random, "_set_all_rng_states", torch.set_rng_state),
+    ]
+    originals = [(module, name, getattr(module, name)) for module, name, _ in substitutes]
+    for module, name, substitute in substitutes:
+        setattr(module, name, substitute)
     try:
         with _CudaIsHost():
             yield
     finally:
-        for name, original in originals.items():
-            setattr(torch.cuda, name, original)
+        for module, name, original in originals:
+            setattr(module, name, original)
 
 
 class _CudaIsHost(TorchFunctionMode):

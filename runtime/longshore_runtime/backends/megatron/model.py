@@ -1,6 +1,6 @@
 """A Hugging Face model as Megatron's GPTModel: one pipeline stage, one tensor-parallel shard."""
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from megatron.core import parallel_state
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from longshore.api.training import Recompute
 from longshore_runtime.backends.hf_mapping.architecture import Architecture, read_architecture
 from longshore_runtime.backends.hf_mapping.layouts import padded_vocab_size
 from longshore_runtime.backends.megatron.attention import CausalAttention
@@ -19,15 +20,28 @@ from longshore_runtime.backends.megatron.batch import MicroBatch
 from longshore_runtime.backends.megatron.vocab_parallel import vocab_parallel_log_probs
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 
+_RECOMPUTE: Final[dict[Recompute, dict[str, Any]]] = {
+    Recompute.NONE: {},
+    Recompute.SELECTIVE: {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
+    Recompute.FULL: {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+
 
 class ShardedModel(GPTModel):
     """A model that ends in hidden states; logits are computed for response tokens only, a few at a time."""
 
-    def __init__(self, config: Any, sizes: ParallelSizes, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: Any,
+        sizes: ParallelSizes,
+        device: torch.device,
+        dtype: torch.dtype,
+        recompute: Recompute = Recompute.NONE,
+    ) -> None:
         """Build this rank's part of a model, without its weights."""
         self.architecture = read_architecture(config)
         super().__init__(
-            config=_transformer_config(self.architecture, sizes, device, dtype),
+            config=_transformer_config(self.architecture, sizes, device, dtype, recompute),
             transformer_layer_spec=_layer_spec(self.architecture),
             vocab_size=padded_vocab_size(self.architecture.vocab_size, sizes.tensor),
             max_sequence_length=self.architecture.max_positions,
@@ -90,11 +104,8 @@ def data_parallel(model: ShardedModel) -> DistributedDataParallel:
 
 
 def _transformer_config(
-    model: Architecture, sizes: ParallelSizes, device: torch.device, dtype: torch.dtype
+    model: Architecture, sizes: ParallelSizes, device: torch.device, dtype: torch.dtype, recompute: Recompute
 ) -> TransformerConfig:
-    recompute: dict[str, Any] = {}
-    if device.type == "cuda":
-        recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return TransformerConfig(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
@@ -133,7 +144,7 @@ def _transformer_config(
         masked_softmax_fusion=False,
         apply_rope_fusion=False,
         gradient_accumulation_fusion=False,
-        **recompute,
+        **_RECOMPUTE[recompute],
     )
 
 

@@ -29,9 +29,10 @@ from longshore_runtime.backends.megatron.optimizer import MOMENTS, DistributedAd
 from longshore_runtime.backends.megatron.pipeline import from_last_stage, run
 from longshore_runtime.backends.megatron.weights import gather, gather_everywhere, shards
 from longshore_runtime.backends.megatron.world import join
-from longshore_runtime.backends.micro_batches import pack
+from longshore_runtime.backends.micro_batches import pack_rows
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.pretrained import TWO_HEADS
+from longshore_runtime.backends.recompute import chosen_recompute
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions, UpdateReport
 from longshore_runtime.backends.trainer_rules import ReferencePlace, clipping, require_finite, split
@@ -111,7 +112,7 @@ class MegatronTrainer:
         """Compute log-probabilities on the ranks of the last stage; see `Trainer`."""
         self._prepare_pass()
         lengths = [sample.num_tokens for sample in samples]
-        order = pack(lengths, self._options.max_tokens_per_micro_batch)
+        order = pack_rows(lengths, self._options.max_tokens_per_micro_batch)
         batches = self._micro_batches(samples)
         self._meter.expect(len(samples))
         with self._computing():
@@ -265,11 +266,11 @@ class MegatronTrainer:
         group = parallel_state.get_context_parallel_group()
         return [
             micro_batch([samples[index] for index in indices], group.size(), group.rank(), self._device)
-            for indices in pack(lengths, self._options.max_tokens_per_micro_batch)
+            for indices in pack_rows(lengths, self._options.max_tokens_per_micro_batch)
         ]
 
     def _load_model(self, config: Any, dtype: torch.dtype) -> ShardedModel:
-        model = ShardedModel(config, self._sizes, self._device, dtype)
+        model = ShardedModel(config, self._sizes, self._device, dtype, chosen_recompute(self._options, self._device))
         self._copy_weights(model, shards(model.architecture, TensorFiles(self._directory).read))
         return model
 

@@ -62,26 +62,19 @@ class Algorithm(ApiModel, rules=_RULES):
     """Objective of the training, number of steps, size of a batch, and settings of the optimizer."""
 
     objective: AnyObjective = Field(default_factory=Grpo)
-    """What is optimised: advantages, importance ratios, and how token losses are added up, with the settings of the
-    objective (`docs/reference/objectives.md`)."""
+    """Objective: advantages, importance ratios and aggregation of token losses (`docs/reference/objectives.md`)."""
     steps: int = Field(ge=1, le=10_000_000)
-    """Number of steps to train. A step is one round of responses with its optimizer update or updates
-    (`promptsPerUpdate`, `epochsPerStep`)."""
+    """Number of steps to train. A step is one round of responses with its optimizer updates."""
     prompts_per_step: int = Field(ge=1, le=65_536)
     """Number of prompts that one step trains on (P0)."""
     responses_per_prompt: int = Field(ge=1, le=4_096)
-    """Number of responses to each prompt that one step trains on (R0). At least 2, because advantages compare them;
-    with ReinforcePlusPlus also 1, because its advantages then compare the responses of the batch."""
+    """Number of responses to each prompt that one step trains on (R0). At least 2, or 1 with ReinforcePlusPlus."""
     prompts_per_update: int | None = Field(default=None, ge=1, le=65_536)
-    """Number of prompts that one optimizer update takes. With fewer than promptsPerStep, a step makes several updates
-    on one rollout: after the round they take the prompts in a shuffled order, which is the same in every attempt; with
-    a pipelined handover, in the order in which groups become trainable. Unset: all prompts of the step."""
+    """Number of prompts that one optimizer update takes. A smaller number than promptsPerStep gives several updates on
+    one rollout. Unset: all prompts of the step."""
     long_round_updates: LongRoundUpdates = LongRoundUpdates.PER_ROUND
-    """How many optimizer updates a long round makes, which takes up the prompts that earlier rounds have deferred.
-    PerRound: one for each of these rounds and one of its own, five with the defaults of TailBatching; prompts with long
-    responses are then trained on in about as many updates as with Synchronous (`docs/explanation/tail-batching.md`,
-    What is learned). One: a single update. Long rounds also make a single update with handover Streamed, with handover
-    Pipelined and GSPO or rolloutCorrection, with ReinforcePlusPlus, and if promptsPerUpdate equals promptsPerStep."""
+    """How many optimizer updates a long round makes. PerRound: one for each round that deferred its prompts and one of
+    its own, where objective and handover allow several. One: a single update."""
     epochs_per_step: int = Field(default=1, ge=1, le=64)
     """Number of times that a step trains on its batch, in the same updates each time (verl's `ppo_epochs`)."""
     max_response_tokens: int = Field(ge=1, le=10_000_000)
@@ -91,17 +84,15 @@ class Algorithm(ApiModel, rules=_RULES):
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
     """Peak learning rate of the AdamW optimizer."""
     learning_rate_schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
-    """How the learning rate changes after the warm-up. Constant: it stays. Linear and Cosine: it falls over all
-    optimizer updates of the job."""
+    """How the learning rate changes after the warm-up. Linear and Cosine: it falls until the end of the job."""
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Number of optimizer updates over which the learning rate rises linearly to its peak."""
     min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Learning rate at the end of the job, as a share of the peak, with learningRateSchedule Linear or Cosine."""
+    """Learning rate at the end of the job, as a share of the peak, with schedule Linear or Cosine."""
     adam_beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay rate of the first moment in AdamW."""
     adam_beta2: float = Field(default=0.95, ge=0, lt=1)
-    """Decay rate of the second moment in AdamW. Reinforcement learning makes few updates: with 0.999, the moment would
-    still be warming up during most of the run."""
+    """Decay rate of the second moment in AdamW."""
     adam_epsilon: float = Field(default=1e-8, gt=0, le=1)
     """Number that AdamW adds to its denominator."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
@@ -109,21 +100,19 @@ class Algorithm(ApiModel, rules=_RULES):
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e6)
     """Global norm to which gradients are clipped."""
     rollout_correction: RolloutCorrection | None = None
-    """Correction for engines whose log-probabilities differ from those of the trainer. It costs one more forward pass
-    if a step makes several updates, and nothing otherwise. Unset: the clipped ratio of a token is relative to the
-    engine, and that of a response (GSPO) to the trainer, at the same cost."""
+    """Correction for engines whose log-probabilities differ from those of the trainer. It costs another forward pass if
+    a step makes several updates. Unset: ratios are relative to the engine, with GSPO to the trainer."""
     mask_stale_tokens: bool = False
-    """Whether the loss leaves out tokens that older weights have sampled than those of the round, as in continued
-    responses."""
+    """Whether the loss leaves out tokens that older weights sampled, as in continued responses."""
     dynamic_sampling: bool = False
     """Whether groups whose rewards are all equal are replaced and not trained on (DAPO, section 3.2)."""
     overlong_buffer_tokens: int = Field(default=0, ge=0, le=10_000_000)
-    """Number of tokens before maxResponseTokens over which the reward falls linearly (DAPO, equation 13). 0: the reward
-    does not depend on the length."""
+    """Number of tokens before maxResponseTokens over which the reward falls linearly (DAPO, equation 13). 0: it does
+    not fall."""
     overlong_penalty: float = Field(default=1.0, ge=0, le=1_000)
     """Amount by which overlongBufferTokens reduces the reward of a response of maxResponseTokens."""
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
-    """Weight of the KL penalty towards the initial model, estimated with k3. 0: there is no penalty."""
+    """Weight of the KL penalty towards the initial model (k3 estimate). 0: no penalty."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the prompt order, of sampling and of initialisation."""
 

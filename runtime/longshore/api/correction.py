@@ -45,14 +45,13 @@ class RolloutCorrection(ApiModel, rules=_RULES):
 
     rollout_is: RolloutIs = RolloutIs.SEQUENCE
     """What weighs a loss. Token: the ratio of its token. Sequence: the product of the ratios of its response. None:
-    nothing, every weight is 1."""
+    nothing."""
     rollout_is_threshold: float = Field(default=3.0, gt=0, le=1e6)
-    """Largest weight; larger ones are cut to it (truncated importance sampling)."""
+    """Largest weight; larger ones are truncated to it."""
     rollout_rs: RolloutRs = RolloutRs.SEQUENCE
-    """Which losses are left out because their ratio is out of bounds (masked importance sampling). Token: by the ratio
-    of the token. Sequence: whole responses, by the product of their tokens' ratios. Geometric: whole responses, by the
-    geometric mean. None: no loss is left out."""
+    """Whose ratio must lie within the bounds for a loss to count. Token: that of its token. Sequence: the product over
+    its response. Geometric: the geometric mean over its response. None: every loss counts."""
     rollout_rs_threshold: float = Field(default=3.0, gt=0, le=1e6)
     """Upper bound of the ratio for `rolloutRs`."""
     rollout_rs_threshold_lower: float = Field(default=0.0, ge=0, le=1e6)
-    """Lower bound of the ratio for `rolloutRs`. 0: there is none."""
+    """Lower bound of the ratio for `rolloutRs`."""

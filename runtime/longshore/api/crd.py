@@ -109,9 +109,9 @@ def _told_apart(branches: list[dict[str, Any]]) -> dict[str, Any]:
         assert CEL_RULES not in branch, "rules of one object would hold for the others"
         for alias, field in branch["properties"].items():
             fields.setdefault(alias, {})[branch["properties"]["name"]["default"]] = field
-    tags = fields.pop("name")
-    about = [f"{tag}: {one['description'].partition('.')[0]}." for tag, one in zip(tags, branches, strict=True)]
-    name = {"type": "string", "enum": list(tags), "default": next(iter(tags)), "description": " ".join(about)}
+    tags = list(fields.pop("name"))
+    about = "Name of the objective; `docs/reference/objectives.md` says when to choose which."
+    name = {"type": "string", "enum": tags, "default": tags[0], "description": about}
     return {"type": "object", "properties": {"name": name} | {key: _of_some(one) for key, one in fields.items()}}
 
 

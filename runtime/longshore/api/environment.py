@@ -35,12 +35,12 @@ class VerifiersEnvironment(ApiModel):
     """An environment of the `verifiers` package, which runs under a Python of its own."""
 
     id: str = Field(min_length=1, max_length=256)
-    """Id of a taskset, such as `textarena`; before verifiers 0.4, name of the package of an environment."""
+    """Id of a taskset, such as `textarena`; before verifiers 0.4, name of a package."""
     arguments: Freeform = Field(default_factory=dict)
-    """Fields of the configuration of the environment, such as `{taskset: {game: Wordle-v0}}`; before verifiers 0.4,
-    arguments of its `load_environment`."""
+    """Configuration of the environment, such as `{taskset: {game: Wordle-v0}}`; before verifiers 0.4, arguments of
+    `load_environment`."""
     python: str = Field(default="python", min_length=1, max_length=4096)
-    """Python of the environment that has `verifiers` and the package, in the image."""
+    """Python interpreter in the image that has `verifiers`."""
 
 
 _ENVIRONMENT_RULES: Final = (
@@ -77,8 +77,7 @@ class Egress(ApiModel):
     """Addresses that the pods of an environment may connect to."""
 
     cidr: AddressBlock
-    """Block of IP addresses, such as 203.0.113.0/24. 0.0.0.0/0 is every IPv4 address. The addresses at which clouds
-    tell their machines credentials are always left out."""
+    """Block of IP addresses, such as 203.0.113.0/24. Metadata addresses of clouds are always left out."""
     ports: Annotated[list[Annotated[int, Field(ge=1, le=65_535)]], Field(min_length=1, max_length=32)]
     """Ports of TCP."""
 
@@ -89,17 +88,15 @@ class EnvironmentPods(PodOptions):
     count: int = Field(default=1, ge=1, le=1_024)
     """Number of pods of the environment."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
-    """Image of the pods, which has the runtime of the same version of Longshore, and what the environment imports.
-    Unset: the image of the job."""
+    """Image of the pods, with the runtime of the same version of Longshore. Unset: the image of the job."""
     resources: Requests = Field(default_factory=dict)
-    """Requests of a pod for CPU, memory and other resources; memory and ephemeral-storage are limited to what it
-    requests. Unset: it requests 500m, and a memory of 1Gi and 32Mi for each of `episodesPerPod` (160Mi with the tool
-    that executes Python), and its disk has no limit."""
+    """Requests of a pod; memory and ephemeral-storage are also limits. Unset: 500m, and 1Gi plus 32Mi for each of
+    `episodesPerPod` (160Mi with the tool that executes Python)."""
     runtime_class_name: str | None = Field(default=None, max_length=253)
     """RuntimeClass of the pods, such as gvisor or kata. Unset: the default of the cluster."""
     egress: Annotated[list[Egress], Field(max_length=32)] = Field(default_factory=list)
-    """What the pods may connect to, where network policies are enforced. With an entry or `url`, they may also ask the
-    name servers of the cluster. Empty: nothing, or these and the port of `url`."""
+    """What the pods may connect to, where network policies are enforced, besides `url` and the name servers that it
+    needs. Empty: nothing else."""
 
 
 class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
@@ -111,46 +108,40 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     name: str = Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
     """Name of the environment in metrics and messages."""
     kind: EnvironmentKind
-    """What the environment is made of. Task: the built-in task. Python: a class at `importPath`, or functions in
-    `tools`. Agent: a program, or a function at `importPath`, that asks the model over an OpenAI-compatible API.
-    Verifiers: an environment of the `verifiers` package. OpenEnv: a server at `url`."""
+    """What the environment is. Task: the built-in task. Python: a class at `importPath`, or `tools`. Agent: a program
+    or function that asks the model over an OpenAI-compatible API. Verifiers: an environment of the `verifiers` package.
+    OpenEnv: a server at `url`."""
     import_path: ImportPath | None = None
-    """Python class as `package.module:Class`, for kind Python. An episode has an instance of its own, which begins with
-    `reset(**row)`. Its public methods are tools, or `reply(message)` answers each turn and returns None at the end.
-    `get_reward()`, if it has that, is the reward of the episode (kind Environment of reward functions). For kind Agent,
-    a function `run(row)` that returns the reward, or None."""
+    """Class as `package.module:Class` for kind Python, with `reset(**row)`, public methods as tools or
+    `reply(message)`, and optionally `get_reward()`. For kind Agent, a function `run(row)` that returns the reward or
+    None."""
     command: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(min_length=1, max_length=64)] | None = None
-    """Program with its arguments, for kind Agent. It finds the API in `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and the
-    row as JSON in the file that `LONGSHORE_ROW` names. It may post `{"reward": 1.0}` to `$OPENAI_BASE_URL/finish`."""
+    """Program with its arguments, for kind Agent. `OPENAI_BASE_URL` and `OPENAI_API_KEY` lead to the API; the file
+    `LONGSHORE_ROW` has the row as JSON."""
     tools: Annotated[list[ImportPath], Field(min_length=1, max_length=64)] | None = None
-    """Python functions as `package.module:function`, for kind Python, which the model may call. An episode ends with a
-    turn that calls none. `longshore_runtime.tools:python` executes Python in a sandbox and keeps its state for the
-    episode."""
+    """Functions as `package.module:function` that the model may call, for kind Python. `longshore_runtime.tools:python`
+    executes Python in a sandbox."""
     verifiers: VerifiersEnvironment | None = None
     """Environment of the `verifiers` package, for kind Verifiers."""
     url: HttpAddress | None = None
-    """Address of an OpenEnv server, for kind OpenEnv. Each episode is a session there, and its reward is the sum of the
-    rewards of all steps."""
+    """Address of an OpenEnv server, for kind OpenEnv. The reward is the sum over all steps."""
     domains: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=64)] = Field(default_factory=list)
-    """Domains (`data.domainField`) whose rows act in the environment. Empty: all rows do. A row acts in the first
-    environment that has its domain."""
+    """Domains whose rows act in the environment; the first environment that has the domain counts. Empty: all rows."""
     max_turns: int = Field(default=8, ge=1, le=1_000)
-    """Largest number of turns of an episode, which ends after the last one."""
+    """Largest number of turns of an episode."""
     max_turn_tokens: int | None = Field(default=None, ge=1)
-    """Largest number of tokens of one turn. Unset: only the episode is limited, by `algorithm.maxResponseTokens`, which
-    also counts what the environment says."""
+    """Largest number of tokens of one turn. Unset: only `algorithm.maxResponseTokens` limits the episode."""
     call_timeout_s: float = Field(default=10.0, gt=0, le=3_600, alias="callTimeoutSeconds")
-    """Seconds after which `reset`, a tool, `reply` or `get_reward` is cut off, or an agent that neither asks the model
-    nor ends. The episode then has failed."""
+    """Seconds after which one call of the environment, or an agent that neither asks the model nor ends, is cut off.
+    The episode has then failed."""
     episode_timeout_s: float = Field(default=3_600.0, gt=0, le=86_400, alias="episodeTimeoutSeconds")
-    """Seconds that the environment may take for an episode, all calls together. The episode then has failed."""
+    """Seconds that all calls of an episode may take. The episode has then failed."""
     episodes_per_pod: int = Field(default=64, ge=1, le=4_096)
-    """Largest number of episodes that a pod of the environment runs at once, each in a process of its own."""
+    """Largest number of episodes that a pod runs at once, each in its own process."""
     pods: EnvironmentPods = Field(default_factory=EnvironmentPods)
     """Pods that host the environment and nothing else."""
     retries: int = Field(default=2, ge=0, le=100)
-    """Number of further attempts after an episode has failed, each from its beginning. After the last one, a fresh draw
-    replaces its group, which is counted."""
+    """Number of further attempts after an episode has failed. After the last, a fresh draw replaces its group."""
 
     @property
     def code_field(self) -> str:

@@ -37,8 +37,7 @@ class Hub(ApiModel):
     """
 
     endpoint: HttpAddress | None = None
-    """Address of a mirror of the Hub. Unset: `HF_ENDPOINT` of the coordinator's container, or else
-    https://huggingface.co."""
+    """Address of a mirror of the Hub. Unset: `HF_ENDPOINT` of the coordinator, or else https://huggingface.co."""
     token_secret: SecretKey | None = None
     """Secret with the token for private and gated repositories. Only the coordinator pod mounts it."""
 

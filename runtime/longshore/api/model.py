@@ -117,16 +117,13 @@ class Model(ApiModel, rules=(_REVISION, *_MODEL_RULES)):
     path: RelativePath | None = None
     """Directory of a Hugging Face checkpoint, as a path inside the storage of the job."""
     hub: Repository | None = None
-    """Repository of the Hub, such as `Qwen/Qwen2.5-1.5B`. The model is downloaded into the storage of the job, unless
-    it is already there."""
+    """Repository of the Hub, such as `Qwen/Qwen2.5-1.5B`, downloaded once into the storage of the job."""
     revision: Revision | None = None
     """Branch, tag or commit of `hub`. The commit is chosen once: restarts use the same one. Unset: main."""
     builtin: BuiltinModel | None = None
-    """Built-in model. Tiny: a Qwen3 with fewer than a million parameters and a character tokenizer, generated when the
-    job starts."""
+    """Built-in model. Tiny: a Qwen3 with fewer than a million parameters, generated when the job starts."""
     warm_start_steps: int = Field(default=0, ge=0, le=100_000)
-    """Number of supervised steps on demonstrations of the built-in task before reinforcement learning starts. Only for
-    the built-in model."""
+    """Number of supervised steps on demonstrations before reinforcement learning, with the built-in model."""
     max_context_tokens: int = Field(default=2048, ge=16, le=10_000_000)
     """Largest number of tokens of a prompt and its response together."""
 
@@ -146,22 +143,21 @@ class DataSet(ApiModel, rules=(_REVISION, *_SET_RULES)):
     """Data set in the storage of the job or on the Hub."""
 
     path: RelativePath | None = None
-    """File or directory with the data, as a path inside the storage of the job; `format` says how it is stored."""
+    """File or directory with the data, as a path inside the storage of the job."""
     hub: Repository | None = None
-    """Data set of the Hub, such as `openai/gsm8k`, with Parquet or JSONL files. It is downloaded into the storage of
-    the job, unless it is already there."""
+    """Data set of the Hub with Parquet or JSONL files, such as `openai/gsm8k`, downloaded once into the storage of the
+    job."""
     revision: Revision | None = None
     """Branch, tag or commit of `hub`. The commit is chosen once: restarts use the same one. Unset: main."""
     config: str | None = Field(default=None, min_length=1, max_length=256)
     """Configuration (subset) of the data set `hub`. Unset: the only one, or the default."""
     format: DataFormat = DataFormat.JSONL
-    """How the data at `path` is stored. Jsonl: a JSONL file. Parquet: a Parquet file, or a directory of them.
-    HuggingFace: a directory written by the library `datasets`."""
+    """Format of the data at `path`. Jsonl: a JSONL file. Parquet: a Parquet file or a directory of them. HuggingFace: a
+    directory written by the library `datasets`."""
     split: str = Field(default="train", min_length=1, max_length=128)
     """Split of the data set `hub`, or of a directory written by `datasets`."""
     where: dict[str, Annotated[str, Field(max_length=256)]] = Field(default_factory=dict, max_length=8)
-    """Texts that fields of a row must have for the row to be used, such as `{ability: code}`. A number or truth value
-    has its text in JSON: `{level: "5", checked: "true"}`."""
+    """Values that fields of a row must have for the row to be used, as text: `{ability: code, level: "5"}`."""
 
 
 class DataSource(DataSet, rules=_SOURCE_RULES):
@@ -214,25 +210,23 @@ class Data(DataSet, rules=_DATA_RULES):
     sources: Annotated[list[DataSource], Field(min_length=1, max_length=32)] | None = Field(
         default=None, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     )
-    """Several data sets, mixed by weight: the sampled prompts have these shares as nearly as whole prompts allow."""
+    """Several data sets, mixed by weight."""
     builtin: BuiltinTask | None = None
-    """Built-in task. Counting: count down from a number; most numbers are small, and a few are large. Guessing: find a
-    secret letter in several turns, each told where it is; it needs an environment of kind Task."""
+    """Built-in task. Counting: count down from a number, seldom a large one. Guessing: find a secret letter in several
+    turns, with an environment of kind Task."""
     prompt_field: FieldName = "prompt"
     """Field of a row with the prompt, a text or a list of chat messages. Dots lead into objects, as in
-    `extra.question`; this holds for all names of fields."""
+    `extra.question`, here and in other names of fields."""
     answer_field: FieldName = "answer"
     """Field of a row with the reference answer."""
     domain_field: FieldName | None = None
-    """Field of a row with its domain, a text that selects the reward functions of the row and separates its metrics.
-    Unset: rows have no domain."""
+    """Field of a row with its domain, which selects reward functions and separates metrics. Unset: no domains."""
     prompt_template: str = Field(default="{prompt}", max_length=16_384)
     """Text around a plain-text prompt, with `{prompt}` in its place."""
     chat: Chat | None = None
-    """How prompts become conversations. If it is set, even to `{}`, a plain-text prompt becomes a user message. Unset:
-    only prompts that are lists of messages are conversations."""
+    """How prompts become conversations. If it is set, even to `{}`, a plain-text prompt becomes a user message."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=10_000_000)
-    """Largest length of a prompt, in tokens. Longer prompts are left out and counted (`status.runtime.prompts`)."""
+    """Largest length of a prompt, in tokens. Longer prompts are left out and counted."""
     held_out_prompts: int = Field(default=64, ge=0, le=100_000)
     """Number of prompts that are kept out of training and scored by `evaluation`."""
 
@@ -265,8 +259,8 @@ class Evaluation(ApiModel):
     """Scoring of held-out prompts before the first step, after the last, and optionally in between."""
 
     every_steps: int = Field(default=0, ge=0, le=1_000_000)
-    """Number of steps from one evaluation to the next. 0: evaluate only before the first step and after the last."""
+    """Number of steps between evaluations. 0: only before the first step and after the last."""
     responses_per_prompt: int = Field(default=1, ge=1, le=1_024)
     """Number of responses sampled for each held-out prompt."""
     temperature: float = Field(default=1.0, ge=0, le=10)
-    """Sampling temperature of an evaluation. 0: the most likely token is taken (greedy)."""
+    """Sampling temperature of an evaluation. 0: greedy."""

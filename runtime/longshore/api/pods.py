@@ -39,10 +39,8 @@ class PodOptions(ApiModel):
     """Resources and placement of the pods of one component."""
 
     resources: Requests = Field(default_factory=dict)
-    """Requests of the container for CPU, memory and other resources; GPUs are counted by `gpusPerPod`. Unset: the
-    coordinator requests a CPU of 500m and a memory of 2Gi, or more if steps are large; a GPU pod requests 1 and 4Gi,
-    and a reward pod 250m per worker and 1Gi. The request for memory is also its limit; a pod with real GPUs that
-    requests none has no limit."""
+    """Requests of the container; the memory is also its limit, and `gpusPerPod` counts GPUs. Unset: 1 CPU and 4Gi for a
+    GPU pod (real GPUs: without a limit), 500m and 2Gi or more for the coordinator."""
     node_selector: LabelMap = Field(default_factory=dict)
     """Labels that the nodes of the pods must have."""
     tolerations: Annotated[list[Freeform], Field(max_length=32), AfterValidator(_check_tolerations)] = Field(
@@ -70,10 +68,10 @@ class Workers(PodOptions):
     replicas: int = Field(default=1, ge=1, le=4_096)
     """Number of pods."""
     gpus_per_pod: int = Field(default=1, ge=0, le=16)
-    """Number of GPUs of each pod. 0: the pods have no GPUs and run one engine each on the CPU."""
+    """Number of GPUs of each pod. 0: one engine each on the CPU."""
     gpu_resource_name: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)
-    """Extended resource that represents a GPU, such as nvidia.com/gpu or amd.com/gpu. Resources of the domain
-    longshore.dev are simulated GPUs: they are scheduled like others, but the pods compute on the CPU."""
+    """Extended resource that represents a GPU, such as amd.com/gpu. Those of the domain longshore.dev are simulated:
+    the pods compute on the CPU."""
 
     @property
     def has_accelerator(self) -> bool:
@@ -94,8 +92,8 @@ class ElasticWorkers(Workers, rules=_ELASTIC_RULES):
     """GPU pods whose number may change while the job runs."""
 
     min_replicas: int | None = Field(default=None, ge=1, le=4_096)
-    """Smallest number of worker pods with which the job can run, where the operator admits jobs. The job takes more
-    pods while no waiting job can use their GPUs, and gives them back between steps. Unset: `replicas`."""
+    """Smallest number of worker pods with which the job runs, where the operator admits jobs. More pods are taken while
+    their GPUs idle, and given back between steps. Unset: `replicas`."""
 
     @property
     def least_replicas(self) -> int:
@@ -123,8 +121,7 @@ class ClaimTemplate(ApiModel):
     storage_class_name: str | None = Field(default=None, max_length=253)
     """Storage class of the claim. Unset: the default of the cluster."""
     access_mode: AccessMode = AccessMode.READ_WRITE_MANY
-    """Access mode of the claim. ReadWriteMany: pods may run on several nodes. ReadWriteOnce: all pods run on the node
-    of the coordinator, which gets the node selector and tolerations of the workers if it has none of its own."""
+    """Access mode of the claim. With ReadWriteOnce, all pods run on one node."""
 
 
 _STORAGE_RULES: Final = (
@@ -137,12 +134,12 @@ _STORAGE_RULES: Final = (
 
 
 class Storage(ApiModel, rules=_STORAGE_RULES):
-    """Volume with the model, the data and the output of the job, which all pods but those of environments mount."""
+    """Volume with the model, the data and the output of the job. Environment pods do not mount it."""
 
     claim_name: str | None = Field(default=None, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
     """Existing PersistentVolumeClaim in the namespace of the job."""
     create: ClaimTemplate | None = None
     """Claim that the operator creates for the job and that is deleted with it."""
     output: OutputPath = ""
-    """Directory inside the storage for checkpoints, metrics, logs and the final model. A job whose directory holds
-    checkpoints continues from the newest. Empty: `rljobs/NAME-UID`."""
+    """Directory inside the storage for checkpoints, metrics, logs and the final model. A job continues from the newest
+    checkpoint in it. Empty: `rljobs/NAME-UID`."""

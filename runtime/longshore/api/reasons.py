@@ -28,28 +28,28 @@ class AdmittedReason(Reason):
     """Whether a job that has to be admitted may have pods; if not, why it waits."""
 
     ADMITTED = "Admitted", "all GPUs of the job are reserved for it"
-    QUOTA_PENDING = "QuotaPending", "the job waits until all its GPUs are free at once; the message says how many"
-    PREEMPTED = "Preempted", "a job of higher priority gets its GPUs; it later continues from its newest checkpoint"
+    QUOTA_PENDING = "QuotaPending", "the job waits until all its GPUs are free at once"
+    PREEMPTED = "Preempted", "a job of higher priority gets its GPUs"
     TOO_LARGE = "TooLarge", "the job needs more GPUs than the cluster, or the quota of its namespace, has in total"
     EVICTED = (
         "Evicted",
-        "Kueue takes the quota back, with the reason in the message; the job continues when it is admitted again",
+        "Kueue takes the quota back; the job continues when it is admitted again",
     )
     DEACTIVATED = (
         "Deactivated",
-        "Kueue or a person made the job's Workload inactive; the message says who, and how the job queues again",
+        "Kueue or a person made the job's Workload inactive",
     )
     QUEUE_UNAVAILABLE = (
         "QueueUnavailable",
-        "Kueue, the queue or the priority class cannot be used; the message says why",
+        "Kueue, the queue or the priority class cannot be used",
     )
     POD_GROUP_UNAVAILABLE = (
         "PodGroupUnavailable",
-        "the PodGroup that `scheduling.podGroup` asks for cannot be made; the message says why",
+        "the PodGroup that `scheduling.podGroup` asks for cannot be made",
     )
     PRIORITY_CLASS_NOT_FOUND = (
         "PriorityClassNotFound",
-        "the priority class in the label of the job does not exist, or its namespace may not use it",
+        "the priority class does not exist, or the namespace may not use it",
     )
 
 
@@ -71,11 +71,11 @@ class ReadyReason(Reason):
     STORAGE_LOST = "StorageLost", "the PersistentVolumeClaim has lost its volume"
     POD_GROUP_UNAVAILABLE = (
         "PodGroupUnavailable",
-        "pods are missing, and the PodGroup without which they are not created cannot be made",
+        "the PodGroup without which pods are not created cannot be made",
     )
     WAITING_FOR_PODS_TO_END = (
         "WaitingForPodsToEnd",
-        "pods of an older attempt, or of a deleted job of the same name, have not ended yet",
+        "pods of an older attempt or of a deleted job of that name have not ended",
     )
     RESTARTING = "Restarting", "failed pods are being replaced"
     PODS_NOT_READY = "PodsNotReady", "pods run but are not ready yet"
@@ -83,7 +83,7 @@ class ReadyReason(Reason):
     QUEUED = "Queued", "the job waits to be admitted; the condition `Admitted` says why"
     BEING_DELETED = (
         "BeingDeleted",
-        "the job was deleted, and a finalizer of somebody else holds it: its pods are stopped, nothing else is done",
+        "the job was deleted, and a finalizer of somebody else holds it; its pods are stopped",
     )
     FINISHED = "Finished", "the job has ended"
 
@@ -94,21 +94,19 @@ class RestartReason(Reason):
     COORDINATOR_FAILED = "CoordinatorFailed", "the coordinator crashed: a new attempt after the back-off, counted"
     COORDINATOR_INTERRUPTED = (
         "CoordinatorInterrupted",
-        "the coordinator was deleted, evicted, preempted or asked to stop: a new attempt, not counted; at once, or "
-        "after a back-off if that happens again without a newer checkpoint",
+        "the coordinator was deleted, evicted, preempted or asked to stop: a new attempt, not counted; after a "
+        "back-off if it happens again without a newer checkpoint",
     )
     COORDINATOR_LOST = "CoordinatorLost", "the coordinator's pod is gone: a new attempt as after an interruption"
     SECRET_DELETED = (
         "SecretDeleted",
-        "a Secret with tokens of the job was deleted, and pods cannot start without it: a new attempt with new tokens, "
-        "not counted",
+        "a Secret with tokens of the job was deleted: a new attempt with new tokens, not counted",
     )
     SPEC_CHANGED = "SpecChanged", "pods run with other settings than the spec has: a new attempt, not counted"
     POD_FAILED = "PodFailed", "another pod crashed: it is replaced after the back-off, counted"
     POD_LEFT = (
         "PodLeft",
-        "another pod ended without crashing: it is replaced after 10 s, or a back-off if nodes under pressure end it "
-        "again; not counted",
+        "another pod ended without crashing: it is replaced after 10 s or a back-off, not counted",
     )
 
 
@@ -118,8 +116,7 @@ class SuspendedReason(Reason):
     SUSPENDED = "Suspended", "all pods are stopped; the state is kept"
     CANNOT_CONTINUE = (
         "CannotContinue",
-        "the job cannot go on from its checkpoint, as after an edit; the message names the field. Suspend the job, "
-        "correct it and resume it",
+        "the job cannot go on from its checkpoint, as after an edit",
     )
     RESUMED = "Resumed", "the job continues from its newest checkpoint, and its count of failures starts at zero"
 
@@ -127,15 +124,15 @@ class SuspendedReason(Reason):
 class ResizingReason(Reason):
     """Whether the number of worker pods changes."""
 
-    GROWING = "Growing", "worker pods that nobody else can use now are added; the job takes them at the end of a step"
-    SHRINKING = "Shrinking", "the job gives worker pods back at the end of a step, because another job waits for them"
-    AS_GRANTED = "AsGranted", "the job runs with all worker pods that it may have; the message says how many"
+    GROWING = "Growing", "worker pods are added; the job takes them at the end of a step"
+    SHRINKING = "Shrinking", "the job gives worker pods back at the end of a step"
+    AS_GRANTED = "AsGranted", "the job runs with all worker pods that it may have"
 
 
 class RepurposedReason(Reason):
     """Whether worker pods train while others sample."""
 
-    ACKNOWLEDGED = "Acknowledged", "the coordinator has carried out the assignment; the message says why it was made"
+    ACKNOWLEDGED = "Acknowledged", "the coordinator has carried out the assignment"
     OVERLAY_ENDED = "OverlayEnded", "the round is over, and every pod samples"
 
 
@@ -146,8 +143,7 @@ class RepurposeUnavailableReason(Reason):
     DISAGGREGATED = "Disaggregated", "trainers have their own pods"
     COSTS_MORE = (
         "CostsMore",
-        "by the job's own rounds, the rollout would become longer by more than training would become shorter; the "
-        "message has the figures. Repurposing is tried again occasionally",
+        "by the job's own rounds, steps would become longer; repurposing is tried again occasionally",
     )
 
 
@@ -195,11 +191,11 @@ class FailedReason(Reason):
 
     USER_ERROR = (
         "UserError",
-        "a mistake in the job, its data, model or rewards that a retry cannot fix; or a full volume",
+        "a mistake that a retry cannot fix, or a full volume",
     )
     BACKOFF_LIMIT_EXCEEDED = (
         "BackoffLimitExceeded",
-        "more failures than `backoffLimit` without a newer checkpoint; the message has the last",
+        "more failures than `backoffLimit` without a newer checkpoint",
     )
     OUT_OF_MEMORY = "OutOfMemory", "pods were killed twice at the same step for using more memory than their limit"
     DEADLINE_EXCEEDED = "DeadlineExceeded", "active for longer than `activeDeadlineSeconds`"
@@ -220,18 +216,18 @@ class NoticeReason(Reason):
     ENGINE_DID_NOT_SLEEP = "EngineDidNotSleep", "an engine did not fall asleep in time and was stopped"
     ENVIRONMENT_FAILED = (
         "EnvironmentFailed",
-        "an episode has failed in its environment; it begins anew, or, after its last attempt, its group is replaced",
+        "an episode has failed; it begins anew, or, after its last attempt, its group is replaced",
     )
     TRAINER_LOST = "TrainerLost", "a trainer process is gone; all trainers start again from the newest checkpoint"
     FEW_PROMPTS = "FewPrompts", "there are fewer prompts to train on than one step takes"
     NO_GENERATION_PROMPT = "NoGenerationPrompt", "the chat template ends prompts before the assistant's turn begins"
     PROFILE_MISMATCH = (
         "ProfileMismatch",
-        "the profile in the output is of another model, accelerator or setup; it is measured again",
+        "the profile is of another model, accelerator or setup; it is measured again",
     )
     CHECKPOINT_DAMAGED = (
         "CheckpointDamaged",
-        "the newest checkpoint cannot be read; the job continues from the one before it, and the message names a file",
+        "the newest checkpoint cannot be read; the job continues from the one before it",
     )
     TRACKER_FAILED = (
         "TrackerFailed",
@@ -239,7 +235,7 @@ class NoticeReason(Reason):
     )
     FACTORS_CHANGED = (
         "FactorsChanged",
-        "strategy `Auto` changes its factors, handover or frontier; the message says what it expects",
+        "strategy `Auto` changes its factors, handover or frontier",
     )
     RECORDS_INCOMPLETE = "RecordsIncomplete", "a round could not be recorded; the job continues"
 
@@ -274,8 +270,8 @@ class ConditionReasons:
 
 CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
     ConditionType.ADMITTED: ConditionReasons(
-        "True while the job may have pods, and False while it waits for its GPUs. Absent if jobs need no admission "
-        "([queues and quotas](../how-to/queues-and-quotas.md)), and while the job is suspended or has ended.",
+        "True while the job may have pods, and False while it waits for its GPUs. Absent if jobs need no "
+        "[admission](../how-to/queues-and-quotas.md).",
         (AdmittedReason,),
     ),
     ConditionType.SCHEDULED: ConditionReasons("True while every pod has a node.", (ScheduledReason,)),
@@ -289,14 +285,12 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
         (SuspendedReason,),
     ),
     ConditionType.RESIZING: ConditionReasons(
-        "True while a job takes or gives back worker pods, otherwise False. Absent where the number of pods does not "
-        "change ([when it does](../how-to/queues-and-quotas.md#let-a-job-grow-and-shrink)), and while the job has no "
-        "pods.",
+        "True while an [elastic job](../how-to/queues-and-quotas.md#let-a-job-grow-and-shrink) takes or gives back "
+        "worker pods.",
         (ResizingReason,),
     ),
     ConditionType.REPURPOSED: ConditionReasons(
-        "True while some worker pods train and others sample; afterwards False. Absent until a pod has been "
-        "repurposed, and when the job has ended.",
+        "True while some worker pods train and others sample.",
         (RepurposedReason,),
     ),
     ConditionType.REPURPOSE_UNAVAILABLE: ConditionReasons(
@@ -307,8 +301,8 @@ CONDITIONS: Final[Mapping[ConditionType, ConditionReasons]] = {
         "True if `parallelism` is `Adaptive` but engines have only one size.", (RegroupUnavailableReason,)
     ),
     ConditionType.TRAINING_ALARM: ConditionReasons(
-        "True while an alarm lasts, and still after the end of a job that ended with one; otherwise False. Absent "
-        "until the first alarm ([when alarms are raised](../explanation/training-alarms.md)).",
+        "True while an alarm lasts, and after the end of a job that ended with one ([when alarms are "
+        "raised](../explanation/training-alarms.md)).",
         (AlarmReason, TrainingAlarmReason),
     ),
     ConditionType.COMPLETE: ConditionReasons("True when the job has succeeded.", (CompleteReason,)),

@@ -10,8 +10,7 @@ class Records(ApiModel):
     """Responses of every step in the output of the job: `samples/` and `held-out/`. `rounds/` keeps 1 GiB."""
 
     sample_share: float = Field(default=1.0, ge=0, le=1)
-    """Share of the prompts whose responses are kept as text, in whole groups. The same prompts are chosen in every
-    epoch. 0: no responses are kept."""
+    """Share of the prompts whose responses are kept as text, in whole groups. 0: none."""
     max_samples_size: Quantity = "4Gi"
     """Largest size of `samples/`, and of `held-out/`. The oldest steps are deleted first."""
 

@@ -92,11 +92,10 @@ class TailBatchingSettings(ApiModel):
     """Settings of tail batching (RollPacker, section 3)."""
 
     prompt_factor: float = Field(default=1.25, ge=1, le=16)
-    """Number of prompts that a short round starts, as a multiple of promptsPerStep and rounded up (eta for prompts)."""
+    """Number of prompts that a short round starts, as a multiple of promptsPerStep, rounded up."""
     response_factor: float = Field(default=1.0, ge=1, le=16)
-    """Number of responses to each prompt that a short round starts, as a multiple of responsesPerPrompt and rounded up
-    (eta for responses); only the first responsesPerPrompt that finish are used. RollPacker uses 1.25. Above 1, short
-    responses win within a prompt, which changes what is learned."""
+    """Number of responses to each prompt that a short round starts, as a multiple of responsesPerPrompt, rounded up;
+    the first to finish are used. Above 1, short responses win within a prompt, which changes what is learned."""
 
 
 _PARTIAL_ROLLOUT_RULES: Final = (
@@ -112,25 +111,21 @@ class PartialRolloutSettings(ApiModel, rules=_PARTIAL_ROLLOUT_RULES):
     """Settings of active partial rollout (APRIL, section 2.2)."""
 
     group_factor: float = Field(default=2.0, ge=1, le=16)
-    """Number of groups that a round starts, as a multiple of promptsPerStep. The round ends when promptsPerStep groups
-    have their responses."""
+    """Number of groups that a round starts, as a multiple of promptsPerStep."""
     max_policy_versions: int = Field(default=5, ge=1, le=1_000)
-    """Largest number of policy versions that may sample one response. A round waits for groups that would otherwise
-    exceed it."""
+    """Largest number of policy versions that may sample one response. A round waits for groups that would exceed it."""
 
 
 class ReorderRolloutSettings(ApiModel):
     """Settings of reorder rollout (verl's recipe)."""
 
     max_postponements: int = Field(default=4, ge=1, le=1_000)
-    """Number of rounds that may postpone a prompt (X). The round after that is long and takes the prompts that have
-    waited longest."""
+    """Number of rounds that may postpone a prompt. The next round is long and takes those that waited longest."""
     group_factor: float = Field(default=2.0, ge=1, le=16)
-    """Number of groups in a round, as a multiple of promptsPerStep, if the engines hold as many. Values above
-    maxPostponements + 1 count as this number, because prompts could not be trained on in time otherwise."""
+    """Number of groups in a round, as a multiple of promptsPerStep, at most maxPostponements + 1 and as many as the
+    engines hold."""
     length_grouping: bool = False
-    """Whether a round takes prompts of similar predicted length. It then looks as far ahead as `groupFactor` says, even
-    if the engines hold fewer groups."""
+    """Whether a round takes prompts of similar predicted length."""
 
 
 class AutoSettings(ApiModel):
@@ -143,46 +138,41 @@ class AutoSettings(ApiModel):
     """
 
     margin: float = Field(default=0.03, gt=0, lt=1)
-    """Share of the time of a step that a change must be predicted to save before Auto makes it."""
+    """Share of the step time that a change must be predicted to save."""
 
 
 class AdmissionSettings(ApiModel):
     """How many requests run at once. These fields combine with each other and with any strategy."""
 
     frontier_width: int | None = Field(default=None, ge=1, le=65_536)
-    """Number of groups that one engine serves at once, in their order (F_w in RolloutPipe, section 3.3). Unset: all;
-    with GroupPipeline as many as the KV caches hold, and at least those of one update."""
+    """Number of groups that one engine serves at once, in their order. Unset: all; with GroupPipeline as many as the KV
+    caches hold."""
     max_active_per_engine: int | None = Field(default=None, ge=1, le=65_536)
-    """Largest number of requests on one engine at once. Unset: there is no limit."""
+    """Largest number of requests on one engine at once. Unset: no limit."""
     adaptive: bool = False
-    """Whether maxActivePerEngine is adjusted to the KV-cache use and the preemptions of each engine."""
+    """Whether maxActivePerEngine follows the KV-cache use and preemptions of each engine."""
 
 
 class RepurposingSettings(ApiModel):
     """When pods leave the rollout to train for the rest of a round with handover Streamed (RollPacker, section 4.4)."""
 
     trigger: RepurposeTrigger = RepurposeTrigger.ADAPTIVE
-    """When pods leave the rollout to train. Adaptive: when 20 % to 50 % of the requests have finished, the running
-    requests fit 90 % of the KV caches of the other half of the pods, and earlier rounds of the job suggest that the
-    step will end sooner. Fixed: at `fraction`, without these checks. Never: no pod leaves; trainers with processors of
-    their own compute gradients during the round, all others after it. With Adaptive and Fixed, no pod leaves while a
-    limit in `admission` holds requests back."""
+    """When pods leave the rollout to train. Adaptive: when 20 % to 50 % of the requests have finished, the rest fits
+    the other pods, and the step is expected to end sooner. Fixed: at `fraction`. Never: no pod leaves."""
     fraction: float = Field(default=0.3, gt=0, lt=1)
-    """Share of the step's prompts whose groups must be in the batch before pods leave, with trigger Fixed."""
+    """Share of the prompts of the step whose groups are in the batch when pods leave, with trigger Fixed."""
 
 
 class EngineSettings(ApiModel):
     """Inference engines. Each is one tensor-parallel group inside one pod."""
 
     backend: EngineBackend = EngineBackend.VLLM
-    """Inference engine. VLLM: vLLM. Fake: a deterministic engine without a model, for tests of the other parts."""
+    """Inference engine. Fake: a deterministic engine without a model, for tests."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=16)
-    """Number of GPUs of an engine. It must divide the number of GPUs of a pod."""
+    """Number of GPUs of an engine. It must divide gpusPerPod."""
     parallelism: Parallelism = Parallelism.FIXED
-    """Whether the tensor-parallel size of the engines follows their load. Fixed: it is `tensorParallelSize`. Adaptive:
-    engines regroup between rounds. More preemptions than usual, or four rounds that preempt every other request, double
-    their size; four rounds without preemptions halve it, separately for each kind of round. The first size is
-    `tensorParallelSize`, or the best one by the profile of the job (`spec.profiling`)."""
+    """Whether the tensor-parallel size follows the load. Fixed: it is `tensorParallelSize`. Adaptive: engines regroup
+    between rounds when preemptions rise or stay away."""
     max_num_seqs: int = Field(default=256, ge=1, le=65_536)
     """Largest number of requests that an engine runs at once."""
     kv_cache: Quantity | None = None
@@ -190,34 +180,32 @@ class EngineSettings(ApiModel):
     gpu_memory_utilization: float = Field(default=0.5, gt=0, le=1)
     """Share of GPU memory that an engine may use."""
     dtype: EngineDtype = EngineDtype.AUTO
-    """Data type of weights and activations in the engine, by its name in vLLM. auto: that of the checkpoint."""
+    """Data type of weights and activations in the engine. auto: that of the checkpoint."""
     enforce_eager: bool = False
-    """Whether engines skip compilation and CUDA graphs. They then start faster and sample more slowly."""
+    """Whether engines skip compilation and CUDA graphs, which makes them start faster and sample more slowly."""
     sleep_level: int = Field(default=1, ge=0, le=2)
-    """Sleep level of vLLM while the trainer uses the GPU. 0: engines stay awake. It has no effect on the CPU."""
+    """Sleep level of vLLM while the trainer uses the GPU. 0: engines stay awake."""
     weight_transfer: WeightTransfer = WeightTransfer.AUTO
-    """How new weights reach the engines. Direct: engines read the memory of the trainers on their GPUs (by CUDA IPC; on
-    the CPU by shared memory), or get the weights by broadcast (NCCL; on the CPU gloo). ObjectStore: copies pass through
-    Ray's object store and the host. Auto: Direct on GPUs, ObjectStore elsewhere."""
+    """How new weights reach the engines. Direct: by CUDA IPC or NCCL broadcast (shared memory or gloo on the CPU).
+    ObjectStore: through Ray's object store and the host. Auto: Direct on GPUs, ObjectStore elsewhere."""
     extra_args: Freeform = Field(default_factory=dict)
-    """Further arguments of the vLLM engine, by their Python names. Arguments that follow from other fields are refused,
-    and so are those with which engines could not take new weights. Speculative decoding and chunked prefill need GPUs:
-    on CPUs, vLLM samples wrong tokens with speculative decoding and crashes with chunked prefill."""
+    """Further arguments of the vLLM engine, by their Python names. Arguments that follow from other fields are refused.
+    Speculative decoding and chunked prefill need GPUs."""
 
 
 class Rollout(ApiModel):
     """How responses are sampled: the strategy for long responses, and the inference engines."""
 
     on_policy: OnPolicy = OnPolicy.STRICT
-    """Which weights may sample the tokens that a step trains on. Strict: only the weights that the step starts from.
-    Relaxed: older weights, too."""
+    """Which weights may sample the tokens of a step. Strict: those that the step starts from. Relaxed: older ones
+    too."""
     strategy: Strategy = Strategy.TAIL_BATCHING
-    """How a round handles long responses. Synchronous: it waits for them. TailBatching: it moves them into separate
-    rounds. ReorderRollout: it trains on the first to finish and postpones the others. GroupPipeline: it trains on
-    complete groups while later ones still run. PartialRollout: it keeps their tokens and continues them with newer
-    weights. Auto: as TailBatching, with settings that the job finds by simulating itself."""
+    """How a round handles long responses. Synchronous: waits for them. TailBatching: moves them into separate rounds.
+    ReorderRollout: trains on the first to finish and postpones the others. GroupPipeline: trains on complete groups
+    while others run. PartialRollout: continues them with newer weights. Auto: TailBatching with settings found by
+    simulation."""
     tail_batching: TailBatchingSettings = Field(default_factory=TailBatchingSettings)
-    """Settings of strategy TailBatching, with which Auto begins, too."""
+    """Settings of strategy TailBatching, from which Auto starts."""
     partial_rollout: PartialRolloutSettings = Field(default_factory=PartialRolloutSettings)
     """Settings of strategy PartialRollout."""
     reorder_rollout: ReorderRolloutSettings = Field(default_factory=ReorderRolloutSettings)
@@ -227,23 +215,22 @@ class Rollout(ApiModel):
     admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     """How many requests and groups engines serve at once."""
     leftovers: Leftovers | None = None
-    """What happens to the tokens of responses that a round did not finish. DropTokens: a later round samples the
-    response from its beginning. KeepTokens: a later round continues it with newer weights. Unset: KeepTokens for
-    PartialRollout, DropTokens for the other strategies."""
+    """What happens to the tokens of unfinished responses. DropTokens: a later round samples the response anew.
+    KeepTokens: a later round continues it with newer weights. Unset: KeepTokens for PartialRollout, otherwise
+    DropTokens."""
     handover: Handover | None = None
-    """When the trainer gets the groups of a round. AfterRound: when the round has ended. Streamed: while it runs;
-    gradients are computed at once, and one update follows at its end. Pipelined: while it runs, promptsPerUpdate groups
-    at a time, with an update for each. Unset: Pipelined for GroupPipeline, AfterRound for the other strategies."""
+    """When the trainer gets the groups of a round. AfterRound: at its end. Streamed: while it runs, for one update at
+    its end. Pipelined: while it runs, with an update for every promptsPerUpdate groups. Unset: Pipelined for
+    GroupPipeline, otherwise AfterRound."""
     repurposing: RepurposingSettings = Field(default_factory=RepurposingSettings)
     """When pods leave the rollout to train for the rest of a round, with handover Streamed."""
     max_log_prob_mismatch: float | None = Field(default=None, gt=0, le=1_000)
-    """Largest mean difference |log-probability of trainer - engine| per token that a step may have. With onPolicy
-    Strict, a step above this limit is not trained on: the engines get the weights again and sample the round again, and
-    the job fails if the mean is still above the limit. With Relaxed, an alarm is raised. Unset: 0.001 if engines and
-    trainers compute in float32, 0.1 if one of them does not, and no limit for engines of backend Fake."""
+    """Largest mean difference |log-probability of trainer - engine| per token of a step. Above it, a Strict job samples
+    the round again once and then fails; a Relaxed one raises an alarm. Unset: 0.001 if engines and trainers compute in
+    float32, otherwise 0.1."""
     on_finish: OnFinish = OnFinish.DRAIN
-    """What happens to deferred prompts after the last step. Drain: the job trains on them in one or more smaller long
-    rounds. Leave: it only reports their number."""
+    """What happens to deferred prompts after the last step. Drain: further long rounds train on them. Leave: they are
+    only counted."""
     engine: EngineSettings = Field(default_factory=EngineSettings)
     """Inference engines: their library, size, memory and data type."""
 

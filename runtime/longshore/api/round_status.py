@@ -68,7 +68,7 @@ class RoundSummary(ApiModel):
     """Number of the round; the round of step k has number k."""
     kind: RoundKind
     """Kind of the round. Short: it ends when enough prompts have their responses. Long: it samples deferred prompts to
-    their end. Full: a round of a strategy without short rounds."""
+    their end. Full: neither."""
     preemptions: int = Field(ge=0, le=MAX_COUNT)
     """Number of times that engines preempted a request in this round."""
     requests: int = Field(default=0, ge=0, le=MAX_COUNT)
@@ -95,8 +95,8 @@ class RoundStatus(ApiModel):
     """Number of the round; the round of step k has number k."""
     kind: RoundKind
     """Kind of the round. Short: it ends when enough prompts have their responses. Long: it samples deferred prompts to
-    their end. Full: a round of a strategy without short rounds."""
+    their end. Full: neither."""
     fraction_finished: float = Field(default=0.0, ge=0, le=1)
-    """Finished requests of the round, as a share of those that it has launched or still has to launch."""
+    """Share of the requests of the round that have finished."""
     load: RolloutLoad | None = None
     """Load of the engines at the newest milestone, if pods may be repurposed (`spec.rollout.repurposing.trigger`)."""

@@ -31,7 +31,7 @@ class ResponseTokens(ApiModel):
     mean: float = 0.0
     """Mean length in tokens."""
     p75: float = 0.0
-    """Length in tokens that a quarter of the responses exceed (third quartile)."""
+    """Third quartile of the lengths."""
     max: int = 0
     """Length of the longest response in tokens."""
 
@@ -44,9 +44,9 @@ class HeldOutReward(ApiModel):
     latest: float | None = None
     """Mean reward in the newest evaluation."""
     long_before: float | None = None
-    """Mean reward before the first step on the quarter of the prompts with the longest answers."""
+    """Mean reward before the first step on the quarter of prompts with the longest answers."""
     long_latest: float | None = None
-    """Mean reward in the newest evaluation on the quarter of the prompts with the longest answers."""
+    """Mean reward in the newest evaluation on these prompts."""
 
 
 class DrawCounts(ApiModel):
@@ -55,10 +55,9 @@ class DrawCounts(ApiModel):
     trained: int = 0
     """Number of draws that an update has trained on."""
     zero_variance: int = 0
-    """Number of draws whose rewards were all equal: trained on with advantages of 0, or left out with dynamicSampling.
-    """
+    """Number of draws whose rewards were all equal."""
     rejected: int = 0
-    """Number of draws that were replaced by fresh ones because their rewards could not be computed."""
+    """Number of draws that were replaced because their rewards could not be computed."""
     deferred: int = 0
     """Number of draws that are in the long-prompt queue now."""
 
@@ -117,10 +116,9 @@ class PromptCounts(ApiModel):
     held_out: int = Field(ge=0, le=MAX_COUNT)
     """Number of prompts that are only used for evaluation."""
     too_long: int = Field(ge=0, le=MAX_COUNT)
-    """Number of prompts that were left out because they have more tokens than `data.maxPromptTokens`, or leave no room
-    in the context for a response of full length."""
+    """Number of prompts left out because they exceed `data.maxPromptTokens` or leave no room for a full response."""
     repeating_held_out: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Number of rows that were left out of the training because their prompt is held out."""
+    """Number of rows left out because their prompt is held out."""
 
 
 class RewardLoad(ApiModel):
@@ -140,11 +138,11 @@ class RewardSurroundings(ApiModel):
     """What reward workers found in their pods when they started."""
 
     sandbox: list[SandboxLayer] | None = Field(default=None, max_length=16)
-    """Layers of the sandbox that work in every worker so far. Unset: no worker runs model-written code."""
+    """Layers of the sandbox that work in every worker."""
     gpu_sharing: list[Annotated[str, Field(max_length=MAX_MESSAGE_CHARACTERS)]] = Field(
         default_factory=list, max_length=MAX_REPORTED
     )
-    """How colocated judges and engines share GPUs, each way once: MPS, or TimeSlicing and why."""
+    """How colocated judges and engines share GPUs: MPS, or TimeSlicing and why."""
 
 
 class RuntimeActivity(StrEnum):
@@ -198,7 +196,7 @@ class ChosenFactors(ApiModel):
     response_factor: float = Field(ge=1, le=16)
     """Value in place of `spec.rollout.tailBatching.responseFactor`."""
     handover: Handover | None = None
-    """Value in place of `spec.rollout.handover`; not reported where that is set."""
+    """Value in place of `spec.rollout.handover`."""
     frontier_width: int | None = Field(default=None, ge=1, le=65_536)
     """Value in place of `spec.rollout.admission.frontierWidth`."""
     since_step: int = Field(ge=0, le=MAX_COUNT)
@@ -211,8 +209,7 @@ class Alarm(ApiModel):
     """Symptom of a job that runs but does not learn, listed for as long as it lasts."""
 
     reason: str = Field(min_length=1, max_length=128)
-    """Kind of the alarm: LogProbMismatch, RewardsTimeOut, RewardsFault, EnvironmentsFault, RewardsAllZero,
-    RewardsAllEqual, GradientZero, ResponsesAllCut or HeldOutRewardFell."""
+    """Kind of the alarm (`docs/reference/reasons.md`)."""
     message: str = Field(max_length=MAX_MESSAGE_CHARACTERS)
     """What was seen, the likely cause, and what to do."""
     step: int = Field(ge=0)
@@ -228,8 +225,7 @@ class RuntimeStatus(ApiModel):
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Number of the attempt whose coordinator reports."""
     step: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Number of steps done. It exceeds `steps` if deferred prompts take further steps at the end (`rollout.onFinish`).
-    """
+    """Number of steps done. It may exceed `steps` because of deferred prompts."""
     steps: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Number of steps that the spec asks for (`algorithm.steps`)."""
     round: RoundStatus | None = None
@@ -258,8 +254,7 @@ class RuntimeStatus(ApiModel):
     tp_sizes: list[Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=list, max_length=16)
     """Tensor-parallel sizes that fit the model and the pods."""
     repurposing: dict[RoundKind, RepurposingBenefit] = Field(default_factory=dict)
-    """Expected benefit of repurposing pods at the newest milestone of each kind of round, with
-    `spec.rollout.repurposing.trigger` Adaptive. Empty until the first step is done."""
+    """Expected benefit of repurposing pods, by kind of round, with trigger Adaptive."""
     auto: ChosenFactors | None = None
     """Settings that strategy Auto has chosen, from the first round on."""
     rollout_times: RolloutTimes | None = None
@@ -300,6 +295,6 @@ class RuntimeStatus(ApiModel):
     activity: RuntimeActivity | None = None
     """What the coordinator does now."""
     activity_s: dict[RuntimeActivity, _Seconds] = Field(default_factory=dict, alias="activitySeconds")
-    """Seconds that the coordinator has spent on each activity in this attempt, without the current one."""
+    """Seconds that the coordinator has spent on each activity in this attempt."""
     progress: Progress | None = None
-    """Progress of `activity`, if it is known. The progress of a rollout is in `round`."""
+    """Progress of `activity`, if it is known."""

@@ -28,15 +28,13 @@ class Topology(ApiModel):
     """Where the worker and trainer pods of a job are in relation to one another."""
 
     mode: TopologyMode = TopologyMode.TOGETHER
-    """Whether the pods are close to one another. Together: on nodes with the same value of the label `key`. Spread:
-    evenly over the values of the label."""
+    """Placement by the label `key`. Together: on nodes with one value. Spread: evenly over the values."""
     key: str = Field(
         max_length=316, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
     )
     """Label of nodes, such as topology.kubernetes.io/zone, kubernetes.io/hostname, or one for racks."""
     required: bool = False
-    """Whether the pods wait for such nodes. True: pods that cannot have one wait. False: the scheduler prefers such
-    nodes."""
+    """Whether pods wait for such nodes. False: the scheduler prefers them."""
 
 
 _RULES: Final = (
@@ -57,17 +55,14 @@ class Scheduling(ApiModel, rules=_RULES):
     """Whether the pods of the job start together, and where their nodes are."""
 
     pod_group: PodGroupKind | None = None
-    """Kind of PodGroup by which all pods but the coordinator start together or not at all (gang scheduling). Volcano:
-    that of Volcano. SchedulerPlugins: that of scheduler-plugins (coscheduling). Kubernetes: that of Kubernetes 1.36
-    with the feature GangScheduling. Unset: there is no PodGroup."""
+    """Kind of PodGroup by which all pods but the coordinator start together or not at all. Kubernetes: that of
+    Kubernetes 1.36 with the feature GangScheduling. Unset: no PodGroup."""
     queue: str | None = Field(default=None, min_length=1, max_length=253)
     """Queue of Volcano for the PodGroup. Unset: the default queue of Volcano."""
     scheduler_name: str | None = Field(default=None, min_length=1, max_length=253)
-    """Scheduler of the pods in the PodGroup. Unset: `volcano` with Volcano, otherwise the scheduler of the pod
-    template."""
+    """Scheduler of the pods in the PodGroup. Unset: `volcano` with Volcano, otherwise that of the pod template."""
     topology: Topology | None = None
-    """Where worker and trainer pods are in relation to one another. An engine or a trainer replica always runs inside
-    one pod. Unset: they may run on any nodes."""
+    """Where worker and trainer pods are in relation to one another. Unset: on any nodes."""
     pack_nodes: bool = False
     """Whether worker and trainer pods prefer nodes with pods of other RLJobs, so that whole nodes stay free."""
 

@@ -231,8 +231,7 @@ class RLJobSpec(ApiModel, rules=_RULES):
     model: Model = Field(json_schema_extra=IMMUTABLE)
     """Model to train: a Hugging Face checkpoint in the storage of the job or on the Hub, or a tiny built-in model."""
     data: Data = Field(json_schema_extra=IMMUTABLE)
-    """Prompts to train on and to evaluate with: one data set in the storage of the job or on the Hub, several of them,
-    or a built-in task."""
+    """Prompts to train on and to evaluate with: one or several data sets, or a built-in task."""
     hub: Hub = Field(default_factory=Hub)
     """Hugging Face Hub, or a mirror of it, from which `model.hub` and `data.hub` are downloaded."""
     algorithm: Algorithm
@@ -245,11 +244,9 @@ class RLJobSpec(ApiModel, rules=_RULES):
         default_factory=list,
         json_schema_extra={"default": [], "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    """Environments in which responses act over several turns, with tools or in a conversation, each in pods of its own.
-    Empty: a response is one turn."""
+    """Environments in which responses act over several turns, in pods of their own. Empty: a response is one turn."""
     modules: Modules | None = None
-    """Python files that reward functions, environments and the objective are imported from, besides the packages of the
-    image."""
+    """Python files with reward functions, environments and the objective, besides the packages of the image."""
     trainer: TrainerSettings = Field(default_factory=TrainerSettings)
     """Training library, how it splits the model over GPUs, and how much it computes at once."""
     evaluation: Evaluation = Field(default_factory=Evaluation)
@@ -257,48 +254,44 @@ class RLJobSpec(ApiModel, rules=_RULES):
     checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
     """How often checkpoints are written, and how many are kept."""
     storage: Storage = Field(json_schema_extra=IMMUTABLE)
-    """Volume with the model, the data and the output of the job, which all pods but those of environments mount."""
+    """Volume with the model, the data and the output of the job. Environment pods do not mount it."""
     records: Records = Field(default_factory=Records)
     """How many responses and round timelines are kept as files in the output of the job."""
     tracking: Tracking = Field(default_factory=Tracking)
-    """Trackers that get the metrics and traces of the job, such as TensorBoard, Weights & Biases and MLflow."""
+    """Trackers that get metrics and traces: TensorBoard, Weights & Biases, MLflow, OpenTelemetry."""
     workers: ElasticWorkers = Field(default_factory=ElasticWorkers)
-    """GPU pods of the job: their number, GPUs and resources. With placement Colocated they sample and train; with
-    Disaggregated they only sample."""
+    """GPU pods of the job. With placement Colocated they sample and train; with Disaggregated they only sample."""
     placement: Placement = Placement.COLOCATED
-    """Which pods run the trainers. Colocated: the workers, where engines and trainers share the GPUs. Disaggregated:
-    the pods of `trainerWorkers`."""
+    """Which pods train. Colocated: the workers, which share their GPUs between engines and trainers. Disaggregated:
+    those of `trainerWorkers`."""
     trainer_workers: Workers | None = None
-    """GPU pods that run the trainers with placement Disaggregated: their number, GPUs and resources."""
+    """GPU pods that train, with placement Disaggregated."""
     profiling: Profiling = Profiling.OFF
-    """Whether the job measures the throughput of its own pods. Off: it does not. First: it measures before it trains,
-    and writes `profile.json` into its output, for `longshore simulate --profile`. Only: it measures and ends."""
+    """Whether the job measures the throughput of its pods. First: before it trains, into `profile.json` for `longshore
+    simulate --profile`. Only: it measures and ends."""
     coordinator: PodOptions = Field(default_factory=PodOptions)
-    """Resources and placement of the coordinator pod, which runs the training loop and the head of the Ray cluster."""
+    """Resources and placement of the coordinator pod, which runs the training loop."""
     scheduling: Scheduling = Field(default_factory=Scheduling)
     """Whether the pods of the job start together, and where their nodes are."""
     managed_by: ManagedBy | None = None
-    """Who runs the job: longshore.dev/operator, or kueue.x-k8s.io/multikueue. With MultiKueue, the job waits in a queue
-    of Kueue here, runs in the cluster that MultiKueue chooses, and gets its status from there. Unset:
-    longshore.dev/operator."""
+    """Who runs the job. With MultiKueue it waits in a queue here and runs in the cluster that MultiKueue chooses.
+    Unset: longshore.dev/operator."""
     image: str | None = Field(default=None, min_length=1, max_length=512)
-    """Image of all pods of the job, except those of environments with an image of their own. Unset: the runtime image
-    that the operator was installed with."""
+    """Image of all pods, except environments with an image of their own. Unset: the runtime image of the operator's
+    installation."""
     suspend: bool = False
-    """Whether the job is suspended. True: its pods are stopped, and its state is kept. When it is false again, the job
-    resumes from its newest checkpoint."""
+    """Whether the job is suspended: its pods are stopped, and it resumes from its newest checkpoint."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=2**31 - 1)
     """Seconds after its end at which the job is deleted. Unset: it is never deleted."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    """Seconds of activity after which the job fails. Unset: there is no limit."""
+    """Seconds of activity after which the job fails. Unset: no limit."""
     backoff_limit: int = Field(default=6, ge=0, le=1_000)
-    """Number of failures, without a newer checkpoint in between, after which the job fails. Lost nodes and evictions
-    are not counted, unless a pod is evicted because it exceeds its own limit."""
+    """Number of failures without a newer checkpoint in between after which the job fails. Lost nodes do not count."""
 
     @model_validator(mode="before")
     @classmethod
     def _is_small(cls, value: Any) -> Any:
-        """Looked at first, so that nothing else meets what is too large."""
+        """Check the size first, so that no other check reads a spec that is too large."""
         return check_spec(value)
 
     @property

@@ -163,7 +163,7 @@ class AdmissionStatus(ApiModel):
     gpus: dict[str, Annotated[int, Field(ge=0, le=MAX_COUNT)]] = Field(default_factory=dict, max_length=64)
     """Number of GPUs that the job holds from its admission until its pods are deleted, by resource."""
     position: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Place of the job in the queue of the operator, from 1. 0: the job does not wait there."""
+    """Place of the job in the queue of the operator, from 1. 0: it does not wait there."""
     workers: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Number of worker pods that an elastic job may have."""
     shrinking_since: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
@@ -204,11 +204,9 @@ class RLJobStatus(ApiModel):
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Number of the current attempt: how often the coordinator has been started. 0: not yet."""
     failures: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Number of failures that count towards backoffLimit. After a newer checkpoint, the next failure counts as the
-    first."""
+    """Number of failures that count towards backoffLimit since the newest checkpoint."""
     interruptions: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Number of times in a row that something outside the job ended the coordinator before it wrote a newer checkpoint.
-    """
+    """Number of times in a row that something outside the job ended the coordinator before a newer checkpoint."""
     counted_at_step: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Step of the newest checkpoint when a failure or interruption was last counted. Both counts begin again after a
     newer checkpoint."""
@@ -217,8 +215,7 @@ class RLJobStatus(ApiModel):
     )
     """Nodes of the last pods that crashed, the newest last. New pods prefer other nodes."""
     out_of_memory_step: int | None = Field(default=None, ge=0, le=MAX_COUNT)
-    """Step at which a pod was last killed for using more memory than its limit. A second time at one step ends the
-    job."""
+    """Step at which a pod was last killed for exceeding its memory limit. A second time at this step ends the job."""
     start_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     """Time at which the job became active, for the first time or after a suspension."""
     restart_time: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
@@ -230,25 +227,23 @@ class RLJobStatus(ApiModel):
         max_length=32,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Conditions of the job: Admitted, Scheduled, Ready, Suspended, Resizing, Repurposed, RepurposeUnavailable,
-    RegroupUnavailable, TrainingAlarm, Complete, Failed and StatusUnreadable."""
+    """Conditions of the job (`docs/reference/reasons.md`)."""
     coordinator: PodCounts = Field(default_factory=PodCounts)
-    """Number of coordinator pods that should run and that are ready."""
+    """Number of coordinator pods."""
     workers: PodCounts = Field(default_factory=PodCounts)
-    """Number of worker pods that should run and that are ready."""
+    """Number of worker pods."""
     trainers: PodCounts = Field(default_factory=PodCounts)
-    """Number of trainer pods (placement Disaggregated) that should run and that are ready."""
+    """Number of trainer pods, with placement Disaggregated."""
     rewards: RewardPodCounts = Field(default_factory=RewardPodCounts)
-    """Number of reward pods that should run and that are ready, and what the operator needs to change it."""
+    """Number of reward pods."""
     judges: PodCounts = Field(default_factory=PodCounts)
-    """Number of judge pods (judges with placement Pool) that should run and that are ready."""
+    """Number of judge pods, with placement Pool."""
     environments: ListeningPodCounts = Field(default_factory=ListeningPodCounts)
-    """Number of environment pods that should run and that are ready, of all environments together, and where they are.
-    """
+    """Number of environment pods."""
     gpus: GpuCounts = Field(default_factory=GpuCounts)
     """Number of GPUs that the job holds, by what they do."""
     admission: AdmissionStatus | None = None
-    """Whether the job may have pods, and the GPUs that it holds, if jobs have to be admitted."""
+    """Whether the job may have pods, if jobs have to be admitted."""
     settings: AttemptSettings | None = None
     """Settings that the attempt was started with."""
     assignment: Assignment = Field(default_factory=Assignment)
@@ -256,8 +251,7 @@ class RLJobStatus(ApiModel):
     planner: PlannerStatus | None = None
     """What the operator remembers to choose tensor-parallel sizes, if `rollout.engine.parallelism` is Adaptive."""
     runtime: RuntimeStatus | None = None
-    """What the coordinator reports: progress, figures of the last step, alarms and rounds. Only the coordinator writes
-    it."""
+    """What the coordinator reports: progress, figures of the last step, alarms and rounds."""
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """Return the condition of this type, if there is one."""

@@ -40,8 +40,7 @@ class Wandb(ApiModel, rules=_WANDB_RULES):
     entity: str | None = Field(default=None, min_length=1, max_length=128)
     """User or team that owns the run. Unset: the default of the token."""
     mode: WandbMode = WandbMode.ONLINE
-    """When the run is sent. Online: while the job runs. Offline: it is written to `wandb/` in the output, for `wandb
-    sync`."""
+    """When the run is sent. Offline: it is written to `wandb/` in the output, for `wandb sync`."""
     token_secret: SecretKey | None = None
     """Secret with the API key."""
 
@@ -52,8 +51,7 @@ class Mlflow(ApiModel):
     address: HttpAddress
     """Address of the tracking server."""
     user: str | None = Field(default=None, min_length=1, max_length=128)
-    """User name for a server with basic authentication; the token is the password. Unset: the token is a bearer token.
-    """
+    """User name for basic authentication; the token is the password. Unset: the token is a bearer token."""
     token_secret: SecretKey | None = None
     """Secret with the bearer token, or with the password of `user`."""
 
@@ -62,7 +60,7 @@ class OpenTelemetry(ApiModel):
     """Collector that gets traces by OTLP over HTTP: a span for every step, its phases and its longest responses."""
 
     endpoint: HttpAddress
-    """Base address of the collector, such as http://collector:4318; spans go to its path `/v1/traces`."""
+    """Base address of the collector, such as http://collector:4318."""
     token_secret: SecretKey | None = None
     """Secret with the bearer token."""
 
@@ -78,8 +76,7 @@ class Tracking(ApiModel):
     name: str | None = Field(default=None, min_length=1, max_length=128)
     """Name of the run in the trackers. Unset: the name of the job."""
     group: str | None = Field(default=None, min_length=1, max_length=128)
-    """Group of the run in Weights & Biases and MLflow; runs of a group are compared with each other. Unset: the run has
-    no group."""
+    """Group of the run in Weights & Biases and MLflow. Unset: no group."""
     tensor_board: bool = True
     """Whether files for TensorBoard are written into `tensorboard/` of the output."""
     wandb: Wandb | None = None

@@ -17,9 +17,10 @@ class Cispo(NormalisedObjective, ClippedObjective):
 
     name: Literal["CISPO"] = "CISPO"
     clip_low: float = Field(default=1.0, gt=0, le=1_000)
-    """Distance from 1 to the smallest weight, which is 1 - clipLow. From 1 on, there is none."""
+    """Distance from 1 to the lower clip of the importance ratio (CISPO: to the smallest weight). From 1 on, there is
+    none."""
     clip_high: float = Field(default=4.0, gt=0, le=1_000)
-    """Distance from 1 to the largest weight, which is 1 + clipHigh."""
+    """Distance from 1 to the upper clip of the importance ratio (CISPO: to the largest weight)."""
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
         """Compute -clip(ratio) * A * log-probability, with weights that have no gradient."""

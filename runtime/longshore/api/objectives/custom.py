@@ -42,12 +42,11 @@ class Custom(Objective):
     settings: Freeform = Field(default_factory=dict)
     """Further arguments of the function, by name."""
     advantage: Estimator = Estimator.NORMALISED
-    """What a reward is compared with. Normalised: (r - mean) / deviation of the group, as GRPO. Centred: r - mean, as
-    DrGRPO. LeaveOneOut: r - mean of the other responses, as RLOO."""
+    """How rewards become advantages. Normalised: as GRPO. Centred: as DrGRPO. LeaveOneOut: as RLOO."""
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
-    """How the losses of tokens become the loss of an update. TokenMean: sum / number of tokens. SequenceMean: mean over
-    the tokens of a response, then over responses. SequenceSum: sum over the tokens of a response, mean over responses.
-    ConstantLength: sum / (number of responses * maxResponseTokens)."""
+    """How token losses become the loss of an update. TokenMean: sum / number of tokens. SequenceMean: mean over each
+    response, then over responses. SequenceSum: sum over each response, mean over responses. ConstantLength: sum /
+    (number of responses * maxResponseTokens)."""
 
     @property
     def loss_aggregation(self) -> Aggregation:

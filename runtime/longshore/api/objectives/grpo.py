@@ -26,4 +26,4 @@ class Dapo(NormalisedObjective, ClippedObjective):
 
     name: Literal["DAPO"] = "DAPO"
     clip_high: float = Field(default=0.28, gt=0, le=1_000)
-    """Distance from 1 to the upper clip of the importance ratio, which is 1 + clipHigh."""
+    """Distance from 1 to the upper clip of the importance ratio (CISPO: to the largest weight)."""

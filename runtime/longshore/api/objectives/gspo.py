@@ -18,10 +18,10 @@ class Gspo(NormalisedObjective, ClippedObjective):
 
     name: Literal["GSPO"] = "GSPO"
     clip_low: float = Field(default=3e-4, gt=0, le=1_000)
-    """Distance from 1 to the lower clip of the importance ratio, which is 1 - clipLow. From 1 on, there is no lower
-    clip."""
+    """Distance from 1 to the lower clip of the importance ratio (CISPO: to the smallest weight). From 1 on, there is
+    none."""
     clip_high: float = Field(default=4e-4, gt=0, le=1_000)
-    """Distance from 1 to the upper clip of the importance ratio, which is 1 + clipHigh."""
+    """Distance from 1 to the upper clip of the importance ratio (CISPO: to the largest weight)."""
 
     @property
     def loss_aggregation(self) -> Aggregation:

@@ -108,10 +108,10 @@ class ClippedObjective(Objective):
     """Base of objectives whose loss is the clipped ratio times the advantage (PPO, equation 7)."""
 
     clip_low: float = Field(default=0.2, gt=0, le=1_000)
-    """Distance from 1 to the lower clip of the importance ratio, which is 1 - clipLow. From 1 on, there is no lower
-    clip."""
+    """Distance from 1 to the lower clip of the importance ratio (CISPO: to the smallest weight). From 1 on, there is
+    none."""
     clip_high: float = Field(default=0.2, gt=0, le=1_000)
-    """Distance from 1 to the upper clip of the importance ratio, which is 1 + clipHigh."""
+    """Distance from 1 to the upper clip of the importance ratio (CISPO: to the largest weight)."""
 
     def token_losses(self, tokens: LossTokens) -> TokenLosses:
         """Compute -min(ratio * A, clip(ratio) * A)."""
@@ -128,8 +128,7 @@ class NormalisedObjective(Objective):
     """Base of objectives that divide advantages by a deviation of rewards."""
 
     advantage_epsilon: float = Field(default=ADVANTAGE_EPSILON, gt=0, le=1)
-    """Number that is added to the (unbiased) standard deviation of rewards before advantages are divided by it. A group
-    with equal rewards has advantages of exactly 0."""
+    """Number added to the standard deviation of rewards by which advantages are divided."""
 
     def advantages(self, groups: Sequence[Rewards]) -> list[Advantages]:
         """Compute (r - mean) / (deviation + advantageEpsilon) within each group."""

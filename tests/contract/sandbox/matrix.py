@@ -79,14 +79,16 @@ def found(tried: Sequence[Row], available: frozenset[Layer], targets: World) -> 
     without = {layer: held(available - {layer}, tried, targets) for layer in layers}
     lines = ["| attack | held by any of | held only with |", "|---|---|---|"]
     always: dict[str, list[str]] = {}
+    alike: dict[tuple[str, str, str], list[str]] = {}
     for number, row in enumerate(tried):
+        family, _, name = row.name.partition(": ")
         if all(column[number] for column in (bare, complete, *alone.values(), *without.values())):
-            family, _, name = row.name.partition(": ")
             always.setdefault(family, []).append(name)
             continue
         by = ", ".join(layer.value for layer in layers if alone[layer][number])
         needed = ", ".join(layer.value for layer in layers if not without[layer][number])
-        lines.append(f"| {row.name} | {by} | {needed if complete[number] else '**out**'} |")
+        alike.setdefault((family, by, needed if complete[number] else "**out**"), []).append(name)
+    lines += [f"| {family}: {', '.join(names)} | {by} | {needed} |" for (family, by, needed), names in alike.items()]
     lines += ["", "Held even without layers:", ""]
     return "\n".join([*lines, *(f"- {family}: {', '.join(names)}" for family, names in always.items())])
 

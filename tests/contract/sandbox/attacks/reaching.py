@@ -16,7 +16,7 @@ REACHING: Final = [
     ),
     attack(
         "secrets of the pod",
-        "its environment, in memory",
+        "its environment in memory",
         """
         canary = CANARY_NAME.encode() + b"="  # As the environment has it, and the text of this program has not.
         def strings():

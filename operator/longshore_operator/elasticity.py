@@ -302,7 +302,7 @@ def _costs_more(runtime: RuntimeStatus) -> Fact | None:
 
 
 def _regroup_unavailable(spec: RLJobSpec, tp_sizes: Sequence[int]) -> Fact | None:
-    """`tp_sizes`: those that the coordinator found to suit the model and the pods; none before its report."""
+    """Return why engines cannot regroup; `tp_sizes` are those that the coordinator reported as suitable."""
     engine, gpus = spec.rollout.engine, spec.workers.gpus_per_pod
     if engine.parallelism is not Parallelism.ADAPTIVE:
         return None

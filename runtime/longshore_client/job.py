@@ -48,7 +48,7 @@ class Job:
     """An RLJob of a cluster, as the API server had it last; `refresh` reads it again."""
 
     def __init__(self, kube: Kube, stored: Json, image: str | None = None) -> None:
-        """`image`: of helper pods, where neither the job nor the installed operator names one."""
+        """Take the `image` of helper pods for where neither the job nor the installed operator names one."""
         self._kube = kube
         self._stored = stored
         self._image = image

@@ -19,7 +19,7 @@ class Forward:
     """Asked for its port, it is running or says why not; a pod that comes again is reached again."""
 
     def __init__(self, command: Sequence[str], kubeconfig: str | None) -> None:
-        """`kubeconfig`: files, as in the variable of that name; None: kubectl's default."""
+        """Take the `kubeconfig` files, as in the variable of that name; None: kubectl's default."""
         self._command = command
         self._environment = os.environ | ({"KUBECONFIG": kubeconfig} if kubeconfig else {})
         self._process: asyncio.subprocess.Process | None = None

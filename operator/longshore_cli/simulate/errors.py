@@ -18,6 +18,6 @@ class BadSpec(BadInput):
     """The API server would refuse the RLJob."""
 
     def __init__(self, message: str, mistakes: Sequence[str]) -> None:
-        """`message` is about the first of the mistakes."""
+        """Report the first of the mistakes in `message`."""
         super().__init__(message)
         self.mistakes = tuple(mistakes)

@@ -87,7 +87,7 @@ def _tensors(header: bytes) -> dict[str, Any]:
 
 
 def _stored_tensor(entry: Any, begin: int) -> StoredTensor:
-    """`begin`: where the tensors begin in the file."""
+    """Return the tensor of an entry of the header; `begin` is where the tensors begin in the file."""
     try:
         first, end = entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:

@@ -74,7 +74,7 @@ class AdaptiveTimeout:
     """
 
     def __init__(self, settings: TimeoutSettings = TimeoutSettings(), capacity: int = 32_768) -> None:
-        """`capacity`: prompts that are remembered; the one that was longest without a correct response is forgotten."""
+        """Remember at most `capacity` prompts; forget the one that was longest without a correct response."""
         assert capacity >= 1
         self._settings = settings
         self._capacity = capacity

@@ -146,7 +146,7 @@ class BenefitGate:
     """One per job. Its memory belongs to checkpoints."""
 
     def __init__(self, prior: GatePrior | None = None) -> None:
-        """`prior`: None where the job has no profile."""
+        """Start from the profile `prior`; None where the job has no profile."""
         self._prior = prior
         self._rates: dict[int, DecodeRate] = {}
         """Decode rates by tensor-parallel size."""

@@ -39,7 +39,7 @@ class GroupPipeline(Synchronous):
         rules: AdmissionRules = NO_RULES,
         groups_per_update: int = 1,
     ) -> None:
-        """`groups_per_update`: U; a frontier that nobody asked for is never narrower, so that updates are fed."""
+        """Keep an unset frontier at `groups_per_update` groups (U) or more, so that updates are fed."""
         super().__init__(shape, cursor, rules)
         self._groups_per_update = groups_per_update
         self._kv_capacity_tokens = 0

@@ -37,7 +37,7 @@ class HandoverQueue:
     """First in, first out: every U groups make one optimizer step, given to the trainer in feasible batches."""
 
     def __init__(self, update_sizes: Sequence[int], max_tokens_per_batch: int) -> None:
-        """`update_sizes`: U of each update in turn; the last one holds for all further updates."""
+        """Take `update_sizes`, U of each update in turn; the last one holds for all further updates."""
         assert update_sizes and min(update_sizes) >= 1
         self._sizes = deque(update_sizes)
         self._max_tokens_per_batch = max_tokens_per_batch

@@ -14,7 +14,7 @@ class LengthDistribution:
     """
 
     def __init__(self, capacity: int = 8_192) -> None:
-        """`capacity`: lengths that are kept."""
+        """Keep the newest `capacity` lengths."""
         assert capacity >= 1
         self._capacity = capacity
         self._window: deque[int] = deque()

@@ -50,7 +50,7 @@ class ReorderRollout(RoundPolicy):
         *,
         keeps_tokens: bool = False,
     ) -> None:
-        """`max_num_seqs`: requests that one engine runs at once."""
+        """Take `max_num_seqs`, the number of requests that one engine runs at once."""
         super().__init__(shape, cursor, rules, keeps_tokens=keeps_tokens)
         self._settings = settings
         factor = min(settings.group_factor, settings.max_postponements + 1)

@@ -94,7 +94,7 @@ class RoundPolicy(ABC):
     def __init__(
         self, shape: BatchShape, cursor: DrawCursor, rules: AdmissionRules = NO_RULES, *, keeps_tokens: bool = False
     ) -> None:
-        """`keeps_tokens`: responses of a draw that was left over go on where they were."""
+        """Continue responses of left-over draws where they were if `keeps_tokens`."""
         self._shape = shape
         self._waiting = WaitingDraws(keeps_tokens=keeps_tokens)
         self._cursor = cursor

@@ -18,7 +18,7 @@ class Router:
     """
 
     def __init__(self, engines: Sequence[int], limit_of: Callable[[int], int | None] = lambda engine: None) -> None:
-        """`limit_of`: requests that an engine is given at once; None: any number."""
+        """Give an engine at most `limit_of` requests at once; None: any number."""
         self._limit_of = limit_of
         self._load = dict.fromkeys(engines, 0)
         self._by_load = sorted((0, engine) for engine in engines)

@@ -20,7 +20,7 @@ class SimEpisodes:
     def __init__(
         self, lengths: LengthModel, num_places: int | None, queue: EventQueue, tell: Callable[[RoundEvent], None]
     ) -> None:
-        """`num_places`: episodes that environments have at once, the others wait; None: all."""
+        """Let environments have `num_places` episodes at once, while the others wait; None: all."""
         self._model = lengths
         self._num_places = num_places
         self._queue = queue

@@ -25,13 +25,13 @@ _FIT_ROUNDS: Final = 50
 
 @lru_cache(_NUM_REMEMBERED)
 def _deviate(*key: int | str) -> float:
-    """Standard normal deviate of its own for every key."""
+    """Return a standard normal deviate, a different one for every key."""
     return random.Random("/".join(map(str, key))).gauss(0.0, 1.0)
 
 
 @lru_cache(_NUM_REMEMBERED)
 def _share(*key: int | str) -> float:
-    """Uniform in [0, 1)."""
+    """Return a number that is uniform in [0, 1)."""
     return random.Random("/".join(map(str, key))).random()
 
 

@@ -39,15 +39,15 @@ class TrainingPhase(ABC):
 
     @abstractmethod
     def begin_round(self, update_sizes: Sequence[int]) -> None:
-        """A round starts; U of each of its updates, as for `HandoverQueue`."""
+        """Start a round with U of each of its updates, as for `HandoverQueue`."""
 
     @abstractmethod
     def train_on(self, group: TrainableSamples) -> None:
-        """A group is accepted and scored."""
+        """Take a group that is accepted and scored."""
 
     @abstractmethod
     def finish(self) -> float:
-        """The round is complete; returns when its last update is done."""
+        """Complete the round; return when its last update is done."""
 
     @property
     def compute_s(self) -> float:

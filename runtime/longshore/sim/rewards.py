@@ -78,7 +78,7 @@ class JudgeRewards:
 
     @classmethod
     def measured(cls, points: Sequence[JudgePoint]) -> "JudgeRewards":
-        """The line through measurements at several lengths, or what a single one took."""
+        """Return the line through measurements at several lengths, or what a single one took."""
         assert points, "somebody measured"
         tokens, seconds = [point.question_tokens for point in points], [point.seconds for point in points]
         if len(set(tokens)) == 1:
@@ -126,7 +126,7 @@ class RewardStage:
         num_requests: int = 1,
         knows_reference_times: bool = False,
     ) -> None:
-        """`knows_reference_times`: time limits begin with what the solution in the data takes."""
+        """Begin time limits with what the solution in the data takes if `knows_reference_times`."""
         assert num_workers > 0 and num_requests > 0
         self._times = times
         self._computing_s = [0.0] * num_workers

@@ -171,7 +171,7 @@ class _Bench:
     def __init__(
         self, job: SimJob, num_rounds: int, report: Callable[[int], None], seeds: Iterable[int] = (0,)
     ) -> None:
-        """`report` is called with the number of rounds after every choice."""
+        """Call `report` with the number of rounds after every choice."""
         self._report = report
         self._jobs = tuple(replace(job, seed=job.seed + seed) for seed in seeds)
         self._limit = num_rounds

@@ -24,7 +24,7 @@ class Reserve:
     """Of one engine."""
 
     def __init__(self, max_new_tokens: int) -> None:
-        """`max_new_tokens`: the limit of every response, which is all that the scheduler knows of its length."""
+        """Take `max_new_tokens`, the limit of every response, which is all that the scheduler knows of its length."""
         self._max_new_tokens = max_new_tokens
         self.emptied()
 

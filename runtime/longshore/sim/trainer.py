@@ -114,7 +114,7 @@ class StreamingTrainer:
     def __init__(
         self, shape: TrainerShape, queue: EventQueue, recorder: SpanRecorder, max_fetched_once: int | None = None
     ) -> None:
-        """`max_fetched_once`: replicas that wake take only groups that are there by then, and so many at most."""
+        """Let replicas that wake take at most `max_fetched_once` groups, of those that are there by then."""
         self._shape = shape
         self._queue = queue
         self._recorder = recorder

@@ -25,8 +25,6 @@ _LOGIT_BYTES: Final = 8
 _WEIGHT_BYTES: Final = 4
 _GRADIENT_BYTES: Final = 4
 _MOMENT_BYTES: Final = 8
-_STEP_BYTES: Final = 8
-"""Of a weight, while AdamW changes its tensor: a root and a quotient."""
 _CAST_BYTES: Final = 2
 """Of a weight, in bfloat16, while layers compute."""
 _WHOLE_BYTES: Final = 8
@@ -175,8 +173,7 @@ def trainer_need(spec: RLJobSpec, model: ModelSize) -> Need:
         "activations": _activation_bytes(spec, model),
         "context": _CONTEXT_BYTES,
     }
-    largest = model.embedding / (trainer.fsdp_size * trainer.tensor_parallel_size)
-    stepping = {**state, **moments, "step of the largest tensor": largest * _STEP_BYTES, "context": _CONTEXT_BYTES}
+    stepping = {**state, **moments, "context": _CONTEXT_BYTES}
     return max(Need(passing), Need(stepping), key=lambda need: need.total_bytes)
 
 

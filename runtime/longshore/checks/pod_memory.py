@@ -37,8 +37,6 @@ _ENGINE_COPIES: Final = 2
 _VALUE_BYTES: Final = 4
 _STATE_BYTES: Final = 16
 """Weight, gradient and both moments of AdamW of a parameter."""
-_STEP_BYTES: Final = 8
-"""Temporary values of AdamW for a parameter of the tensor that it changes."""
 _ENOUGH_TOKENS: Final = 1024
 """Tokens of a micro-batch with which processors compute about as fast as with more: less is recomputed instead."""
 _ROUND_TO_TOKENS: Final = 64
@@ -198,13 +196,12 @@ def _need(spec: RLJobSpec, model: ModelSize, pods: _Pods, *, shortest: bool = Fa
     values = values_per_token(spec, model, trainer.recompute or Recompute.NONE)
     activations = longest * values * _VALUE_BYTES + logits * TRAINED_LOGIT_BYTES
     activations += embedding_gradient_bytes(model) / trainer.tensor_parallel_size
-    step = model.embedding / shards * _STEP_BYTES
     num_processes = pods.num_ranks + pods.num_engines * spec.rollout.engine.tensor_parallel_size
     return Need(
         {
             "engines": pods.num_engines * _engine_bytes(spec, model),
             "trainer state": pods.num_ranks * model.num_parameters / shards * state_bytes,
-            "activations": pods.num_ranks * max(activations, step),
+            "activations": pods.num_ranks * activations,
             # New weights lie in Ray's object store until every engine has read them; each pod has a copy.
             "published weights": 0.0 if spec.transfers_directly else model.num_parameters * _VALUE_BYTES,
             "processes": _POD_BYTES + num_processes * _PROCESS_BYTES,

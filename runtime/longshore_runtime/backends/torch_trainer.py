@@ -112,7 +112,7 @@ class TorchTrainer:
             self._parameters,
             lr=options.learning_rate,
             **_adam_settings(options),
-            foreach=False,  # All tensors at once, torch's choice on GPUs, needs as much memory again as the weights.
+            fused=True,  # Torch's own choice on GPUs needs as much memory again as the weights.
         )
         self._weights = HostCopies(self._device, self._model._apply)
         self._moments = HostCopies(self._device, self._apply_to_moments)

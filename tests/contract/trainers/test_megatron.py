@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig
 
+from longshore.api.training import Recompute
 from longshore_runtime.backends.hf_mapping.architecture import read_architecture
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.sums import GradientSums
@@ -197,5 +198,5 @@ def test_stages_receive_what_stages_send(device: str, dtype: torch.dtype, sent: 
     from longshore_runtime.backends.megatron.model import _transformer_config
 
     architecture = read_architecture(AutoConfig.from_pretrained(tied))
-    config = _transformer_config(architecture, ParallelSizes(pipeline=2), torch.device(device), dtype)
+    config = _transformer_config(architecture, ParallelSizes(pipeline=2), torch.device(device), dtype, Recompute.NONE)
     assert config.pipeline_dtype == sent

@@ -44,7 +44,7 @@ class DistributedAdamW:
         chained = get_megatron_optimizer(config, [model], config_overrides={}, use_gloo_process_groups=False)
         (self._optimizer,) = chained.chained_optimizers
         for group in self._optimizer.param_groups:
-            group["foreach"] = False  # See `TorchTrainer`.
+            group["fused"] = True  # See `TorchTrainer`.
         self._owned = list(self._owned_parts())
 
     def reduce(self, denominator: float) -> float:

@@ -1,7 +1,7 @@
 """Addresses of services that a job asks."""
 
 import re
-from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -17,9 +17,30 @@ _HEXADECIMAL: Final = re.compile(r"0[xX][0-9A-Fa-f]*")
 """A last label by which resolvers read a whole host as a number."""
 
 METADATA_NETWORKS_V4: Final = ("169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32")
-METADATA_NETWORKS_V6: Final = ("fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128")
 """Where clouds tell machines their credentials: link-local addresses (AWS, Google, Azure, Oracle and others), Alibaba,
-Azure's WireServer, Oracle's older one; then AWS, Google and Scaleway over IPv6."""
+Azure's WireServer, Oracle's older one."""
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+"""Addresses whose last bits are the IPv4 address to which a translator sends packets (RFC 6052)."""
+_LOCAL_NAT64: Final = IPv6Network("64:ff9b:1::/48")
+"""The same of translators that choose where in an address the IPv4 address is (RFC 8215)."""
+_LOCAL_PREFIXES: Final = (48, 56, 64)
+"""Numbers of bits before the IPv4 address, besides 96, that fit a block of those."""
+
+
+def _translated(prefix: IPv6Address) -> list[IPv6Network]:
+    """Return the metadata networks as a translator with a prefix of 96 bits is asked for them."""
+    first_bits = int(prefix) >> 32 << 32
+    return [
+        IPv6Network((first_bits | int(one.network_address), 96 + one.prefixlen))
+        for one in map(IPv4Network, METADATA_NETWORKS_V4)
+    ]
+
+
+METADATA_NETWORKS_V6: Final = (
+    "fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128",
+    *map(str, _translated(_NAT64.network_address)), str(_LOCAL_NAT64),
+)  # fmt: skip
+"""The same over IPv6: link-local addresses, AWS, Google, Scaleway, and what NAT64 translates to those above."""
 METADATA_HOSTS: Final = frozenset(
     {
         "metadata", "metadata.google.internal", "metadata.goog", "metadata.azure.internal", "metadata.tencentyun.com",
@@ -27,8 +48,10 @@ METADATA_HOSTS: Final = frozenset(
     }
 )  # fmt: skip
 """Names of the same."""
-_LAST_BITS_ARE_IPV4: Final = (ip_network("::/96"), ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
-_METADATA: Final = tuple(map(ip_network, (*METADATA_NETWORKS_V4, *METADATA_NETWORKS_V6)))
+_COMPATIBLE: Final = IPv6Network("::/96")
+_METADATA: Final = tuple(
+    ip_network(one) for one in (*METADATA_NETWORKS_V4, *METADATA_NETWORKS_V6) if one != str(_LOCAL_NAT64)
+)
 
 
 def _address(value: Any) -> Any:
@@ -65,8 +88,11 @@ def _embedded(address: IPv4Address | IPv6Address) -> list[IPv4Address]:
     if isinstance(address, IPv4Address):
         return []
     found = [one for one in (address.ipv4_mapped, address.sixtofour) if one is not None]
-    if any(address in network for network in _LAST_BITS_ARE_IPV4):
+    if any(address in network for network in (_COMPATIBLE, _NAT64, _LOCAL_NAT64)):
         found.append(IPv4Address(int(address) & 0xFFFFFFFF))
+    if address in _LOCAL_NAT64:
+        joined = int(address) >> 64 << 56 | int(address) & ((1 << 56) - 1)  # Bits 64 to 71 are left out.
+        found += [IPv4Address(joined >> (120 - prefix - 32) & 0xFFFFFFFF) for prefix in _LOCAL_PREFIXES]
     return found
 
 
@@ -120,6 +146,11 @@ def _block(value: str) -> str:
         raise PydanticCustomError(
             ADDRESS_ERROR, "must be a block of addresses such as 203.0.113.0/24, whose bits beyond the prefix are 0"
         ) from error
+    if isinstance(block, IPv6Network) and block.subnet_of(_LOCAL_NAT64) and block.prefixlen < 96:
+        raise PydanticCustomError(
+            ADDRESS_ERROR,
+            f"a block within {_LOCAL_NAT64}, where NAT64 puts IPv4 addresses, must have a prefix of 96 bits or more",
+        )
     if is_metadata(str(block.network_address)):
         raise PydanticCustomError(
             ADDRESS_ERROR, "must not be the metadata service of a cloud, which gives out credentials"
@@ -130,8 +161,13 @@ def _block(value: str) -> str:
 def metadata_within(cidr: str) -> list[str]:
     """Return the blocks within another one in which clouds tell their machines credentials."""
     block: Any = ip_network(cidr)
-    networks = METADATA_NETWORKS_V4 if block.version == 4 else METADATA_NETWORKS_V6  # IPv6 may be written with dots.
-    return [one for one in networks if block.supernet_of(ip_network(one))]
+    if block.version == 4:  # IPv6 may be written with dots.
+        networks: list[Any] = [*map(IPv4Network, METADATA_NETWORKS_V4)]
+    elif block.subnet_of(_LOCAL_NAT64):
+        networks = _translated(block.network_address)
+    else:
+        networks = [*map(IPv6Network, METADATA_NETWORKS_V6)]
+    return [str(one) for one in networks if block.supernet_of(one)]
 
 
 AddressBlock = Annotated[str, Field(max_length=64, pattern=r"^[0-9A-Fa-f.:]+/[0-9]{1,3}$"), AfterValidator(_block)]

@@ -125,12 +125,32 @@ def test_an_environment_reaches_what_it_is_granted_and_others_do_not() -> None:
     ("cidr", "closed"),
     [
         ("::ffff:0.0.0.0/96", {}),
-        ("::/0", {"except": ["fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128", "fd00:42::42/128"]}),
+        ("fd00::/16", {"except": ["fd00:ec2::/32", "fd00:42::42/128"]}),
     ],
 )
 def test_an_environment_reaches_blocks_of_ipv6_however_they_are_written(cidr: str, closed: Json) -> None:
     _, granted = rules(policies(egress=({"cidr": cidr, "ports": [443]},)), Component.ENVIRONMENT, "egress")
     assert granted["to"] == [{"ipBlock": {"cidr": cidr, **closed}}]
+
+
+@pytest.mark.parametrize(
+    ("cidr", "prefix"), [("::/0", "64:ff9b::"), ("64:ff9b::/96", "64:ff9b::"), ("64:ff9b:1:5::/96", "64:ff9b:1:5::")]
+)
+def test_a_granted_block_leaves_out_what_is_translated_to_metadata_services(cidr: str, prefix: str) -> None:
+    _, granted = rules(policies(egress=({"cidr": cidr, "ports": [443]},)), Component.ENVIRONMENT, "egress")
+    (block,) = [peer["ipBlock"] for peer in granted["to"]]
+    closed = [ip_network(one) for one in block["except"]]
+    assert all(one.subnet_of(ip_network(cidr)) and one != ip_network(cidr) for one in closed)
+    for address in ("169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192"):
+        assert any(ip_address(f"{prefix}{address}") in one for one in closed), address
+    assert not any(ip_address("64:ff9b::203.0.113.7") in one for one in closed)
+    assert cidr != "::/0" or any(ip_address(f"64:ff9b:1:5::{address}") in one for one in closed)
+
+
+def test_a_block_within_translated_addresses_has_no_exceptions_beyond_it() -> None:
+    cidr = "64:ff9b:1:5::203.0.113.0/120"
+    _, granted = rules(policies(egress=({"cidr": cidr, "ports": [443]},)), Component.ENVIRONMENT, "egress")
+    assert granted["to"] == [{"ipBlock": {"cidr": cidr}}]
 
 
 def test_environment_reaches_the_port_of_its_server_and_others_do_not() -> None:
@@ -206,7 +226,14 @@ def test_no_url_opens_the_addresses_of_machine_metadata() -> None:
     (six,) = [p["ipBlock"] for p in wide["to"] if p.get("ipBlock", {}).get("cidr") == "::/0"]
     for address in ("169.254.169.254", "169.254.170.2", "100.100.100.200", "168.63.129.16", "192.0.0.192"):
         assert any(ip_address(address) in ip_network(closed) for closed in four["except"]), address
-    for address in ("fd00:ec2::254", "fd00:ec2::23", "fe80::a9fe:a9fe", "fd20:ce::254", "fd00:42::42"):
+    for address in (
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fe80::a9fe:a9fe",
+        "fd20:ce::254",
+        "fd00:42::42",
+        "64:ff9b::a9fe:a9fe",
+    ):
         assert any(ip_address(address) in ip_network(closed) for closed in six["except"]), address
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
+from longshore.api import contract
 from longshore.api.contract import ExitCode
 from longshore.api.names import Component
 from longshore.api.reasons import FailedReason, Reason, RestartReason, SuspendedReason
@@ -16,7 +17,7 @@ from longshore.api.status import MAX_CRASH_NODES, ConditionType, Phase, RLJobSta
 from longshore_kube.times import rfc3339
 from longshore_operator.context import LifecycleProgress
 from longshore_operator.plan import Event
-from longshore_operator.pod_view import PodView
+from longshore_operator.pod_view import PodView, ServerEnd
 
 BACKOFF_BASE = timedelta(seconds=10)
 BACKOFF_LIMIT = timedelta(minutes=6)
@@ -280,6 +281,17 @@ def describe_end(pod: PodView) -> str:
     # A process that is killed leaves no message, so the kubelet takes the last lines of its log.
     message = "" if pod.is_out_of_memory else pod.termination_message
     return f"{pod.name} {what}" + (f": {message}" if message else "")
+
+
+def describe_server_end(pod: PodView, end: ServerEnd) -> str:
+    """Describe in one sentence how the server of an environment pod ended."""
+    if end.is_out_of_memory:
+        what = (
+            "was killed: it used more memory than its limit (OOMKilled); raise environments[].server.resources.memory"
+        )
+    else:
+        what = f"exited with code {end.exit_code}" + (f": {end.message}" if end.message else "")
+    return f"{pod.name}: container {contract.SERVER_CONTAINER} {what}"
 
 
 def memory_field(component: Component) -> str:

@@ -32,6 +32,18 @@ _TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
+class ServerEnd:
+    """How the server of an environment pod has ended, before the kubelet starts it again."""
+
+    exit_code: int
+    finished_at: str = ""
+    """RFC 3339."""
+    is_out_of_memory: bool = False
+    message: str = ""
+    """What it has said last."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodView:
     """Facts about one pod that decisions need."""
 
@@ -70,6 +82,8 @@ class PodView:
     """Whether the main container has ended, and the pod as a whole has not."""
     others_stay: bool = False
     """Whether, in addition, another container runs that nobody ends: the kubelet ends only sidecars."""
+    server_end: ServerEnd | None = None
+    """How the server of an environment pod ended last; None: it has not ended yet."""
     owner_uid: str = ""
     """uid of the RLJob that the pod was created for, which may be an earlier job of the same name."""
     wrong_labels: tuple[tuple[str, str], ...] = ()
@@ -186,6 +200,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         tp_size=labels.get(names.LABEL_TP_SIZE),
         others_run="terminated" in container and status.get("phase") == "Running",
         others_stay="terminated" in container and _is_another_running(status),
+        server_end=_server_end(status),
         owner_uid=owner.get("uid", ""),
         wrong_labels=_wrong_labels(metadata, component, index, attempt),
     )
@@ -249,9 +264,25 @@ def _main_container_state(status: Mapping[str, Any]) -> dict[str, Any]:
     for entry in status.get("initContainerStatuses") or ():
         state: dict[str, Any] = entry.get("state", {})
         waits = state.get("waiting", {}).get("reason") not in (None, "PodInitializing")
-        if waits or (state.get("terminated", {}).get("exitCode") or 0) != 0:
+        has_failed = (state.get("terminated", {}).get("exitCode") or 0) != 0
+        if waits or (has_failed and entry["name"] != contract.SERVER_CONTAINER):  # The kubelet restarts that.
             return state
     return own
+
+
+def _server_end(status: Mapping[str, Any]) -> ServerEnd | None:
+    for entry in status.get("initContainerStatuses") or ():
+        if entry["name"] != contract.SERVER_CONTAINER:
+            continue
+        states = (entry.get("state") or {}, entry.get("lastState") or {})
+        for terminated in (state["terminated"] for state in states if "terminated" in state):
+            return ServerEnd(
+                terminated.get("exitCode", 0),
+                terminated.get("finishedAt") or "",
+                terminated.get("reason") == "OOMKilled",
+                _shortened(_last_words(terminated.get("message"))),
+            )
+    return None
 
 
 def _phase(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from longshore.api import contract, names
-from longshore.api.environment import environment_pods
+from longshore.api.environment import ServerContainer, environment_pods
 from longshore.api.names import Component, Role
 from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, PodOptions, Workers
 from longshore.api.reward import Reward
@@ -38,6 +38,8 @@ REWARD_REQUEST_MILLICPUS = 8
 """CPU request for each open request to an endpoint: it takes 1 to 2 ms of CPU time per answer."""
 ENVIRONMENT_CPU_REQUEST = "500m"
 """CPU request of a pod of an environment, whose episodes mostly wait for the policy."""
+SERVER_REQUESTS = {"cpu": "500m", "memory": "1Gi"}
+"""Default requests of the server in a pod of an environment."""
 _DISK = "ephemeral-storage"
 SCRATCH_MOUNT = "/mnt/longshore/scratch"
 
@@ -135,10 +137,37 @@ def environment_pod(
     mounts.environment_token(pod, job, environment.name)
     mounts.modules(pod, job.spec.modules)
     _serve(pod, "environment", contract.ENVIRONMENT_PORT, options.runtime_class_name)
+    if environment.server is not None:
+        _add_server(pod, environment.server)
     if (disk := options.requests().get(_DISK)) is not None:
         container["resources"].setdefault("limits", {})[_DISK] = disk
     memory = f"{environment.pod_memory_bytes >> 20}Mi"
     return _finished(pod, config, options, {"cpu": ENVIRONMENT_CPU_REQUEST, "memory": memory}, memory)
+
+
+def _add_server(pod: dict[str, Any], server: ServerContainer) -> None:
+    """Let a sidecar serve the episodes of a pod: the kubelet restarts it, and ends it with the main container.
+
+    It has no probe, so that a server that is slow or dies does not keep the main container from saying so.
+    """
+    requests = SERVER_REQUESTS | {name: str(amount) for name, amount in server.resources.items()}
+    limited = {name: amount for name, amount in requests.items() if name in ("memory", _DISK) or "/" in name}
+    values = {"HOME": SCRATCH_MOUNT, "TMPDIR": SCRATCH_MOUNT} | server.env
+    address = {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    pod["spec"]["volumes"].append({"name": "server-scratch", "emptyDir": {}})
+    pod["spec"]["initContainers"] = [
+        {
+            "name": contract.SERVER_CONTAINER,
+            "image": server.image,
+            **({} if server.command is None else {"command": list(server.command)}),
+            "restartPolicy": "Always",
+            "env": [address, *({"name": name, "value": value} for name, value in values.items())],
+            "ports": [{"name": "server", "containerPort": server.port}],
+            "resources": {"requests": requests, "limits": limited},
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [{"name": "server-scratch", "mountPath": SCRATCH_MOUNT}],
+        }
+    ]
 
 
 def judge_pod(job: RLJob, config: OperatorConfig, attempt: int, index: int, coordinator_ip: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Final
 
 from longshore.api.names import Component
@@ -9,16 +10,19 @@ from longshore.api.reasons import ReadyReason, ScheduledReason
 from longshore.api.runtime_status import ENDING_ACTIVITIES
 from longshore.api.spec import RLJobSpec
 from longshore.api.status import ConditionStatus, ConditionType, Phase, RLJobStatus
+from longshore_kube.times import parse_time
 from longshore_operator import topology
+from longshore_operator.attempts import describe_server_end
 from longshore_operator.context import ClaimView, Context
 from longshore_operator.plan import Event, Fact, Outcome
 from longshore_operator.pod_actions import num_required
-from longshore_operator.pod_view import NORMAL_WAITS, PodView
+from longshore_operator.pod_view import NORMAL_WAITS, PodView, ServerEnd
 from longshore_operator.settings import HOW_TO_TAKE_EFFECT, waits_for_next_attempt
 from longshore_operator.size import num_needed
 from longshore_operator.template_rules import pod_options
 
 _MAX_NAMES = 5
+_TOLD_FOR: Final = timedelta(minutes=5)
 _MAX_COMPARED = 500
 """Characters of what was refused; messages of conditions are cut."""
 _LIMIT_BELOW_REQUEST: Final = re.compile(r"must be less than or equal to .*limit")
@@ -75,7 +79,17 @@ def _events(context: Context, facts: dict[ConditionType, Fact]) -> tuple[Event, 
     is_said = was_ready is not None and refusal is not None and refusal[:_MAX_COMPARED] in was_ready.message
     if facts[ConditionType.READY].holds and refusal is not None and not is_said:
         events.append(Event("Warning", ReadyReason.APPLY_FAILED, refusal, f"refused-{attempt}-{refusal}"))
+    events += [
+        Event("Warning", ReadyReason.SERVER_ENDED, describe_server_end(pod, end), f"server-{pod.uid}-{end.finished_at}")
+        for pod in context.pods
+        if (end := pod.server_end) is not None and (not pod.ready or _is_recent(context, end))
+    ]
     return tuple(events)
+
+
+def _is_recent(context: Context, end: ServerEnd) -> bool:
+    """Return whether the end of a server that runs again may still have to be told."""
+    return bool(end.finished_at) and context.now - parse_time(end.finished_at) < _TOLD_FOR
 
 
 def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iterator[Fact]:
@@ -92,6 +106,9 @@ def _obstacles(context: Context, pods: Sequence[PodView], num_pods: int) -> Iter
         yield Fact(False, ReadyReason.APPLY_FAILED, refusal)
     if progress.phase is Phase.RESTARTING:
         yield _restarting(context)
+    for pod in pods:
+        if not pod.ready and pod.server_end is not None:
+            yield Fact(False, ReadyReason.SERVER_ENDED, describe_server_end(pod, pod.server_end))
     for pod in pods:
         if pod.waiting_reason is not None and pod.waiting_reason not in NORMAL_WAITS:
             detail = f": {pod.waiting_message}" if pod.waiting_message else ""

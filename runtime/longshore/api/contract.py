@@ -54,6 +54,8 @@ POD_USER: Final = 1000
 USERS_ASSIGNED: Final = "assigned"
 """Said in place of a user: the cluster gives pods theirs, as OpenShift does."""
 CONTAINER: Final = "longshore"
+SERVER_CONTAINER: Final = "server"
+"""Container with the OpenEnv server of an environment pod."""
 CONFIG_KEY: Final = "spec.json"
 ENVIRONMENT_FILE: Final = "environment.json"
 RAY_TOKEN_KEY: Final = "token"

@@ -6,10 +6,11 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from longshore.api import contract
 from longshore.api.addresses import AddressBlock, HttpAddress
 from longshore.api.base import ApiModel, Freeform, ImportPath, Requests
 from longshore.api.pods import PodOptions
-from longshore.api.rules import Rule, belongs
+from longshore.api.rules import Rule
 
 
 class EnvironmentKind(StrEnum):
@@ -25,6 +26,7 @@ class EnvironmentKind(StrEnum):
 _IMPORTS_MEMORY_BYTES: Final = 1 << 30
 """Memory of the process that has an environment's imports, from which those of the episodes are forked."""
 _EPISODE_MEMORY_BYTES: Final = 32 << 20
+_EPISODES_PER_POD: Final = 64
 PYTHON_TOOL: Final = "longshore_runtime.tools:python"
 """Tool that executes Python in the sandbox."""
 INTERPRETER_MEMORY_BYTES: Final = 128 << 20
@@ -69,8 +71,42 @@ _ENVIRONMENT_RULES: Final = (
         "!has(self.importPath) || !has(self.tools)",
         "tools are functions for an environment without a class: remove them, or importPath",
     ),
-    belongs("url", "kind", EnvironmentKind.OPEN_ENV),
+    Rule(
+        "kind",
+        "self.kind == 'OpenEnv' ? has(self.url) != has(self.server) : !has(self.url) && !has(self.server)",
+        "kind OpenEnv needs either url or server, which belong to it alone: set one of them, or remove them",
+    ),
 )
+
+
+_SERVER_RULES: Final = (
+    Rule(
+        "port",
+        f"self.port != {contract.ENVIRONMENT_PORT}",
+        f"port {contract.ENVIRONMENT_PORT} of the pods is Longshore's own: let the server listen at another",
+    ),
+)
+
+
+class ServerContainer(ApiModel, rules=_SERVER_RULES):
+    """An OpenEnv server that each pod of an environment runs, in the container `server` beside Longshore's.
+
+    It has neither tokens nor files of the job, and reaches what `pods.egress` grants.
+    """
+
+    image: str = Field(min_length=1, max_length=512)
+    """Image of the server."""
+    command: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(min_length=1, max_length=64)] | None = None
+    """Program with its arguments, in place of what the image starts."""
+    port: int = Field(default=8_000, ge=1, le=65_535)
+    """TCP port at which the server listens."""
+    env: Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)] = Field(
+        default_factory=dict
+    )
+    """Variables of the server by name."""
+    resources: Requests = Field(default_factory=dict)
+    """Requests of the server for CPU, memory and other resources; memory and ephemeral-storage are limited to what it
+    requests. Unset: 500m and 1Gi, and no limit of its disk."""
 
 
 class Egress(ApiModel):
@@ -110,7 +146,7 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     kind: EnvironmentKind
     """What the environment is. Task: the built-in task. Python: a class at `importPath`, or `tools`. Agent: a program
     or function that asks the model over an OpenAI-compatible API. Verifiers: an environment of the `verifiers` package.
-    OpenEnv: a server at `url`."""
+    OpenEnv: a server at `url`, or a `server` of the pods."""
     import_path: ImportPath | None = None
     """Class as `package.module:Class` for kind Python, with `reset(**row)`, public methods as tools or
     `reply(message)`, and optionally `get_reward()`. For kind Agent, a function `run(row)` that returns the reward or
@@ -125,6 +161,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     """Environment of the `verifiers` package, for kind Verifiers."""
     url: HttpAddress | None = None
     """Address of an OpenEnv server, for kind OpenEnv. The reward is the sum over all steps."""
+    server: ServerContainer | None = None
+    """OpenEnv server that the pods run themselves, for kind OpenEnv in place of `url`."""
     domains: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=64)] = Field(default_factory=list)
     """Domains whose rows act in the environment; the first environment that has the domain counts. Empty: all rows."""
     max_turns: int = Field(default=8, ge=1, le=1_000)
@@ -136,8 +174,9 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     The episode has then failed."""
     episode_timeout_s: float = Field(default=3_600.0, gt=0, le=86_400, alias="episodeTimeoutSeconds")
     """Seconds that all calls of an episode may take. The episode has then failed."""
-    episodes_per_pod: int = Field(default=64, ge=1, le=4_096)
-    """Largest number of episodes that a pod runs at once, each in its own process."""
+    episodes_per_pod: int | None = Field(default=None, ge=1, le=4_096)
+    """Largest number of episodes that a pod runs at once, each in its own process: the sessions of its `server`. Unset:
+    64, or 1 with `server`."""
     pods: EnvironmentPods = Field(default_factory=EnvironmentPods)
     """Pods that host the environment and nothing else."""
     retries: int = Field(default=2, ge=0, le=100)
@@ -148,7 +187,7 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
         """Field that names its code, for messages."""
         fields = {
             EnvironmentKind.VERIFIERS: "verifiers",
-            EnvironmentKind.OPEN_ENV: "url",
+            EnvironmentKind.OPEN_ENV: "url" if self.server is None else "server",
             EnvironmentKind.AGENT: "command",
             EnvironmentKind.PYTHON: "tools",
         }
@@ -161,10 +200,17 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
         return self.kind in (EnvironmentKind.AGENT, EnvironmentKind.VERIFIERS)
 
     @property
+    def most_episodes(self) -> int:
+        """Largest number of episodes that a pod runs at once."""
+        if self.episodes_per_pod is None:
+            return _EPISODES_PER_POD if self.server is None else 1
+        return self.episodes_per_pod
+
+    @property
     def pod_memory_bytes(self) -> int:
         """Memory of a pod of the environment that requests none, with as many episodes as it may have."""
         interpreter_bytes = INTERPRETER_MEMORY_BYTES if PYTHON_TOOL in (self.tools or ()) else 0
-        return _IMPORTS_MEMORY_BYTES + self.episodes_per_pod * (_EPISODE_MEMORY_BYTES + interpreter_bytes)
+        return _IMPORTS_MEMORY_BYTES + self.most_episodes * (_EPISODE_MEMORY_BYTES + interpreter_bytes)
 
 
 def environment_pods(environments: Sequence[Environment]) -> list[Environment]:

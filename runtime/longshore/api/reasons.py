@@ -77,6 +77,11 @@ class ReadyReason(Reason):
         "WaitingForPodsToEnd",
         "pods of an older attempt or of a deleted job of that name have not ended",
     )
+    SERVER_ENDED = (
+        "ServerEnded",
+        "the server in an environment pod has ended, and the message says how; until the kubelet has started it again, "
+        "episodes go to other pods",
+    )
     RESTARTING = "Restarting", "failed pods are being replaced"
     PODS_NOT_READY = "PodsNotReady", "pods run but are not ready yet"
     SUSPENDED = "Suspended", "the job is suspended"
@@ -319,6 +324,7 @@ EVENTS: Final[tuple[Reason, ...]] = (
     AdmittedReason.DEACTIVATED,
     ScheduledReason.UNSCHEDULABLE,
     *SuspendedReason,
+    ReadyReason.SERVER_ENDED,
     ResizingReason.GROWING,
     ResizingReason.SHRINKING,
     *(reason for reason in RestartReason if reason is not RestartReason.POD_LEFT),

@@ -279,7 +279,7 @@ def job_of(
 
 def _num_episode_places(spec: RLJobSpec) -> int | None:
     """Return the episodes that environments run at once, as if several environments shared their places."""
-    return sum(one.pods.count * one.episodes_per_pod for one in spec.environments) if spec.environments else None
+    return sum(one.pods.count * one.most_episodes for one in spec.environments) if spec.environments else None
 
 
 def _rewards(reward: Reward) -> Rewards:

@@ -98,8 +98,8 @@ class EnvironmentPool:
         except TimeoutError as error:
             trying.cancel()
             raise UserError(
-                f"environments: no pod has taken an episode within {limit_s:,.0f} s; make room for the pods, or lower "
-                "pods.count or pods.resources"
+                f"environments: no pod has taken an episode within {limit_s:,.0f} s; make room for the pods, lower "
+                "pods.count or pods.resources, or let a server listen at its server.port"
             ) from error
 
     def start(self, response: ResponseId, record: PromptRecord, seed: int) -> int:
@@ -228,7 +228,7 @@ class EnvironmentPool:
         """Return the connected pod of an environment with the fewest episodes; None: none has room."""
         up = (link for link in self._links[environment.name] if link.is_up)
         link = min(up, key=lambda one: self._open[one.pod], default=None)
-        return link if link is not None and self._open[link.pod] < environment.episodes_per_pod else None
+        return link if link is not None and self._open[link.pod] < environment.most_episodes else None
 
     def _wake(self, environment: str) -> None:
         """Wake the first episode that waits for a place of this environment."""

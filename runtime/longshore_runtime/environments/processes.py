@@ -16,6 +16,7 @@ import structlog
 
 from longshore.api import contract
 from longshore.api.environment import Environment
+from longshore_runtime.environments import own_server
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
 from longshore_runtime.rewards.child_process import child_environment
 from longshore_runtime.rewards.fork_server import START_LIMIT_S, Fork, ForkRefused, ForkServer, ImportsFailed
@@ -132,7 +133,7 @@ class Template:
         self._server: ForkServer | None = None
         self._mistake: str | None = None
         """Mistake of the user for which no episode can begin, as a sentence."""
-        self._places = asyncio.Semaphore(environment.episodes_per_pod)
+        self._places = asyncio.Semaphore(environment.most_episodes)
         """Places of the episodes that run or begin."""
         self._is_closed = False
 
@@ -188,7 +189,11 @@ class Template:
     def _started(self) -> ForkServer:
         environment = self.environment
         modules = os.environ.get(contract.ENV_MODULES)
-        options = {"environment": environment.model_dump(mode="json", by_alias=True), "modules": modules}
+        options = {
+            "environment": environment.model_dump(mode="json", by_alias=True),
+            "modules": modules,
+            "url": environment.url if environment.server is None else own_server.url_of(environment.server),
+        }
         return ForkServer(
             "longshore_runtime.environments.template",
             [json.dumps(options)],

@@ -39,7 +39,7 @@ def main(control: int, options: str) -> None:
 
     Args:
         control: file descriptor of the socket of the parent.
-        options: the environment, and a directory of modules or null, as JSON.
+        options: the environment, a directory of modules or null, and the address of its server or null, as JSON.
     """
     os.set_inheritable(control, False)
     os.dup2(2, 1)
@@ -51,7 +51,7 @@ def main(control: int, options: str) -> None:
         sys.path.insert(0, modules)
     _share_path(modules)
     try:
-        run = _work_of(environment)
+        run = _work_of(environment, arguments["url"])
     except CannotImport as error:
         answers.sendall(str(error).encode())
         return
@@ -67,13 +67,13 @@ def _share_path(modules: str | None) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
 
 
-def _work_of(environment: Environment) -> Run:
+def _work_of(environment: Environment, url: str | None) -> Run:
     """Import an environment and return the work of its forks; raises CannotImport."""
     name, import_path = environment.name, environment.import_path
-    if environment.url is not None:
+    if url is not None:
         from longshore_runtime.environments.openenv import OpenEnvironment
 
-        factory = functools.partial(OpenEnvironment, environment.url, environment.call_timeout_s)
+        factory = functools.partial(OpenEnvironment, url, environment.call_timeout_s)
         return functools.partial(episode.main, ImportedEnvironment(name, factory, (), []))
     if not environment.is_agent:
         import_path = _BUILT_IN if environment.kind is EnvironmentKind.TASK else import_path

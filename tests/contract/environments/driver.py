@@ -65,10 +65,14 @@ class Driver:
 
     def say(self, number: int, text: str, reason: FinishReason = FinishReason.STOP) -> EpisodeNews:
         """Sample a turn; returns what is heard next."""
+        self.give(number, text, reason)
+        return self.hear()
+
+    def give(self, number: int, text: str, reason: FinishReason = FinishReason.STOP) -> None:
+        """Sample a turn."""
         tokens = [*self.tokenizer.encode(text, add_special_tokens=False), *self._end]
         self._trajectories[number] += Trajectory.sampled(0, tokens, [-1.0] * len(tokens))
         self.pool.give_turn(number, Completion("one", self._trajectories[number], reason, 1))
-        return self.hear()
 
 
 def record(prompt: str, **fields: Any) -> PromptRecord:
@@ -78,16 +82,21 @@ def record(prompt: str, **fields: Any) -> PromptRecord:
 
 @contextmanager
 def driving(
-    tmp_path: Path, port: int, *environments: Environment, conversations: Conversations | None = None, **model: Any
+    tmp_path: Path,
+    port: int,
+    *environments: Environment,
+    conversations: Conversations | None = None,
+    hosts: Sequence[str] = ("127.0.0.1",),
+    **model: Any,
 ) -> Iterator[Driver]:
-    """A driver whose job has one pod for each environment, all at this port.
+    """A driver whose job has one pod for each environment, all at this port, or at these hosts.
 
     `model`: tokenizer and end tokens of another model, and limits.
     """
     token = tmp_path / "token"
     token.write_text(TOKEN)
     events: queue.SimpleQueue[EpisodeNews] = queue.SimpleQueue()
-    pods = ServingPods(Component.ENVIRONMENT, 1, lambda index: "127.0.0.1", lambda index: token, port)
+    pods = ServingPods(Component.ENVIRONMENT, 1, lambda index: hosts[index % len(hosts)], lambda index: token, port)
     connections = PodConnections(pods)
     limits = model.pop("limits", LIMITS)
     try:

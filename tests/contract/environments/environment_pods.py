@@ -72,7 +72,8 @@ class Client:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
         self._answers: defaultdict[int, asyncio.Queue[Answer]] = defaultdict(asyncio.Queue)
-        self._reading = asyncio.create_task(self._read())
+        self.ended = asyncio.create_task(self._read())
+        """Done once the pod has closed the connection."""
 
     async def open(self, episode: int, environment: str, seed: int = 0, **row: Any) -> Opened | Broken:
         """Begin an episode."""
@@ -96,7 +97,7 @@ class Client:
 
     async def end(self) -> None:
         """End the connection."""
-        self._reading.cancel()
+        self.ended.cancel()
         await self.socket.close()
 
     async def _ask(self, question: Open | Act | Finish) -> Answer:

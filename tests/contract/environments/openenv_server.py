@@ -179,7 +179,7 @@ def error(code: str, message: str, **more: Any) -> Json:
 
 
 @contextmanager
-def running(server: Server, port: int = 0) -> Iterator[Server]:
+def running(server: Server, port: int = 0, host: str = "127.0.0.1") -> Iterator[Server]:
     """The server, from a thread."""
     loop, begun, end = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
@@ -188,9 +188,9 @@ def running(server: Server, port: int = 0) -> Iterator[Server]:
         app.add_routes([web.get("/schema", server.schema), web.get("/ws", server.session)])
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", port)
+        site = web.TCPSite(runner, host, port)
         await site.start()
-        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        server.url = f"http://{host}:{runner.addresses[0][1]}"
         begun.set()
         await end.wait()
         await runner.cleanup()

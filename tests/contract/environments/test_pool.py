@@ -179,8 +179,8 @@ def test_rehearsal_without_a_pod_ends_at_its_limit_with_the_fix(tmp_path: Path) 
     with driving(tmp_path, port, GAME) as driver, pytest.raises(UserError) as caught:
         driver.pool.rehearse([record("a-h?", **ROW)], 1.0)
     assert str(caught.value) == (
-        "environments: no pod has taken an episode within 1 s; make room for the pods, or lower pods.count or "
-        "pods.resources"
+        "environments: no pod has taken an episode within 1 s; make room for the pods, lower pods.count or "
+        "pods.resources, or let a server listen at its server.port"
     )
 
 

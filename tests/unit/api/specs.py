@@ -59,6 +59,7 @@ def environment(**fields: Any) -> Json:
     return {"environments": [{"name": "world", **({"kind": "Python", "importPath": "games:Guess"} | fields)}]}
 
 
+SERVER: Json = {"image": "game:1"}
 GAME: Json = {"data.builtin": "Guessing"} | environment(kind="Task", importPath=None)
 WON: Json = reward(kind="Environment")
 
@@ -191,9 +192,12 @@ BROKEN: list[tuple[Json, str]] = [
     (environment(command=["python"]), "environments[0].kind"),
     (environment(kind="Verifiers", importPath=None), "environments[0].kind"),
     (GAME | WON | environment(kind="Task", importPath=None, tools=["tools:add"]), "environments[0].kind"),
-    (environment(kind="OpenEnv", importPath=None), "environments[0].url"),
+    (environment(kind="OpenEnv", importPath=None), "environments[0].kind"),
+    (environment(kind="OpenEnv", importPath=None, url="http://host:8000", server=SERVER), "environments[0].kind"),
+    (environment(kind="OpenEnv", importPath=None, server=SERVER | {"port": 8002}), "environments[0].server.port"),
+    (environment(server=SERVER), "environments[0].kind"),
     (environment(kind="OpenEnv", url="http://host:8000"), "environments[0].importPath"),
-    (environment(url="http://host:8000"), "environments[0].url"),
+    (environment(url="http://host:8000"), "environments[0].kind"),
     ({"data.builtin": "Guessing"} | reward(kind="Maths"), "environments"),
     (environment(kind="Task", importPath=None), "environments"),
     (GAME | reward(kind="Task"), "reward.functions"),

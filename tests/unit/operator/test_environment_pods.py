@@ -1,6 +1,7 @@
 """Environments with pods of their own, on a cluster in memory: what such a pod has, and what a hostile one can cost."""
 
 import base64
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -8,8 +9,11 @@ import pytest
 from longshore.api import contract
 from longshore.api.environment import Environment
 from longshore.api.status import Phase
+from longshore_kube.times import rfc3339
 from longshore_operator.children import children
-from longshore_operator.pods import coordinator_pod, environment_pod
+from longshore_operator.plan import Event
+from longshore_operator.pod_view import ServerEnd
+from longshore_operator.pods import SCRATCH_MOUNT, coordinator_pod, environment_pod
 from tests.unit.operator.model import CONFIG, make_job, running_cluster
 from tests.unit.operator.test_pods import environment, mount_paths, secrets
 
@@ -112,6 +116,65 @@ def test_the_pods_of_an_environment_are_as_it_says_and_those_of_others_are_not()
     assert (shell["spec"]["runtimeClassName"], environment(shell)["MODE"]) == ("gvisor", "safe")
     assert game["spec"]["containers"][0]["image"] == CONFIG.runtime_image
     assert "runtimeClassName" not in game["spec"] and "MODE" not in environment(game)
+
+
+def served(**server: Any) -> Json:
+    """Two pods, each with a server of its own."""
+    environment = {"name": "game", "kind": "OpenEnv", "server": {"image": "game:1", **server}, "pods": {"count": 2}}
+    return playing() | {"environments": [environment]}
+
+
+def test_a_server_is_a_sidecar_with_nothing_of_the_job_and_limits_of_its_own() -> None:
+    job = make_job(**served(command=["serve", "it"], env={"LEVEL": "3"}, port=9_000))
+    spec = environment_pod(job, CONFIG, 1, 0, IP)["spec"]
+    ours, server = *spec["containers"], *spec["initContainers"]
+    assert (server["name"], server["image"], server["command"]) == ("server", "game:1", ["serve", "it"])
+    assert server["restartPolicy"] == "Always", "it runs beside ours, and starts again after it has ended"
+    assert server["securityContext"] == ours["securityContext"]
+    assert server["resources"] == {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    assert [one["name"] for one in server["volumeMounts"]] == ["server-scratch"]
+    assert "server-scratch" not in [one["name"] for one in ours["volumeMounts"]]
+    (address,) = [one for one in server["env"] if "valueFrom" in one]
+    assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    values = {one["name"]: one["value"] for one in server["env"] if one is not address}
+    assert values == {"HOME": SCRATCH_MOUNT, "TMPDIR": SCRATCH_MOUNT, "LEVEL": "3"}
+    assert (spec["automountServiceAccountToken"], server["ports"][0]["containerPort"]) == (False, 9_000)
+
+
+def test_a_server_may_request_more_which_is_also_its_limit() -> None:
+    requested = {"memory": "4Gi", "ephemeral-storage": "2Gi", "nvidia.com/gpu": 1}
+    (server,) = environment_pod(make_job(**served(resources=requested)), CONFIG, 1, 0, IP)["spec"]["initContainers"]
+    limits = {"memory": "4Gi", "ephemeral-storage": "2Gi", "nvidia.com/gpu": "1"}
+    assert server["resources"] == {"requests": {"cpu": "500m", **limits}, "limits": limits}
+
+
+def test_a_pod_with_a_server_has_one_episode_unless_the_job_says_how_many_it_takes() -> None:
+    (environment,) = make_job(**served()).spec.environments
+    assert environment.most_episodes == 1
+    assert environment.model_copy(update={"episodes_per_pod": 8}).most_episodes == 8
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (ServerEnd(3, message="ImportError: no game"), "container server exited with code 3: ImportError: no game"),
+        (ServerEnd(137, is_out_of_memory=True), "(OOMKilled); raise environments[].server.resources.memory"),
+    ],
+)
+def test_a_server_that_ends_is_told_once_with_its_cause_and_the_job_goes_on(end: ServerEnd, said: str) -> None:
+    running = running_cluster(**served(), backoffLimit=0)
+    end = replace(end, finished_at=rfc3339(running.now))
+    running.change("demo-environment-1", ready=False, server_end=end)
+    running.step()
+    assert running.condition("Ready")[:2] == ("False", "ServerEnded")
+    assert running.condition("Ready")[2].startswith("demo-environment-1: container server ")
+    assert running.condition("Ready")[2].endswith(said)
+    running.change("demo-environment-1", ready=True)
+    running.step()
+    assert (running.condition("Ready")[0], running.status.phase, running.status.failures) == ("True", Phase.RUNNING, 0)
+    assert len({(one.key, one.message) for one in running.events if one.reason == "ServerEnded"}) == 1
+    running.pass_time(301)
+    assert not [one for one in running.step().actions if isinstance(one, Event)]
 
 
 def test_pods_without_the_volume_of_the_job_do_not_have_to_be_on_its_node() -> None:

@@ -153,6 +153,14 @@ def test_a_block_within_translated_addresses_has_no_exceptions_beyond_it() -> No
     assert granted["to"] == [{"ipBlock": {"cidr": cidr}}]
 
 
+def test_an_environment_whose_pods_run_its_server_reaches_nothing_else() -> None:
+    served = {"name": WORLD["name"], "kind": "OpenEnv", "server": {"image": "game:1"}}
+    made = network_policies(make_job(environments=[served]), CONFIG)
+    assert rules(made, Component.ENVIRONMENT, "egress") == []
+    (into,) = rules(made, Component.ENVIRONMENT, "ingress")
+    assert ports(into) == {contract.ENVIRONMENT_PORT}
+
+
 def test_environment_reaches_the_port_of_its_server_and_others_do_not() -> None:
     served = {"name": WORLD["name"], "kind": "OpenEnv", "url": "http://games:8000"}
     made = network_policies(make_job(environments=[served]), CONFIG)

@@ -7,7 +7,7 @@ import pytest
 from longshore.api import contract
 from longshore.api.names import Component
 from longshore_operator.identity import Identity
-from longshore_operator.pod_view import pod_view
+from longshore_operator.pod_view import ServerEnd, pod_view
 
 JOB = {"apiVersion": "longshore.dev/v1alpha1", "kind": "RLJob", "name": "demo", "uid": "job-uid", "controller": True}
 
@@ -160,6 +160,24 @@ def test_a_pod_that_is_about_to_end_holds_resources_and_keeps_nothing_running() 
         status = {"phase": "Running", "containerStatuses": [ours], "initContainerStatuses": sidecars}
         view = pod_view(pod(status))
         assert (view.terminal, view.holds_resources, view.others_stay) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:00Z"}}},
+        {
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:00Z"}},
+        },
+    ],
+)
+@pytest.mark.parametrize("ours", [{"running": {}}, {"waiting": {"reason": "PodInitializing"}}])
+def test_the_end_of_a_server_is_shown_and_is_no_end_of_the_pod(states: dict[str, Any], ours: dict[str, Any]) -> None:
+    servers = [{"name": "server", **states}]
+    view = pod_view(pod({"phase": "Running", "initContainerStatuses": servers, "containerStatuses": [container(ours)]}))
+    assert view.server_end == ServerEnd(137, "2026-01-01T00:00:00Z", is_out_of_memory=True)
+    assert (view.phase, view.exit_code, view.others_run) == ("Running", None, False)
 
 
 def test_an_init_container_that_cannot_start_speaks_for_the_pod() -> None:

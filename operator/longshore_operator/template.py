@@ -33,6 +33,7 @@ _RESOURCES: Final[Json] = {"requests": _AMOUNTS, "limits": _AMOUNTS}
 _CHECK: Final[Json] = {"httpGet": {}, "tcpSocket": {}, "terminationGracePeriodSeconds": int}
 _CONTAINER: Final[Json] = {
     "name": str,
+    "image": str,
     "env": [{"name": str}],
     "envFrom": [{}],
     "ports": [{"containerPort": int}],
@@ -69,6 +70,8 @@ _KEPT: Final = frozenset(
     {"metadata", "metadata.labels", "metadata.annotations", "spec", "spec.containers", "spec.volumes"}
 )
 """Fields that pods cannot do without: null does not remove them."""
+MISSING: Final = "is missing"
+"""Reason to set a field; all others are reasons to remove one."""
 _WORDS: Final = {str: "a text", int: "an integer", _Quantity: "a quantity, like 500m or 2Gi"}
 
 
@@ -120,7 +123,7 @@ def _misshapen_items(path: str, value: Any, shape: Json) -> Iterator[str]:
         if not isinstance(item, dict):
             yield f"{path}[{position}]: must be an object"
         elif key is not None and item.get(key) is None:
-            yield f"{path}[{position}].{key}: is missing"
+            yield f"{path}[{position}].{key}: {MISSING}"
         else:
             yield from _misshapen(f"{path}[{item[key] if key else position}]", item, shape)
 

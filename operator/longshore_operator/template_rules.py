@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from longshore.api import contract
 from longshore.api.names import GROUP
 from longshore.api.pods import PodOptions
 from longshore.api.spec import RLJobSpec
-from longshore_operator.template import Json, misshapen
+from longshore_operator.template import MISSING, Json, merge, misshapen
 
 MAX_GRACE_S: Final = 600
 """Longest time that a pod may take to end: until then it keeps its node, its GPUs, and suspension waiting."""
@@ -92,10 +93,11 @@ def pod_options(spec: RLJobSpec) -> dict[str, PodOptions]:
 
 def refusal(spec: RLJobSpec, allowed: Allowed) -> str | None:
     """Return a sentence about the first forbidden field in a template of the job; None if there is none."""
+    with_server = {f"environments[{one.name}].pods" for one in spec.environments if one.server is not None}
     for field, options in pod_options(spec).items():
-        found = refusals(options.template, allowed)
+        found = refusals(options.template, allowed, has_server=field in with_server)
         if found:
-            return f"spec.{field}.template.{found[0]}; remove it"
+            return f"spec.{field}.template.{found[0]}; {'set' if MISSING in found[0] else 'remove'} it"
     hosts = {f"environments[{one.name}].pods": one.pods.runtime_class_name for one in spec.environments}
     for field, runtime_class in {"reward": spec.reward.runtime_class_name, **hosts}.items():
         if (refused := refused_runtime_class(runtime_class, allowed)) is not None:
@@ -103,12 +105,35 @@ def refusal(spec: RLJobSpec, allowed: Allowed) -> str | None:
     return None
 
 
-def refusals(template: Json, allowed: Allowed = Allowed()) -> list[str]:
-    """Return fields of a template that pods cannot or must not have, as dotted paths with the reason."""
-    wrong = misshapen(template)
+def refusals(template: Json, allowed: Allowed = Allowed(), *, has_server: bool = False) -> list[str]:
+    """Return fields of a template that pods cannot or must not have, as dotted paths with the reason.
+
+    `has_server`: the pods have the server of an environment.
+    """
+    wrong = misshapen(template) or list(_incomplete(template, has_server=has_server))
     if wrong or allowed.everything:
         return wrong
     return [*_metadata(template), *_spec(template.get("spec", {}), allowed)]
+
+
+def _incomplete(template: Json, *, has_server: bool) -> Iterator[str]:
+    """Yield what containers would lack once the template is merged: no pod could be made, or none could start."""
+    own = [{"name": contract.CONTAINER, "image": "own"}]
+    servers = [{"name": contract.SERVER_CONTAINER, "image": "own", "restartPolicy": _SIDECAR}] if has_server else []
+    spec = merge({"spec": {"containers": own, "initContainers": servers}}, template)["spec"]
+    if has_server and "initContainers" not in spec:
+        yield "spec.initContainers: cannot be removed"
+    for kind in ("containers", "initContainers"):
+        for container in spec.get(kind, ()):
+            path = f"spec.{kind}[{container['name']}]"
+            if not container.get("image"):
+                yield f"{path}.image: {MISSING}, and the pod has no image for this container"
+            if (
+                has_server
+                and container["name"] == contract.SERVER_CONTAINER
+                and container.get("restartPolicy") != _SIDECAR
+            ):
+                yield f"{path}.restartPolicy: cannot be removed"
 
 
 def refused_runtime_class(name: str | None, allowed: Allowed) -> str | None:

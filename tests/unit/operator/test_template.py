@@ -11,6 +11,8 @@ from longshore_operator.template_rules import MAX_GRACE_S, Allowed, refusals
 from tests.unit.operator.model import Cluster
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+X = {"name": "x", "image": "x:1"}
+"""Container that a template adds."""
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"serviceAccountName": "admin"}}, "spec.serviceAccountName"),
     ({"spec": {"automountServiceAccountToken": True}}, "spec.automountServiceAccountToken"),
@@ -31,15 +33,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"spec": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}}, "seccompProfile"),
     ({"spec": {"containers": [{"name": "longshore", "securityContext": {"privileged": True}}]}}, "privileged"),
     (
-        {"spec": {"containers": [{"name": "x", "securityContext": {"allowPrivilegeEscalation": True}}]}},
+        {"spec": {"containers": [{**X, "securityContext": {"allowPrivilegeEscalation": True}}]}},
         "allowPrivilegeEscalation",
     ),
     (
-        {"spec": {"initContainers": [{"name": "x", "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}]}},
+        {"spec": {"initContainers": [{**X, "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}]}},
         "capabilities",
     ),
     ({"spec": {"containers": [{"name": "longshore", "securityContext": None}]}}, "securityContext"),
-    ({"spec": {"containers": [{"name": "x", "ports": [{"containerPort": 1, "hostPort": 1}]}]}}, "hostPort"),
+    ({"spec": {"containers": [{**X, "ports": [{"containerPort": 1, "hostPort": 1}]}]}}, "hostPort"),
     ({"metadata": {"name": "mine"}}, "metadata.name"),
     ({"metadata": {"ownerReferences": []}}, "metadata.ownerReferences"),
     ({"metadata": {"labels": {"longshore.dev/attempt": "9"}}}, "longshore.dev/attempt"),
@@ -60,7 +62,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "schedulingGates[kueue.x-k8s.io/admission]",
     ),
     *(
-        ({"spec": {kind: [{"name": "x", field: value}]}}, f"spec.{kind}[x].{field}: restarts")
+        ({"spec": {kind: [{**X, field: value}]}}, f"spec.{kind}[x].{field}: restarts")
         for kind, field, value in (
             ("containers", "restartPolicy", "Always"),
             ("containers", "restartPolicyRules", [{"action": "Restart"}]),
@@ -73,21 +75,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"spec": {"volumes": [{"name": "v", "projected": {"sources": [{"podCertificate": {}}]}}]}},
         "projected.podCertificate",
     ),
-    ({"spec": {"containers": [{"name": "x", "ports": [{"containerPort": 1, "hostIP": "0.0.0.0"}]}]}}, "hostIP"),
+    ({"spec": {"containers": [{**X, "ports": [{"containerPort": 1, "hostIP": "0.0.0.0"}]}]}}, "hostIP"),
     *(
-        ({"spec": {"containers": [{"name": "x", probe: {kind: {"host": "10.0.0.1"}}}]}}, f"{probe}.{kind}.host")
+        ({"spec": {"containers": [{**X, probe: {kind: {"host": "10.0.0.1"}}}]}}, f"{probe}.{kind}.host")
         for probe in ("readinessProbe", "livenessProbe", "startupProbe")
         for kind in ("httpGet", "tcpSocket")
     ),
     *(
         (
-            {"spec": {"initContainers": [{"name": "x", "lifecycle": {hook: {"httpGet": {"host": "10.0.0.1"}}}}]}},
+            {"spec": {"initContainers": [{**X, "lifecycle": {hook: {"httpGet": {"host": "10.0.0.1"}}}}]}},
             f"lifecycle.{hook}.httpGet.host",
         )
         for hook in ("postStart", "preStop")
     ),
     (
-        {"spec": {"containers": [{"name": "x", "livenessProbe": {"terminationGracePeriodSeconds": 10_000}}]}},
+        {"spec": {"containers": [{**X, "livenessProbe": {"terminationGracePeriodSeconds": 10_000}}]}},
         "livenessProbe.terminationGracePeriodSeconds",
     ),
     *(
@@ -125,6 +127,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 MISSHAPEN: list[tuple[Any, str]] = [
+    *(
+        ({"spec": {kind: [container]}}, f"spec.{kind}[{container['name']}].image: is missing")
+        for kind, container in (
+            ("containers", {"name": "x"}),
+            ("containers", X | {"image": None}),
+            ("containers", X | {"image": ""}),
+            ("containers", {"name": "longshore", "image": None}),
+            ("initContainers", {"name": "x"}),
+            ("initContainers", {"name": "server", "env": []}),
+        )
+    ),
+    ({"spec": {"containers": [X | {"image": 3}]}}, "spec.containers[x].image: must be a text"),
     ({"spec": None}, "spec: cannot be removed"),
     ({"metadata": None}, "metadata: cannot be removed"),
     ({"metadata": {"labels": None}}, "metadata.labels: cannot be removed"),
@@ -162,6 +176,20 @@ def test_what_is_not_shaped_like_a_pod_is_refused_whatever_is_allowed(
     template: dict[str, Any], where: str, everything: bool
 ) -> None:
     assert any(where in refusal for refusal in refusals(template, Allowed(everything=everything)))
+
+
+@pytest.mark.parametrize(
+    ("template", "where"),
+    [
+        ({"initContainers": None}, "spec.initContainers: cannot be removed"),
+        ({"initContainers": [{"name": "server", "restartPolicy": None}]}, "spec.initContainers[server].restartPolicy"),
+    ],
+)
+def test_a_template_changes_the_server_of_an_environment_but_does_not_remove_it(
+    template: dict[str, Any], where: str
+) -> None:
+    assert not refusals({"spec": {"initContainers": [{"name": "server", "env": []}]}}, has_server=True)
+    assert any(where in refusal for refusal in refusals({"spec": template}, has_server=True))
 
 
 def test_a_container_without_variables_still_knows_how_long_it_may_take_to_stop() -> None:
@@ -238,7 +266,7 @@ def test_metadata_that_leaves_the_pod_as_it_is_or_asks_for_the_mesh_is_allowed(n
 
 
 def test_sidecars_and_gates_of_the_user_are_allowed() -> None:
-    sidecar = {"name": "proxy", "restartPolicy": "Always"}
+    sidecar = {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}
     assert not refusals({"spec": {"initContainers": [sidecar], "schedulingGates": [{"name": "example.com/licence"}]}})
 
 

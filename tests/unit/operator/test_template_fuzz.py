@@ -83,7 +83,9 @@ LIKELY = st.fixed_dictionaries(
     },
 )
 TEMPLATES = st.one_of(LIKELY, st.dictionaries(st.text(max_size=6), ANYTHING, max_size=3))
-NEVER_REFUSED = {"spec": {"containers": [{"name": "sidecar", "image": "x"}], "initContainers": [{"name": "first"}]}}
+NEVER_REFUSED = {
+    "spec": {"containers": [{"name": "sidecar", "image": "x"}], "initContainers": [{"name": "first", "image": "x"}]}
+}
 
 
 def spec_with(template: Json) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def spec_with(template: Json) -> dict[str, Any]:
         "coordinator": {"template": template},
         "workers": {"replicas": 1, "gpusPerPod": 1, "template": template},
         "reward": {"pods": 1, "template": template, "functions": [judge]},
-        "environments": [{"name": "a", "kind": "Python", "importPath": "a:A", "pods": {"template": template}}],
+        "environments": [{"name": "a", "kind": "OpenEnv", "server": {"image": "a:1"}, "pods": {"template": template}}],
         "placement": "Disaggregated",
         "scheduling": {"podGroup": "Volcano"},
         "trainerWorkers": {"replicas": 1, "gpusPerPod": 1, "template": template},
@@ -155,7 +157,7 @@ ESCAPES = {
 def test_a_template_that_the_rules_miss_makes_no_pod_of_another_job(
     privileged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_rules, "refusals", lambda template, allowed: [])
+    monkeypatch.setattr(template_rules, "refusals", lambda *_, **__: [])
     assert holds(STEALS, privileged) == set(Component)
 
 
@@ -163,7 +165,7 @@ def test_a_template_that_the_rules_miss_makes_no_pod_of_another_job(
 def test_a_template_that_the_rules_miss_keeps_its_pods_to_the_standard(
     spec_part: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_rules, "refusals", lambda template, allowed: [])
+    monkeypatch.setattr(template_rules, "refusals", lambda *_, **__: [])
     assert holds({"spec": spec_part}, privileged=False) == set(Component)
 
 

@@ -149,8 +149,8 @@ class Environment(ApiModel, rules=_ENVIRONMENT_RULES):
     OpenEnv: a server at `url`, or a `server` of the pods."""
     import_path: ImportPath | None = None
     """Class as `package.module:Class` for kind Python, with `reset(**row)`, public methods as tools or
-    `reply(message)`, and optionally `get_reward()`. For kind Agent, a function `run(row)` that returns the reward or
-    None."""
+    `reply(message)`, and optionally `get_reward()` and `get_state()`. For kind Agent, a function `run(row)` that
+    returns the reward, None, or a dictionary of `reward` and `state`."""
     command: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(min_length=1, max_length=64)] | None = None
     """Program with its arguments, for kind Agent. `OPENAI_BASE_URL` and `OPENAI_API_KEY` lead to the API; the file
     `LONGSHORE_ROW` has the row as JSON."""

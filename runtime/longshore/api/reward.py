@@ -125,7 +125,7 @@ class Judge(ApiModel, rules=_JUDGE_RULES):
 class Http(ApiModel):
     """Scoring service.
 
-    It gets a POST request with {prompt, response, answer, row, is_cut} and answers {"reward": number}.
+    It gets a POST request with {prompt, response, answer, row, is_cut, state} and answers {"reward": number}.
     """
 
     url: HttpAddress
@@ -173,8 +173,8 @@ class RewardFunction(ApiModel, rules=_FUNCTION_RULES):
     import_path: ImportPath | None = None
     """Python function as `package.module:function`, for kind Python; `signature` says how it is called."""
     signature: Signature = Signature.LONGSHORE
-    """Arguments of the function at `importPath`. Longshore: `(prompt, response, answer)`, and `is_cut` if it has that
-    parameter. Verl: those of verl's `compute_score`. TRL: those of TRL's reward functions."""
+    """Arguments of the function at `importPath`. Longshore: `(prompt, response, answer)`, and `is_cut` and `state` if
+    it has such parameters. Verl: those of verl's `compute_score`. TRL: those of TRL's reward functions."""
     token_secret: SecretKey | None = None
     """Secret with the bearer token for kind HTTP, or for kind Judge with placement Remote."""
     code: Code = Field(default_factory=Code)

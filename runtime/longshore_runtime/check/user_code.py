@@ -58,10 +58,13 @@ def check_reward_calls(name: Check, function: RewardFunction, spec: RLJobSpec, p
     if not items:
         return not_checked(name, f"{function.name} scores no row of the data")
     try:
-        ChildScorer(function, items).close()
+        scorer = ChildScorer(function, items)
+        scorer.close()
     except RewardSetupError as error:
         fix = f"correct it, or add --skip {name} if it needs what only the pods of the job have"
         return CheckResult(name, (f"{error}; {fix}",))
+    if not scorer.is_rehearsed:
+        return CheckResult(name, detail=f"{function.import_path} takes the state of an episode, so it was not called")
     return CheckResult(name, detail=f"{function.import_path} was called with {len(items)} rows of the data")
 
 
@@ -94,6 +97,7 @@ def _played(environment: Environment, rows: "Sequence[Row]", spec: RLJobSpec, mo
     from longshore_runtime.environments.attempt import EpisodeLimits
     from longshore_runtime.environments.conversation import Conversations
     from longshore_runtime.environments.trial import play
+    from longshore_runtime.rewards.scoring import reads_state
 
     tokenizer = None if model is None or not rows else load_tokenizer(model)
     record = next(_episode_records(rows, spec, tokenizer), None)
@@ -106,6 +110,7 @@ def _played(environment: Environment, rows: "Sequence[Row]", spec: RLJobSpec, mo
         None if tokenizer is None else Conversations(spec.data.chat, tokenizer),
         EpisodeLimits(spec.algorithm.max_response_tokens, spec.model.max_context_tokens),
         needs_reward=any(one.kind is RewardKind.ENVIRONMENT for one in functions),
+        wants_state=any(map(reads_state, functions)),
     )
 
 

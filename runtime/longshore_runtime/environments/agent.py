@@ -24,7 +24,8 @@ import structlog
 from longshore.api.environment import VerifiersEnvironment
 from longshore_runtime.environments import verifiers_program
 from longshore_runtime.environments.episode import seed_generators
-from longshore_runtime.environments.gateway import HOST, AgentEnded, Gateway
+from longshore_runtime.environments.final_state import written_state
+from longshore_runtime.environments.gateway import HOST, AgentEnded, Gateway, ended_with
 from longshore_runtime.environments.openai_chat import ModelTurn
 from longshore_runtime.environments.pod_protocol import (
     Acted,
@@ -129,7 +130,11 @@ class _Episode:
             tokens = question["num_prompt_tokens"], question["num_tokens"]
             self._session.deliver(ModelTurn(0, question["content"], calls, question["is_cut"], *tokens))
             return self._next(number)
-        return Finished(number, self._ended.reward if self._ended is not None else self._last_reward())
+        ended = self._ended or self._last_word()
+        try:
+            return Finished(number, ended.reward, written_state(ended.state) if question["wants_state"] else None)
+        except ValueError as error:
+            return self._broken(number, str(error))
 
     def _next(self, number: int) -> Answer:
         news = self._session.news.get()
@@ -138,20 +143,19 @@ class _Episode:
         self._ended = news
         return Acted(number, [], 0) if news.error is None else self._broken(number, news.error)
 
-    def _last_reward(self) -> float:
-        """Return the reward of an agent that a limit of tokens or turns has ended: its last word, 0 without one.
+    def _last_word(self) -> AgentEnded:
+        """Return the end of an agent that a limit of tokens or turns has ended: its reward is 0 if it gives none.
 
         What it does then, such as raise the error of its client, is no failure.
         """
         self._session.end()
-        reward = None
+        news: Asked | AgentEnded | None = None
         with contextlib.suppress(queue.Empty):
             while not isinstance(
                 news := self._session.news.get(timeout=_LAST_SHARE * self._agent.call_timeout_s), AgentEnded
             ):
                 pass
-            reward = news.reward
-        return reward or 0.0
+        return replace(news, reward=news.reward or 0.0) if isinstance(news, AgentEnded) else AgentEnded(0.0)
 
     def _broken(self, number: int, what: str) -> Broken:
         return Broken(number, f"environment {self._agent.name}: its agent {what}"[:MAX_SENTENCE])
@@ -160,11 +164,11 @@ class _Episode:
 def run_function(function: Callable[..., Any], row: Mapping[str, Any]) -> AgentEnded:
     """Call a function of the user's for a row."""
     try:
-        reward = EventLoop().result_of(function(dict(row)))
+        result = EventLoop().result_of(function(dict(row)))
     except BaseException as error:  # noqa: BLE001 - whatever an agent raises is reported
         return AgentEnded(error=f"raised {error_with_place(error)}")
     try:
-        return AgentEnded(optional_reward(reward))
+        return ended_with(result) if isinstance(result, Mapping) else AgentEnded(optional_reward(result))
     except ValueError as error:
         return AgentEnded(error=str(error))
 
@@ -225,7 +229,7 @@ class VerifiersServer:
         if "error" in answer:
             return AgentEnded(error=f"failed: {answer['error']}")
         try:
-            return AgentEnded(optional_reward(answer["reward"]))
+            return ended_with(answer)
         except ValueError as error:
             return AgentEnded(error=str(error))
 

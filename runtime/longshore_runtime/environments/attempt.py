@@ -59,6 +59,8 @@ class RunningEpisode:
     environment: Environment
     record: PromptRecord
     seed: int
+    wants_state: bool = False
+    """Whether a reward function may read the final state of the environment."""
     turns: "asyncio.Queue[Completion]" = field(default_factory=asyncio.Queue)
     """Responses with all of their tokens, each at the end of a turn."""
     num_restarts: int = 0
@@ -268,7 +270,7 @@ class Attempt:
         return True
 
     async def _end(self, *, is_cut: bool) -> None:
-        finished = await self._ask(Finish(self._number), (Finished,))
+        finished = await self._ask(Finish(self._number, self._episode.wants_state), (Finished,))
         assert isinstance(finished, Finished), "the link has checked it"
         last = self._turns[-1].branch
         branches = [one for one in self._branches if one.trajectory.num_sampled_tokens and one is not last]
@@ -283,6 +285,7 @@ class Attempt:
             num_failed_calls=self._num_failed_calls,
             environment_s=self._episode.environment_s,
             num_restarts=self._episode.num_restarts,
+            state=finished.state,
         )
         self._put(EpisodeOver(self._episode.response, self._episode.number, over, is_cut))
 

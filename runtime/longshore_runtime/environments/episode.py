@@ -5,6 +5,7 @@
     reset(**row) -> str | None      begins the episode; the text is added to the last message of the user
     other public methods            tools, by their signatures and Google docstrings
     get_reward() -> float           optional: the reward of the episode
+    get_state() -> Any              optional, and not in TRL: what reward functions get of it, as a JSON value
     reply(message) -> str | None    optional, and not in TRL: answers a turn without calls as the user; None: it is over
 
 All of them may be asynchronous. What a tool raises, the model reads; what anything else raises breaks the episode.
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from longshore_runtime.environments.final_state import written_state
 from longshore_runtime.environments.pod_protocol import (
     MAX_CONTENT,
     MAX_MESSAGES,
@@ -104,7 +106,8 @@ class Episode:
                 case "Act":
                     return self._act(number, question["content"], question["calls"])
                 case _:
-                    return Finished(number, self._reward())
+                    state = self._state() if question["wants_state"] else None
+                    return Finished(number, self._reward(), state)
         except WrongResult as error:
             problem = str(error)
         except BaseException as error:  # noqa: BLE001 - whatever an environment raises is reported
@@ -157,6 +160,15 @@ class Episode:
         reward = self._result("get_reward")
         try:
             return optional_reward(reward)
+        except ValueError as error:
+            raise WrongResult(str(error)) from error
+
+    def _state(self) -> str | None:
+        if not self._has("get_state"):
+            return None
+        state = self._result("get_state")
+        try:
+            return written_state(state)
         except ValueError as error:
             raise WrongResult(str(error)) from error
 

@@ -20,8 +20,10 @@ from typing import Any, Final
 from aiohttp import web
 
 from longshore_runtime.environments import openai_chat
+from longshore_runtime.environments.final_state import written_state
 from longshore_runtime.environments.openai_chat import BadRequest, ModelRequest, ModelTurn
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES, Asked, AskedMessage, decode_answer, encode
+from longshore_runtime.rewards.failure_text import shown
 from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage
 from longshore_runtime.rewards.transports.token_server import authorization_of
@@ -41,8 +43,17 @@ class AgentEnded:
     """The agent has ended, or has posted its reward."""
 
     reward: float | None = None
+    state: object = None
+    """Final state, a JSON value; None: the agent tells none."""
     error: str | None = None
     """What went wrong, as the end of a sentence; None: nothing."""
+
+
+def ended_with(given: Mapping[str, Any]) -> AgentEnded:
+    """Return the end of an agent that gives `reward`, `state` or both; raises ValueError with the end of a sentence."""
+    if unknown := given.keys() - {"reward", "state"}:
+        raise ValueError(f"returned {shown(min(unknown, key=str))} besides reward and state")
+    return AgentEnded(optional_reward(given.get("reward")), given.get("state"))
 
 
 class Session:
@@ -129,10 +140,10 @@ class Session:
             else:
                 self._wanted.set_result(turn)
 
-    def finish(self, reward: float | None) -> None:
-        """End the episode with the reward that the agent has posted; called in the loop."""
+    def finish(self, ended: AgentEnded) -> None:
+        """End the episode with what the agent has posted; called in the loop."""
         self._is_over = True
-        self.news.put(AgentEnded(reward))
+        self.news.put(ended)
 
 
 def _require_readable(asked: Asked) -> None:
@@ -209,12 +220,13 @@ class Gateway:
 
     async def _finish(self, request: web.Request) -> web.Response:
         try:
-            reward = optional_reward((await self._body(request)).get("reward"))
+            ended = ended_with(await self._body(request))
+            written_state(ended.state)
         except BadRequest as error:
             return _refusal(error)
         except ValueError as error:
-            return _refusal(BadRequest(f"reward: the agent {error}"))
-        self.session.finish(reward)
+            return _refusal(BadRequest(f"the agent {error}"))
+        self.session.finish(ended)
         return web.json_response({})
 
     async def _turn(self, request: web.Request, asked: ModelRequest) -> ModelTurn:

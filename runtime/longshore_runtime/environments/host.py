@@ -212,4 +212,4 @@ def _code(environment: Environment, question: Question) -> str:
             names = sorted({call.name for call in calls})
             return f"tool {names[0]}" if len(names) == 1 else f"one of the tools {', '.join(names[:8])}"
         case _:
-            return "get_reward"
+            return "get_state or get_reward"

@@ -2,6 +2,7 @@
 
     reset ──► {"type": "reset", "data": {"seed": …, fields of the row}}     ◄── {"type": "observation", "data": …}
     call  ──► {"type": "step", "data": action}                              ◄── the same, or {"type": "error", …}
+    end   ──► {"type": "state"}, if a reward function may read it           ◄── {"type": "state", "data": …}
 
 The schema of actions decides how the model acts. Tools of an MCP server are offered as they are. An action with one
 field, which is text, is a turn of the model without its thoughts. Any other is the tool `step`, with the fields of the
@@ -27,9 +28,10 @@ import orjson
 
 from longshore_runtime.environments.pod_protocol import MAX_TOOLS
 from longshore_runtime.environments.served import Served, ToolFailed
-from longshore_runtime.environments.tool_calls import MAX_NAME, is_deeper
+from longshore_runtime.environments.tool_calls import MAX_NAME
 from longshore_runtime.environments.tools import Schema, WrongResult
 from longshore_runtime.rewards.failure_text import error_text, shortened, shown
+from longshore_runtime.rewards.row_json import is_deeper
 
 _MAX_BYTES: Final = 16 << 20
 """Largest size of a message or schema."""
@@ -146,6 +148,13 @@ class OpenEnvironment(Served):
             return str(error)
         return None if result.is_done else _text(result.observation)
 
+    async def get_state(self) -> Any:
+        """Return what the server says of its state."""
+        try:
+            return await self._answered("state")
+        except _Refused as refused:
+            raise WrongResult(f"was refused by {self._name} ({refused})") from refused
+
     async def get_reward(self) -> float | None:
         """Return the sum of the rewards of all steps, or None if no step had one, and end the session."""
         if self._socket is not None:
@@ -183,18 +192,23 @@ class OpenEnvironment(Served):
 
     async def _step(self, action: Mapping[str, Any]) -> _Result:
         try:
-            result = _result(await self._exchange("step", action))
+            result = _result(await self._answered("step", action))
         except _Refused as refused:
             if refused.code in _MODELS_FAULT:
                 raise ToolFailed(str(refused)) from refused
             raise WrongResult(f"was refused by {self._name} ({refused})") from refused
-        except (_Lost, aiohttp.ClientError, OSError) as error:
-            seen = error if isinstance(error, _Lost) else error_text(error)
-            raise WrongResult(f"lost the connection to {self._name} ({seen})") from error
         if result.reward is not None:
             self._reward = (self._reward or 0.0) + result.reward
         self.is_over = result.is_done
         return result
+
+    async def _answered(self, kind: str, data: Mapping[str, Any] | None = None) -> Any:
+        """Return the data that a message is answered with in a session. Raises: _Refused, WrongResult."""
+        try:
+            return await self._exchange(kind, data)
+        except (_Lost, aiohttp.ClientError, OSError) as error:
+            seen = error if isinstance(error, _Lost) else error_text(error)
+            raise WrongResult(f"lost the connection to {self._name} ({seen})") from error
 
     async def _schema(self, client: aiohttp.ClientSession) -> Any:
         """Return the schema of actions. Raises: _Lost, WrongResult."""
@@ -212,23 +226,25 @@ class OpenEnvironment(Served):
             case other:
                 raise WrongResult(f"got {shown(other, _MAX_ERROR)}, which has no schema of actions")
 
-    async def _exchange(self, kind: str, data: Mapping[str, Any]) -> Any:
+    async def _exchange(self, kind: str, data: Mapping[str, Any] | None) -> Any:
         """Return the data that a message is answered with. Raises: _Refused, _Lost, WrongResult."""
         assert self._socket is not None, "a session has begun"
         with contextlib.suppress(ConnectionError):  # What the server has said before it hung up is still there.
-            await self._socket.send_str(orjson.dumps({"type": kind, "data": data}).decode())
+            asked = {"type": kind} if data is None else {"type": kind, "data": data}  # Servers refuse other fields.
+            await self._socket.send_str(orjson.dumps(asked).decode())
         message = await self._messages.get()
         if message.type is aiohttp.WSMsgType.ERROR:
             raise _Lost(error_text(message.data))
         if message.type is not aiohttp.WSMsgType.TEXT:
             raise _Lost(f"it hung up with code {self._socket.close_code}" if self._socket.closed else "binary data")
+        awaited = "state" if kind == "state" else "observation"
         match _decoded(message.data):
-            case {"type": "observation", "data": answer}:
+            case {"type": found, "data": answer} if found == awaited:
                 return answer
             case {"type": "error", "data": {"message": str(text)} as error}:
                 raise _Refused(_with_mistakes(text, error.get("errors")), error.get("code"))
             case other:
-                raise WrongResult(f"got {shown(other, _MAX_ERROR)}, which is no observation")
+                raise WrongResult(f"got {shown(other, _MAX_ERROR)}, which is no {awaited}")
 
     async def _close(self) -> None:
         """Drop the connection: a server may be slow to say goodbye."""

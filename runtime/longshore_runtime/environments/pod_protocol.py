@@ -3,7 +3,7 @@
     coordinator ── Open ──► pod ── Opened ──► coordinator      `reset`, and what the model may call
                    Act  ──►     ── Acted  ──►                  a turn, and what the environment says to it
                                 ── Asked  ──►                  in place of both: what an agent asks the model
-                   Finish ─►    ── Finished ─►                 the reward; the episode is over
+                   Finish ─►    ── Finished ─►                 reward and final state; the episode is over
                    Close ──►                                   nobody wants the episode any more
                                 ── Broken ──►                  in place of any answer: the episode is over
 
@@ -11,12 +11,13 @@ An episode has at most one question open. These pods run code that models steer,
 if an attacker had written it, as `rewards.transports.pod_protocol` says.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from longshore.api.mistakes import sentence
+from longshore_runtime.environments.final_state import MAX_STATE, read_state
 from longshore_runtime.rewards.numbers import MAX_REWARD
 from longshore_runtime.rewards.row_json import to_json
 from longshore_runtime.rewards.scoring import Sentence
@@ -81,9 +82,11 @@ class Act(StrictMessage):
 
 @dataclass(frozen=True)
 class Finish(StrictMessage):
-    """The episode is over, whatever the environment thinks of it: answer with its reward, and end it."""
+    """The episode is over, whatever the environment thinks of it: answer with its reward and state, and end it."""
 
     episode: Number
+    wants_state: bool = False
+    """Whether a reward function may read the final state of the environment."""
     kind: Literal["Finish"] = "Finish"
 
 
@@ -184,6 +187,8 @@ class Finished(StrictMessage):
     episode: Number
     reward: Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)] | None
     """Reward by `get_reward`; None: the environment gives none."""
+    state: Annotated[str, Field(max_length=MAX_STATE)] | None = None
+    """Final state by `get_state`, as JSON; None: the environment tells none, or nobody wants it."""
     kind: Literal["Finished"] = "Finished"
 
 
@@ -219,6 +224,11 @@ def decode_answer(data: bytes) -> Answer:
     answer: Answer = _decoded(_ANSWERS, data)
     if isinstance(answer, Opened | Asked) and len(to_json(answer.tools)) > MAX_TOOLS_BYTES:
         raise BadMessage(f"the schemas of its tools have more than {MAX_TOOLS_BYTES >> 10} KiB")
+    if isinstance(answer, Finished) and answer.state is not None:
+        try:
+            return replace(answer, state=read_state(answer.state))
+        except ValueError as error:
+            raise BadMessage(f"it {error}") from error
     return answer
 
 

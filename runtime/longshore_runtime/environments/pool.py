@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,7 @@ from longshore_runtime.environments.conversation import Conversations
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews
 from longshore_runtime.environments.link import EpisodeError, PodLink
 from longshore_runtime.errors import UserError
+from longshore_runtime.rewards.scoring import reads_state
 from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections, ServingPods
 
 log = structlog.get_logger()
@@ -57,14 +58,26 @@ class EnvironmentPool:
         limits: EpisodeLimits,
         put: Callable[[EpisodeNews], None],
         notify: Callable[[str, str], None] = lambda reason, message: None,
+        state_readers: Set[str] = frozenset(),
     ) -> None:
-        """Connect to the pods; `put` takes events, and `notify` reasons with messages, in any thread."""
+        """Connect to the pods.
+
+        Args:
+            environments: environments of the job.
+            connections: connections to their pods.
+            conversations: conversations of the model.
+            limits: limits of every episode.
+            put: takes events, in any thread.
+            notify: takes reasons with messages, in any thread.
+            state_readers: names of the reward functions that may read the final state of an environment.
+        """
         self._environments = tuple(environments)
         self._connections = connections
         self._conversations = conversations
         self._limits = limits
         self._put = put
         self._notify = notify
+        self._state_readers = state_readers
         self._notified_s: dict[str, float] = {}
         """When the last failure of an environment was told, by its name."""
         self._numbers = itertools.count()
@@ -106,7 +119,8 @@ class EnvironmentPool:
         """Begin an episode; returns its number."""
         environment = self.environment_of(record.domain)
         assert environment is not None, "the round asks for episodes of such rows alone"
-        episode = RunningEpisode(next(self._numbers), response, environment, record, seed)
+        wants_state = not self._state_readers.isdisjoint(record.rewards)
+        episode = RunningEpisode(next(self._numbers), response, environment, record, seed, wants_state)
         self._connections.loop.call_soon_threadsafe(self._begin, episode)
         return episode.number
 
@@ -276,4 +290,5 @@ def environment_pool(
     resources.callback(connections.close)
     limits = EpisodeLimits(spec.algorithm.max_response_tokens, spec.model.max_context_tokens)
     conversations = Conversations(spec.data.chat, tokenizer)
-    return EnvironmentPool(spec.environments, connections, conversations, limits, put, notify)
+    readers = {one.name for one in spec.reward.functions if reads_state(one)}
+    return EnvironmentPool(spec.environments, connections, conversations, limits, put, notify, readers)

@@ -37,6 +37,10 @@ class Served(ABC):
         """Return the answer to a turn without calls; None: the episode is over."""
 
     @abstractmethod
+    async def get_state(self) -> Any:
+        """Return the final state of the environment, a JSON value; None: it tells none."""
+
+    @abstractmethod
     async def get_reward(self) -> float | None:
         """Return the reward of the episode, or None if the environment gives none, and end it."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGES
+from longshore_runtime.rewards.row_json import is_deeper
 
 Tools = Sequence[Mapping[str, Any]]
 """Schemas of tools, as chat templates take them."""
@@ -115,15 +116,6 @@ def _call(name: object, arguments: object) -> Call:
     if is_deeper(arguments, _MAX_DEPTH):
         return _unreadable(f"the arguments of the call of {name} have more than {_MAX_DEPTH} levels")
     return Call(name, arguments)
-
-
-def is_deeper(value: object, num_levels: int) -> bool:
-    """Return whether a JSON value has more levels of objects and arrays."""
-    level = [value]
-    for _ in range(num_levels):
-        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
-        level = [one for values in inner for one in values]
-    return bool(level)
 
 
 def _xml_call(block: str, tools: Tools) -> Call:

@@ -11,7 +11,7 @@ from longshore_runtime.environments.pod_protocol import MAX_TOOLS, MAX_TOOLS_BYT
 from longshore_runtime.rewards.failure_text import error_text, shown
 from longshore_runtime.rewards.signatures import EventLoop
 
-NOT_TOOLS: Final = frozenset({"reset", "reply", "get_reward"})
+NOT_TOOLS: Final = frozenset({"reset", "reply", "get_reward", "get_state"})
 """Public methods of an environment that the model may not call."""
 
 Tool = Callable[..., Any]

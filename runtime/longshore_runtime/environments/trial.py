@@ -33,11 +33,13 @@ from longshore_runtime.environments.pod_protocol import (
 )
 from longshore_runtime.environments.processes import CannotStart, Template
 from longshore_runtime.errors import UserError
-from longshore_runtime.rewards.failure_text import shown
+from longshore_runtime.rewards.failure_text import shortened, shown
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage
 
 _EPISODE: Final = 0
 """Number of the only episode."""
+_MAX_SHOWN: Final = 120
+"""Largest number of characters of a state that are shown."""
 _TEXT: Final = "text"
 """What the policy says where it calls nothing, and the texts with which it calls tools."""
 
@@ -69,6 +71,7 @@ def play(
     limits: EpisodeLimits,
     *,
     needs_reward: bool,
+    wants_state: bool = False,
 ) -> str:
     """Call each tool once, then say something, ask for the reward, and return what was seen.
 
@@ -78,6 +81,7 @@ def play(
         conversations: conversations of the model; None: nothing is known of the model.
         limits: limits of every episode of the job.
         needs_reward: whether a reward function takes its reward from the environment.
+        wants_state: whether a reward function may read its final state.
 
     Raises:
         EnvironmentMistake: the environment fails.
@@ -88,7 +92,7 @@ def play(
         async with _imported(environment) as template:
             episode = _Episode(template, record, conversations, limits)
             try:
-                return await episode.play(needs_reward=needs_reward)
+                return await episode.play(needs_reward=needs_reward, wants_state=wants_state)
             finally:
                 episode.close()
 
@@ -129,14 +133,22 @@ class _Episode:
         """End the process of the episode."""
         self._host.close()
 
-    async def play(self, *, needs_reward: bool) -> str:
+    async def play(self, *, needs_reward: bool, wants_state: bool) -> str:
         """See the function of that name."""
-        started_s = time.monotonic()
-        name, row = self._environment.name, dict(self._record.fields)
-        begun = Open(_EPISODE, name, row, seed=0)
+        begun = Open(_EPISODE, self._environment.name, dict(self._record.fields), seed=0)
         if self._environment.is_agent:
-            seen, reward = await self._play_agent(begun)
-            return f"{name}: {', '.join([*seen, *self._seen_reward(reward, needs_reward=needs_reward)])}"
+            seen = await self._play_agent(begun)
+        else:
+            seen = await self._play(begun)
+        finished = await self._ask(Finish(_EPISODE, wants_state), Finished)
+        seen += self._seen_reward(finished.reward, needs_reward=needs_reward)
+        if finished.state is not None:
+            seen.append(f"state {shortened(finished.state, _MAX_SHOWN)}")
+        return f"{self._environment.name}: {', '.join(seen)}"
+
+    async def _play(self, begun: Open) -> list[str]:
+        """Call each tool once and say something; returns what was seen."""
+        started_s = time.monotonic()
         opened = await self._ask(begun, Opened)
         reset_s = time.monotonic() - started_s
         num_tools = len(opened.tools)
@@ -152,13 +164,12 @@ class _Episode:
             if acted.num_failed_calls:
                 seen.append(f"{call.name} answered {shown(call.arguments)} with {shown(acted.observations[0].content)}")
         await self._act(_TEXT, [])
-        reward = (await self._ask(Finish(_EPISODE), Finished)).reward
-        return f"{name}: {', '.join([*seen, *self._seen_reward(reward, needs_reward=needs_reward)])}"
+        return seen
 
-    async def _play_agent(self, begun: Open) -> tuple[list[str], float | None]:
+    async def _play_agent(self, begun: Open) -> list[str]:
         """Answer an agent: call each tool that it offers once, then say something, as often as it asks.
 
-        Returns what was seen, and the reward.
+        Returns what was seen.
         """
         asked, num_turns = await self._ask_agent(begun), 0
         calls = _calls(asked.tools) if asked is not None else []
@@ -168,8 +179,7 @@ class _Episode:
             turn = Act(_EPISODE, "" if calls else _TEXT, calls[:1])
             calls = calls[1:]
             asked, num_turns = await self._ask_agent(turn), num_turns + 1
-        reward = (await self._ask(Finish(_EPISODE), Finished)).reward
-        return [f"{num_turns} turn{'' if num_turns == 1 else 's'}"], reward
+        return [f"{num_turns} turn{'' if num_turns == 1 else 's'}"]
 
     async def _ask_agent(self, question: Open | Act) -> Asked | None:
         """Return what an agent asks next; None: it has ended."""

@@ -1,7 +1,7 @@
 """Run environments of the `verifiers` package, under a Python that has it. Imports nothing of Longshore.
 
     episode ── socket: variables, and a socket of its own ──► this process ── fork ──► the environment runs
-            ◄── its own socket: the reward, as JSON ─────────────────────────────────────┘
+            ◄── its own socket: reward and state, as JSON ───────────────────────────────┘
 
 Importing `verifiers` and loading tasks takes seconds and hundreds of megabytes, so it is done once, and every episode
 is a fork. The environment asks the model over the API of its episode, as any agent does. There are two interfaces:
@@ -27,6 +27,8 @@ from typing import Any, Protocol
 MODEL = "policy"
 KEY = "OPENAI_API_KEY"
 _REQUEST_BYTES = 1 << 16
+_SHOWN = {"rewards", "metrics", "info", "stop_condition"}
+"""What reward functions get of an episode as its final state."""
 
 
 class Interface(Protocol):
@@ -35,8 +37,8 @@ class Interface(Protocol):
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """Yield a row of data for each task: its prompt, and the task itself."""
 
-    async def play(self, task: Mapping[str, Any]) -> float:
-        """Play an episode of a task and return its reward; raises what makes it fail."""
+    async def play(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Play an episode of a task and return its reward and state; raises what makes it fail."""
 
 
 class Tasksets:
@@ -59,7 +61,7 @@ class Tasksets:
             prompt = data.prompt_text or data.description or data.name or "Begin."
             yield _row(prompt, data.model_dump(mode="json", exclude_none=True))
 
-    async def play(self, task: Mapping[str, Any]) -> float:
+    async def play(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
         from verifiers.v1.clients import ModelContext
         from verifiers.v1.configs.client import EvalClientConfig
 
@@ -73,7 +75,8 @@ class Tasksets:
         if errors:
             raise RuntimeError(f"{errors[0].type}: {errors[0].message}")
         rewards = [trace.reward for trace in episode.traces]
-        return sum(rewards) / len(rewards)
+        shown = [json.loads(trace.model_dump_json(include=_SHOWN, fallback=str)) for trace in episode.traces]
+        return {"reward": sum(rewards) / len(rewards), "state": shown[0] if len(shown) == 1 else {"traces": shown}}
 
 
 class Environments:
@@ -90,14 +93,14 @@ class Environments:
             task = {"task": "default", **{key: value for key, value in row.items() if value is not None}}
             yield _row(row["prompt"], task)
 
-    async def play(self, task: Mapping[str, Any]) -> float:
+    async def play(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
         from openai import AsyncOpenAI
 
         async with AsyncOpenAI() as client:
             output = await self._environment.run_rollout(task, client, MODEL, {})
         if output.get("error") is not None:
             raise RuntimeError(str(output["error"]))
-        return float(output["reward"])
+        return {"reward": float(output["reward"]), "state": {key: output[key] for key in _SHOWN if key in output}}
 
 
 def _row(prompt: Any, task: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -165,7 +168,7 @@ def _become_episode(interface: Interface, variables: Mapping[str, str], answers:
         os.environ |= variables
         os.chdir(Path(variables["LONGSHORE_ROW"]).parent)
         row = json.loads(Path(variables["LONGSHORE_ROW"]).read_text(encoding="utf-8"))
-        answers.sendall(json.dumps({"reward": asyncio.run(interface.play(row["task"]))}).encode())
+        answers.sendall(json.dumps(asyncio.run(interface.play(row["task"])), default=str).encode())
     except BaseException as error:  # noqa: BLE001 - whatever an environment raises is reported
         traceback.print_exc()
         answers.sendall(json.dumps({"error": f"{type(error).__name__}: {error}"[:4096]}).encode())

@@ -18,7 +18,7 @@ from longshore_runtime.rewards.company import with_company
 from longshore_runtime.rewards.failure_text import error_with_place
 from longshore_runtime.rewards.kinds.registry import child_kind_of
 from longshore_runtime.rewards.numbers import finite_reward, is_boolean
-from longshore_runtime.rewards.signatures import EventLoop, Sample, WrongReward, caller
+from longshore_runtime.rewards.signatures import EventLoop, Sample, WrongReward, caller, takes_state
 
 _WORK_BYTES: Final = 1 << 30
 """Bytes of memory in which built-in functions compute: mathematics that a model wrote may need any amount."""
@@ -38,18 +38,18 @@ def main(requests: int, replies: int) -> None:
 
     options = orjson.loads(lines.readline())
     try:
-        call = _prepared(options, loop)
+        call, names_state = _prepared(options, loop)
     except _CannotScore as error:
         say(options["number"], {"error": str(error)})
         return
-    say(options["number"], {"ready": True})
+    say(options["number"], {"ready": True, "takes_state": names_state})
     while line := loop.wait_for(lines.readline):
         sample = json.loads(line)  # orjson would round integers that need more than 64 bits.
         say(sample["number"], _score(call, sample))
 
 
-def _prepared(options: Mapping[str, Any], loop: EventLoop) -> Callable[[Sample], Any]:
-    """Return the function as one of a sample. Raises: _CannotScore."""
+def _prepared(options: Mapping[str, Any], loop: EventLoop) -> tuple[Callable[[Sample], Any], bool]:
+    """Return the function as one of a sample, and whether it takes the state of an episode. Raises: _CannotScore."""
     kind, path = child_kind_of(RewardKind(options["kind"])), options["import_path"]
     if options["modules"]:
         sys.path.insert(0, options["modules"])
@@ -59,13 +59,14 @@ def _prepared(options: Mapping[str, Any], loop: EventLoop) -> Callable[[Sample],
         raise _CannotScore(f"importPath: {path!r} cannot be imported ({error_with_place(error)})") from error
     if not callable(function):
         raise _CannotScore(f"importPath: {path!r} is no function")
+    signature = Signature(options["signature"])
     try:
-        call = with_company(function, lambda one: caller(one, Signature(options["signature"]), loop))
+        call = with_company(function, lambda one: caller(one, signature, loop))
     except ValueError as error:
         raise _CannotScore(f"importPath: {path!r} {error}") from error
     if kind.limits_memory:
         _limit_memory()
-    return call
+    return call, takes_state(function, signature)
 
 
 def _limit_memory() -> None:

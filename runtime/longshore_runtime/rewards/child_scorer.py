@@ -59,7 +59,10 @@ class ChildScorer(ResponseScorer):
             raise self._setup_error("timeoutSeconds", str(fault)) from fault
         except RewardFault as fault:
             raise self._setup_error("importPath", str(fault)) from fault
-        self._rehearse()
+        self.is_rehearsed = bool(self._rehearsal) and not self._child.takes_state
+        """Whether the function has scored the rehearsal: one that takes the state of an episode could not."""
+        if self.is_rehearsed:
+            self._rehearse()
 
     def score(self, item: ScoreItem) -> ScoreResult:
         """Return the reward of a response, which gets a second chance if the pod stood still."""
@@ -106,7 +109,7 @@ class ChildScorer(ResponseScorer):
 
     def _warmed_up(self) -> "_ScorerProcess":
         child = _ScorerProcess(self._function)
-        if not self._rehearsal:
+        if not self._rehearsal or child.takes_state:
             return child
         item, limit_s = self._rehearsal[0], self._function.timeout_s or _WARM_UP_TIMEOUT_S
         who = f"reward {self._function.name}: {item.sample}: {self._function.import_path}"
@@ -133,17 +136,17 @@ class ChildScorer(ResponseScorer):
             except (RewardError, RewardFault) as error:
                 errors.append(with_sample(str(error), item))
         num_rows = len(self._rehearsal)
-        if num_rows and num_late == num_rows:
+        if num_late == num_rows:
             self._refuse(
                 "timeoutSeconds",
                 f"all {num_rows} rows that were tried took longer than {self._function.limit_s:g} s, and would score "
                 "0; raise it, or make the function faster",
             )
-        if num_rows and len(errors) == num_rows and self._function.on_error is OnRewardError.FAIL:
+        if len(errors) == num_rows and self._function.on_error is OnRewardError.FAIL:
             self._refuse("importPath", f"it scores none of the {num_rows} rows that were tried: {errors[0]}")
 
         if self._function.signature is Signature.TRL:
-            for beside in COMPANY if num_rows else ():
+            for beside in COMPANY:
                 self._refuse_comparison(self._rehearsal[0], beside)
 
     def _refuse_comparison(self, item: ScoreItem, beside: str) -> None:
@@ -192,6 +195,7 @@ def _request(item: ScoreItem, function: RewardFunction) -> dict[str, Any]:
         "response": item.response,
         "answer": item.answer,
         "is_cut": item.is_cut,
+        "state": item.state,
     }
     if wants_row(function):
         sample |= {"row": item.row, "reference": item.reference, "messages": list(item.messages)}
@@ -243,6 +247,8 @@ class _ScorerProcess:
         if "error" in hello:
             self.kill()
             raise RewardSetupError(f"reward.functions[{function.name}].{hello['error']}")
+        self.takes_state = bool(hello.get("takes_state"))
+        """Whether the function asks for the final state of an environment."""
 
     def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send a request and wait for the reply to it; another reply, such as a late one, is dropped.

@@ -147,6 +147,7 @@ class RoundScores:
             is_cut=completion.finish_reason is FinishReason.LENGTH,
             turns=episode.messages if episode is not None else (),
             episode_reward=episode.reward if episode is not None else None,
+            state=episode.state if episode is not None else None,
         )
 
     def is_fault(self, task: ScoreTask, outcome: ScoreOutcome) -> bool:

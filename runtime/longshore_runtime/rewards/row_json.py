@@ -35,3 +35,12 @@ def _with_large_numbers(value: Any) -> Any:
         case int() if not _LEAST <= value <= _MOST:
             return orjson.Fragment(str(value))
     return value
+
+
+def is_deeper(value: object, num_levels: int) -> bool:
+    """Return whether a JSON value has more levels of objects and arrays."""
+    level = [value]
+    for _ in range(num_levels):
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [one for values in inner for one in values]
+    return bool(level)

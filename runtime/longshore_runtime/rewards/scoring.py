@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from longshore.api.reward import RewardFunction, Signature
+from longshore.api.reward import RewardFunction, RewardKind, Signature
 from longshore.policy.adaptive_timeout import CaseRun, Seconds
 from longshore_runtime.rewards.failure_text import one_line, shortened, shown
 from longshore_runtime.rewards.numbers import MAX_REWARD
@@ -73,6 +73,8 @@ class ScoreItem:
     """Conversation after the prompt, if the response is an episode; `response` is the last turn."""
     episode_reward: float | None = None
     """Reward that the environment gave for the episode that the response is, if it is one."""
+    state: str | None = None
+    """Final state that the environment told of the episode, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,11 @@ def with_sample(error: str, item: ScoreItem) -> str:
 def wants_row(function: RewardFunction) -> bool:
     """Return whether a Python function is called with more than prompt, response and answer."""
     return function.signature is not Signature.LONGSHORE
+
+
+def reads_state(function: RewardFunction) -> bool:
+    """Return whether a function may read the final state of an environment: others are not given it."""
+    return function.kind in (RewardKind.PYTHON, RewardKind.HTTP)
 
 
 class ResponseScorer(ABC):

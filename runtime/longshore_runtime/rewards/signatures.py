@@ -1,6 +1,7 @@
 """Calls a reward function of the user as it wants to be called: as Longshore, verl or TRL do."""
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Sample = Mapping[str, Any]
-"""A response to score: prompt, response, answer, is_cut; for verl and TRL also row, reference, messages and turns."""
+"""A response to score: prompt, response, answer, is_cut, state as JSON; for verl and TRL also row, reference, messages
+and turns."""
 
 _IS_CUT: Final = "is_cut"
-"""Name of a parameter that functions may have; those of verl find it in `extra_info`. A row may have its own."""
+_STATE: Final = "state"
+"""Names of parameters that functions may have; those of verl find them in `extra_info`. A row may have its own."""
 _VERL: Final = ("data_source", "solution_str", "ground_truth", "extra_info")
 _NOT_COLUMNS: Final = frozenset({"prompt", "prompts", "completion", "completions", "completion_ids"})
 _ENVIRONMENTS: Final = "environments"
@@ -67,9 +70,12 @@ def caller(function: Callable[..., Any], signature: Signature, loop: EventLoop) 
         case Signature.LONGSHORE:
             _refuse_others(function)
             takes = ("prompt", "response", "answer")
-            options = [name for name in (_IS_CUT,) if name in _names(function)]
+            names = _names(function)
             return lambda sample: loop.result_of(
-                function(*(sample[name] for name in takes), **{name: sample[name] for name in options})
+                function(
+                    *(sample[name] for name in takes),
+                    **{name: value for name, value in _of_episode(sample).items() if name in names},
+                )
             )
         case Signature.VERL:
             _require_verl(function)
@@ -77,6 +83,17 @@ def caller(function: Callable[..., Any], signature: Signature, loop: EventLoop) 
         case Signature.TRL:
             accepts = _accepted_by_trl(function)
             return lambda sample: _only(loop.result_of(function(**accepts(_trl_arguments(sample)))))
+
+
+def takes_state(function: Callable[..., Any], signature: Signature) -> bool:
+    """Return whether a function has a parameter for the final state of an environment."""
+    return signature is not Signature.VERL and _STATE in _names(function)
+
+
+def _of_episode(sample: Sample) -> dict[str, Any]:
+    """Return what functions may ask for besides the row."""
+    state = sample[_STATE]
+    return {_IS_CUT: sample[_IS_CUT], _STATE: None if state is None else json.loads(state)}
 
 
 def _refuse_others(function: Callable[..., Any]) -> None:
@@ -96,14 +113,16 @@ def _require_verl(function: Callable[..., Any]) -> None:
 
 
 def _verl_arguments(sample: Sample) -> dict[str, Any]:
-    row = sample["row"]
+    row, given = sample["row"], _of_episode(sample)
     extra = row.get("extra_info")
+    if not (isinstance(extra, Mapping) and extra):  # Functions may ask whether there is any.
+        extra = {}
+        given = {} if given[_STATE] is None else {_STATE: given[_STATE]}
     return {
         "data_source": row.get("data_source") or "",
         "solution_str": sample["response"],
         "ground_truth": sample["reference"],
-        # Functions may ask whether there is any.
-        "extra_info": {_IS_CUT: sample[_IS_CUT], **extra} if isinstance(extra, Mapping) and extra else {},
+        "extra_info": {**given, **extra},
     }
 
 
@@ -114,8 +133,8 @@ def _accepted_by_trl(function: Callable[..., Any]) -> Callable[[dict[str, Any]],
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     for one in parameters:
         if one.name == _ENVIRONMENTS and one.default is inspect.Parameter.empty:
-            raise ValueError("needs environments, which run elsewhere; let get_reward() of an environment return what "
-                             "it reads, and set kind to Environment")  # fmt: skip
+            raise ValueError("needs environments, which run elsewhere; take state in its place, which get_state() of "
+                             "the environment returns")  # fmt: skip
         if one.name in _NEVER_GIVEN and one.default is inspect.Parameter.empty:
             raise ValueError(f"needs {one.name}, which only TRL's trainer has; give the parameter a default")
     if not takes_all and "completions" not in names:
@@ -127,7 +146,7 @@ def _trl_arguments(sample: Sample) -> dict[str, Any]:
     """Return TRL's arguments, which are lists of one; a conversation and its completion are lists of messages."""
     messages, response, turns = sample["messages"], sample["response"], sample["turns"]
     columns = {name: [value] for name, value in sample["row"].items() if name not in _NOT_COLUMNS}
-    columns.setdefault(_IS_CUT, [sample[_IS_CUT]])
+    columns = {name: [value] for name, value in _of_episode(sample).items()} | columns
     if messages:
         said = turns or [{"role": "assistant", "content": response}]
         return {**columns, "prompts": [messages], "completions": [said]}

@@ -45,6 +45,8 @@ class Episode:
     """Time that the environment took, all of its attempts together."""
     num_restarts: int
     """Attempts that failed before this one."""
+    state: str | None = None
+    """Final state of the environment, as JSON; None: it tells none, or no reward function reads it."""
 
     @property
     def length(self) -> EpisodeLength:

@@ -77,7 +77,7 @@ class Driver:
 
 def record(prompt: str, **fields: Any) -> PromptRecord:
     tokens = token_ids(TOKENIZER.encode(prompt, add_special_tokens=False))
-    return PromptRecord(0, prompt, tokens, "", fields=fields, source="row 1")
+    return PromptRecord(0, prompt, tokens, "", fields=fields, source="row 1", rewards=("score",))
 
 
 @contextmanager
@@ -101,7 +101,12 @@ def driving(
     limits = model.pop("limits", LIMITS)
     try:
         pool = EnvironmentPool(
-            environments, connections, conversations or Conversations(None, TOKENIZER), limits, events.put
+            environments,
+            connections,
+            conversations or Conversations(None, TOKENIZER),
+            limits,
+            events.put,
+            state_readers={"score"},
         )
         yield Driver(pool, events, is_chat=conversations is not None, **model)
     finally:

@@ -87,9 +87,9 @@ class Client:
         """A turn with calls."""
         return await self._ask(Act(episode, "", [ToolCall(*call) for call in calls]))  # type: ignore[return-value]
 
-    async def finish(self, episode: int) -> Finished | Broken:
+    async def finish(self, episode: int, *, wants_state: bool = False) -> Finished | Broken:
         """End an episode for its reward."""
-        return await self._ask(Finish(episode))  # type: ignore[return-value]
+        return await self._ask(Finish(episode, wants_state))  # type: ignore[return-value]
 
     async def close(self, episode: int) -> None:
         """End an episode."""

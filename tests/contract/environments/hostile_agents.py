@@ -82,6 +82,12 @@ def _attack(what: str) -> int:
             return post("/finish", b'{"reward": NaN}')
         case "a reward without bounds":
             return post("/finish", b'{"reward": 1e300}')
+        case "a state that is too large":
+            return post("/finish", json.dumps({"state": "x" * (1 << 20)}).encode())
+        case "a state that is too deep":
+            return post("/finish", b'{"state": ' + b"[" * 100 + b"]" * 100 + b"}")
+        case "a field that is none":
+            return post("/finish", b'{"rewards": 1.0}')
         case "exit":
             os._exit(3)
         case "be killed":

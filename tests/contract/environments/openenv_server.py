@@ -156,6 +156,8 @@ class Server:
                     answer = {"type": "observation", "data": game.reset(data)}
                 case {"type": "step", "data": dict(action)}:
                     answer = self._stepped(game, action)
+                case {"type": "state"} if len(question) == 1:
+                    answer = {"type": "state", "data": {"step_count": 0, "secret": game.secret}}
                 case _:
                     answer = error("UNKNOWN_TYPE", f"Unknown message type: {question.get('type')}")
             await socket.send_json(answer)

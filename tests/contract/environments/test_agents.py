@@ -74,6 +74,32 @@ def test_an_agent_asks_once_and_its_result_is_the_reward(tmp_path: Path) -> None
         assert episode.begun(()) == [{"role": "user", "content": "2+3?"}]
 
 
+def test_a_function_may_return_its_reward_with_its_final_state(tmp_path: Path) -> None:
+    with asking(tmp_path, agent("tell_state")) as driver:
+        number = driver.start(**ROW)
+        driver.hear()
+        episode = ended(driver.say(number, "5"))
+        assert (episode.reward, episode.state) == (1.0, '{"asked":1}')
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"state": "x" * (1 << 20)}, "its agent returned a state of 1,024 KiB; at most 1,024 KiB are possible"),
+        ({"score": 1}, "its agent returned 'score' besides reward and state"),
+    ],
+    ids=["large", "unknown"],
+)
+def test_a_result_that_is_no_reward_with_a_state_fails_the_episode(
+    tmp_path: Path, told: dict[str, Any], problem: str
+) -> None:
+    with asking(tmp_path, agent("tell_state")) as driver:
+        number = driver.start(**ROW, told=told)
+        driver.hear()
+        given_up = driver.say(number, "5")
+        assert isinstance(given_up, EpisodeGivenUp) and problem in given_up.reason, given_up
+
+
 def test_a_tool_that_the_agent_runs_is_observed_in_the_same_conversation(tmp_path: Path) -> None:
     with asking(tmp_path, agent("use_tool")) as driver:
         number = driver.start(**ROW)

@@ -50,6 +50,9 @@ def outcome(driver: Driver, what: str) -> EpisodeNews:
         ("a large body", 413),
         ("a reward that is none", 400),
         ("a reward without bounds", 400),
+        ("a state that is too large", 400),
+        ("a state that is too deep", 400),
+        ("a field that is none", 400),
     ],
 )
 def test_a_request_that_cannot_be_served_is_refused_and_the_episode_goes_on(

@@ -111,6 +111,43 @@ def test_single_text_is_the_turn_of_the_model_without_its_thoughts(pod: Pod, ser
     played(pod, play)
 
 
+def test_state_of_the_server_is_read_at_the_end_if_somebody_wants_it(pod: Pod, server: Server) -> None:
+    async def play(client: Client) -> None:
+        await begun(client, secret=42)
+        assert await client.finish(1, wants_state=True) == Finished(1, None, '{"step_count":0,"secret":42}')
+
+    played(pod, play)
+    assert server.closed.get(timeout=PATIENT_S) == "message"
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ({"type": "error", "data": {"message": "none here"}}, "get_state was refused by http://"),
+        ({"type": "state", "data": {"x": "x" * (1 << 20)}}, "get_state returned a state of 1,024 KiB; at most"),
+        ({"type": "states", "data": {}}, "get_state got {'type': 'states'"),
+        (None, "get_state lost the connection to http://"),
+    ],
+    ids=["error", "large", "unknown", "gone"],
+)
+def test_state_that_a_server_does_not_tell_fails_the_episode(
+    pod: Pod, server: Server, answer: dict[str, Any] | None, problem: str
+) -> None:
+    async def ill(socket: web.WebSocketResponse, question: dict[str, Any]) -> bool:
+        if question["type"] != "state":
+            return False
+        await (socket.close() if answer is None else socket.send_json(answer))
+        return True
+
+    async def play(client: Client) -> None:
+        await begun(client, secret=42)
+        broken = await client.finish(1, wants_state=True)
+        assert isinstance(broken, Broken) and broken.error.startswith(f"environment game: {problem}"), broken
+
+    server.ill = ill
+    played(pod, play)
+
+
 def test_tools_of_an_mcp_server_are_offered_as_they_are(pod: Pod, server: Server) -> None:
     server.action = CALL_TOOL
 

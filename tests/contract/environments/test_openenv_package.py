@@ -4,6 +4,7 @@ The package wants many others, so `make openenv-server` installs it in an enviro
 """
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -134,7 +135,9 @@ def test_commands_of_the_page_make_a_server_and_play_an_episode(tmp_path: Path) 
             waiting = asyncio.create_task(client.open(2, "game"))
             assert texts(await client.say(1, "hello")) == ['{"echoed_message":"hello","message_length":5}']
             assert texts(await client.say(1, "x")) == ['{"echoed_message":"x","message_length":1}']
-            assert await client.finish(1) == Finished(1, pytest.approx(0.6))
+            finished = await client.finish(1, wants_state=True)
+            assert isinstance(finished, Finished) and finished.state is not None
+            assert (finished.reward, json.loads(finished.state)["step_count"]) == (pytest.approx(0.6), 2)
             assert isinstance(await waiting, Opened), "the only session is free again"
 
         played(port, play)

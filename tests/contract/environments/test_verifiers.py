@@ -89,6 +89,9 @@ def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path
             assert prompt_of(driver.say(number, "1")).count("er<|im_end|>") == 2
             episode = ended(driver.say(number, "3"))
             assert (episode.reward, episode.num_turns, len(episode.branches)) == (1.0, 3, 1)
+            assert episode.state is not None
+            state = json.loads(episode.state)
+            assert "won" in state["rewards" if name.endswith("v1") else "metrics"]
 
 
 def test_a_taskset_may_have_the_name_of_a_module_of_longshore(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from longshore_runtime.rewards.scoring import ScoreItem
 REPOSITORY = Path(__file__).parents[3]
 LIMIT_S = 120.0
 OPTIONS = b'{"number": 1, "kind": "Maths", "import_path": null, "signature": "Longshore", "modules": null}\n'
-SAMPLE = b'{"number": 2, "prompt": "", "response": "\\\\boxed{1/2}", "answer": "0.5", "is_cut": false}\n'
+SAMPLE = b'{"number": 2, "prompt": "", "response": "\\\\boxed{1/2}", "answer": "0.5", "is_cut": false, "state": null}\n'
 
 
 def lines_of(child: ChildProcess, num_lines: int) -> list[bytes]:
@@ -64,7 +64,7 @@ def is_template(process: psutil.Process) -> bool:
 
 def test_a_fork_scores_as_a_new_process_does(child: ChildProcess) -> None:
     os.write(child.requests, OPTIONS + SAMPLE)
-    assert lines_of(child, 2) == [b'{"number":1,"ready":true}', b'{"number":2,"reward":1.0}']
+    assert lines_of(child, 2) == [b'{"number":1,"ready":true,"takes_state":false}', b'{"number":2,"reward":1.0}']
 
 
 def test_forks_have_one_process_in_common(child: ChildProcess) -> None:
@@ -81,7 +81,7 @@ def test_a_fork_that_is_killed_is_gone_and_the_others_go_on(child: ChildProcess)
     other.kill()
     assert has_ended(process)
     os.write(child.requests, OPTIONS)
-    assert lines_of(child, 1) == [b'{"number":1,"ready":true}']
+    assert lines_of(child, 1) == [b'{"number":1,"ready":true,"takes_state":false}']
 
 
 @pytest.mark.parametrize("kind", [RewardKind.MATHS, RewardKind.TASK])

@@ -78,6 +78,50 @@ def test_a_function_learns_whether_the_response_was_cut_if_it_asks(name: str, si
     assert rewards(function(name, signature), CUT, item("72")) == [1.0, 0.0]
 
 
+TOLD = replace(item("72"), state='{"score":2.5}')
+
+
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [
+        ("plain_reward:of_state", "Longshore"),
+        ("plain_reward:of_state_later", "Longshore"),
+        ("of_state", "Verl"),
+        ("of_state", "TRL"),
+        ("of_state_or_more", "TRL"),
+    ],
+)
+def test_function_gets_the_final_state_of_an_environment_if_it_asks(name: str, signature: str) -> None:
+    assert reward(function(name, signature), TOLD) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("name", "signature"),
+    [("plain_reward:of_state", "Longshore"), ("of_state", "Verl"), ("of_state_or_more", "TRL")],
+)
+def test_function_gets_no_state_where_there_is_none(name: str, signature: str) -> None:
+    assert reward(function(name, signature), item("72")) == 0.0
+
+
+def test_row_without_extra_info_gets_one_for_a_state() -> None:
+    assert reward(function("of_state", "Verl"), replace(TOLD, row={})) == 2.5
+    assert reward(function("as_boolean", "Verl"), ScoreItem("row", "p", "72", "72", {}, reference="72")) == 1.0
+
+
+def test_row_may_have_a_state_of_its_own() -> None:
+    own = {"score": 1.5}
+    assert reward(function("of_state", "TRL"), replace(TOLD, row={"state": own})) == 1.5
+    assert reward(function("of_state", "Verl"), replace(TOLD, row={"extra_info": {"state": own}})) == 1.5
+
+
+def test_function_that_needs_a_state_is_not_rehearsed_without_an_episode() -> None:
+    for name, signature in (("plain_reward:of_state_later", "Longshore"), ("of_state", "TRL")):
+        scorer = ChildScorer(function(name, signature), [item("72")])
+        assert not scorer.is_rehearsed
+        assert scorer.score(TOLD).reward == 2.5
+        scorer.close()
+
+
 @pytest.mark.parametrize(("name", "expected"), [("of_length", 2.0), ("of_options", 0.0)])
 def test_a_function_that_ignores_whether_a_response_was_cut_scores_it_all_the_same(name: str, expected: float) -> None:
     assert reward(function(f"plain_reward:{name}", "Longshore"), CUT) == expected
@@ -159,7 +203,7 @@ def test_what_a_function_raises_about_a_row_is_reported_with_the_row() -> None:
         ("trl_reward:accuracy_reward", "Longshore", "has the parameters of TRL's reward functions; set signature to"),
         ("trl_reward:accuracy_reward", "Verl", r"does not take data_source, solution_str, ground_truth, extra_info \("),
         ("verl_reward:compute_score", "TRL", "does not take completions; change it, or set another signature"),
-        ("trl_reward:needs_environments", "TRL", "needs environments, which run elsewhere; let get_reward"),
+        ("trl_reward:needs_environments", "TRL", "needs environments, which run elsewhere; take state"),
         ("trl_reward:needs_ids", "TRL", "needs completion_ids, which only TRL's trainer has; give the parameter a"),
     ],
 )

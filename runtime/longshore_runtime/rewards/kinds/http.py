@@ -1,4 +1,4 @@
-"""Rewards from a service of the user: POST {prompt, response, answer, row, is_cut}, {"reward": number} comes back."""
+"""Rewards from a service of the user, which answers a POST with {"reward": number}."""
 
 import asyncio
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import orjson
 
 from longshore.api.addresses import redacted, without_credentials
 from longshore.api.reward import RewardFunction
@@ -61,6 +62,7 @@ class HttpScorer(ResponseScorer):
             "answer": item.answer,
             "row": item.row,
             "is_cut": item.is_cut,
+            "state": None if item.state is None else orjson.Fragment(item.state),
         }
         who = f"reward {self._name}: {item.sample}: the service"
         started_s = time.monotonic()

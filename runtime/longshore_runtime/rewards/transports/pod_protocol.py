@@ -28,6 +28,7 @@ from longshore_runtime.rewards.scoring import (
     ScoreResult,
     Sentence,
     WorkerBroken,
+    reads_state,
     wants_row,
 )
 from longshore_runtime.rewards.surroundings import Surroundings
@@ -232,6 +233,7 @@ def _item(function: RewardFunction, item: ScoreItem) -> dict[str, Any]:
         "limits_s": None if item.limits_s is None else list(map(float, item.limits_s)),
         "is_cut": item.is_cut,
         "episode_reward": item.episode_reward,
+        "state": item.state if reads_state(function) else None,
         **(more if wants_row(function) else {}),
     }
 

@@ -40,3 +40,11 @@ async def later(prompt, response, answer):
 
     tasks.add(asyncio.create_task(write()))
     return 1.0
+
+
+def of_state(prompt, response, answer, state):
+    return 0.0 if state is None else state["score"]
+
+
+async def of_state_later(prompt, response, answer, *, state=None, is_cut):
+    return state["score"] + is_cut

@@ -78,3 +78,11 @@ def of_cut(completions, is_cut):
 
 def of_cut_or_more(completions, **kwargs):
     return [float(one) for one in kwargs["is_cut"]]
+
+
+def of_state(completions, state):
+    return [one["score"] for one in state]
+
+
+def of_state_or_more(completions, **kwargs):
+    return [0.0 if one is None else one["score"] for one in kwargs["state"]]

@@ -31,3 +31,8 @@ def large_number(data_source, solution_str, ground_truth, extra_info):
 
 def of_cut(data_source, solution_str, ground_truth, extra_info):
     return extra_info["is_cut"]
+
+
+def of_state(data_source, solution_str, ground_truth, extra_info):
+    state = extra_info.get("state")
+    return 0.0 if state is None else state["score"]

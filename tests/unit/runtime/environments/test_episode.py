@@ -5,9 +5,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from longshore_runtime.environments.episode import Episode, ImportedEnvironment
+from longshore_runtime.environments.final_state import MAX_STATE
 from longshore_runtime.environments.pod_protocol import (
     MAX_CONTENT,
     MAX_MESSAGE_BYTES,
@@ -21,7 +23,9 @@ from longshore_runtime.environments.pod_protocol import (
     decode_answer,
     encode,
 )
+from longshore_runtime.environments.tools import methods_of
 from longshore_runtime.rewards.signatures import EventLoop
+from longshore_runtime.rewards.transports.pod_protocol import BadMessage
 
 Call = tuple[str, dict[str, Any]]
 
@@ -85,9 +89,9 @@ def turn(episode: Episode, *calls: Call, content: str = "") -> Answer:
     return episode.answer({"kind": "Act", "episode": 3, "content": content, "calls": written})
 
 
-def finished(episode: Episode) -> Answer:
+def finished(episode: Episode, *, wants_state: bool = False) -> Answer:
     """The answer to the end."""
-    return episode.answer({"kind": "Finish", "episode": 3})
+    return episode.answer({"kind": "Finish", "episode": 3, "wants_state": wants_state})
 
 
 def test_calls_are_answered_in_order_whether_or_not_they_are_asynchronous() -> None:
@@ -260,3 +264,79 @@ def test_end_of_each_synchronous_call_is_reported() -> None:
     episode.answer({"kind": "Open", "episode": 3, "environment": "shop", "row": {}, "seed": 5})
     turn(episode, ("sell", {"what": "tea"}), ("order", {"what": "tea"}), ("fail", {}))
     assert len(ended) == 3
+
+
+class Told(Shop):
+    """Tells the state of its row."""
+
+    def reset(self, state: Any = None, **row: Any) -> None:  # type: ignore[override]
+        self.state = state
+
+    def get_reward(self) -> int:
+        return 1
+
+    async def get_state(self) -> Any:
+        return self.state() if callable(self.state) else self.state
+
+
+def nested(num_levels: int) -> Any:
+    return [nested(num_levels - 1)] if num_levels else []
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"board": ["x", None], 7: 1.5}, '{"board":["x",null],"7":1.5}'),
+        ({"position": np.array([1, 2])}, '{"position":[1,2]}'),
+        (None, None),
+        (nested(63), f"{'[' * 64}{']' * 64}"),
+    ],
+    ids=["object", "array", "none", "deep"],
+)
+def test_state_is_any_json_value_that_is_read_at_the_end(state: Any, told: str | None) -> None:
+    answer = finished(begun(Told, state=state), wants_state=True)
+    assert answer == Finished(3, 1.0, told)
+    assert decode_answer(encode(answer)) == answer
+
+
+def test_state_is_asked_for_only_if_a_reward_function_may_read_it() -> None:
+    assert finished(begun(Told, state=lambda: 1 / 0)) == Finished(3, 1.0)
+    assert finished(begun(Shop), wants_state=True) == Finished(3, 0.0), "it tells none"
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        (lambda: 1 / 0, "raised ZeroDivisionError: division by zero at test_episode.py:"),
+        ({1, 2}, "returned {1, 2}, which cannot be written as JSON (TypeError: Type is not JSON serializable: set); "),
+        (b"x", "returned b'x', which cannot be written as JSON"),
+        (1 << 70, "returned 1180591620717411303424, which cannot be written as JSON"),
+        ("\udc80", "returned '\\udc80', which cannot be written as JSON"),
+        ("x" * MAX_STATE, "returned a state of 1,024 KiB; at most 1,024 KiB are possible"),
+        (nested(64), "returned a state with more than 64 levels"),
+        (nested(900), "returned [[[["),
+    ],
+    ids=["raises", "set", "bytes", "integer", "surrogate", "large", "deep", "deepest"],
+)
+def test_state_that_is_no_json_breaks_the_episode_with_its_fix(state: Any, problem: str) -> None:
+    answer = finished(begun(Told, state=state), wants_state=True)
+    assert isinstance(answer, Broken)
+    assert answer.error.startswith(f"environment shop: get_state {problem}")
+
+
+def test_methods_of_the_contract_are_no_tools() -> None:
+    names = [tool.__name__ for tool in methods_of(Told())]
+    assert names == ["fail", "fail_later", "give", "order", "price", "sell"]
+
+
+@pytest.mark.parametrize(
+    "state", ["{", "NaN", "9" * 5000, f"{'[' * 2000}{']' * 2000}", f"{'[' * 65}{']' * 65}"], ids=lambda one: one[:5]
+)
+def test_state_of_a_process_that_writes_what_it_wants_is_refused(state: str) -> None:
+    with pytest.raises(BadMessage, match="it returned a state "):
+        decode_answer(encode(Finished(3, 1.0, state)))
+
+
+def test_integer_of_a_state_that_readers_cannot_take_is_written_anew() -> None:
+    answer = decode_answer(encode(Finished(3, 1.0, f'{{"a": {"9" * 30}}}')))
+    assert answer == Finished(3, 1.0, '{"a":1e+30}')

@@ -1,6 +1,7 @@
 """A scoring service is asked once; what is wrong with it is distinguished from what is wrong with the response."""
 
 import datetime
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,18 +43,21 @@ def item(response: str, **row: Any) -> ScoreItem:
     return ScoreItem("data.jsonl, line 3", "a prompt", response, "right", row)
 
 
-@pytest.mark.parametrize("is_cut", [False, True])
-def test_the_service_sees_prompt_response_answer_row_and_whether_it_was_cut(
-    endpoint: Endpoint, make: Scorers, is_cut: bool
+@pytest.mark.parametrize(("is_cut", "state"), [(False, None), (True, {"board": ["x"]})])
+def test_service_sees_the_response_its_row_whether_it_was_cut_and_the_state(
+    endpoint: Endpoint, make: Scorers, is_cut: bool, state: object
 ) -> None:
     row = {"level": 3, "made": datetime.date(2026, 1, 2), "embedding": np.array([1.0, 2.0])}
-    assert make(endpoint.address).score(replace(item("right", **row), is_cut=is_cut)).reward == 1.0
+    told = None if state is None else json.dumps(state)
+    scored = replace(item("right", **row), is_cut=is_cut, state=told)
+    assert make(endpoint.address).score(scored).reward == 1.0
     assert endpoint.requests[-1] == {
         "prompt": "a prompt",
         "response": "right",
         "answer": "right",
         "row": {"level": 3, "made": "2026-01-02", "embedding": [1.0, 2.0]},
         "is_cut": is_cut,
+        "state": state,
     }
 
 

@@ -87,6 +87,13 @@ def test_a_call_says_which_responses_were_cut(function: RewardFunction) -> None:
     assert [item.is_cut for item in request.items] == [True, False]
 
 
+def test_only_functions_that_may_read_the_state_of_an_environment_are_sent_it() -> None:
+    told = replace(ITEM, state='{"won":true}')
+    for function, state in ((CODE, None), (MATHS, None), (SERVICE, told.state)):
+        request = protocol.decode(ScoreRequest, protocol.encode_request(3, function, [told]))
+        assert request.items[0].state == state
+
+
 def test_a_row_may_hold_what_json_does_not_know() -> None:
     large = [1 << 70, -(1 << 70), (1 << 64) - 1, 0.5, True]
     row = {"day": datetime.timedelta(days=1), "who": {1: "one"}, "large": {"numbers": (large, [])}}

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from longshore.api.environment import Environment
 
 _PROGRAM: Final = "verifiers_program.py"
+_SAID_BYTES: Final = 1 << 16
 
 
 def tasks(
@@ -37,14 +39,24 @@ def tasks(
     options = [json.dumps(found.verifiers.arguments), "--rows", str(limit)]
     # As `check` finds modules.
     path = os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
-    try:
-        subprocess.run(
-            [*command, *options], check=True, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}
-        )
-    except OSError as error:
-        raise CliError(f"{found.code_field}.python: {error}", "Name one of this machine with --python.") from error
-    except subprocess.CalledProcessError as error:
-        raise CliError(f"{found.code_field}: its tasks cannot be read, as said above") from error
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        with theirs:
+            try:
+                done = subprocess.run(
+                    [*command, *options, "--control", str(theirs.fileno())],
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": path},
+                    pass_fds=[theirs.fileno()],
+                )
+            except OSError as error:
+                fix = "Name one of this machine with --python."
+                raise CliError(f"{found.code_field}.python: {error}", fix) from error
+        said = ours.recv(_SAID_BYTES)
+    if said or done.returncode:
+        problem = json.loads(said)["error"] if said else f"its program ended with exit code {done.returncode}"
+        raise CliError(f"{found.code_field}: its tasks cannot be read ({problem})")
 
 
 def _chosen(environments: "list[Environment]", name: str | None) -> "Environment":

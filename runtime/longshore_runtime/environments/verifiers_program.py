@@ -109,27 +109,28 @@ def _row(prompt: Any, task: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def main() -> None:
-    """Write rows of data to standard output, or serve episodes over a socket."""
+    """Write rows of data to standard output, or serve episodes over a socket, which is also told of errors."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("arguments", type=json.loads)
     parser.add_argument("--rows", type=int)
-    parser.add_argument("--control", type=int)
+    parser.add_argument("--control", type=int, required=True)
     options = parser.parse_args()
     sys.path.pop(0)  # The directory of this file, whose modules hide others of the same names, such as `openenv`.
     # Whatever the environment prints is part of no protocol.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    if options.rows is not None:
-        for row in islice(_interface(options.name, options.arguments).rows(), options.rows):
-            out.write(json.dumps(row) + "\n")
-        out.flush()
-        return
     control = socket.socket(fileno=options.control)
     try:
         interface = _interface(options.name, options.arguments)
+        if options.rows is not None:
+            for row in islice(interface.rows(), options.rows):
+                out.write(json.dumps(row) + "\n")
+            out.flush()
+            return
     except BaseException as error:  # noqa: BLE001 - whatever loading raises is reported
-        traceback.print_exc()
+        if options.rows is None:
+            traceback.print_exc()
         control.sendall(json.dumps({"error": f"{type(error).__name__}: {error}"[:4096]}).encode())
         return
     control.sendall(json.dumps({"version": metadata.version("verifiers")}).encode())

@@ -1,5 +1,6 @@
-"""`longshore tasks`: mistakes that it refuses before a program starts."""
+"""`longshore tasks`: mistakes are refused in one sentence."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,21 @@ def test_a_python_that_cannot_be_run_is_named_with_the_option_for_another(tmp_pa
         with pytest.raises(CliError, match=r"python: .*(No such file|Permission denied)") as refused:
             tasks(file, None, 10, python)
         assert refused.value.fix == "Name one of this machine with --python."
+
+
+def test_an_error_of_the_program_is_one_sentence_without_its_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = manifest(tmp_path, environments=VERIFIERS[:1], data__chat={}, data__domainField="domain")
+    with pytest.raises(CliError) as refused:
+        tasks(file, None, 10, sys.executable)
+    assert str(refused.value) == (
+        f"environments[one].verifiers: its tasks cannot be read (RuntimeError: {sys.executable} has no package "
+        "verifiers; install it there)"
+    )
+    assert capfd.readouterr() == ("", "")
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    with pytest.raises(CliError, match=r"its tasks cannot be read \(its program ended with exit code 3\)"):
+        tasks(file, None, 10, str(program))

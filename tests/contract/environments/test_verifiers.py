@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -96,8 +97,16 @@ def test_tasks_become_rows_and_a_row_is_played_to_its_reward(name: str, tmp_path
 
 def test_a_taskset_may_have_the_name_of_a_module_of_longshore(tmp_path: Path) -> None:
     (tmp_path / "gateway.py").write_text((PACKAGES / "higher_v1.py").read_text())
-    command = [python_of("higher-v1"), verifiers_program.__file__, "gateway", "{}", "--rows", "1"]
-    written = subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [python_of("higher-v1"), verifiers_program.__file__, "gateway", "{}", "--rows", "1"]
+        written = subprocess.run(
+            [*command, "--control", str(theirs.fileno())],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            pass_fds=[theirs.fileno()],
+        )
     assert json.loads(written.stdout)["prompt"] == "0 to 9?"
 
 

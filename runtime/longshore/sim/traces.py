@@ -142,6 +142,11 @@ def _row(fields: Mapping[str, Any], at: str) -> _TraceRow:
         row = _TraceRow.model_validate(fields)
     except ValidationError as error:
         raise ValueError(f"{at}, column {sentence(error)}") from error
+    for name in (ENVIRONMENT_S, OBSERVED_TOKENS):
+        if row.num_turns is None and getattr(row, name):
+            raise ValueError(
+                f"{at}, column {NUM_TURNS}: an episode has it besides {name}; add its turns, or remove {name}"
+            )
     if row.observed_tokens > row.num_tokens:
         raise ValueError(f"{at}, column {OBSERVED_TOKENS}: it is a part of {NUM_TOKENS}, {row.num_tokens:g}, not more")
     return row

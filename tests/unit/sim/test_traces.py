@@ -148,3 +148,13 @@ def test_an_episode_has_turns_and_time_in_both_formats_and_a_cut_one_keeps_them(
 def test_an_episode_that_cannot_be_is_refused_at_its_column(row: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         csv_trace(f"num_tokens,num_turns,environment_s,observed_tokens\n{row}\n", 100, 2)
+
+
+@pytest.mark.parametrize("column", ["environment_s", "observed_tokens"])
+def test_a_column_of_episodes_without_turns_is_refused_with_the_fix(column: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"line 3, column num_turns: an episode has it besides {column}; add its turns"
+    ):
+        csv_trace(f"num_tokens,{column}\n5,0\n5,2\n", 100, 2)
+    with pytest.raises(ValueError, match="line 2, column num_turns: an episode has it besides"):
+        jsonl_trace(f'{{"num_tokens": 8, "num_turns": 1}}\n{{"num_tokens": 8, "{column}": 3}}\n', 100, 2)

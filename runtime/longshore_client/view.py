@@ -66,13 +66,12 @@ def job_view(job: Json) -> JobView:
     """Read an RLJob as the API server gives it; fields that this version does not know are passed over."""
     spec = job.get("spec") or {}
     status = _status(job.get("status") or {})
-    runtime = status.runtime or RuntimeStatus()
     return JobView(
         namespace=job["metadata"].get("namespace", "default"),
         name=job["metadata"]["name"],
         uid=job["metadata"].get("uid", ""),
         strategy=(spec.get("rollout") or {}).get("strategy", ""),
-        steps=runtime.steps or (spec.get("algorithm") or {}).get("steps", 0),
+        steps=(spec.get("algorithm") or {}).get("steps", 0),
         created=job["metadata"].get("creationTimestamp"),
         status=status,
     )

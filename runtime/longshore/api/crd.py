@@ -20,7 +20,7 @@ _COLUMNS = (
     ("Phase", "string", ".status.phase", 0),
     ("Round", "string", ".status.runtime.round.kind", 0),
     ("Step", "integer", ".status.runtime.step", 0),
-    ("Steps", "integer", ".spec.algorithm.steps", 0),
+    ("Steps", "integer", ".status.runtime.steps", 0),
     ("Reward", "number", ".status.runtime.reward", 0),
     ("Rollout-GPUs", "integer", ".status.gpus.rollout", 0),
     ("Trainer-GPUs", "integer", ".status.gpus.trainer", 0),

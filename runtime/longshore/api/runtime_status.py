@@ -225,9 +225,9 @@ class RuntimeStatus(ApiModel):
     attempt: int = Field(default=0, ge=0, le=MAX_COUNT)
     """Number of the attempt whose coordinator reports."""
     step: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Number of steps done. It may exceed `steps` because of deferred prompts."""
+    """Number of steps done."""
     steps: int = Field(default=0, ge=0, le=MAX_COUNT)
-    """Number of steps that the spec asks for (`algorithm.steps`)."""
+    """Number of steps that the spec asks for, and those that deferred prompts have taken at the end."""
     round: RoundStatus | None = None
     """The round that runs now."""
     recent_rounds: list[RoundSummary] = Field(default_factory=list, max_length=MAX_REPORTED)

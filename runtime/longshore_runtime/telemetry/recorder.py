@@ -108,7 +108,7 @@ class Recorder:
         """Continue a run from a checkpoint."""
         self._metrics.rewind(state.step, exported["metrics"])
         self._ledger.rewind(exported["ledger"])
-        self._update(**state_fields(state, state.policy), checkpoint_step=state.step)
+        self._update(**state_fields(state, state.policy, self._status.steps), checkpoint_step=state.step)
 
     def export(self) -> dict[str, int]:
         """Return the positions in metrics and ledger for a checkpoint, in bytes."""
@@ -217,7 +217,7 @@ class Recorder:
         self._ledger.append(ledger_row(state.step, result, trained))
         length = lengths(trained.samples)
         self._update(
-            **state_fields(state, {}),
+            **state_fields(state, {}, self._status.steps),
             draws=draw_counts(state, queue_length),
             round=RoundStatus(number=state.step, kind=result.end.kind, fraction_finished=1.0),
             recent_rounds=self._recent_rounds(state.step, result),

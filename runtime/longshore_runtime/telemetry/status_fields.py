@@ -52,14 +52,18 @@ def resumed_status(first: RuntimeStatus, checkpoint: Checkpoint | None) -> Runti
     exported = checkpoint.state()
     state = RunState.load(exported["run"], {})
     alarms = reported_alarms(AlarmState.load(exported["alarms"]).raised)
-    fields = {**state_fields(state, state.policy), "alarms": alarms, "checkpoint_step": checkpoint.step}
+    fields = {**state_fields(state, state.policy, first.steps), "alarms": alarms, "checkpoint_step": checkpoint.step}
     return first.model_copy(update=fields)
 
 
-def state_fields(state: RunState, policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a state determines; without the state of its round `policy`, the draws are left out."""
+def state_fields(state: RunState, policy: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """Return the fields that a state determines; without the state of its round `policy`, the draws are left out.
+
+    `steps`: number of steps as it was reported last.
+    """
     fields: dict[str, Any] = {
         "step": state.step,
+        "steps": max(steps, state.step),
         "short": _kind_count(state.kinds.get(RoundKind.SHORT, KindTotals())),
         "long": _kind_count(state.kinds.get(RoundKind.LONG, KindTotals())),
         "full": _kind_count(state.kinds.get(RoundKind.FULL, KindTotals())),

@@ -28,7 +28,7 @@ from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
-from longshore_runtime.telemetry.status_fields import next_session
+from longshore_runtime.telemetry.status_fields import next_session, state_fields
 from tests.unit.runtime.reward_driver import ManualClock
 
 
@@ -228,3 +228,7 @@ def test_a_job_goes_on_with_what_is_left_of_a_journal_that_somebody_has_shortene
     journal.rewind(position)
     journal.append({"step": 4})
     assert path.read_bytes() == found + b'{"step":4}\n'
+
+
+def test_steps_that_deferred_prompts_take_at_the_end_are_steps_of_the_job() -> None:
+    assert [state_fields(RunState(step=step), {}, 2)["steps"] for step in (1, 2, 3)] == [2, 2, 3]

@@ -155,7 +155,7 @@ class Page {
     const runtime = (this.view && this.view.runtime) || {}, cluster = this.cluster, job = this.view && this.view.job;
     const phase = cluster ? cluster.phase : runtime.activity === "Done" ? "Succeeded" : runtime.activity ? "Running" : "Pending";
     const mood = { Succeeded: " good", Failed: " bad", Running: " good", Restarting: " warn", Queued: " warn", Pending: " warn" }[phase] || "";
-    const steps = runtime.steps || (job ? job.steps : 0), step = runtime.step || 0;
+    const steps = job ? job.steps : 0, step = runtime.step || 0;
     if (!this.changes.since("head", [runtime, cluster, job && job.name])) return;
     const isOver = cluster ? cluster.is_finished : runtime.activity === "Done";
     const headline = el("div", { class: "headline" }, el("h1", {}, job ? job.name : (cluster && cluster.name) || "Job"), job || cluster ? el("span", { class: "badge" + mood }, phase) : null,

@@ -145,7 +145,7 @@ def _responses(facts: RoundFacts, found: RoundHistory, outcomes: Outcomes) -> It
         yield ResponseRow(
             response=str(response),
             prompt=facts.prompt_of.get(response.draw.index, response.draw.index),
-            tokens=stay.num_tokens,
+            tokens=episode.num_tokens if episode else stay.num_tokens,
             finish=_finish(stay, facts.max_response_tokens),
             outcome=outcomes.of_response(response),
             reward=facts.rewards.get(response),

@@ -55,7 +55,7 @@ class Completion:
 
     @property
     def num_tokens(self) -> int:
-        """Number of response tokens."""
+        """Number of response tokens, those of the last branch of an episode."""
         return len(self.trajectory)
 
     @property
@@ -64,10 +64,19 @@ class Completion:
         return self.num_tokens if self.episode is None else self.episode.length
 
     @property
+    def trajectories(self) -> Sequence[Trajectory]:
+        """All that is trained on: the trajectory, or those of all branches of an episode."""
+        return [self.trajectory] if self.episode is None else [one.trajectory for one in self.episode.branches]
+
+    @property
+    def num_total_tokens(self) -> int:
+        """Number of response tokens, in all branches of an episode."""
+        return sum(map(len, self.trajectories))
+
+    @property
     def num_sampled_tokens(self) -> int:
         """Number of tokens that the policy sampled, in all branches of an episode."""
-        trajectories = [self.trajectory] if self.episode is None else [one.trajectory for one in self.episode.branches]
-        return sum(one.num_sampled_tokens for one in trajectories)
+        return sum(one.num_sampled_tokens for one in self.trajectories)
 
     @property
     def text(self) -> str:

@@ -166,7 +166,7 @@ def _started(groups: Sequence[ScoredGroup], completions: Mapping[ResponseId, Com
     started: dict[Draw, dict[ResponseId, int]] = {group.draw: {} for group in groups}
     for response, completion in completions.items():
         if response.draw in started:
-            started[response.draw][response] = completion.num_tokens
+            started[response.draw][response] = completion.num_total_tokens
     compared = []
     for group in groups:
         lengths = started[group.draw]

@@ -146,7 +146,7 @@ def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
     return {
         "response_index": one.response.index,
         "response": completion.text,
-        "response_tokens": completion.num_tokens,
+        "response_tokens": completion.num_total_tokens,
         "finish_reason": completion.finish_reason.value,
         "reward": one.reward,
         "penalty": 0.0 if sample is None else sample.penalty,
@@ -154,7 +154,9 @@ def _response(one: ScoredResponse, sample: Sample | None) -> Mapping[str, Any]:
         "timed_out": one.timed_out,
         "rewards": [{"function": name, "reward": value} for name, value in one.parts.items()],
         "versions": [
-            {"policy_version": version, "tokens": num_tokens} for version, num_tokens in completion.trajectory.runs
+            {"policy_version": version, "tokens": num_tokens}
+            for trajectory in completion.trajectories
+            for version, num_tokens in trajectory.runs
         ],
         **({} if completion.episode is None else _episode(completion.episode)),
     }

@@ -1,10 +1,12 @@
 """The metrics of one step, under the names that verl users search for. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.api.round_status import RoundKind
+from longshore.policy.round import ResponseId
 from longshore.policy.selection_bias import UNIT_RANGE, RewardRange, SelectionBias, selection_bias
 from longshore.record.facts import StepMarks
 from longshore_runtime.backends.engine_protocol import FinishReason
@@ -55,8 +57,14 @@ class LengthSummary:
 
 
 def lengths(samples: Sequence[Sample]) -> LengthSummary:
-    """Summarize the response lengths of a step; what an environment said in a response is a part of it, as in verl."""
-    values = sorted(sample.num_response_tokens for sample in samples)
+    """Summarize the response lengths of a step.
+
+    An episode is one response with the tokens of all its branches, of which what its environment said is a part.
+    """
+    of_response: Counter[ResponseId] = Counter()
+    for sample in samples:
+        of_response[sample.response] += sample.num_response_tokens
+    values = sorted(of_response.values())
     return LengthSummary(_mean(values), float(values[(3 * (len(values) - 1)) // 4]), values[-1], values[0])
 
 

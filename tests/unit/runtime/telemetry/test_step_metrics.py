@@ -54,6 +54,8 @@ def test_an_episode_with_several_branches_counts_as_one_response(result: RoundRe
     )
     names = [name for name in found if name.startswith("critic/")]
     assert names and [found[name] for name in names] == [once[name] for name in names]
+    assert found["response_length/max"] == 4 * once["response_length/max"], "its tokens are those of all branches"
+    assert found["response_length/min"] == once["response_length/min"]
     after = RunState().after_step(result, samples, {}, 1)
     assert [one.samples for one in after.kinds.values()] == [len(step.samples)]
 

@@ -90,6 +90,10 @@ def _lane(gpu: GpuLane, by_engine: dict[int, list[Stay]], responses: dict[str, R
                 end=stay.end.value,
                 outcome=responses[stay.response].outcome.value if stay.response in responses else RecordOutcome.UNUSED,
                 reward=responses[stay.response].reward if stay.response in responses else None,
+                environment_s=round(stay.environment_s, _DIGITS),
+                environment_share=(
+                    round(responses[stay.response].environment_share, _DIGITS) if stay.response in responses else 0.0
+                ),
             )
             for stay, row in zip(stays, rows, strict=True)
         ),
@@ -98,7 +102,7 @@ def _lane(gpu: GpuLane, by_engine: dict[int, list[Stay]], responses: dict[str, R
 
 
 def _rows(stays: Sequence[Stay]) -> list[int]:
-    """Assign each stay, by start time, to the first free row."""
+    """Assign each stay, by start time, to the first free row; an episode keeps it while its environment answers."""
     busy: list[tuple[float, int]] = []
     free: list[int] = []
     rows = []
@@ -106,7 +110,7 @@ def _rows(stays: Sequence[Stay]) -> list[int]:
         while busy and busy[0][0] <= stay.start_s:
             heapq.heappush(free, heapq.heappop(busy)[1])
         row = heapq.heappop(free) if free else len(busy)
-        heapq.heappush(busy, (stay.end_s, row))
+        heapq.heappush(busy, (stay.end_s + stay.environment_s, row))
         rows.append(row)
     return rows
 

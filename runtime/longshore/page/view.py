@@ -84,6 +84,10 @@ class PageStay(PageModel):
     """What became of the response in this round."""
     reward: float | None = None
     """Reward of the response; None if it was not scored."""
+    environment_s: float = 0.0
+    """Seconds after the stay until the environment of an episode had answered its turn."""
+    environment_share: float = 0.0
+    """Share of the time of the whole episode that its environment took."""
 
 
 class PageLane(PageModel):

@@ -134,6 +134,7 @@ def _stay(stay: EngineStay, begun_s: float) -> Stay:
         end_s=_since(stay.end_s, begun_s),
         tokens=stay.num_tokens,
         end=stay.end,
+        environment_s=round(stay.environment_s, _DIGITS),
     )
 
 
@@ -152,7 +153,7 @@ def _responses(facts: RoundFacts, found: RoundHistory, outcomes: Outcomes) -> It
             engine_s=round(seconds[response], _DIGITS),
             turns=episode.num_turns if episode else 0,
             observed_tokens=episode.observed_tokens if episode else 0,
-            environment_s=round(episode.environment_s, _DIGITS) if episode else 0.0,
+            environment_s=round(episode.environment_s if episode else found.environment_s.get(response, 0.0), _DIGITS),
         )
 
 

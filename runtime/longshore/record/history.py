@@ -24,6 +24,8 @@ class EngineStay:
     end_s: float
     num_tokens: int
     end: StayEnd
+    environment_s: float = 0.0
+    """Seconds from the end of the stay until the environment of an episode had answered its turn."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class RoundHistory:
     """When the trainer could have a group of the batch."""
     episodes: dict[ResponseId, messages.EpisodeLength] = field(default_factory=dict)
     """Lengths of the episodes that are over."""
+    environment_s: dict[ResponseId, float] = field(default_factory=dict)
+    """Seconds that episodes waited for their environments, those that were cut off included."""
 
 
 def history(messages_: Iterable[TimedMessage]) -> RoundHistory:
@@ -89,6 +93,8 @@ class _HistoryReader:
         """Episodes that nobody needs any more: a turn that ends nevertheless is none."""
         self._finished: dict[ResponseId, int] = {}
         """Place of the last stay that ended by itself."""
+        self._acting: dict[ResponseId, float] = {}
+        """Since when episodes wait for their environments."""
 
     def read(self, now_s: float, message: Message) -> None:
         match message:
@@ -97,12 +103,20 @@ class _HistoryReader:
             case messages.RequestsEnded(engine, requests):
                 for request in requests:
                     self._ended(now_s, engine, request)
+            case messages.StartEpisodes(responses):
+                self._acting.update(dict.fromkeys(responses, now_s))
             case messages.GiveTurns(responses):
+                self._acting.update(dict.fromkeys(responses, now_s))
                 for response in responses:
                     self._end_stay(self._finished[response], StayEnd.TURNED)
+            case messages.EpisodeAnswered(response) | messages.EpisodeFailed(response):
+                self._answered(now_s, response)
             case messages.CancelEpisodes(responses):
+                for response in responses:
+                    self._answered(now_s, response)
                 self._cancelled.update(responses)
             case messages.EpisodeEnded(response, length) if response in self._finished:
+                self._answered(now_s, response)
                 self._end_stay(self._finished[response], StayEnd.FINISHED)
                 self.found.episodes[response] = length
             case messages.EngineLost(engine):
@@ -134,6 +148,15 @@ class _HistoryReader:
         (self._finished if is_finished else self._stopped)[request.response] = len(self.found.stays)
         end = StayEnd.FINISHED if is_finished else StayEnd.ABORTED
         self.found.stays.append(EngineStay(request.response, engine, start_s, now_s, request.num_tokens, end))
+
+    def _answered(self, now_s: float, response: ResponseId) -> None:
+        """Count the time that an episode has waited for its environment, if it has."""
+        if (since_s := self._acting.pop(response, None)) is None:
+            return
+        waited_s, of_all = now_s - since_s, self.found.environment_s
+        of_all[response] = of_all.get(response, 0.0) + waited_s
+        if (place := self._finished.get(response)) is not None:
+            self.found.stays[place] = replace(self.found.stays[place], environment_s=waited_s)
 
     def _end_stay(self, place: int, end: StayEnd) -> None:
         self.found.stays[place] = replace(self.found.stays[place], end=end)

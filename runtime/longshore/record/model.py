@@ -140,6 +140,8 @@ class Stay(_Part):
     tokens: int
     """Of the response when it left."""
     end: StayEnd
+    environment_s: float = 0.0
+    """Time from the end of the stay until the environment of an episode had answered its turn."""
 
 
 class ResponseRow(_Part):
@@ -159,7 +161,12 @@ class ResponseRow(_Part):
     observed_tokens: int = 0
     """Those of `tokens` that the environment said."""
     environment_s: float = 0.0
-    """Time that the environment took."""
+    """Time that the environment took; of an episode that was cut off, so far, with waits for a place in a pod."""
+
+    @property
+    def environment_share(self) -> float:
+        """Share of the time of an episode that its environment took; the rest it was on engines."""
+        return self.environment_s / (self.environment_s + self.engine_s) if self.environment_s else 0.0
 
 
 class GroupRow(_Part):

@@ -220,6 +220,8 @@ def _packed(stays: Iterable[Stay]) -> Iterator[tuple[int, Stay]]:
 def _arguments(stay: Stay, rows: Mapping[str, ResponseRow], step: int) -> dict[str, Any]:
     row = rows.get(stay.response)
     arguments: dict[str, Any] = {"step": step, "tokens": stay.tokens, "end": stay.end.value}
+    if stay.environment_s:
+        arguments["environmentS"] = stay.environment_s
     if row is not None:
         arguments |= {"prompt": row.prompt, "outcome": row.outcome.value, "reward": row.reward}
     return arguments

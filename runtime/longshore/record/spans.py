@@ -67,6 +67,8 @@ def _responses(record: RoundRecord, max_responses: int) -> Iterator[Span]:
             "longshore.response.finish": row.finish,
             "longshore.response.moves": moves[row.response],
         }
+        if row.environment_s:
+            attributes["longshore.response.environment_s"] = row.environment_s
         if row.reward is not None:
             attributes["longshore.response.reward"] = row.reward
         yield Span("response", record.started + starts[row.response], record.started + ends[row.response], attributes)

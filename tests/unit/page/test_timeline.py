@@ -60,3 +60,18 @@ def test_a_digest_counts_what_became_of_responses(short: RoundRecord) -> None:
     assert found.num_moved == 1
     assert found.accepted is not None and found.accepted.num == found.outcomes["accepted"]
     assert found.others is not None and found.others.num == found.num_responses - found.accepted.num
+
+
+def test_an_episode_keeps_its_line_while_its_environment_answers(short: RoundRecord) -> None:
+    first, *others = short.requests
+    waits = first.model_copy(update={"environment_s": short.duration_s})
+    rows = [
+        row.model_copy(update={"engine_s": 1.0, "environment_s": 3.0}) if row.response == first.response else row
+        for row in short.responses
+    ]
+    view = round_view(short.model_copy(update={"requests": (waits, *others), "responses": tuple(rows)}))
+    (lane,) = (lane for lane in view.lanes if any(one.environment_s for one in lane.stays))
+    (drawn,) = (one for one in lane.stays if one.environment_s)
+    assert drawn.environment_share == 0.75
+    after = [one for one in lane.stays if one.start_s >= drawn.end_s]
+    assert all(one.row != drawn.row for one in after), "its line is not free for others"

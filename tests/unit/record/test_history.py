@@ -86,3 +86,26 @@ def test_whatever_happens_every_launched_response_is_followed_to_its_end(job: Jo
         # One that still waited for another engine when the batch was complete has gone nowhere.
         assert ends[StayEnd.MOVED] <= totals.num_moved
         assert ends[StayEnd.FINISHED] == len(totals.finished_tokens)
+
+
+def test_waits_for_environments_are_known_also_of_an_episode_that_is_cut_off() -> None:
+    found = history(
+        [
+            (0.0, messages.StartEpisodes((A, B))),
+            (2.0, messages.EpisodeAnswered(A)),
+            (3.0, messages.AddRequests(0, (A,))),
+            (4.0, ended(0, "A0", 9)),
+            (4.0, messages.GiveTurns((A,))),
+            (9.0, messages.EpisodeAnswered(A)),
+            (9.0, messages.AddRequests(0, (A,))),
+            (10.0, ended(0, "A0", 20)),
+            (10.0, messages.GiveTurns((A,))),
+            (13.0, messages.EpisodeEnded(A, messages.EpisodeLength(20, 2, 10.0), 7)),
+            (13.0, messages.CancelEpisodes((B,))),
+        ]
+    )
+    assert [(stay.end_s, stay.environment_s, stay.end) for stay in found.stays] == [
+        (4.0, 5.0, StayEnd.TURNED),
+        (10.0, 3.0, StayEnd.FINISHED),
+    ]
+    assert found.environment_s == {A: 10.0, B: 13.0}

@@ -129,13 +129,21 @@ class Timeline {
       const left = this.px(stay.start_s), wide = Math.max(this.px(stay.end_s) - left, 1), at = top + 2 + stay.row * step;
       paint.fillStyle = colours[stayColour(stay)];
       paint.fillRect(left, at, wide, thick);
+      const answered = stay.environment_s ? this.px(stay.end_s + stay.environment_s) - left - wide : 0;
+      if (answered > 0) {
+        paint.globalAlpha = 0.3;
+        paint.fillRect(left + wide, at, answered, thick);
+        paint.globalAlpha = 1;
+      }
       if (stay.end === "moved") {
         paint.fillStyle = colours.moved;
         paint.fillRect(left + wide - 3, at - 0.5, 3, thick + 1);
       }
-      this.boxes.push([left, at, wide, step, "Response " + stay.response + " on " + lane.label + ", " + this.span(stay)
+      this.boxes.push([left, at, wide + answered, step, "Response " + stay.response + " on " + lane.label + ", " + this.span(stay)
         + ", " + figure(stay.tokens) + " tokens, " + stay.end + ", " + words(stay.outcome).toLowerCase()
-        + (stay.reward === null || stay.reward === undefined ? "" : ", reward " + figure(stay.reward)), stay]);
+        + (stay.reward === null || stay.reward === undefined ? "" : ", reward " + figure(stay.reward))
+        + (stay.environment_s ? ", its environment answered after " + seconds(stay.environment_s) : "")
+        + (stay.environment_share ? "; " + percent(stay.environment_share) + " of its time it waited for its environment" : ""), stay]);
     }
   }
 

@@ -131,8 +131,10 @@ class _Episode:
             self._session.deliver(ModelTurn(0, question["content"], calls, question["is_cut"], *tokens))
             return self._next(number)
         ended = self._ended or self._last_word()
+        self._session.end()
         try:
-            return Finished(number, ended.reward, written_state(ended.state) if question["wants_state"] else None)
+            state = written_state(ended.state) if question["wants_state"] else None
+            return Finished(number, ended.reward, state, self._session.unread())
         except ValueError as error:
             return self._broken(number, str(error))
 

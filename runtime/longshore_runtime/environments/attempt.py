@@ -272,6 +272,10 @@ class Attempt:
     async def _end(self, *, is_cut: bool) -> None:
         finished = await self._ask(Finish(self._number, self._episode.wants_state), (Finished,))
         assert isinstance(finished, Finished), "the link has checked it"
+        for number in sorted(set(finished.unread), reverse=True):
+            self._drop_turn(number)
+        if not self._turns:
+            raise EpisodeError("its agent has read none of its turns; let its client wait longer for an answer")
         last = self._turns[-1].branch
         branches = [one for one in self._branches if one.trajectory.num_sampled_tokens and one is not last]
         over = Episode(
@@ -288,6 +292,18 @@ class Attempt:
             state=finished.state,
         )
         self._put(EpisodeOver(self._episode.response, self._episode.number, over, is_cut))
+
+    def _drop_turn(self, number: int) -> None:
+        """Drop a turn that was never read, so that it is not trained on; raises EpisodeError."""
+        of_branch = [
+            one for one in self._turns if number < len(self._turns) and one.branch is self._turns[number].branch
+        ]
+        if not of_branch or of_branch[-1] is not self._turns[number]:
+            raise EpisodeError("its pod names a turn as unread that was not sampled, or that others follow")
+        num_tokens, num_messages = of_branch[-2][1:] if len(of_branch) > 1 else (0, 0)
+        branch = of_branch[-1].branch
+        branch.trajectory, branch.messages = branch.trajectory.first(num_tokens), branch.messages[:num_messages]
+        del self._turns[number]
 
     async def _ask(
         self, question: Question, kinds: tuple[type[Answer], ...], num_calls: int = 1, grace_s: float = _GRACE_S

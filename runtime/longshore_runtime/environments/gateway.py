@@ -96,6 +96,7 @@ class Session:
         if self._is_over:
             raise EpisodeIsOver
         after = self._goes_on_from(request)
+        self._undelivered = [one for one in self._undelivered if one[1].number != after]  # Somebody has read it.
         num_known = 0 if after is None else len(self._said[after][0].messages) + 1
         asked = Asked(
             0,
@@ -122,6 +123,14 @@ class Session:
             if is_longer and before.tools == request.tools and _are_alike(request.messages, known):
                 found, longest = number, len(known)
         return found
+
+    def unread(self) -> list[int]:
+        """Return the numbers of the turns that no client has received or shown; called once the episode is over."""
+        return asyncio.run_coroutine_threadsafe(self._unread(), self._loop).result()
+
+    async def _unread(self) -> list[int]:
+        async with self._one_at_a_time:  # A turn that was just delivered may not have come as far as its client.
+            return [turn.number for _, turn in self._undelivered]
 
     def deliver(self, turn: ModelTurn) -> None:
         """Give the agent the turn that it waits for; called in any thread."""

@@ -32,6 +32,8 @@ MAX_MESSAGES: Final = 256
 """Largest number of messages with which an environment answers a turn: one for each call."""
 MAX_ASKED: Final = 4096
 """Largest number of messages of a conversation that an agent sends."""
+MAX_TURNS: Final = 1_000
+"""Largest number of turns of an episode, as `maxTurns` has it."""
 MAX_TOOLS: Final = 256
 MAX_TOOLS_BYTES: Final = 1 << 18
 """Largest size of the schemas of all tools: they are part of every prompt."""
@@ -189,6 +191,9 @@ class Finished(StrictMessage):
     """Reward by `get_reward`; None: the environment gives none."""
     state: Annotated[str, Field(max_length=MAX_STATE)] | None = None
     """Final state by `get_state`, as JSON; None: the environment tells none, or nobody wants it."""
+    unread: Annotated[list[Number], Field(max_length=MAX_TURNS)] = field(default_factory=list)
+    """Numbers of turns that an agent never read, since its client had hung up: nothing that it did follows from them.
+    """
     kind: Literal["Finished"] = "Finished"
 
 

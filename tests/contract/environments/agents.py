@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI, BadRequestError, OpenAI
+from openai import APITimeoutError, AsyncOpenAI, BadRequestError, OpenAI
 
 MODEL = "gpt-5"
 ADD = {
@@ -114,6 +114,15 @@ def talk_for_ever(row: dict[str, Any]) -> float:
 def tell_state(row: dict[str, Any]) -> dict[str, Any]:
     """Ask once, and tell what became of it, as the row says."""
     return {"reward": answer_once(row), **row.get("told", {"state": {"asked": 1}})}
+
+
+def give_up_waiting(row: dict[str, Any]) -> float:
+    """Wait too briefly for an answer, say so, and ask something else."""
+    question: Any = [{"role": "user", "content": row["question"]}]
+    with suppress(APITimeoutError):
+        OpenAI(timeout=0.2, max_retries=0).chat.completions.create(model=MODEL, messages=question)
+    Path(row["gave_up"]).touch()
+    return answer_once({"question": "Really?", "answer": row["answer"]}) if row["asks_again"] else 0.5
 
 
 def fail(row: dict[str, Any]) -> None:

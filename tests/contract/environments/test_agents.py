@@ -1,6 +1,7 @@
 """Agents ask the model over an API of their own, and every token is one that was sampled or observed."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +155,24 @@ def test_turns_that_are_asked_for_at_once_come_one_after_the_other(tmp_path: Pat
         while isinstance(news, TurnWanted):
             news = driver.say(number, "5")
         assert ended(news).reward == 3.0 and len(ended(news).branches) == 3
+
+
+def test_a_turn_that_no_client_has_read_is_not_trained_on(tmp_path: Path) -> None:
+    for asks_again in (True, False):
+        gave_up = tmp_path / f"gave up {asks_again}"
+        with asking(tmp_path, agent("give_up_waiting")) as driver:
+            number = driver.start(**ROW, gave_up=str(gave_up), asks_again=asks_again)
+            driver.hear()
+            while not gave_up.exists():
+                time.sleep(0.01)
+            news = driver.say(number, "too late")
+            if asks_again:
+                assert prompt_of(news).endswith("Really?<|im_end|>\n<|im_start|>assistant\n")
+                episode = ended(driver.say(number, "5"))
+                said = [decoded(one.trajectory.tokens) for one in episode.branches]
+                assert (said, episode.num_turns, episode.reward) == (["5<|im_end|>"], 1, 1.0)
+            else:
+                assert isinstance(news, EpisodeGivenUp) and "has read none of its turns" in news.reason
 
 
 def test_an_agent_learns_that_no_turn_is_left_and_may_still_give_its_reward(tmp_path: Path) -> None:

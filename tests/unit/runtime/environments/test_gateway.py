@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -88,3 +89,44 @@ async def test_nothing_is_sampled_for_a_client_that_hung_up_while_others_were_se
     assert [(await first).number, (await last).number] == [0, 1]
     with pytest.raises(ConnectionError):
         await gone
+
+
+async def unread(model: Model) -> list[int]:
+    model.session.end()
+    return await asyncio.to_thread(model.session.unread)
+
+
+async def test_a_turn_is_unread_until_its_client_asks_again() -> None:
+    model = Model()
+    await hang_up_while_asking(model, "one")
+    other = model.ask("two")
+    await model.hear("two")
+    model.say("to two")
+    await other
+    assert await unread(model) == [0]
+
+    model = Model()
+    await hang_up_while_asking(model, "one")
+    await asyncio.wait_for(model.ask("one"), PATIENT_S)
+    assert await unread(model) == []
+
+
+async def test_a_turn_that_a_later_request_shows_was_read() -> None:
+    model = Model()
+    await hang_up_while_asking(model, "one")
+    shown = (AskedMessage("user", "one"), AskedMessage("assistant", "to nobody"), AskedMessage("user", "two"))
+    later = asyncio.create_task(model.session.turn(replace(request("one"), messages=shown), lambda: True))
+    await model.hear("two")
+    model.say("to two")
+    await later
+    assert await unread(model) == []
+
+
+async def test_a_turn_that_comes_after_its_client_has_ended_is_unread() -> None:
+    model, client = Model(), Client()
+    asking = model.ask("one", client.is_there)
+    await model.hear("one")
+    client.waits = False
+    model.say("to nobody")
+    assert await unread(model) == [0]
+    await asking

@@ -32,6 +32,7 @@ from longshore_runtime.environments.pod_protocol import (
     Answer,
     Asked,
     Broken,
+    FailureCause,
     Finished,
     ToolCall,
     encode,
@@ -136,14 +137,14 @@ class _Episode:
             state = written_state(ended.state) if question["wants_state"] else None
             return Finished(number, ended.reward, state, self._session.unread())
         except ValueError as error:
-            return self._broken(number, str(error))
+            return self._broken(number, str(error), "result")
 
     def _next(self, number: int) -> Answer:
         news = self._session.news.get()
         if isinstance(news, Asked):
             return replace(news, episode=number)
         self._ended = news
-        return Acted(number, [], 0) if news.error is None else self._broken(number, news.error)
+        return Acted(number, [], 0) if news.error is None else self._broken(number, news.error, news.cause)
 
     def _last_word(self) -> AgentEnded:
         """Return the end of an agent that a limit of tokens or turns has ended: its reward is 0 if it gives none.
@@ -159,8 +160,8 @@ class _Episode:
                 pass
         return replace(news, reward=news.reward or 0.0) if isinstance(news, AgentEnded) else AgentEnded(0.0)
 
-    def _broken(self, number: int, what: str) -> Broken:
-        return Broken(number, f"environment {self._agent.name}: its agent {what}"[:MAX_SENTENCE])
+    def _broken(self, number: int, what: str, cause: FailureCause = "exception") -> Broken:
+        return Broken(number, f"environment {self._agent.name}: its agent {what}"[:MAX_SENTENCE], cause=cause)
 
 
 def run_function(function: Callable[..., Any], row: Mapping[str, Any]) -> AgentEnded:
@@ -172,7 +173,7 @@ def run_function(function: Callable[..., Any], row: Mapping[str, Any]) -> AgentE
     try:
         return ended_with(result) if isinstance(result, Mapping) else AgentEnded(optional_reward(result))
     except ValueError as error:
-        return AgentEnded(error=str(error))
+        return AgentEnded(error=str(error), cause="result")
 
 
 def run_program(command: Sequence[str], _row: Mapping[str, Any]) -> AgentEnded:
@@ -233,7 +234,7 @@ class VerifiersServer:
         try:
             return ended_with(answer)
         except ValueError as error:
-            return AgentEnded(error=str(error))
+            return AgentEnded(error=str(error), cause="result")
 
 
 def _end_after(process: "subprocess.Popen[bytes]") -> None:

@@ -18,6 +18,7 @@ from longshore_runtime.environments.pod_protocol import (
     Acted,
     Answer,
     Asked,
+    FailureCause,
     Finish,
     Finished,
     Observation,
@@ -65,6 +66,13 @@ class RunningEpisode:
     """Responses with all of their tokens, each at the end of a turn."""
     num_restarts: int = 0
     environment_s: float = 0.0
+    failures: list[FailureCause] = field(default_factory=list)
+    """Causes of failed attempts of which no news has told yet."""
+
+    def take_failures(self) -> tuple[FailureCause, ...]:
+        """Return `failures`, which news tells now."""
+        taken, self.failures = tuple(self.failures), []
+        return taken
 
 
 @dataclass(eq=False)
@@ -165,6 +173,7 @@ class Attempt:
             branch.prompt_tokens,
             branch.trajectory,
             min(limits),
+            failures=self._episode.take_failures(),
         )
 
     @property
@@ -217,7 +226,7 @@ class Attempt:
             self._branch = branch
             return True
         if asked.after >= len(self._turns) or any(one.role == "assistant" for one in asked.messages):
-            raise EpisodeError("its pod goes on from a turn that was not sampled")
+            raise EpisodeError("its pod goes on from a turn that was not sampled", cause="pod")
         observations = [Observation(one.role, one.content, one.name) for one in asked.messages]
         return self._observe(self._turns[asked.after], observations)
 
@@ -299,7 +308,9 @@ class Attempt:
             one for one in self._turns if number < len(self._turns) and one.branch is self._turns[number].branch
         ]
         if not of_branch or of_branch[-1] is not self._turns[number]:
-            raise EpisodeError("its pod names a turn as unread that was not sampled, or that others follow")
+            raise EpisodeError(
+                "its pod names a turn as unread that was not sampled, or that others follow", cause="pod"
+            )
         num_tokens, num_messages = of_branch[-2][1:] if len(of_branch) > 1 else (0, 0)
         branch = of_branch[-1].branch
         branch.trajectory, branch.messages = branch.trajectory.first(num_tokens), branch.messages[:num_messages]

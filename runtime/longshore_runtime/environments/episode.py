@@ -26,6 +26,7 @@ from longshore_runtime.environments.pod_protocol import (
     Acted,
     Answer,
     Broken,
+    FailureCause,
     Finished,
     Observation,
     Opened,
@@ -99,6 +100,7 @@ class Episode:
     def answer(self, question: Mapping[str, Any]) -> Answer:
         """Return the answer to a question: Broken if code of the user fails."""
         number, name = question["episode"], self._environment.name
+        cause: FailureCause = "exception"
         try:
             match question["kind"]:
                 case "Open":
@@ -109,10 +111,10 @@ class Episode:
                     state = self._state() if question["wants_state"] else None
                     return Finished(number, self._reward(), state)
         except WrongResult as error:
-            problem = str(error)
+            problem, cause = str(error), error.cause
         except BaseException as error:  # noqa: BLE001 - whatever an environment raises is reported
             problem = f"raised {error_with_place(error)}"
-        return Broken(number, f"environment {name}: {self._running} {problem}"[:MAX_SENTENCE])
+        return Broken(number, f"environment {name}: {self._running} {problem}"[:MAX_SENTENCE], cause=cause)
 
     def _open(self, number: int, row: Mapping[str, Any], seed: int) -> Opened:
         seed_generators(seed)

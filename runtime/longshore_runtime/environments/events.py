@@ -1,8 +1,9 @@
 """What the driver hears of episodes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from longshore.policy.round import ResponseId
+from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.trajectories.episode import Episode
 from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory
 
@@ -13,6 +14,8 @@ class EpisodeNews:
 
     response: ResponseId
     number: int
+    failures: tuple[FailureCause, ...] = field(default=(), kw_only=True)
+    """Causes of the attempts that failed since the news before."""
 
 
 @dataclass(frozen=True, eq=False)

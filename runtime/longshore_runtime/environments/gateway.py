@@ -22,7 +22,14 @@ from aiohttp import web
 from longshore_runtime.environments import openai_chat
 from longshore_runtime.environments.final_state import written_state
 from longshore_runtime.environments.openai_chat import BadRequest, ModelRequest, ModelTurn
-from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES, Asked, AskedMessage, decode_answer, encode
+from longshore_runtime.environments.pod_protocol import (
+    MAX_MESSAGE_BYTES,
+    Asked,
+    AskedMessage,
+    FailureCause,
+    decode_answer,
+    encode,
+)
 from longshore_runtime.rewards.failure_text import shown
 from longshore_runtime.rewards.numbers import optional_reward
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage
@@ -47,6 +54,8 @@ class AgentEnded:
     """Final state, a JSON value; None: the agent tells none."""
     error: str | None = None
     """What went wrong, as the end of a sentence; None: nothing."""
+    cause: FailureCause = "exception"
+    """Cause that is counted if something went wrong."""
 
 
 def ended_with(given: Mapping[str, Any]) -> AgentEnded:

@@ -24,6 +24,7 @@ from longshore_runtime.environments.pod_protocol import (
     Asked,
     Broken,
     Close,
+    FailureCause,
     Finish,
     Finished,
     Open,
@@ -96,7 +97,7 @@ class EnvironmentHost:
             return
         episode = self._opened(question) if isinstance(question, Open) else self._episodes.get(question.episode)
         if episode is None:
-            work = self._answer(Broken(question.episode, "the pod has no such episode, or not any more"))
+            work = self._answer(Broken(question.episode, "the pod has no such episode, or not any more", cause="pod"))
         elif episode.task is not None:
             raise BadMessage(f"episode {question.episode} has two questions open")
         else:
@@ -129,7 +130,7 @@ class EnvironmentHost:
         except Exception as error:
             log.exception("an episode has failed in the pod", environment=episode.environment.name)
             name, problem = episode.environment.name, error_text(error)
-            answer = Broken(episode.number, f"environment {name}: the pod failed ({problem})")
+            answer = Broken(episode.number, f"environment {name}: the pod failed ({problem})", cause="pod")
         episode.task = None
         is_closed = episode.is_closed
         if is_closed or isinstance(answer, Broken | Finished):
@@ -144,6 +145,7 @@ class EnvironmentHost:
 
     async def _answer_of(self, episode: _Episode, question: Open | Act | Finish, data: bytes) -> Answer:
         name = episode.environment.name
+        cause: FailureCause
         try:
             if isinstance(question, Open):
                 episode.process = await episode.template.fork(lambda: not episode.is_closed)
@@ -151,14 +153,16 @@ class EnvironmentHost:
                     raise CannotStart("nobody wants the episode any more")
             return await self._asked(episode, question, data)
         except CannotStart as error:
-            return Broken(episode.number, str(error)[:MAX_SENTENCE], is_users_mistake=error.is_users_mistake)
+            problem, is_users_mistake = str(error)[:MAX_SENTENCE], error.is_users_mistake
+            return Broken(episode.number, problem, is_users_mistake=is_users_mistake, cause="start")
         except _CutOff as error:
-            problem = str(error)
+            problem, cause = str(error), "timeout"
         except ProcessEnded as error:
             problem = f"environment {name}: in {_code(episode.environment, question)}, its process {error}"
+            cause = "process"
         except BadMessage as error:
-            problem = f"environment {name}: its process wrote what is no answer ({error})"
-        return Broken(episode.number, problem[:MAX_SENTENCE])
+            problem, cause = f"environment {name}: its process wrote what is no answer ({error})", "result"
+        return Broken(episode.number, problem[:MAX_SENTENCE], cause=cause)
 
     async def _asked(self, episode: _Episode, question: Open | Act | Finish, data: bytes) -> Answer:
         """Return what the process answers. Raises: _CutOff, ProcessEnded, BadMessage."""

@@ -8,7 +8,7 @@ import aiohttp
 import structlog
 
 from longshore_runtime.environments import pod_protocol
-from longshore_runtime.environments.pod_protocol import Answer, Broken, Close, Open, Question
+from longshore_runtime.environments.pod_protocol import Answer, Broken, Close, FailureCause, Open, Question
 from longshore_runtime.rewards.scoring import WorkerDied
 from longshore_runtime.rewards.transports.pod import PodConnections, received
 from longshore_runtime.rewards.transports.pod_protocol import BadMessage, Hello, decode, printable
@@ -25,9 +25,10 @@ _PAUSE_S: Final = 0.5
 class EpisodeError(Exception):
     """Raised when an episode has failed; the message is one sentence."""
 
-    def __init__(self, reason: str, *, is_users_mistake: bool = False) -> None:
-        """Say whether every other episode of the environment would fail alike."""
+    def __init__(self, reason: str, *, is_users_mistake: bool = False, cause: FailureCause = "conversation") -> None:
+        """Say whether every other episode of the environment would fail alike, and why this one did."""
         super().__init__(reason)
+        self.cause = cause
         self.is_users_mistake = is_users_mistake
 
 
@@ -71,7 +72,7 @@ class PodLink:
             EpisodeError: the episode has failed, the pod is lost, or it does not answer in time.
         """
         if self._socket is None:
-            raise EpisodeError(f"environment pod {self.pod} is lost")
+            raise EpisodeError(f"environment pod {self.pod} is lost", cause="pod")
         data = encoded(question)
         number = question.episode
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -80,15 +81,16 @@ class PodLink:
                 await self._socket.send_bytes(data)  # Waits for a pod that does not read.
                 found = await answer
         except TimeoutError as error:
-            raise EpisodeError(f"environment pod {self.pod} does not answer within {limit_s:g} s") from error
+            problem = f"environment pod {self.pod} does not answer within {limit_s:g} s"
+            raise EpisodeError(problem, cause="timeout") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise EpisodeError(f"environment pod {self.pod} is lost ({error})") from error
+            raise EpisodeError(f"environment pod {self.pod} is lost ({error})", cause="pod") from error
         finally:
             self._asked.pop(number, None)
         if isinstance(found, Broken):
-            raise EpisodeError(printable(found.error), is_users_mistake=found.is_users_mistake)
+            raise EpisodeError(printable(found.error), is_users_mistake=found.is_users_mistake, cause=found.cause)
         if not isinstance(found, kinds):
-            raise EpisodeError(f"environment pod {self.pod} answers something else than was asked")
+            raise EpisodeError(f"environment pod {self.pod} answers something else than was asked", cause="pod")
         return found
 
     async def close_episode(self, episode: int) -> None:
@@ -136,4 +138,4 @@ class PodLink:
         self._socket = None
         for waiting in self._asked.values():
             if not waiting.done():
-                waiting.set_exception(EpisodeError(f"environment pod {self.pod} is lost: {reason}"))
+                waiting.set_exception(EpisodeError(f"environment pod {self.pod} is lost: {reason}", cause="pod"))

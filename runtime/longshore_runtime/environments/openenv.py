@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from longshore_runtime.environments.pod_protocol import MAX_TOOLS
+from longshore_runtime.environments.pod_protocol import MAX_TOOLS, FailureCause
 from longshore_runtime.environments.served import Served, ToolFailed
 from longshore_runtime.environments.tool_calls import MAX_NAME
 from longshore_runtime.environments.tools import Schema, WrongResult
@@ -108,6 +108,8 @@ class OpenEnvironment(Served):
         self._messages: asyncio.Queue[aiohttp.WSMessage] = asyncio.Queue()
         self._actions = _Actions()
         self._reward: float | None = None
+        self._is_full = False
+        """Whether the server had no session left when it was asked last."""
 
     async def reset(self, **row: Any) -> str | None:
         """Begin a session once the server is there and has room; a row may have a seed of its own."""
@@ -121,7 +123,8 @@ class OpenEnvironment(Served):
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except TimeoutError as error:
-            raise WrongResult(f"could not begin within {self._limit_s:g} s: {problem}") from error
+            cause: FailureCause = "server_full" if self._is_full else "server"
+            raise WrongResult(f"could not begin within {self._limit_s:g} s: {problem}", cause) from error
         self.is_over = result.is_done
         text = _text(result.observation)
         return f"\n\n{text}" if text else None
@@ -165,6 +168,7 @@ class OpenEnvironment(Served):
 
     async def _begun(self, data: Mapping[str, Any]) -> _Result | str:
         """Return the answer to `reset` in a new session, or why there is none yet."""
+        self._is_full = False
         try:
             self._client = aiohttp.ClientSession(auto_decompress=False)
             actions = _actions_of(await self._schema(self._client))
@@ -178,6 +182,7 @@ class OpenEnvironment(Served):
                 actions = _listed(_result(await self._exchange("step", {"type": "list_tools"})).observation)
         except _Refused as refused:
             if refused.code == _FULL:
+                self._is_full = True
                 return (
                     f"{self._name} has no session left ({refused}); let it run more at a time, lower episodesPerPod or "
                     "pods.count, or raise callTimeoutSeconds"
@@ -208,7 +213,7 @@ class OpenEnvironment(Served):
             return await self._exchange(kind, data)
         except (_Lost, aiohttp.ClientError, OSError) as error:
             seen = error if isinstance(error, _Lost) else error_text(error)
-            raise WrongResult(f"lost the connection to {self._name} ({seen})") from error
+            raise WrongResult(f"lost the connection to {self._name} ({seen})", "server") from error
 
     async def _schema(self, client: aiohttp.ClientSession) -> Any:
         """Return the schema of actions. Raises: _Lost, WrongResult."""

@@ -38,6 +38,11 @@ MAX_TOOLS: Final = 256
 MAX_TOOLS_BYTES: Final = 1 << 18
 """Largest size of the schemas of all tools: they are part of every prompt."""
 
+FailureCause = Literal[
+    "exception", "result", "timeout", "process", "start", "pod", "server", "server_full", "conversation"
+]
+"""Why an attempt at an episode failed: code of users raised, or returned what is none; a limit of time; its process
+ended, or could not start; its pod or server is lost; its server has no session left; the model cannot read it."""
 Number = Annotated[int, Field(ge=0, lt=1 << 63)]
 Content = Annotated[str, Field(max_length=MAX_CONTENT)]
 Name = Annotated[str, Field(max_length=256)]
@@ -205,6 +210,7 @@ class Broken(StrictMessage):
     error: Sentence
     is_users_mistake: bool = False
     """Whether every other episode of the environment would fail alike, such as without its module."""
+    cause: FailureCause = "exception"
     kind: Literal["Broken"] = "Broken"
 
 

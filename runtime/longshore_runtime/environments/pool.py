@@ -174,7 +174,8 @@ class EnvironmentPool:
         try:
             await self._repeated(episode, Attempt.run)
         except EpisodeError as error:
-            self._put(EpisodeGivenUp(*where, str(error), error.is_users_mistake))
+            failures = episode.take_failures()
+            self._put(EpisodeGivenUp(*where, str(error), error.is_users_mistake, failures=failures))
         except Exception as error:
             log.exception("an episode cannot be followed")
             self._put(EpisodeGivenUp(*where, f"{type(error).__name__}: {error}", is_users_mistake=False))
@@ -190,6 +191,7 @@ class EnvironmentPool:
                 name, source = episode.environment.name, episode.record.source or f"row {episode.record.index}"
                 log.warning("episode failed", environment=name, row=source, reason=str(error))
                 self._tell(name, f"environment {name}: {source}: {error}")
+                episode.failures.append(error.cause)
                 if error.is_users_mistake or episode.num_restarts == episode.environment.retries:
                     reason = f"environment {name}: {source}: {error}"
                     raise EpisodeError(reason, is_users_mistake=error.is_users_mistake) from error

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from longshore_runtime.environments.pod_protocol import MAX_TOOLS, MAX_TOOLS_BYTES
+from longshore_runtime.environments.pod_protocol import MAX_TOOLS, MAX_TOOLS_BYTES, FailureCause
 from longshore_runtime.rewards.failure_text import error_text, shown
 from longshore_runtime.rewards.signatures import EventLoop
 
@@ -23,7 +23,12 @@ class BadTools(Exception):
 
 
 class WrongResult(Exception):
-    """Raised when code of users returned what the model cannot read; the message is one sentence."""
+    """Raised when code of users returned what nobody can read; the message is one sentence."""
+
+    def __init__(self, problem: str, cause: FailureCause = "result") -> None:
+        """Take the sentence, and the cause that is counted."""
+        super().__init__(problem)
+        self.cause = cause
 
 
 def methods_of(instance: object) -> list[Tool]:

@@ -12,6 +12,7 @@ from longshore.policy.selection_bias import StartedGroup
 from longshore.record.history import TimedMessage
 from longshore.rounds.protocol import RoundTotals
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason
+from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.rewards.events import GroupScored
 from longshore_runtime.rewards.round_scores import RewardStats
 
@@ -19,6 +20,7 @@ _COUNTERS: Final = attrgetter(
     "num_steps", "num_tokens", "num_preemptions", "num_prompt_tokens", "num_cached_tokens", "busy_s"
 )
 """Counters that only grow while an engine lives."""
+NO_FAILURES: Final[Mapping[FailureCause, int]] = {}
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class RoundResult(RoundTotals):
     """Number of them that KV caches had already."""
     messages: Sequence[TimedMessage] = ()
     """Messages between the round and its driver, in their order."""
+    episode_failures: Mapping[FailureCause, int] = field(default_factory=dict)
+    """Number of attempts at episodes that failed, by cause, those of groups that were not accepted included."""
 
     @property
     def dropped_token_share(self) -> float:
@@ -134,6 +138,7 @@ def round_result(
     rewards: RewardStats,
     use: EngineUse,
     messages: Sequence[TimedMessage] = (),
+    episode_failures: Mapping[FailureCause, int] = NO_FAILURES,
 ) -> RoundResult:
     """Return what a round has led to; `kept_before`: tokens from which it continued."""
     end = totals.end
@@ -159,6 +164,7 @@ def round_result(
         num_prompt_tokens=sum(new.num_prompt_tokens - old.num_prompt_tokens for old, new in deltas),
         num_cached_tokens=sum(new.num_cached_tokens - old.num_cached_tokens for old, new in deltas),
         messages=messages,
+        episode_failures=episode_failures,
     )
 
 

@@ -1,6 +1,7 @@
 """Drive the round protocol with real engines and reward workers. All decisions are the protocol's."""
 
 import queue
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.clock import Clock
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnWanted
+from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, TrainerLost, UserError
 from longshore_runtime.rewards.events import GroupScored, RewardEvent
 from longshore_runtime.rewards.round_scores import RewardStats
@@ -158,6 +160,7 @@ class RoundRunner:
         """Numbers of the episodes that are not over."""
         self._turns: dict[ResponseId, TurnWanted] = {}
         """The present turn of each episode."""
+        self._episode_failures: Counter[FailureCause] = Counter()
         self._wanted: dict[Draw, AcceptedGroup] = {}
         """Groups that wait for their rewards."""
         self._scored: dict[Draw, ScoredGroup] = {}
@@ -195,6 +198,7 @@ class RoundRunner:
             self._scorer.stats,
             EngineUse(before, self._engines.stats(), self._stats),
             self._messages,
+            self._episode_failures,
         )
 
     @property
@@ -268,6 +272,7 @@ class RoundRunner:
 
     def _episode_news(self, event: EpisodeNews) -> None:
         response = event.response
+        self._episode_failures.update(event.failures)
         match event:
             case TurnWanted(turn=turn, trajectory=trajectory):
                 self._turns[response] = event

@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from longshore.api.round_status import RoundKind
 from longshore.policy.round import ResponseId
@@ -14,6 +15,7 @@ from longshore_runtime.backends.sums import CorrectionSums
 from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.checkpoints.run_state import has_zero_variance
 from longshore_runtime.elastic.repurposing import RepurposingTimes
+from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.trainer.samples import off_policy_token_share
 from longshore_runtime.trainer.updates import StepTraining
@@ -148,11 +150,14 @@ def step_metrics(
         "draws/zero_variance": sum(map(has_zero_variance, result.groups)) + len(result.dropped),
         "draws/dropped": len(result.dropped),
         "draws/rejected": len(result.rejected),
-        **_episodes([one.completion.episode for one in responses if one.completion.episode is not None]),
+        **_episodes(
+            [one.completion.episode for one in responses if one.completion.episode is not None],
+            result.episode_failures,
+        ),
     }
 
 
-def _episodes(episodes: Sequence[Episode]) -> dict[str, float]:
+def _episodes(episodes: Sequence[Episode], failures: Mapping[FailureCause, int]) -> dict[str, float]:
     """Return the metrics of responses that acted in an environment; none if none did."""
     if not episodes:
         return {}
@@ -167,6 +172,7 @@ def _episodes(episodes: Sequence[Episode]) -> dict[str, float]:
         "environment_s/p99": seconds[(99 * (len(seconds) - 1)) // 100],
         "episodes/failed_calls": sum(one.num_failed_calls for one in episodes),
         "episodes/restarts": sum(one.num_restarts for one in episodes),
+        **{f"episodes/failed/{cause}": failures.get(cause, 0) for cause in get_args(FailureCause)},
     }
 
 

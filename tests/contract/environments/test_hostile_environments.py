@@ -70,7 +70,8 @@ def test_process_that_cannot_answer_breaks_its_episode(port: int, what: str, err
     answer = outcome(port, what)
     assert isinstance(answer, Broken)
     assert answer.error.startswith(f"environment hostile: {error}"), answer.error
-    assert not answer.is_users_mistake
+    cause = "process" if error.startswith("in tool do") else "exception" if "raised" in error else "result"
+    assert (answer.cause, answer.is_users_mistake) == (cause, False)
 
 
 @pytest.mark.parametrize("what", ["hang", "hang, deaf to signals"])
@@ -80,6 +81,7 @@ def test_call_that_hangs_is_cut_off(port: int, what: str) -> None:
     assert answer.error == (
         "environments[short].callTimeoutSeconds: tool do did not end within 0.5 s; make it faster, or raise the limit"
     )
+    assert answer.cause == "timeout"
 
 
 def test_reset_that_hangs_is_cut_off(port: int) -> None:

@@ -219,6 +219,7 @@ def test_server_that_stays_full_fails_the_episode_with_what_to_change(pod: Pod, 
             f"environment short: reset could not begin within 1.8 s: {server.url} has no session left (Server at "
             "capacity: 0/0 sessions active); let it run more at a time, lower episodesPerPod or pods.count, or raise "
             "callTimeoutSeconds",
+            cause="server_full",
         )
 
     played(pod, play)
@@ -470,6 +471,7 @@ def test_lost_connection_in_the_middle_fails_the_episode_and_no_other(pod: Pod, 
         answer = await client.call(1, ("step", {"number": 13}))
         assert isinstance(answer, Broken)
         assert answer.error.startswith(f"environment game: a tool lost the connection to {server.url} (it hung up")
+        assert answer.cause == "server"
         assert texts(await client.call(2, ("step", {"number": 7}))) == ["higher"]
 
     played(pod, play)

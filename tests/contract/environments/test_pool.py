@@ -144,10 +144,12 @@ def test_an_episode_that_fails_too_often_is_given_up_with_its_row_and_cause(tmp_
     broken = python("broken", f"{USERS}:BrokenReply", retries=1)
     with serving(broken) as port, driving(tmp_path, port, broken) as driver:
         number = driver.start(why="no luck")
-        for _ in range(2):
-            assert isinstance(driver.hear(), TurnWanted)
-            last = driver.say(number, "hi") if _ == 1 else driver.pool.give_turn(number, _turn())
+        for attempt in range(2):
+            wanted = driver.hear()
+            assert isinstance(wanted, TurnWanted) and wanted.failures == ("exception",) * attempt
+            last = driver.say(number, "hi") if attempt else driver.pool.give_turn(number, _turn())
         assert isinstance(last, EpisodeGivenUp) and not last.is_users_mistake
+        assert last.failures == ("exception",), "each failure is told once"
         assert last.reason.startswith("environment broken: row 1: ")
         assert "reply raised ValueError: no luck" in last.reason
 

@@ -14,6 +14,7 @@ from longshore.rounds.messages import EpisodeEnded
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeOver, TurnWanted
+from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.round_runner import RoundRunner
@@ -143,12 +144,15 @@ def test_a_failed_episode_replaces_its_group_and_the_reason_is_kept() -> None:
 
     def fail(world: ScriptedEnvironments, response: ResponseId, number: int) -> bool:
         if response.draw == broken:
-            world.engines.put(EpisodeGivenUp(response, number, "environment games: broken", is_users_mistake=False))
+            failures: tuple[FailureCause, ...] = ("timeout", "exception", "timeout")
+            reason = "environment games: broken"
+            world.engines.put(EpisodeGivenUp(response, number, reason, is_users_mistake=False, failures=failures))
         return response.draw == broken
 
     world = ScriptedEnvironments(ScriptedEngines(), on_turn=fail)
     result = run(world)
     assert result.rejected == {broken: "environment games: broken"}
+    assert result.episode_failures == {"timeout": 2, "exception": 1}
     assert len(result.groups) == 4 and broken not in {group.draw for group in result.groups}
 
 

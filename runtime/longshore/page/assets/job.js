@@ -32,6 +32,7 @@ class Page {
       moved: new Chart("Responses that moved, were aborted or deferred", { zero: true, x: "round" }),
       functions: new Chart("Reward by function"), domains: new Chart("Reward by domain"),
       latency: new Chart("Scoring time per response, seconds", { zero: true }), faults: new Chart("Scoring faults", { zero: true }),
+      episodes: new Chart("Failed attempts at episodes, by cause", { zero: true }),
       waiting: new Chart("Waiting for rewards", { zero: true }),
       mismatch: new Chart("Log-probability mismatch", { zero: true }), offPolicy: new Chart("Share of off-policy tokens", { zero: true }),
       any: new Chart("Any metric"),
@@ -61,7 +62,7 @@ class Page {
       section("lengths", "Lengths", cards("lengths", "distribution", "others", "cut")),
       section("timeline", "Timeline", this.noRound, this.roundBox),
       section("time", "Time", cards("time", "bubble", "throughput", "queue", "moved")),
-      section("rewards", "Rewards", cards("functions", "domains", "latency", "waiting", "faults")),
+      section("rewards", "Rewards", cards("functions", "domains", "latency", "waiting", "faults", "episodes")),
       section("policy", "Engines and trainers", cards("mismatch", "offPolicy")),
       section("samples", "Samples", this.samples.empty, this.samples.node),
       section("events", "Events and conditions", this.events),
@@ -218,6 +219,7 @@ class Page {
     charts.latency.show(steps, matchingSeries(curves, /^reward\/([^/]+)\/seconds$/));
     charts.waiting.show(steps, metrics(["longest wait, s", "reward/max_wait_s"], ["waiting at once", "reward/max_queue_depth"]));
     charts.faults.show(steps, metrics(["faults", "reward/faults"], ["timed out", "reward/timed_out"], ["broke the sandbox", "reward/broke_sandbox"]));
+    charts.episodes.show(steps, matchingSeries(curves, /^episodes\/failed\/(.+)$/).filter((one) => one.values.some(Boolean)));
     const mismatch = metrics(["mean", "rollout_corr/log_prob_mismatch_mean"], ["largest", "rollout_corr/log_prob_mismatch_max", { width: 0.7 }]);
     const limit = view.job.max_mismatch === null ? [] : [constant("limit of the mean", view.job.max_mismatch, curves)];
     charts.mismatch.show(steps, curves.values["rollout_corr/log_prob_mismatch_mean"] ? [...mismatch, ...limit] : []);

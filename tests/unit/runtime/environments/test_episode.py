@@ -160,9 +160,8 @@ def test_static_method_is_a_tool() -> None:
 
 def test_image_breaks_the_episode() -> None:
     answer = turn(begun(), ("give", {"thing": [{"type": "image", "image": b""}]}))
-    assert answer == Broken(
-        3, "environment shop: a tool returned content of type 'image'; models of a job read text only"
-    )
+    problem = "environment shop: a tool returned content of type 'image'; models of a job read text only"
+    assert answer == Broken(3, problem, cause="result")
 
 
 def test_turn_without_calls_ends_an_episode_without_a_reply() -> None:
@@ -207,7 +206,9 @@ def test_reply_that_fails_breaks_the_episode_with_its_place() -> None:
     answer = turn(begun(Talk), content="raise")
     assert isinstance(answer, Broken)
     assert answer.error.startswith("environment shop: reply raised KeyError: 'raise' at test_episode.py:")
-    assert turn(begun(Talk), content="number") == Broken(3, "environment shop: reply returned 5 instead of text")
+    assert turn(begun(Talk), content="number") == Broken(
+        3, "environment shop: reply returned 5 instead of text", cause="result"
+    )
 
 
 def test_seed_decides_what_python_draws() -> None:

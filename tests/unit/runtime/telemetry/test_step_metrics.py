@@ -9,7 +9,8 @@ from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.rewards.round_scores import RewardStats
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, step_metrics
-from longshore_runtime.trajectories.trajectory import Trajectory
+from longshore_runtime.trajectories.episode import Branch, Episode
+from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory, token_ids
 from tests.contract.trainers.replicas import make_samples
 from tests.unit.runtime.scripted import ScriptedEngines, build, runner
 from tests.unit.runtime.test_alarms import timed_out, trained, with_responses
@@ -31,6 +32,16 @@ def test_programs_that_broke_their_sandbox_and_faults_are_counted(result: RoundR
     found = metrics(broken)
     assert (found["reward/broke_sandbox"], found["reward/faults"]) == (3, 7)
     assert metrics(result)["reward/broke_sandbox"] == 0
+
+
+def test_failed_attempts_at_episodes_are_counted_by_cause(result: RoundResult) -> None:
+    assert not any(name.startswith("episodes/") for name in metrics(result)), "the job has no environments"
+    episode = Episode((Branch(token_ids([1]), None, [], EMPTY),), None, 1.0, 1, 0, 0.0, 0)
+    acted = with_responses(result, lambda one: replace(one, completion=replace(one.completion, episode=episode)))
+    found = metrics(replace(acted, episode_failures={"timeout": 2, "server_full": 1}))
+    failed = {name.rpartition("/")[2]: value for name, value in found.items() if name.startswith("episodes/failed/")}
+    assert {cause: value for cause, value in failed.items() if value} == {"timeout": 2, "server_full": 1}
+    assert failed["exception"] == 0, "a curve has no gaps"
 
 
 def test_how_scoring_kept_up_is_reported(result: RoundResult) -> None:

@@ -8,6 +8,8 @@ from longshore.page.view import SampleGroup, SampleResponse, SampleTurn
 
 MAX_TEXT_CHARACTERS: Final = 100_000
 """Of one response."""
+MAX_STATE_CHARACTERS: Final = 2_000
+"""Of the final state of an episode; its sample file has all of it."""
 MAX_EXCERPT_CHARACTERS: Final = 300
 """Of a prompt in a list."""
 HEAD_COLUMNS: Final = (
@@ -96,7 +98,7 @@ def _cut(group: SampleGroup, max_characters: int) -> SampleGroup:
 def _cut_response(response: SampleResponse, max_characters: int) -> SampleResponse:
     """Return a response with at most this many characters; of an episode, the first turns are kept.
 
-    The text of an episode repeats its last turn, so it gets what the turns leave.
+    The text of an episode repeats its last turn, so it gets what the turns leave, and its final state the rest.
     """
     left, turns = max_characters, []
     for turn in response.turns:
@@ -104,7 +106,9 @@ def _cut_response(response: SampleResponse, max_characters: int) -> SampleRespon
         calls = turn.calls[: left - len(said)]
         left -= len(said) + len(calls)
         turns.append(turn.model_copy(update={"text": said, "calls": calls}))
-    cut = response.model_copy(update={"text": response.text[:left], "turns": tuple(turns)})
+    text = response.text[:left]
+    update = {"text": text, "turns": tuple(turns), "state": response.state[: left - len(text)]}
+    cut = response.model_copy(update=update)
     left_out = response.num_characters - cut.num_characters
     return cut.model_copy(update={"left_out_characters": response.left_out_characters + left_out})
 
@@ -152,5 +156,6 @@ def _response(row: Row) -> SampleResponse:
             for one in row.get("turns") or ()
         ),
         environment_s=row.get("environment_s"),
+        state=(row.get("state") or "")[:MAX_STATE_CHARACTERS],
     )
     return _cut_response(whole, MAX_TEXT_CHARACTERS)

@@ -149,11 +149,13 @@ class SampleResponse(PageModel):
     """Conversation of an episode, after the prompt; `text` is the last turn of the model."""
     environment_s: float | None = None
     """Time that the environment of an episode took."""
+    state: str = ""
+    """Beginning of the final state of an environment, as JSON."""
 
     @property
     def num_characters(self) -> int:
         """Number of characters of all its texts."""
-        return len(self.text) + sum(len(turn.text) + len(turn.calls) for turn in self.turns)
+        return len(self.text) + len(self.state) + sum(len(turn.text) + len(turn.calls) for turn in self.turns)
 
 
 class SampleGroup(PageModel):

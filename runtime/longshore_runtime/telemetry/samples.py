@@ -62,6 +62,7 @@ SCHEMA: Final = pa.schema(
         ("engine_s", pa.float64()),
         ("turns", pa.list_(TURN)),
         ("environment_s", pa.float64()),
+        ("state", pa.string()),
     ]
 )
 """Schema of all sample files: the same for every job and step, so that they can be read together."""
@@ -173,6 +174,7 @@ def _episode(episode: Episode) -> Mapping[str, Any]:
             for one in (*(begun if branch.asked is None else branch.asked), *branch.messages)
         ],
         "environment_s": episode.environment_s,
+        "state": episode.state,
     }
 
 

@@ -92,3 +92,12 @@ def test_turns_of_an_episode_say_which_of_its_conversations_they_are_from() -> N
     turn = {"role": "assistant", "content": "5", "tool_calls": None}
     (group,) = samples.groups([row("0-0", turns=[turn, {**turn, "branch": 0}, {**turn, "branch": 1}])])
     assert [one.branch for one in group.responses[0].turns] == [0, 0, 1], "older files do not have it"
+
+
+def test_the_final_state_of_an_episode_has_the_room_that_its_texts_leave() -> None:
+    (group,) = samples.groups([row("0-0", response="y" * 10, state='{"a":1}')])
+    assert group.responses[0].state == '{"a":1}'
+    (cut,) = samples.within([group], len(group.prompt) + 14)[0].responses
+    assert (cut.text, cut.state, cut.left_out_characters) == ("y" * 10, '{"a"', 3)
+    (long,) = samples.groups([row("0-0", state="x" * 5_000)])[0].responses
+    assert len(long.state) == samples.MAX_STATE_CHARACTERS and not long.left_out_characters

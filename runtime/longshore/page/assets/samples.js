@@ -138,6 +138,7 @@ class Samples {
         versions && ["Tokens by weights", versions],
         ["Sampled by", "engine " + response.engines.join(", then ") + ", in " + seconds(response.engine_s)],
         response.environment_s !== null && ["Environment", "took " + seconds(response.environment_s)],
+        response.state && ["Final state", response.state],
         response.timed_out && ["Scoring", "was cut off by its time limit"],
       ]),
       ...(response.turns.length ? this.conversations(response.turns)

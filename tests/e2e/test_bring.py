@@ -22,10 +22,10 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return {"score": len(solution_str) / 100 + len(ground_truth), "acc": False}
 """
 TRL_REWARD = """
-def full_marks(prompts, completions, data_source, extra_info, **kwargs):
+def full_marks(prompts, completions, data_source, extra_info, state, **kwargs):
     assert prompts[0][-1]["role"] == "user" and isinstance(completions[0][0]["content"], str)
     assert data_source == ["acme/sums"] and extra_info[0]["index"] >= 0
-    return [5.0 for _ in completions]
+    return [one["asked"] + 3.0 for one in state]
 """
 OBJECTIVE = """
 def loss(tokens, cap):
@@ -40,6 +40,7 @@ async def solve(row):
         question = row["prompt"][-1]["content"]
         for messages in ([{"role": "user", "content": question}], [{"role": "user", "content": "Are you sure?"}]):
             await client.chat.completions.create(model="any", messages=messages, max_tokens=8)
+    return {"state": {"asked": 2}}
 """
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}<eos>{% endfor %}"
@@ -110,6 +111,7 @@ def test_a_job_from_a_hub_with_a_reward_and_an_agent_in_files_trains(cluster: Cl
     for row in chain.from_iterable(parquet.read_table(file).to_pylist() for file in samples):
         said = [(turn["branch"], turn["role"]) for turn in row["turns"]]
         assert said == [(0, "user"), (0, "assistant"), (1, "user"), (1, "assistant")]
+        assert row["state"] == '{"asked":2}'
     (config_map,) = [shown["spec"]["modules"]["configMap"]]
     describe = cluster.kubectl("describe", "rljob", "brought")
     assert config_map in describe and "mine.py" in describe and "theirs.py" in describe

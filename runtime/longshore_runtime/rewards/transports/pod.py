@@ -101,7 +101,7 @@ class PodConnections:
             await asyncio.sleep(_TICK_S)
 
     async def _connect_to(self, pod: int, address: str, path: str, max_bytes: int) -> aiohttp.ClientWebSocketResponse:
-        session = self._session = self._session or _session()
+        session = self._session = self._session or new_session()
         async with asyncio.timeout(_CONNECT_LIMIT_S):
             return await session.ws_connect(
                 f"http://{host_port(address, self.pods.port)}{path}",
@@ -120,7 +120,7 @@ class PodConnections:
             await self._session.close()
 
 
-def _session() -> aiohttp.ClientSession:
+def new_session() -> aiohttp.ClientSession:
     """Return a session that follows nobody elsewhere, keeps no cookies and uses no proxy."""
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(_refuse_redirect)

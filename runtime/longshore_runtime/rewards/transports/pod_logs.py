@@ -3,18 +3,19 @@
 A thread asks every pod every few seconds. What a pod sends is read as from an attacker: of bounded size, and text.
 """
 
+import asyncio
+import contextlib
 import threading
-import time
 from pathlib import Path
 from typing import Final
 
-import httpx
+import aiohttp
 import structlog
 
 from longshore.api.addresses import redacted
 from longshore_runtime.rewards.captured_log import MAX_LOG_BYTES
 from longshore_runtime.rewards.transports import pod_protocol
-from longshore_runtime.rewards.transports.pod import ServingPods
+from longshore_runtime.rewards.transports.pod import ServingPods, new_session
 from longshore_runtime.settings import host_port
 
 log = structlog.get_logger()
@@ -34,7 +35,6 @@ class PodLogs:
         self._pods = pods
         self._directory = directory
         self._attempt = attempt
-        self._client = httpx.Client(timeout=_ASK_LIMIT_S, trust_env=False, follow_redirects=False)
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{pods.component}-logs", daemon=True)
         self._thread.start()
@@ -49,34 +49,36 @@ class PodLogs:
         try:
             while not is_last:
                 is_last = self._is_closed.wait(_PERIOD_S)
-                for index in range(self._pods.count):
-                    self._copy(index)
+                asyncio.run(self._copy_all())
         except OSError as error:  # A full volume, say: scoring does not depend on it.
             log.warning(
                 f"the logs of {self._pods.component} pods are no longer copied to the storage", reason=str(error)
             )
-        self._client.close()
 
-    def _copy(self, index: int) -> None:
+    async def _copy_all(self) -> None:
+        async with new_session() as session:
+            await asyncio.gather(*(self._copy(session, index) for index in range(self._pods.count)))
+
+    async def _copy(self, session: aiohttp.ClientSession, index: int) -> None:
         if (address := self._pods.address_of(index)) is None:
             return
-        try:
-            data = self._new_lines(index, address)
-        except httpx.HTTPError:
-            return  # `PodConnections` reports pods that do not answer.
+        data = bytearray()
+        # `PodConnections` reports pods that do not answer. What has come within the limit is kept.
+        with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
+            async with asyncio.timeout(_ASK_LIMIT_S):
+                await self._read_new_lines(session, index, address, data)
         if data:
-            self._append(self._directory / f"{self._pods.component}-{index}-{self._attempt}.log", data)
+            path = self._directory / f"{self._pods.component}-{index}-{self._attempt}.log"
+            self._append(path, bytes(data[:_MAX_ANSWER_BYTES]))
 
-    def _new_lines(self, index: int, address: str) -> bytes:
+    async def _read_new_lines(self, session: aiohttp.ClientSession, index: int, address: str, data: bytearray) -> None:
         url = f"http://{host_port(address, self._pods.port)}{pod_protocol.LOG_PATH}"
-        data, deadline_s = b"", time.monotonic() + _ASK_LIMIT_S
-        with self._client.stream("GET", url, headers=self._pods.authorization(index)) as answer:
+        async with session.get(url, headers=self._pods.authorization(index), auto_decompress=False) as answer:
             answer.raise_for_status()
-            for chunk in answer.iter_raw():
+            async for chunk in answer.content.iter_any():
                 data += chunk
-                if len(data) > _MAX_ANSWER_BYTES or time.monotonic() > deadline_s:
-                    break
-        return data[:_MAX_ANSWER_BYTES]
+                if len(data) > _MAX_ANSWER_BYTES:
+                    return
 
     def _append(self, path: Path, data: bytes) -> None:
         text = redacted(_printable(data.decode("utf-8", "replace")))

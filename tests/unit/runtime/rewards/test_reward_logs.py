@@ -1,6 +1,10 @@
 """Logs of reward pods are copied into the storage, whatever the pods send."""
 
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,3 +84,35 @@ def test_pods_that_refuse_the_token_or_are_away_have_no_log(pods: Pods) -> None:
     write(pods, 0, b"one\n")
     (pods.directory / "token").write_text("wrong\n")
     assert not copied(pods, 2).exists()
+
+
+@contextmanager
+def trickling(host: str, port: int) -> Iterator[None]:
+    """A pod whose headers have no end, of which it sends a little again and again."""
+    end = threading.Event()
+
+    def trickle() -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not end.wait(0.1):
+                connection.sendall(b"x")
+
+    with socket.create_server((host, port)) as server:
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
+
+
+def test_pod_that_trickles_its_headers_stalls_no_other_log(pods: Pods) -> None:
+    pods.join(1)
+    write(pods, 1, b"one\n")
+    with trickling(pods._address(0), pods.port):
+        logs = PodLogs(replace(pods.serving(2), address_of=pods._address), pods.directory / "logs", 3)
+        logs.close(LIMIT_S)
+        assert not logs._thread.is_alive()
+    assert (pods.directory / "logs" / "reward-1-3.log").read_text() == "one\n"

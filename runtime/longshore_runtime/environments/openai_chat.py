@@ -17,6 +17,23 @@ MODEL: Final = "policy"
 _ROLES: Final = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text", "refusal"})
 
+_GUIDES: Final = ("choice", "grammar", "json", "regex")
+"""Formats that vLLM can force."""
+_NO_LOG_PROBS: Final = "log-probabilities are not told to agents; leave it out"
+_REFUSED: Final = {
+    "audio": "the model writes text only; leave it out",
+    "background": "the answer comes with the response; leave it out",
+    "functions": "this field is not read any more; use tools",
+    "logit_bias": "the model writes freely; leave it out",
+    "logprobs": _NO_LOG_PROBS,
+    "prompt": "no prompts are stored here; send the conversation itself",
+    "structured_outputs": "the model writes freely; ask for the format in a message",
+    "top_logprobs": _NO_LOG_PROBS,
+    "web_search_options": "the model cannot search; give it a tool that does",
+    **{f"guided_{kind}": "the model writes freely; ask for the format in a message" for kind in _GUIDES},
+}
+"""What to do instead of a field that cannot be served; one that is empty, false or zero asks for nothing."""
+
 Json = Mapping[str, Any]
 
 
@@ -204,8 +221,13 @@ def _refuse_constraints(body: Json) -> None:
     wanted = chat_format if chat_format is not None else of_text.get("format") if isinstance(of_text, dict) else None
     if isinstance(wanted, dict) and wanted.get("type", "text") != "text":
         raise BadRequest("response_format: the model writes freely; ask for the format in a message")
-    if body.get("functions"):
-        raise BadRequest("functions: this field is not read any more; use tools")
+    if body.get("parallel_tool_calls") is False:
+        raise BadRequest("parallel_tool_calls: the model calls as many tools at once as it likes; leave it out")
+    if body.get("modalities") not in (None, [], ["text"]):
+        raise BadRequest("modalities: the model writes text only; leave it out")
+    for field, advice in _REFUSED.items():
+        if body.get(field):
+            raise BadRequest(f"{field}: {advice}")
 
 
 def _tools(body: Json, function_of: Any) -> tuple[dict[str, Any], ...]:

@@ -1,11 +1,12 @@
 """What clients of OpenAI's APIs send is read as they mean it, and what cannot be served is refused."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from longshore_runtime.environments.openai_chat import BadRequest, read_chat, read_responses
+from longshore_runtime.environments.openai_chat import BadRequest, ModelRequest, read_chat, read_responses
 
 USER = {"role": "user", "content": "2+3?"}
 
@@ -42,6 +43,42 @@ def test_a_call_its_result_in_parts_and_null_fields_are_read() -> None:
 def test_a_chat_that_cannot_be_read_is_refused_with_its_field(body: dict[str, Any], field: str) -> None:
     with pytest.raises(BadRequest, match=rf"^{field}: "):
         read_chat(json.loads(json.dumps(body)))
+
+
+ASKS_NOTHING: dict[str, Any] = {
+    "logprobs": False,
+    "top_logprobs": 0,
+    "logit_bias": {},
+    "parallel_tool_calls": True,
+    "modalities": ["text"],
+    "background": False,
+    "prompt": None,
+}
+
+
+@pytest.mark.parametrize("read", [read_chat, read_responses])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("logprobs", True),
+        ("top_logprobs", 5),
+        ("logit_bias", {"5": 100}),
+        ("parallel_tool_calls", False),
+        ("modalities", ["text", "audio"]),
+        ("background", True),
+        ("prompt", {"id": "stored"}),
+        ("web_search_options", {"search_context_size": "low"}),
+        ("guided_json", {"type": "object"}),
+        ("structured_outputs", {"regex": "a"}),
+    ],
+)
+def test_a_field_that_cannot_be_served_is_refused_by_name(
+    read: Callable[[dict[str, Any]], ModelRequest], field: str, value: object
+) -> None:
+    body = {"messages": [USER], "input": [USER], **ASKS_NOTHING}
+    assert read(body).messages[0].content == "2+3?"
+    with pytest.raises(BadRequest, match=rf"^{field}: "):
+        read(body | {field: value})
 
 
 def test_an_item_of_a_role_that_is_no_text_is_refused() -> None:

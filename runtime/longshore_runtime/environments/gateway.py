@@ -106,7 +106,8 @@ class Session:
             raise EpisodeIsOver
         after = self._goes_on_from(request)
         self._undelivered = [one for one in self._undelivered if one[1].number != after]  # Somebody has read it.
-        num_known = 0 if after is None else len(self._said[after][0].messages) + 1
+        known = () if after is None else self._known(after)
+        num_known = len(known)
         asked = Asked(
             0,
             after,
@@ -119,19 +120,31 @@ class Session:
         self._wanted = self._loop.create_future()
         self.news.put(asked)
         turn = replace(await self._wanted, number=len(self._said))
-        self._said.append((request, AskedMessage("assistant", turn.content, None, list(turn.calls))))
+        # What is kept already is kept once: every request of a conversation repeats its messages and tools.
+        before = request if after is None else self._said[after][0]
+        kept = replace(before, messages=(*known, *request.messages[num_known:]))
+        self._said.append((kept, AskedMessage("assistant", turn.content, None, list(turn.calls))))
         return turn
 
     def _goes_on_from(self, request: ModelRequest) -> int | None:
         """Return the number of the turn that a conversation goes on from; the longest one if there are several."""
-        found, longest = None, 0
-        for number, (before, said) in enumerate(self._said):
-            known = (*before.messages, said)
-            rest = request.messages[len(known) :]
-            is_longer = len(known) >= longest and rest and not any(one.role == "assistant" for one in rest)
-            if is_longer and before.tools == request.tools and _are_alike(request.messages, known):
-                found, longest = number, len(known)
-        return found
+        longest_first = sorted(range(len(self._said)), key=lambda turn: (len(self._said[turn][0].messages), turn))[::-1]
+        return next((number for number in longest_first if self._goes_on(request, number)), None)
+
+    def _goes_on(self, request: ModelRequest, number: int) -> bool:
+        known = self._known(number)
+        rest = request.messages[len(known) :]
+        return (
+            bool(rest)
+            and not any(one.role == "assistant" for one in rest)
+            and self._said[number][0].tools == request.tools
+            and _are_alike(request.messages, known)
+        )
+
+    def _known(self, number: int) -> tuple[AskedMessage, ...]:
+        """Return the messages of a conversation up to a turn, which is the last one."""
+        request, said = self._said[number]
+        return (*request.messages, said)
 
     def unread(self) -> list[int]:
         """Return the numbers of the turns that no client has received or shown; called once the episode is over."""

@@ -130,3 +130,31 @@ async def test_a_turn_that_comes_after_its_client_has_ended_is_unread() -> None:
     model.say("to nobody")
     assert await unread(model) == [0]
     await asking
+
+
+async def test_messages_that_every_request_repeats_are_kept_once() -> None:
+    model, messages = Model(), [AskedMessage("user", "begin")]
+    for number in range(3):
+        asking = asyncio.create_task(model.session.turn(replace(request(""), messages=tuple(messages)), lambda: True))
+        await model.hear(messages[-1].content)
+        model.say(f"turn {number}")
+        await asking
+        messages = [replace(one) for one in messages]  # As every request is read anew.
+        messages += [AskedMessage("assistant", f"turn {number}\n"), AskedMessage("user", f"go on {number}")]
+    kept = [one for asked, _ in model.session._said for one in asked.messages]
+    assert len({id(one) for one in kept}) == 5, "begin, and twice what was said and added"
+
+
+async def test_a_request_goes_on_from_the_last_of_turns_that_it_could_repeat() -> None:
+    model = Model()
+    for _ in range(2):
+        asking = model.ask("begin")
+        await model.hear("begin")
+        model.say("the same")
+        await asking
+    follows = (AskedMessage("user", "begin"), AskedMessage("assistant", "the same"), AskedMessage("user", "and?"))
+    asking = asyncio.create_task(model.session.turn(replace(request(""), messages=follows), lambda: True))
+    news = await asyncio.to_thread(model.session.news.get, timeout=PATIENT_S)
+    assert isinstance(news, Asked) and news.after == 1
+    model.say("well")
+    assert (await asking).number == 2

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import queue
-import shutil
 import socket
 import subprocess
 import sys
@@ -37,7 +36,7 @@ from longshore_runtime.environments.pod_protocol import (
     ToolCall,
     encode,
 )
-from longshore_runtime.environments.processes import agent_directory
+from longshore_runtime.environments.processes import agent_directory, remove_directory
 from longshore_runtime.rewards.child_pipes import take_pipes
 from longshore_runtime.rewards.failure_text import error_with_place, one_line
 from longshore_runtime.rewards.numbers import optional_reward
@@ -84,7 +83,7 @@ def main(agent: ImportedAgent, requests: int, replies: int) -> None:
     seed_generators(opening["seed"])
     gateway = Gateway()
     directory = agent_directory(os.getpid())
-    shutil.rmtree(directory, ignore_errors=True)  # Of an episode that had the same number.
+    remove_directory(directory)  # Of an episode that had the same number.
     directory.mkdir(mode=0o700)
     os.chdir(directory)
     (directory / "row.json").write_text(json.dumps(opening["row"]), encoding="utf-8")

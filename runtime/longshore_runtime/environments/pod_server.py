@@ -14,7 +14,7 @@ from longshore.api import contract
 from longshore.api.environment import Environment, ServerContainer
 from longshore_runtime.environments import own_server, pod_protocol
 from longshore_runtime.environments.host import EnvironmentHost
-from longshore_runtime.environments.processes import Template
+from longshore_runtime.environments.processes import Template, remove_left_directories
 from longshore_runtime.rewards.captured_log import CapturedLog
 from longshore_runtime.rewards.fork_server import allow_many_files
 from longshore_runtime.rewards.transports.token_server import TokenServer, new_socket
@@ -31,6 +31,7 @@ def run_environment(settings: Settings) -> int:
     environment = Environment.model_validate_json(Path(os.environ[contract.ENV_ENVIRONMENT]).read_bytes())
     token = Path(os.environ[contract.ENV_ENVIRONMENT_TOKEN]).read_text(encoding="utf-8").strip()
     allow_many_files()  # Each episode takes four.
+    remove_left_directories()
     return EnvironmentServer([environment], token).run(settings, contract.ENVIRONMENT_PORT)
 
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,18 +21,57 @@ from longshore_runtime.environments import own_server
 from longshore_runtime.environments.pod_protocol import MAX_MESSAGE_BYTES
 from longshore_runtime.rewards.child_process import child_environment
 from longshore_runtime.rewards.fork_server import START_LIMIT_S, Fork, ForkRefused, ForkServer, ImportsFailed
+from longshore_runtime.rewards.fork_template import SWEEP_S
 
 log = structlog.get_logger()
 
 _END_S: Final = 5.0
 """Seconds from the end of a process's pipes to the end of the process, unless it has only closed them."""
+_END_MS: Final = 5000
+"""Milliseconds that a process that was killed may take to end."""
+_NUM_REMOVALS: Final = 5
+_DIRECTORY: Final = "longshore-agent-"
+"""Name of the directory of an agent, before the number of its process."""
 _CLOSE_S: Final = 10.0
 """Seconds that a template may take to end."""
 
 
 def agent_directory(pid: int) -> Path:
     """Return the working directory of an agent whose process has this number."""
-    return Path(tempfile.gettempdir()) / f"longshore-agent-{pid}"
+    return Path(tempfile.gettempdir()) / f"{_DIRECTORY}{pid}"
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove the directory of an agent, which may have made it read-only, or put something else in its place."""
+    with contextlib.suppress(OSError):
+        if directory.is_symlink() or not directory.is_dir():
+            directory.unlink()
+            return
+        directory.chmod(0o700)
+        for path, names, _ in os.walk(directory):
+            for name in names:
+                if not (inner := Path(path, name)).is_symlink():
+                    inner.chmod(0o700)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def remove_left_directories() -> None:
+    """Remove the directories of agents that ended with their pod, such as one that was killed."""
+    for directory in agent_directory(0).parent.glob(f"{_DIRECTORY}*"):
+        if not Path("/proc", directory.name.removeprefix(_DIRECTORY)).exists():
+            remove_directory(directory)
+
+
+def _remove_after(fork: Fork, directory: Path) -> None:
+    """Remove the directory of an agent once its process, which was killed, has ended."""
+    fork.wait(_END_MS)
+    fork.close()
+    for _ in range(_NUM_REMOVALS):
+        remove_directory(directory)
+        if not directory.exists():
+            return
+        time.sleep(SWEEP_S)  # The template then finds what the agent has left running, which may write.
+    log.warning("the directory of an agent stays", directory=str(directory))
 
 
 class CannotStart(Exception):
@@ -67,10 +107,14 @@ class EpisodeProcess:
     async def connect(cls, fork: Fork, on_close: Callable[[], None]) -> "EpisodeProcess":
         """Connect the pipes of a fork to the event loop; `on_close` is called once the process is killed."""
         loop, lines = asyncio.get_running_loop(), asyncio.StreamReader(MAX_MESSAGE_BYTES)
-        requests, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(fork.pipes.requests, "wb", 0))
-        replies, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(fork.pipes.replies, "rb", 0)
-        )
+        to_fork, from_fork = os.fdopen(fork.pipes.requests, "wb", 0), os.fdopen(fork.pipes.replies, "rb", 0)
+        with contextlib.ExitStack() as undo:
+            for close in (from_fork.close, to_fork.close, fork.close, fork.kill):
+                undo.callback(close)
+            requests, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, to_fork)
+            undo.callback(requests.abort)
+            replies, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), from_fork)
+            undo.pop_all()
         return cls(fork, lines, (requests, replies), on_close)
 
     def write(self, line: bytes) -> None:
@@ -104,13 +148,14 @@ class EpisodeProcess:
         if not self._requests.is_closing():  # It is if the process has ended, and Python 3.11 fails for that.
             self._requests.abort()
         self._replies.close()
-        os.close(self._fork.pipes.end)
-        os.close(self._fork.handle)
-        if (directory := agent_directory(self._fork.pid)).exists():
-            try:
-                asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, directory, True)
-            except RuntimeError as error:  # Episodes have taken all processes that the pod may have.
-                log.warning("the directory of an agent stays", directory=str(directory), reason=str(error))
+        if not (directory := agent_directory(self._fork.pid)).exists():
+            self._fork.close()
+            return
+        try:
+            asyncio.get_running_loop().run_in_executor(None, _remove_after, self._fork, directory)
+        except RuntimeError as error:  # Episodes have taken all processes that the pod may have.
+            self._fork.close()
+            log.warning("the directory of an agent stays", directory=str(directory), reason=str(error))
 
     async def _cause(self) -> str:
         try:

@@ -93,8 +93,7 @@ class _Forked(ChildProcess):
             self._fork.kill()
             self._fork.wait()
             self._close_pipes()
-            os.close(self._fork.pipes.end)
-            os.close(self._fork.handle)
+            self._fork.close()
 
 
 class _Template:

@@ -48,6 +48,11 @@ class Fork(NamedTuple):
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)  # It may not have made its group yet.
 
+    def close(self) -> None:
+        """Close the pidfd, and the pipe that tells the end; the other two pipes belong to whoever uses them."""
+        os.close(self.pipes.end)
+        os.close(self.handle)
+
     def wait(self, limit_ms: int | None = None) -> bool:
         """Wait until the process has ended, and return whether it has."""
         end = select.poll()

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from longshore_runtime.sandbox.linux import adopt_orphans
 
 _NUM_PIPES: Final = 3
-_SWEEP_S: Final = 1.0
+SWEEP_S: Final = 1.0
 """Seconds between two searches for adopted processes: each reads an entry of every process that there is."""
 
 Run = Callable[[int, int], None]
@@ -135,7 +135,7 @@ class _Template:
             os.write(fork.end, b"%d" % os.waitstatus_to_exitcode(status))
         os.close(fork.handle)
         os.close(fork.end)
-        self._sweep_at_s = self._sweep_at_s or time.monotonic() + _SWEEP_S
+        self._sweep_at_s = self._sweep_at_s or time.monotonic() + SWEEP_S
 
     def _sweep(self) -> None:
         """Kill the processes that were adopted, and those that are adopted for that."""

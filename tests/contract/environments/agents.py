@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,13 @@ def spy(row: dict[str, Any]) -> float:
         os.kill(int(row["victim"]), 0)
         found += 1
     return float(found)
+
+
+def count_imports(row: dict[str, Any]) -> float:
+    """Ask, and count the modules of the client that were imported for it."""
+    before = set(sys.modules)
+    answer_once(row)
+    return float(sum(name.startswith("openai.") for name in sys.modules.keys() - before))
 
 
 def say_nothing(row: dict[str, Any]) -> float:

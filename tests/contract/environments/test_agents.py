@@ -101,6 +101,13 @@ def test_a_result_that_is_no_reward_with_a_state_fails_the_episode(
         assert isinstance(given_up, EpisodeGivenUp) and problem in given_up.reason, given_up
 
 
+def test_an_episode_imports_nothing_more_for_the_client_of_its_agent(tmp_path: Path) -> None:
+    with asking(tmp_path, agent("count_imports")) as driver:
+        number = driver.start(**ROW)
+        driver.hear()
+        assert ended(driver.say(number, "5")).reward == 0.0
+
+
 def test_a_tool_that_the_agent_runs_is_observed_in_the_same_conversation(tmp_path: Path) -> None:
     with asking(tmp_path, agent("use_tool")) as driver:
         number = driver.start(**ROW)

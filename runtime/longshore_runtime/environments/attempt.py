@@ -252,10 +252,10 @@ class Attempt:
         messages = [one.message for one in observations]
         goes_on = len(branch.messages) == turn.num_messages
         num_left = self._most_tokens(branch) - turn.num_tokens if goes_on else self._limits.max_context_tokens
+        if _is_too_long("".join(one.content for one in observations), num_left):
+            return False  # Nor is it kept: a pod could fill the memory of the coordinator.
         if goes_on:
             branch.messages += messages
-        if _is_too_long("".join(one.content for one in observations), num_left):
-            return False
         observed = observed_tokens(observations, self._conversations, is_chat=bool(self._episode.record.messages))
         if (
             self._episode.record.messages

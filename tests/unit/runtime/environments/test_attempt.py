@@ -85,9 +85,11 @@ def test_a_turn_with_another_end_token_is_closed_as_the_template_closes_it() -> 
     assert other.trajectory.mask.tolist()[: len(closed)] == [True] * (len(closed) - 1) + [False]
 
 
-def test_what_cannot_fit_any_more_ends_the_episode_without_being_tokenized() -> None:
+def test_what_cannot_fit_any_more_ends_the_episode_and_is_not_kept() -> None:
     (over,) = [one for one in played("5<|im_end|>", "x" * 100_000, 64) if isinstance(one, EpisodeOver)]
     assert over.is_cut and over.episode.reward == 1.0
+    (branch,) = over.episode.branches
+    assert [one["role"] for one in branch.messages] == ["assistant"]
 
 
 class Asker:

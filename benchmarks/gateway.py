@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 NUM_TURNS: Final = 10
 CASES: Final = (("openai", 1), ("openai", 64), ("openai", 256), ("http", 1), ("http", 1000))
-"""Client of the agents, and how many there are: a thousand with the package openai need 19 GiB of memory."""
+"""Client of the agents, and how many there are: a thousand with the package openai would need about 21 GiB."""
 _NUM_CONVERSATIONS: Final = 5
 _NUM_WEIGHED: Final = 16
 """Number of episodes whose memory is measured."""

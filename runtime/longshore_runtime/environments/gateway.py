@@ -120,6 +120,8 @@ class Session:
         self._wanted = self._loop.create_future()
         self.news.put(asked)
         turn = replace(await self._wanted, number=len(self._said))
+        if not request.calls_in_parallel:
+            turn = replace(turn, calls=turn.calls[:1])
         # What is kept already is kept once: every request of a conversation repeats its messages and tools.
         before = request if after is None else self._said[after][0]
         kept = replace(before, messages=(*known, *request.messages[num_known:]))

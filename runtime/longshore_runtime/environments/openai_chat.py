@@ -51,6 +51,8 @@ class ModelRequest:
     stop: tuple[str, ...]
     is_streamed: bool
     wants_usage: bool
+    calls_in_parallel: bool = True
+    """Whether a turn may have several calls; otherwise its first one is answered."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def read_chat(body: Json) -> ModelRequest:
         stop=_stop(body.get("stop")),
         is_streamed=body.get("stream") is True,
         wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        calls_in_parallel=body.get("parallel_tool_calls") is not False,
     )
 
 
@@ -109,6 +112,7 @@ def read_responses(body: Json) -> ModelRequest:
         stop=(),
         is_streamed=body.get("stream") is True,
         wants_usage=True,
+        calls_in_parallel=body.get("parallel_tool_calls") is not False,
     )
 
 
@@ -221,8 +225,6 @@ def _refuse_constraints(body: Json) -> None:
     wanted = chat_format if chat_format is not None else of_text.get("format") if isinstance(of_text, dict) else None
     if isinstance(wanted, dict) and wanted.get("type", "text") != "text":
         raise BadRequest("response_format: the model writes freely; ask for the format in a message")
-    if body.get("parallel_tool_calls") is False:
-        raise BadRequest("parallel_tool_calls: the model calls as many tools at once as it likes; leave it out")
     if body.get("modalities") not in (None, [], ["text"]):
         raise BadRequest("modalities: the model writes text only; leave it out")
     for field, advice in _REFUSED.items():

@@ -9,7 +9,7 @@ import pytest
 
 from longshore_runtime.environments.gateway import Session
 from longshore_runtime.environments.openai_chat import ModelRequest, ModelTurn
-from longshore_runtime.environments.pod_protocol import Asked, AskedMessage
+from longshore_runtime.environments.pod_protocol import Asked, AskedMessage, ToolCall
 
 PATIENT_S: Final = 60.0
 
@@ -130,6 +130,21 @@ async def test_a_turn_that_comes_after_its_client_has_ended_is_unread() -> None:
     model.say("to nobody")
     assert await unread(model) == [0]
     await asking
+
+
+async def test_an_agent_that_wants_one_call_at_a_time_gets_the_first_and_goes_on_from_it() -> None:
+    model, calls = Model(), [ToolCall("add", {"a": number}) for number in range(2)]
+    one_by_one = replace(request("two calls"), calls_in_parallel=False)
+    asking = asyncio.create_task(model.session.turn(one_by_one, lambda: True))
+    await model.hear("two calls")
+    model.session.deliver(ModelTurn(0, "", tuple(calls), False, 1, 1))
+    assert (await asking).calls == (calls[0],)
+    result = (*one_by_one.messages, AskedMessage("assistant", "", None, calls[:1]), AskedMessage("tool", "0", "add"))
+    later = asyncio.create_task(model.session.turn(replace(one_by_one, messages=result), lambda: True))
+    news = await asyncio.to_thread(model.session.news.get, timeout=PATIENT_S)
+    assert (news.after, [one.content for one in news.messages]) == (0, ["0"])
+    model.say("done")
+    await later
 
 
 async def test_messages_that_every_request_repeats_are_kept_once() -> None:

@@ -1,10 +1,13 @@
 """An inference engine as the rollout uses it: requests, completions, its state, and the protocol of all backends."""
 
 import zlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
+
+import numpy as np
 
 from longshore.rounds.messages import ResponseLength
 from longshore_runtime.trajectories.episode import Episode
@@ -95,6 +98,45 @@ class LiveResponse:
     prompt_tokens: int
     generated_tokens: int
     """Response tokens, including those of its partial response."""
+
+
+@dataclass(eq=False)
+class GrowingResponse:
+    """A response that an engine is sampling: a request, and the tokens that one policy version adds to it."""
+
+    request: Request
+    policy_version: int
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    log_probs: "array[float]" = field(default_factory=lambda: array("f"))
+
+    def __post_init__(self) -> None:
+        if self.remaining_tokens < 1:
+            raise ValueError(
+                f"request {self.request.request_id}: its partial response already has maxTokens = "
+                f"{self.request.max_tokens} tokens, so there is nothing to sample"
+            )
+
+    @property
+    def num_kept(self) -> int:
+        """Number of tokens of the partial response."""
+        return len(self.request.partial)
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Number of tokens that may still be sampled."""
+        return self.request.max_tokens - self.num_kept - len(self.tokens)
+
+    @property
+    def live(self) -> LiveResponse:
+        """Prompt length and number of response tokens so far."""
+        generated_tokens = self.request.max_tokens - self.remaining_tokens
+        return LiveResponse(len(self.request.prompt_tokens), generated_tokens)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The response so far; partial tokens keep the policy versions that sampled them."""
+        tokens, log_probs = np.frombuffer(self.tokens, np.int32), np.frombuffer(self.log_probs, np.float32)
+        return self.request.partial + Trajectory.sampled(self.policy_version, tokens, log_probs)
 
 
 @dataclass(frozen=True)

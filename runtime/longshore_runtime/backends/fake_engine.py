@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
-from longshore_runtime.backends.response import GrowingResponse
+from longshore_runtime.backends.engine_protocol import (
+    Completion,
+    EngineStats,
+    FinishReason,
+    GrowingResponse,
+    LiveResponse,
+    Request,
+)
 from longshore_runtime.clock import Clock, SystemClock
 from longshore_runtime.weights.buckets import Receipt, checksums
 from longshore_runtime.weights.shared import BroadcastGroup, BucketPart, SharedBucket
@@ -99,7 +105,7 @@ class FakeEngine:
         stopped = [response for response in self._running + self._waiting if response.request.request_id in ids]
         self._running = [response for response in self._running if response.request.request_id not in ids]
         self._waiting = [response for response in self._waiting if response.request.request_id not in ids]
-        return [response.completion(FinishReason.ABORT, self._num_steps) for response in stopped]
+        return [self._end(response, FinishReason.ABORT) for response in stopped]
 
     def step(self) -> list[Completion]:
         """Sample one token for every running request."""
@@ -116,7 +122,7 @@ class FakeEngine:
         for response in self._running:
             reason = response.grow()
             if reason is not None:
-                ended.append(response.completion(reason, self._num_steps))
+                ended.append(self._end(response, reason))
         self._num_tokens += len(self._running)
         self._running = [response for response in self._running if not response.ended]
         self._busy_s += self._clock.now_s() - started_s
@@ -186,6 +192,9 @@ class FakeEngine:
     @property
     def _used_blocks(self) -> int:
         return sum(response.num_blocks for response in self._running)
+
+    def _end(self, response: "_FakeResponse", reason: FinishReason) -> Completion:
+        return Completion(response.request.request_id, response.trajectory, reason, self._num_steps)
 
     def _preempt(self) -> None:
         """Put the youngest requests back until the rest fits. One always runs, so that the engine makes progress."""

@@ -18,9 +18,15 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from longshore.checks.model_files import config_of, is_weight, weight_files
 from longshore.checks.model_limits import language_part
-from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
+from longshore_runtime.backends.engine_protocol import (
+    Completion,
+    EngineStats,
+    FinishReason,
+    GrowingResponse,
+    LiveResponse,
+    Request,
+)
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
-from longshore_runtime.backends.response import GrowingResponse
 from longshore_runtime.backends.vllm_loading import OnLoaded
 from longshore_runtime.backends.vllm_outputs import SampledTokens
 from longshore_runtime.backends.vllm_start import has_work, reason, settle, start
@@ -208,7 +214,7 @@ class VllmEngine:
         return self._end(sampled.request_id, FinishReason(str(sampled.finish_reason)))
 
     def _end(self, request_id: str, reason: FinishReason) -> Completion:
-        return self._responses.pop(request_id).completion(reason, self._num_steps)
+        return Completion(request_id, self._responses.pop(request_id).trajectory, reason, self._num_steps)
 
     def _finish_update(self) -> list[str]:
         """End the current update; return the names of layers that kept old weights."""

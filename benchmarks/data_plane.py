@@ -44,7 +44,7 @@ from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.rollout.round_runner import RoundRunner
 from longshore_runtime.step.rollout import RoundRequests
-from longshore_runtime.trainer.samples import batch_samples
+from longshore_runtime.trainer.updates import batch_samples
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 
 NUM_RESPONSES: Final = 8

@@ -33,8 +33,7 @@ from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_done import StepDone
-from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup
-from longshore_runtime.trainer.samples import shares
+from longshore_runtime.trainer.group import PendingUpdate, TrainerGroup, shares
 
 
 @dataclass

@@ -27,7 +27,7 @@ from longshore_runtime.step.loop import TrainingLoop
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_done import StepDone
-from longshore_runtime.trainer.samples import off_policy_token_share
+from longshore_runtime.trainer.updates import off_policy_token_share
 
 log = structlog.get_logger()
 

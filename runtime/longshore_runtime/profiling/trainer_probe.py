@@ -10,8 +10,7 @@ from longshore_runtime.clock import Clock
 from longshore_runtime.profiling.figures import Figures
 from longshore_runtime.profiling.synthetic import Synthetic
 from longshore_runtime.rollout.engine_pool import EnginePool
-from longshore_runtime.trainer.group import TrainerGroup
-from longshore_runtime.trainer.samples import shares
+from longshore_runtime.trainer.group import TrainerGroup, shares
 
 Result = TypeVar("Result")
 

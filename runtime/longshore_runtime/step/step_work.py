@@ -24,9 +24,8 @@ from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.step.parts import LoopOptions
 from longshore_runtime.trainer.group import TrainerGroup
-from longshore_runtime.trainer.samples import batch_samples
 from longshore_runtime.trainer.streaming import StreamedUpdate
-from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, max_tokens_per_batch
+from longshore_runtime.trainer.updates import StepTraining, StepUpdates, StepWork, batch_samples, max_tokens_per_batch
 
 
 def step_work(

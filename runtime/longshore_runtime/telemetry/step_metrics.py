@@ -17,8 +17,7 @@ from longshore_runtime.checkpoints.run_state import has_zero_variance
 from longshore_runtime.elastic.repurposing import RepurposingTimes
 from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.rollout.batch import RoundResult
-from longshore_runtime.trainer.samples import off_policy_token_share
-from longshore_runtime.trainer.updates import StepTraining
+from longshore_runtime.trainer.updates import StepTraining, off_policy_token_share
 from longshore_runtime.trajectories.episode import Episode
 
 

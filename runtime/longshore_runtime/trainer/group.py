@@ -13,13 +13,16 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 import ray
 
+from longshore.api.objectives.aggregation import denominator
+from longshore.policy.balancing import balance
 from longshore.record.facts import LanePlace, TrainerPass, UpdatePasses
 from longshore_runtime.backends.sums import GradientSums
-from longshore_runtime.backends.trainer_protocol import Sample, SampleKey, TrainResult
+from longshore_runtime.backends.trainer_protocol import Sample, SampleKey, TrainerOptions, TrainResult
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.actors import Check
@@ -29,7 +32,6 @@ from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
-from longshore_runtime.trainer.samples import in_draw_order, rank_shares, shares, step_denominator
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.trainer.world import CALL_LIMIT_S, PODS_LIMIT_S, RankDeath, TrainerWorld
 from longshore_runtime.trajectories.trajectory import LogProbs
@@ -372,3 +374,26 @@ class TrainerGroup:
     def _actors_of(self, replicas: Collection[int] | None) -> list[Any]:
         chosen = range(self.num_replicas) if replicas is None else replicas
         return [self._world.actors[rank] for replica in chosen for rank in self._replicas.ranks(replica)]
+
+
+def shares(samples: Sequence[Sample], num_replicas: int) -> list[list[Sample]]:
+    """Return samples by replica: longest first onto the replica with the fewest tokens, so that all end together."""
+    shares = balance(in_draw_order(samples), attrgetter("num_tokens"), dict.fromkeys(range(num_replicas), 0))
+    return list(shares.pieces.values())
+
+
+def rank_shares(samples: Sequence[Sample], num_ranks: int) -> list[list[Sample]]:
+    """Return the samples of each rank of a replica that deals them out: alike in length, and in what has gradients."""
+    order = sorted(in_draw_order(samples), key=lambda sample: (sample.advantage == 0, -sample.num_tokens))
+    return [order[first::num_ranks] for first in range(num_ranks)]
+
+
+def in_draw_order(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the same samples in the order of the data, no matter who had them first."""
+    return sorted(samples, key=lambda sample: (sample.draw, sample.index, sample.branch))
+
+
+def step_denominator(samples: Sequence[Sample], options: TrainerOptions) -> float:
+    """Return what the sums of one optimizer step over exactly these samples are divided by."""
+    in_loss = [(sample.num_loss_tokens, sample.share) for sample in samples]
+    return denominator(options.objective.loss_aggregation, in_loss, options.max_response_tokens)

@@ -1,4 +1,4 @@
-"""The updates of one step: groups go to the trainers as the handover says, while the round runs or after it.
+"""The updates of one step: groups become samples, and go to the trainers while the round runs or after it.
 
 Every optimizer step takes U groups. Those that begin while the round runs take them as they become trainable; after the
 round they take them shuffled, so that neither the speed of a reward, the length of the responses nor the place in the
@@ -6,25 +6,29 @@ data decides which groups come first.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
+
+from longshore.api.algorithm import Algorithm
 from longshore.api.objectives.objective import Objective
 from longshore.policy.draws import Draw
 from longshore.policy.handover import MAX_TOKENS_PER_REPLICA, Batch, HandoverQueue, TrainableGroup
+from longshore.policy.overlong import overlong_punishment
 from longshore.policy.round import ResponseId
 from longshore.record.facts import UpdatePasses
+from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
-from longshore_runtime.rollout.batch import ScoredGroup
+from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.rollout.events import GradientsDone
 from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, TrainerGroup
-from longshore_runtime.trainer.samples import conversations
 from longshore_runtime.trainer.step_progress import StepProgress
-from longshore_runtime.trajectories.trajectory import TokenIds, Trajectory
+from longshore_runtime.trajectories.trajectory import Mask, TokenIds, Trajectory
 
 
 @dataclass(frozen=True)
@@ -276,6 +280,75 @@ class StepUpdates:
         """Return prompts and what follows each: one pair for each sample of a group."""
         record, completions = self._prompts[group.draw.index], [scored.completion for scored in group.responses]
         return [branch for one in completions for branch in conversations(one, record)]
+
+
+def batch_samples(
+    groups: Sequence[ScoredGroup], records: Sequence[PromptRecord], algorithm: Algorithm, policy_version: int
+) -> list[Sample]:
+    """Return training samples of a whole batch, group by group; `records` by index of the draw."""
+    rewards = [[one.reward + _penalty(one.completion, algorithm) for one in group.responses] for group in groups]
+    advantages = algorithm.objective.advantages(rewards)
+    return [
+        sample
+        for group, of_group in zip(groups, advantages, strict=True)
+        for scored, advantage in zip(group.responses, of_group, strict=True)
+        for sample in _samples(scored, advantage, records[group.draw.index], algorithm, policy_version)
+    ]
+
+
+def off_policy_token_share(samples: Sequence[Sample]) -> float:
+    """Return the share of sampled tokens that older weights than the round's sampled, 0 to 1, masked ones included."""
+    num_sampled = sum(sample.trajectory.num_sampled_tokens for sample in samples)
+    num_stale = sum(np.count_nonzero(sample.trajectory.mask[: sample.num_stale_tokens]) for sample in samples)
+    return num_stale / num_sampled if num_sampled else 0.0
+
+
+def conversations(completion: Completion, record: PromptRecord) -> list[tuple[TokenIds, Trajectory]]:
+    """Return prompts and what follows each: one pair, unless the response is an episode of several branches."""
+    if completion.episode is None:
+        return [(record.prompt_tokens, completion.trajectory)]
+    return [(branch.prompt_tokens, branch.trajectory) for branch in completion.episode.branches]
+
+
+def _samples(
+    scored: ScoredResponse, advantage: float, record: PromptRecord, algorithm: Algorithm, policy_version: int
+) -> Iterator[Sample]:
+    """Build the samples of a response, which together count as one: a sample for each branch of an episode."""
+    branches = conversations(scored.completion, record)
+    num_sampled = sum(trajectory.num_sampled_tokens for _, trajectory in branches)
+    for number, (prompt_tokens, trajectory) in enumerate(branches):
+        num_stale_tokens = trajectory.num_tokens_before(policy_version)
+        yield Sample(
+            draw=scored.response.draw,
+            index=scored.response.index,
+            prompt_tokens=prompt_tokens,
+            trajectory=trajectory,
+            advantage=advantage,
+            reward=scored.reward,
+            penalty=_penalty(scored.completion, algorithm),
+            loss_mask=_loss_mask(trajectory, num_stale_tokens if algorithm.mask_stale_tokens else 0),
+            num_stale_tokens=num_stale_tokens,
+            branch=number,
+            share=trajectory.num_sampled_tokens / num_sampled if len(branches) > 1 else 1.0,
+        )
+
+
+def _penalty(completion: Completion, algorithm: Algorithm) -> float:
+    return overlong_punishment(
+        completion.num_tokens,
+        max_tokens=algorithm.max_response_tokens,
+        buffer_tokens=algorithm.overlong_buffer_tokens,
+        penalty=algorithm.overlong_penalty,
+    )
+
+
+def _loss_mask(trajectory: Trajectory, num_masked: int) -> Mask | None:
+    """Return the mask of the sampled tokens without the first `num_masked`; None: all are in the loss."""
+    if not num_masked and all(run.policy_version is not None for run in trajectory.runs):
+        return None
+    mask = trajectory.mask
+    mask[:num_masked] = False
+    return mask
 
 
 def max_tokens_per_batch(objective: Objective, num_replicas: int, *, is_pipelined: bool) -> int:

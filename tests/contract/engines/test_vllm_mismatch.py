@@ -25,8 +25,7 @@ from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.backends.trainer_protocol import Sample, TrainResult
 from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.trainer.acceptance import require_trainable
-from longshore_runtime.trainer.group import PendingUpdate
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.group import PendingUpdate, step_denominator
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import Harness
 from tests.contract.trainers.replicas import OPTIONS

@@ -21,7 +21,7 @@ from longshore_runtime.backends.sums import CorrectionSums, GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, SampleKey, TrainerOptions
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.trainer.samples import batch_samples
+from longshore_runtime.trainer.updates import batch_samples
 from longshore_runtime.trajectories.episode import Branch, Episode
 from longshore_runtime.trajectories.trajectory import EMPTY, TokenIds, Trajectory
 from tests.contract.trainers.plans import Named, double_precision

@@ -16,7 +16,7 @@ from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions, UpdateReport
 from longshore_runtime.backends.work_meter import WorkMeter
 from longshore_runtime.backends.world import World
-from longshore_runtime.trainer.samples import rank_shares, step_denominator
+from longshore_runtime.trainer.group import rank_shares, step_denominator
 from longshore_runtime.trajectories.trajectory import Trajectory
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks

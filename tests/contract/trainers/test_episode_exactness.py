@@ -17,8 +17,7 @@ from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions, 
 from longshore_runtime.backends.world import World
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.rollout.events import Event, GradientsDone
-from longshore_runtime.trainer.group import PendingUpdate
-from longshore_runtime.trainer.samples import shares, step_denominator
+from longshore_runtime.trainer.group import PendingUpdate, shares, step_denominator
 from longshore_runtime.trainer.streaming import StreamedUpdate
 from longshore_runtime.trainer.updates import StepUpdates, StepWork
 from tests.contract.trainers.episodes import RECORDS, Models, Plain, make_batch, make_models, plain, samples_of

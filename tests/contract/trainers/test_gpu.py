@@ -13,7 +13,7 @@ import torch
 from longshore_runtime.backends.shared_buffer import open_buffer
 from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions
 from longshore_runtime.backends.weight_sender import WeightSender, read
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.group import step_denominator
 from longshore_runtime.weights.shared import BucketPart, BufferHandle
 from tests.contract.trainers.plans import BATCHES, SOME_CLIPPED, count_tokens, plain
 from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, with_masks, without_kl

@@ -11,7 +11,7 @@ import pytest
 
 from longshore_runtime.backends.trainer_protocol import Sample, Trainer, TrainerOptions
 from longshore_runtime.backends.world import World
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.group import step_denominator
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import OPTIONS, Kind, assert_same_weights, make_samples, step, with_masks
 

@@ -16,7 +16,7 @@ from longshore.policy.draws import Draw
 from longshore_runtime.backends.losses import k3, sample_losses, token_log_probs, token_losses
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.group import step_denominator
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
 from tests.contract.trainers.replicas import BUILT_IN, clips, options_of, with_old, without_kl

@@ -15,7 +15,7 @@ from longshore_runtime.backends.losses import sample_losses
 from longshore_runtime.backends.sums import CorrectionSums, GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
 from longshore_runtime.telemetry.step_metrics import correction_metrics
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.group import step_denominator
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.replicas import clipped_at, clips, options_of, without_kl
 from tests.properties import examples

@@ -16,13 +16,8 @@ from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
-from longshore_runtime.trainer.samples import (
-    batch_samples,
-    off_policy_token_share,
-    rank_shares,
-    shares,
-    step_denominator,
-)
+from longshore_runtime.trainer.group import rank_shares, shares, step_denominator
+from longshore_runtime.trainer.updates import batch_samples, off_policy_token_share
 from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory
 from tests.contract.trainers.replicas import BUILT_IN, make_samples, options_of, with_masks
 from tests.properties import examples

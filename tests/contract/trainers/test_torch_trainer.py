@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from longshore_runtime.backends.torch_trainer import TorchTrainer
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.group import step_denominator
 from tests.contract.trainers.reference_losses import LossSettings, Response, reference_loss
 from tests.contract.trainers.replicas import (
     BUILT_IN,

@@ -10,7 +10,7 @@ import pytest
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.backends.world import World
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.group import step_denominator
 from longshore_runtime.weights.slices import Weights
 from tests.contract.trainers.ranks import kept_ranks
 from tests.contract.trainers.replicas import OPTIONS, Kind, make_samples, options_of, own_part, step, with_masks

@@ -45,8 +45,7 @@ from longshore_runtime.telemetry.recorder import Recorder
 from longshore_runtime.telemetry.step_records import NoRecords, StepSink
 from longshore_runtime.trainer import recovery
 from longshore_runtime.trainer.acceptance import require_trainable
-from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
-from longshore_runtime.trainer.samples import step_denominator
+from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, step_denominator
 from longshore_runtime.trajectories.trajectory import Trajectory
 from tests.contract.trainers.replicas import OPTIONS
 from tests.unit.runtime.elastic_parts import AtOnce, Known

@@ -18,7 +18,7 @@ from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.errors import UserError
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.rollout.round_runner import RoundRunner
-from longshore_runtime.trainer.samples import batch_samples
+from longshore_runtime.trainer.updates import batch_samples
 from longshore_runtime.trajectories.episode import Branch, Episode
 from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory, token_ids
 from tests.unit.runtime.scripted import (

@@ -27,9 +27,8 @@ from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.rollout.batch import ScoredGroup, ScoredResponse
 from longshore_runtime.step.parts import LoopOptions
 from longshore_runtime.step.step_work import step_work
-from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate
-from longshore_runtime.trainer.samples import batch_samples, step_denominator
-from longshore_runtime.trainer.updates import StepTraining, StepUpdates, max_tokens_per_batch
+from longshore_runtime.trainer.group import OldLogProbs, PendingUpdate, step_denominator
+from longshore_runtime.trainer.updates import StepTraining, StepUpdates, batch_samples, max_tokens_per_batch
 from longshore_runtime.trajectories.episode import Branch, Episode
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 from tests.contract.trainers.replicas import OPTIONS

@@ -1,4 +1,4 @@
-"""The reward functions of a job, made ready in a worker."""
+"""Make the reward functions of a job ready in a worker."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,7 @@ from longshore.api import contract
 from longshore.api.reward import RewardFunction
 from longshore_runtime.rewards.kinds.kind import WorkerSide
 from longshore_runtime.rewards.kinds.registry import kind_of
-from longshore_runtime.rewards.scoring import (
-    ResponseScorer,
-    RewardSetupError,
-    ScoreItem,
-    ScoreOutcome,
-)
+from longshore_runtime.rewards.scoring import ResponseScorer, RewardSetupError, ScoreItem
 from longshore_runtime.rewards.surroundings import GPU_SHARING_VARIABLE, Surroundings
 
 
@@ -38,35 +33,13 @@ class ScorerFactory:
         side = WorkerSide(_token(function), self.output, self.rehearsals.get(function.name, ()))
         return kind_of(function.kind).scorer(function, side)
 
-
-class Scorers:
-    """Every reward function that one worker scores."""
-
-    def __init__(self, factory: ScorerFactory) -> None:
-        self._factory = factory
-        self._scorers: dict[str, ResponseScorer] = {}
-
-    def prepare(self) -> Surroundings:
-        """Make all of them ready to score; raises RewardSetupError or RewardFault."""
-        for function in self._factory.functions:
-            self._scorers[function.name] = self._factory.create(function)
-        reports = [scorer.report for scorer in self._scorers.values()]
+    def create_all(self, scorers: dict[str, ResponseScorer]) -> Surroundings:
+        """Make all functions ready, one after the other; `scorers` has those that are, by name. Raises as `create`."""
+        for function in self.functions:
+            scorers[function.name] = self.create(function)
+        reports = [scorer.report for scorer in scorers.values()]
         sandbox = next((report for report in reports if report is not None), None)
         return Surroundings(sandbox, os.environ.get(GPU_SHARING_VARIABLE) or None)
-
-    def score(self, function: str, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        """Return the outcomes of these responses, in order; raises RewardSetupError."""
-        return self._scorers[function].score_many(items)
-
-    def give_up(self) -> None:
-        """End all waits for something that is away; called from any thread."""
-        for scorer in list(self._scorers.values()):
-            scorer.give_up()
-
-    def close(self) -> None:
-        """End what they started."""
-        for scorer in self._scorers.values():
-            scorer.close()
 
 
 def _token(function: RewardFunction) -> Path | None:

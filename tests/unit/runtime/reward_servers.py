@@ -101,7 +101,8 @@ class Pods:
         await self._stopping.pop(index)
         for thread in threads:
             if self.calls_may_hang:
-                await asyncio.to_thread(thread._scorers.close)
+                for scorer in thread._scorers.values():
+                    await asyncio.to_thread(scorer.close)
             else:
                 await asyncio.wrap_future(thread.ended)
 

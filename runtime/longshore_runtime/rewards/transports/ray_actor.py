@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import ray
 
-from longshore_runtime.rewards.scorers import ScorerFactory, Scorers
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, WorkerDied
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.scoring import ResponseScorer, ScoreItem, ScoreOutcome, WorkerDied
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rewards.transports.transport import fail
 
@@ -25,7 +25,8 @@ class _RewardActor:
 
     def __init__(self, environment: Mapping[str, str], factory: ScorerFactory) -> None:
         os.environ.update(environment)  # Before anything else: see `ActorPlacement`.
-        self._scorers = Scorers(factory)
+        self._factory = factory
+        self._scorers: dict[str, ResponseScorer] = {}
 
     def node(self) -> str:
         """Return the node that it is on; answers as soon as there is a process."""
@@ -35,14 +36,14 @@ class _RewardActor:
     def ready(self, wait_s: float) -> Surroundings:
         """Wait until every function can score; raises RewardSetupError or RewardFault."""
         time.sleep(wait_s)
-        return self._scorers.prepare()
+        return self._factory.create_all(self._scorers)
 
     def attend(self) -> None:
         """Never return: the call fails when the worker is lost, also while it has nothing to do."""
         threading.Event().wait()
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> list[ScoreOutcome]:
-        return self._scorers.score(function, items)
+        return self._scorers[function].score_many(items)
 
 
 _CALLS_AT_ONCE: Final = 3

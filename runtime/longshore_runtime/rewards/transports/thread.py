@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from longshore_runtime.rewards.scorers import ScorerFactory, Scorers
-from longshore_runtime.rewards.scoring import ScoreItem, ScoreOutcome, WorkerDied
+from longshore_runtime.rewards.scorers import ScorerFactory
+from longshore_runtime.rewards.scoring import ResponseScorer, ScoreItem, ScoreOutcome, WorkerDied
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rewards.transports.transport import fail
 
@@ -37,21 +37,22 @@ class ScoringThread:
         self.ended: Future[None] = Future()
         """Future that is done once everything that the thread started has ended; it cannot be cancelled."""
         self.ended.set_running_or_notify_cancel()
-        self._scorers = Scorers(factory)
+        self._scorers: dict[str, ResponseScorer] = {}
+        """Functions that are ready, by name."""
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._unanswered: set[Future[Any]] = set()
         self._is_killed = threading.Event()
 
         def prepare() -> Surroundings:
             self._is_killed.wait(wait_s)
-            return self._scorers.prepare()
+            return factory.create_all(self._scorers)
 
         self.ready = self._call(prepare)
         # A daemon: a call that hangs must not keep the process.
         threading.Thread(target=self._run, name="reward-worker", daemon=True).start()
 
     def score(self, function: str, items: Sequence[ScoreItem]) -> "Future[list[ScoreOutcome]]":
-        return self._call(lambda: self._scorers.score(function, items))
+        return self._call(lambda: self._scorers[function].score_many(items))
 
     def kill(self) -> None:
         """Fail all calls, and end after the one that is under way; does not wait.
@@ -59,7 +60,8 @@ class ScoringThread:
         A call that waits for something that is away waits no longer.
         """
         self._is_killed.set()
-        self._scorers.give_up()
+        for scorer in list(self._scorers.values()):
+            scorer.give_up()
         for future in list(self._unanswered):
             fail(future, WorkerDied("it was given up"))
         self._calls.put(None)
@@ -86,7 +88,8 @@ class ScoringThread:
                 else:
                     future.set_result(result)
         try:
-            self._scorers.close()
+            for scorer in self._scorers.values():
+                scorer.close()
         except Exception:
             log.exception("a reward function does not end properly")
         self.ended.set_result(None)

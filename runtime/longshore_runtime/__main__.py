@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["reward"]:
             # No Ray here: this pod runs code that models wrote.
-            from longshore_runtime.rewards.transports.pod_server import run_reward
+            from longshore_runtime.rewards.transports.thread import run_reward
             from longshore_runtime.settings import Settings
 
             return run_reward(Settings.from_env())

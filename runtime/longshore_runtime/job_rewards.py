@@ -14,7 +14,7 @@ from longshore_runtime.places import engine_places
 from longshore_runtime.rewards.kinds.judge import memory_limit
 from longshore_runtime.rewards.transports.pod import AddressOf, PodConnections, ServingPods
 from longshore_runtime.rewards.transports.ray_actor import RayTransport
-from longshore_runtime.rewards.transports.thread import ScoringThread
+from longshore_runtime.rewards.transports.thread import ScoringThread, pod_places
 from longshore_runtime.rewards.transports.transport import WorkerPlace
 from longshore_runtime.rewards.workers import WorkerGroup
 
@@ -56,7 +56,7 @@ def worker_groups(
         if functions:
             places = [] if reward.pods else [WorkerPlace("this pod", ScoringThread)] * per_pod
             if connections is not None:
-                places += connections.places(per_pod)
+                places += pod_places(connections, per_pod)
             groups.append(WorkerGroup(functions, places, is_sized=may_grow and decides))
     colocated = tuple(function for function in reward.functions if function.is_colocated)
     if colocated:

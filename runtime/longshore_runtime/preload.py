@@ -28,7 +28,7 @@ _FOR_ALL: Final = (
     "longshore_kube.blocking",
     "longshore_runtime.cluster.worker",
     "longshore_runtime.environments.pod_server",
-    "longshore_runtime.rewards.transports.pod_server",
+    "longshore_runtime.rewards.transports.thread",
     "longshore_runtime.telemetry.metrics",
     "pydantic.v1",  # Each worker of Ray imports it.
     "torch",

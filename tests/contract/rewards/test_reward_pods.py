@@ -30,9 +30,9 @@ from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import ScoreItem, ScoreResult, WorkerDied
 from longshore_runtime.rewards.surroundings import Surroundings
 from longshore_runtime.rewards.transports import pod_protocol
-from longshore_runtime.rewards.transports.pod import PodConnections, PodTransport, ServingPods
+from longshore_runtime.rewards.transports.pod import PodConnections, ServingPods
 from longshore_runtime.rewards.transports.pod_logs import PodLogs
-from longshore_runtime.rewards.transports.pod_server import SPARE_WORKERS, RewardServer
+from longshore_runtime.rewards.transports.thread import SPARE_WORKERS, PodTransport, RewardServer, pod_places
 from tests.addresses import network
 
 LIMIT_S = 120.0
@@ -173,7 +173,7 @@ def test_what_a_pod_that_is_killed_was_scoring_fails_at_once(pod: Pod, connectio
 def test_a_pod_has_room_for_all_its_requests_and_starts_no_process_for_them(pod: Pod, token: Path) -> None:
     num_requests = SPARE_WORKERS + 1  # More than there is room for where one worker computes and none waits.
     connections = connections_to(pod.ip, token)
-    for place in connections.places(num_requests):
+    for place in pod_places(connections, num_requests):
         worker = place.start(ScorerFactory((SERVICE,), "output"), 0.0)
         assert worker.ready.result(LIMIT_S) == Surroundings()
     assert psutil.Process(pod.process.pid).children() == []
@@ -354,7 +354,7 @@ def test_the_coordinator_follows_a_pod_nowhere(hostile: Hostile, token: Path) ->
 
 
 @pytest.mark.parametrize(
-    "program", ["longshore_runtime.rewards.transports.pod_server", "longshore_runtime.environments.pod_server"]
+    "program", ["longshore_runtime.rewards.transports.thread", "longshore_runtime.environments.pod_server"]
 )
 def test_the_programs_of_isolated_pods_import_nothing_heavy(program: str) -> None:
     code = (

@@ -11,7 +11,7 @@ from typing import Any
 from longshore.api.names import Component
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.transports.pod import PodConnections, ServingPods
-from longshore_runtime.rewards.transports.pod_server import RewardServer
+from longshore_runtime.rewards.transports.thread import RewardServer, pod_places
 from longshore_runtime.rewards.transports.transport import WorkerPlace
 from tests.addresses import network
 
@@ -45,7 +45,7 @@ class Pods:
         """The coordinator's side, with a worker in each pod."""
         self._run(self._choose_port())
         self._connections = PodConnections(self.serving(num_pods))
-        return self._connections.places(1)
+        return pod_places(self._connections, 1)
 
     def serving(self, num_pods: int) -> ServingPods:
         """The pods, as the coordinator knows them."""

@@ -39,7 +39,7 @@ from longshore_runtime.clock import SystemClock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.process.large_imports import collect_rarely
 from longshore_runtime.rewards.events import GroupScored, RewardEvent, Score
-from longshore_runtime.rewards.round_scores import RewardStats
+from longshore_runtime.rewards.pool import RewardStats
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.rollout.round_runner import RoundRunner

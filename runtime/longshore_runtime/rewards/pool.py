@@ -1,33 +1,30 @@
-"""Score responses on reward workers, each as soon as it has finished, in parallel with the rollout.
+"""Score responses, each as soon as it has finished, in parallel with the rollout.
 
-    driver ── `finished`, `score`, `forget` ──► RewardPool ── `score` ──► the Transport of each worker
+    driver ── `finished`, `score`, `forget` ──► RewardPool ──► Workers ── `score` ──► the Transport of a worker
     threads of the transports ── ResponseScored, WorkerReady, WorkerLost ──► driver's queue
     thread of `Delayed` ── RetryDue, CheckDue ──► driver's queue
     driver's queue ──► driver ── `handle` ──► RewardPool ──► GroupScored
 
 `policy.reward_queue` decides what is scored next, and `RoundScores` what an outcome means for its group. Everything
 here runs in the driver's thread, but for what futures of transports call: that only puts events into the queue.
-
-A worker is asked for at every place, at the start. One that is lost is replaced by another at the same place, which
-waits for that pod, or for its successor.
 """
 
-import bisect
-import itertools
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import structlog
 
+from longshore.api.reward import OnRewardError, RewardFunction
+from longshore.policy.adaptive_timeout import AdaptiveTimeout, TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
 from longshore.policy.reward_queue import RewardQueue, ScoreTask
 from longshore.policy.round import ResponseId
-from longshore_runtime.backends.engine_protocol import Completion
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason
 from longshore_runtime.clock import Clock
 from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.errors import UserError, first_line
@@ -38,28 +35,224 @@ from longshore_runtime.rewards.events import (
     ResponseScored,
     RetryDue,
     RewardEvent,
+    Score,
     WorkerLost,
     WorkerReady,
 )
-from longshore_runtime.rewards.round_scores import CaseLimits, RewardStats, RoundScores
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.scoring import (
     RewardError,
     RewardFault,
     RewardSetupError,
+    ScoreItem,
     ScoreOutcome,
+    ScoreResult,
     WorkerBroken,
     WorkerDied,
+    with_sample,
 )
 from longshore_runtime.rewards.surroundings import Surroundings
-from longshore_runtime.rewards.workers import Worker, WorkerGroup, call_limit_s
+from longshore_runtime.rewards.workers import Worker, WorkerGroup, Workers, call_limit_s
 
 log = structlog.get_logger()
 
 CHECK_EVERY_S: Final = 2.0
 """Seconds between two checks of how the workers keep up."""
-_MAX_FAILED_STARTS: Final = 3
-"""Number of failed starts in a row that one place may have: the GPU of a pod may not work until it is replaced."""
+
+
+@dataclass
+class RewardStats:
+    """Figures of the scoring in one round."""
+
+    max_depth: int = 0
+    """Largest number of responses that waited at once."""
+    max_wait_s: float = 0.0
+    """Longest wait of a response that its group waited for, in seconds."""
+    num_faults: int = 0
+    num_broken: int = 0
+    """Number of programs that broke their sandbox."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds that workers spent, by function."""
+    num_scored: dict[str, int] = field(default_factory=dict)
+    """Number of scored responses, by function."""
+
+
+class CaseLimits:
+    """Time limits of the test cases of code rewards: fixed, or learned from correct responses."""
+
+    def __init__(self, functions: Iterable[RewardFunction]) -> None:
+        self._learned = {
+            one.name: AdaptiveTimeout(
+                TimeoutSettings(one.tests.timeout_factor, one.tests.min_timeout_s, one.tests.max_timeout_s)
+            )
+            for one in functions
+            if one.tests is not None and one.tests.adaptive_timeout
+        }
+
+    def of(self, function: RewardFunction, record: PromptRecord) -> list[float] | None:
+        """Return the present limit of each test case of a prompt, in seconds; None: the function runs no tests."""
+        if function.tests is None:
+            return None
+        cases = record.fields[function.tests.tests_field]
+        assert isinstance(cases, list), "checked when the data was read"
+        learned = self._learned.get(function.name)
+        if learned is None:
+            return [function.tests.max_timeout_s] * len(cases)
+        return [learned.limit(record.index, case).wall_s for case in range(len(cases))]
+
+    def learn(self, function: str, record: PromptRecord, result: ScoreResult) -> None:
+        """Learn from the score of a response."""
+        if function in self._learned:
+            self._learned[function].response_tested(record.index, result.runs, passed_all=result.passed_all)
+
+    def export_state(self) -> dict[str, Any]:
+        """Return what was learned, as JSON values."""
+        return {name: timeout.export_state() for name, timeout in self._learned.items()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `export_state` returned."""
+        for name, timeout in self._learned.items():
+            if name in state:
+                timeout.load_state(state[name])
+
+
+@dataclass
+class _Group:
+    responses: tuple[ResponseId, ...]
+    missing: set[ScoreTask]
+
+
+class RoundScores:
+    """Responses, results and groups of one round."""
+
+    def __init__(
+        self,
+        number: int,
+        prompts: Sequence[PromptRecord],
+        functions: Mapping[str, RewardFunction],
+        limits: CaseLimits,
+    ) -> None:
+        """Begin without responses; draws refer to `prompts` by index. `limits` is shared with other rounds."""
+        self.number = number
+        self.stats = RewardStats()
+        self._prompts = prompts
+        self._functions = functions
+        self._limits = limits
+        self._completions: dict[ResponseId, Completion] = {}
+        self._results: dict[ScoreTask, ScoreResult] = {}
+        self._groups: dict[Draw, _Group] = {}
+
+    def add(self, responses: Mapping[ResponseId, Completion]) -> list[ScoreTask]:
+        """Note responses, and return their tasks."""
+        self._completions.update(responses)
+        return [task for response in responses for task in self._tasks(response)]
+
+    def serve(self, draw: Draw, responses: Mapping[ResponseId, Completion]) -> list[ScoreTask]:
+        """Note a group that waits for the rewards of these responses, and return the tasks that it waits for."""
+        missing = [task for task in self.add(responses) if task not in self._results]
+        self._groups[draw] = _Group(tuple(responses), set(missing))
+        return missing
+
+    def forget(self, draws: Iterable[Draw]) -> None:
+        """Forget that these groups wait."""
+        for draw in draws:
+            self._groups.pop(draw, None)
+
+    def has_result(self, task: ScoreTask) -> bool:
+        """Return whether a task has been scored."""
+        return task in self._results
+
+    def item(self, task: ScoreTask) -> ScoreItem:
+        """Return what a worker needs to score a task."""
+        record, completion = self._prompts[task.response.draw.index], self._completions[task.response]
+        episode = completion.episode
+        return ScoreItem(
+            sample=f"{record.source or f'row {record.index}'}, response {task.response}",
+            prompt=record.prompt if episode is None else record.prompt + (episode.observation or ""),
+            response=completion.text,
+            answer=record.answer,
+            row=record.fields,
+            limits_s=self._limits.of(self._functions[task.function], record),
+            reference=record.reference,
+            messages=record.messages if episode is None or not record.messages else episode.begun(record.messages),
+            is_cut=completion.finish_reason is FinishReason.LENGTH,
+            turns=episode.messages if episode is not None else (),
+            episode_reward=episode.reward if episode is not None else None,
+            state=episode.state if episode is not None else None,
+        )
+
+    def is_fault(self, task: ScoreTask, outcome: ScoreOutcome) -> bool:
+        """Return whether another attempt may have another outcome."""
+        is_error = isinstance(outcome, RewardError) and not isinstance(outcome, RewardSetupError)
+        retries_errors = self._functions[task.function].on_error is OnRewardError.RETRY
+        return isinstance(outcome, RewardFault) or (is_error and retries_errors)
+
+    def receive(self, task: ScoreTask, outcome: ScoreOutcome) -> GroupScored | None:
+        """Note the outcome of a task; return its group if that completes or fails it."""
+        if isinstance(outcome, ScoreResult):
+            return self._set_result(task, outcome)
+        of_setup = isinstance(outcome, RewardSetupError)
+        return self._fail(task, str(outcome), of_sample=not of_setup, is_fatal=of_setup)
+
+    def give_up(self, task: ScoreTask, outcome: ScoreOutcome, num_faults: int) -> GroupScored | None:
+        """Note that a task is not tried again after this last fault; return its group if that completes or fails it."""
+        function, why = self._functions[task.function], f"{outcome} ({num_faults} times)"
+        if isinstance(outcome, WorkerDied) and function.tests is not None:
+            # A program that ends every worker which runs it must not end the job. (Where the sandbox is broken for
+            # every program, no program is to blame: that is WorkerBroken.)
+            return self._set_result(task, ScoreResult(0.0, 0.0, broken=f"{task.response} broke the sandbox: {why}"))
+        # A response that nobody waits for must not end the job, nor one that a function cannot stand with Replace.
+        of_sample = not isinstance(outcome, WorkerBroken)
+        may_pass = of_sample and function.on_error is OnRewardError.REPLACE
+        return self._fail(task, why, of_sample=of_sample, is_fatal=task.response.draw in self._groups and not may_pass)
+
+    def complete(self, draw: Draw) -> GroupScored:
+        """Return a group that waits for nothing more."""
+        scores = [self._score(response) for response in self._groups.pop(draw).responses]
+        return GroupScored(draw, scores, self._prompts[draw.index].domain)
+
+    def _tasks(self, response: ResponseId) -> list[ScoreTask]:
+        record = self._prompts[response.draw.index]
+        return [ScoreTask(self.number, response, name) for name in record.rewards]
+
+    def _set_result(self, task: ScoreTask, result: ScoreResult) -> GroupScored | None:
+        self._results[task] = result
+        self.stats.seconds[task.function] = self.stats.seconds.get(task.function, 0.0) + result.seconds
+        self.stats.num_scored[task.function] = self.stats.num_scored.get(task.function, 0) + 1
+        if result.broken is not None:
+            self.stats.num_broken += 1
+            log.warning("program broke the sandbox", reward=task.function, reason=result.broken)
+        self._limits.learn(task.function, self._prompts[task.response.draw.index], result)
+        group = self._groups.get(task.response.draw)
+        if group is None:
+            return None
+        group.missing.discard(task)
+        return None if group.missing else self.complete(task.response.draw)
+
+    def _fail(self, task: ScoreTask, error: str, *, of_sample: bool, is_fatal: bool) -> GroupScored | None:
+        """Report that a response cannot be scored; return its group if that waits for it or the error `is_fatal`.
+
+        Args:
+            of_sample: whether the response and the row may be the reason, so that the report shows them.
+        """
+        draw = task.response.draw
+        if draw not in self._groups and not is_fatal:
+            return None
+        error = with_sample(error, self.item(task)) if of_sample else error
+        self.forget([draw])
+        is_fatal = is_fatal or self._functions[task.function].on_error is not OnRewardError.REPLACE
+        if not is_fatal:
+            log.warning("a group is replaced because it has no reward", reason=error)
+        return GroupScored(draw, error=error, is_fatal=is_fatal)
+
+    def _score(self, response: ResponseId) -> Score:
+        results = {task.function: self._results[task] for task in self._tasks(response)}
+        parts = {name: result.reward for name, result in results.items()}
+        return Score(
+            reward=sum(self._functions[name].weight * reward for name, reward in parts.items()),
+            timed_out=any(result.timed_out for result in results.values()),
+            parts=parts,
+        )
 
 
 class RewardPool:
@@ -81,21 +274,15 @@ class RewardPool:
         self._events, self._delayed = events, Delayed(events)
         self._clock = clock
         self._on_pressure = on_pressure
-        self._on_worker = on_worker
         self._groups = groups
-        self._factory = factory
         self._group_of = {function.name: group for group in groups for function in group.functions}
         self._functions = {function.name: function for group in groups for function in group.functions}
-        self._numbers = itertools.count()
-        self._workers: dict[int, Worker] = {}
         self._case_limits = CaseLimits(self._functions.values())
         self._scores = RoundScores(0, (), self._functions, self._case_limits)
         self._is_stopped = False
         num_sized = sum(group.is_sized for group in groups)
         assert num_sized == (on_pressure is not None), "pressure is reported if and only if one group is sized"
-        for group in groups:
-            for place in range(len(group.places)):
-                self._start_worker(group, place)
+        self._workers = Workers(groups, factory, self._notify, on_worker)
         self._delayed.put(CheckDue(), CHECK_EVERY_S)
 
     @property
@@ -173,15 +360,11 @@ class RewardPool:
                     self._drop([scored.draw])
                 self._dispatch()
                 return scored
-            case WorkerReady(worker=number, error=None, found=found):
-                self._join(number, found)
+            case WorkerReady():
+                self._workers.started(event)
                 self._dispatch()
-            case WorkerReady(error=str() as error, is_fatal=True):
-                raise UserError(error)
-            case WorkerReady(worker=number, error=error):
-                self._fail_start(number, str(error))
             case WorkerLost(worker=number, reason=reason):
-                self._lose(number, reason)
+                self._workers.lose(number, reason)
             case RetryDue(task=task):
                 if task.round == self._scores.number and not self._scores.has_result(task):
                     self._queue_of(task).submit([task], self._clock.now_s())
@@ -212,8 +395,7 @@ class RewardPool:
             return
         self._is_stopped = True
         self._delayed.stop()
-        for worker in self._workers.values():
-            worker.transport.kill()
+        self._workers.stop()
 
     def _report_pressure(self) -> None:
         if self._on_pressure is not None:
@@ -227,20 +409,18 @@ class RewardPool:
             group.queue.drop(draws)
 
     def _dispatch(self) -> None:
-        """Give work to idle workers: to those of the lowest places, so that the pods that go first are idle first."""
+        """Give work to idle workers."""
         now_s, queues = self._clock.now_s(), [group.queue for group in self._groups]
         # Before anything starts: what starts now has waited until now.
         self.stats.max_wait_s = max(self.stats.max_wait_s, *(queue.oldest_wait_s(now_s) for queue in queues))
         for group in self._groups:
             group.queue.resize(len(group.idle) + group.queue.num_calls)
             for tasks in group.queue.start():
-                _, number = group.idle.pop(0)
-                self._call(number, tasks, now_s)
+                self._call(*self._workers.take(group), tasks, now_s)
         self.stats.max_depth = max(self.stats.max_depth, sum(queue.depth for queue in queues))
 
-    def _call(self, number: int, tasks: Sequence[ScoreTask], now_s: float) -> None:
-        worker, function = self._workers[number], self._functions[tasks[0].function]
-        items = list(map(self._scores.item, tasks))
+    def _call(self, number: int, worker: Worker, tasks: Sequence[ScoreTask], now_s: float) -> None:
+        function, items = self._functions[tasks[0].function], [self._scores.item(task) for task in tasks]
         worker.deadline_s = now_s + call_limit_s(function, items)
         worker.work = worker.transport.score(function.name, items)
         worker.work.add_done_callback(partial(self._report_answer, number, tasks))
@@ -248,9 +428,9 @@ class RewardPool:
     def _receive(self, event: ResponseScored) -> GroupScored | None:
         task, outcome = event.task, event.outcome
         if isinstance(outcome, WorkerDied | WorkerBroken):
-            self._lose(event.worker, str(outcome))
+            self._workers.lose(event.worker, str(outcome))
         elif event.is_last_of_call:
-            self._free(event.worker)
+            self._workers.free(event.worker)
         if task.round != self._scores.number or not self._scores.is_fault(task, outcome):
             self._queue_of(task).finished(task)
             return self._scores.receive(task, outcome) if task.round == self._scores.number else None
@@ -261,83 +441,10 @@ class RewardPool:
         self._delayed.put(RetryDue(task), fault.wait_s)
         return None
 
-    def _start_worker(self, group: WorkerGroup, place: int) -> None:
-        number, wait_s = next(self._numbers), group.failed_starts.wait_s(place)
-        transport = group.places[place].start(replace(self._factory, functions=group.functions), wait_s)
-        self._workers[number] = Worker(group, place, transport, transport.ready, wait_s + group.start_limit_s)
-        transport.ready.add_done_callback(partial(self._report_ready, number))
-        transport.death.add_done_callback(lambda reason: self._notify(WorkerLost(number, reason.result())))
-
-    def _join(self, number: int, found: Surroundings) -> None:
-        """Note that a worker can take work, and log what it found if that is new for its pod."""
-        if self._on_worker is not None:
-            self._on_worker(found)
-        worker = self._workers.get(number)
-        if worker is None:
-            return
-        group = worker.group
-        if group.found.get(worker.pod) != found and found.facts():
-            log.info("reward worker", pod=worker.pod, functions=_names(group), **found.facts())
-        group.found[worker.pod] = found
-        group.ready.add(number)
-        group.failed_starts.succeeded(worker.place)
-        self._free(number)
-
-    def _free(self, number: int) -> None:
-        """Free a worker that has answered, unless it was lost since."""
-        worker = self._workers.get(number)
-        if worker is not None and number in worker.group.ready:
-            bisect.insort(worker.group.idle, (worker.place, number))
-
-    def _fail_start(self, number: int, error: str) -> None:
-        """Request another worker for one that does not start; raises UserError when that does not help."""
-        worker = self._workers.get(number)
-        if worker is None:
-            return
-        num_failures = worker.group.failed_starts.failed(worker.place, worker.node)
-        if num_failures >= _MAX_FAILED_STARTS:
-            names = _names(worker.group)
-            raise UserError(
-                f"reward.functions[{names}]: the worker did not start, {num_failures} times in a row: {error}"
-            )
-        log.warning("reward worker does not start", pod=worker.pod, reason=error)
-        self._replace(number)
-
-    def _lose(self, number: int, reason: str) -> None:
-        """Replace a worker that is gone; what it did fails by itself. A second report does no harm."""
-        worker = self._workers.get(number)
-        if worker is None:
-            return
-        if number not in worker.group.ready:
-            self._fail_start(number, f"{reason} (the log of its pod may say more)")
-            return
-        log.warning("reward worker lost", pod=worker.pod, reason=reason)
-        self._replace(number)
-
     def _check_workers(self) -> None:
         """Replace workers that hang, and ask for the next check: only now, so that checks never pile up."""
         self._delayed.put(CheckDue(), CHECK_EVERY_S)
-        now_s = self._clock.now_s()
-        for number, worker in list(self._workers.items()):
-            if worker.is_overdue(now_s):
-                is_ready = number in worker.group.ready
-                start = f"starts for more than {worker.group.start_limit_s:g} s"
-                what = "scores for far longer than it may" if is_ready else start
-                self._lose(number, f"it hangs: it {what}")
-
-    def _replace(self, number: int) -> None:
-        worker = self._workers.pop(number)
-        worker.group.ready.discard(number)
-        worker.group.idle = [entry for entry in worker.group.idle if entry[1] != number]
-        worker.transport.kill()
-        self._start_worker(worker.group, worker.place)
-
-    def _report_ready(self, number: int, ready: "Future[Surroundings]") -> None:
-        error = ready.exception()
-        if error is None:
-            self._notify(WorkerReady(number, found=ready.result()))
-        elif not isinstance(error, WorkerDied):  # WorkerLost reports those.
-            self._notify(WorkerReady(number, first_line(error), isinstance(error, RewardSetupError)))
+        self._workers.replace_hanging(self._clock.now_s())
 
     def _report_answer(self, number: int, tasks: Sequence[ScoreTask], answer: "Future[list[ScoreOutcome]]") -> None:
         """Report each response; a call that fails as a whole fails each of its responses."""
@@ -349,10 +456,6 @@ class RewardPool:
     def _notify(self, event: RewardEvent) -> None:
         if not self._is_stopped:
             self._events.put(event)
-
-
-def _names(group: WorkerGroup) -> str:
-    return ", ".join(function.name for function in group.functions)
 
 
 def _failure(function: str, error: BaseException) -> RewardError | RewardFault:

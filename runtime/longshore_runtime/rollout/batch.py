@@ -14,7 +14,7 @@ from longshore.rounds.protocol import RoundTotals
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason
 from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.rewards.events import GroupScored
-from longshore_runtime.rewards.round_scores import RewardStats
+from longshore_runtime.rewards.pool import RewardStats
 
 _COUNTERS: Final = attrgetter(
     "num_steps", "num_tokens", "num_preemptions", "num_prompt_tokens", "num_cached_tokens", "busy_s"

@@ -26,7 +26,7 @@ from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews, E
 from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, TrainerLost, UserError
 from longshore_runtime.rewards.events import GroupScored, RewardEvent
-from longshore_runtime.rewards.round_scores import RewardStats
+from longshore_runtime.rewards.pool import RewardStats
 from longshore_runtime.rollout.batch import EngineUse, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import EngineOutput, Event, StopRequested, WeightsLost
 

@@ -23,7 +23,7 @@ from longshore.policy.strategies import round_policy
 from longshore.rounds.messages import EngineJoined, EngineLost
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, LiveResponse, Request
 from longshore_runtime.rewards.events import GroupScored, RewardEvent, Score
-from longshore_runtime.rewards.round_scores import RewardStats
+from longshore_runtime.rewards.pool import RewardStats
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event
 from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundRunner

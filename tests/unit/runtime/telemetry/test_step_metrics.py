@@ -6,7 +6,7 @@ import pytest
 
 from longshore.api.rollout import Strategy
 from longshore_runtime.checkpoints.run_state import RunState
-from longshore_runtime.rewards.round_scores import RewardStats
+from longshore_runtime.rewards.pool import RewardStats
 from longshore_runtime.rollout.batch import RoundResult
 from longshore_runtime.telemetry.step_metrics import StepTimes, lengths, step_metrics
 from longshore_runtime.trajectories.episode import Branch, Episode

@@ -42,8 +42,7 @@ from longshore_runtime.rewards.events import GroupScored, RewardEvent, Score
 from longshore_runtime.rewards.pool import RewardStats
 from longshore_runtime.rollout.batch import ScoredGroup
 from longshore_runtime.rollout.events import EngineOutput, Event
-from longshore_runtime.rollout.round_runner import RoundRunner
-from longshore_runtime.step.rollout import RoundRequests
+from longshore_runtime.rollout.round_runner import RoundRequests, RoundRunner
 from longshore_runtime.trainer.updates import batch_samples
 from longshore_runtime.trajectories.trajectory import Trajectory, token_ids
 
@@ -208,6 +207,7 @@ def measure_case(arm: str, num_responses: int, num_tokens: int) -> dict[str, flo
         RoundRequests(records, algorithm, "train", 1.0),
         SystemClock(),
         driver,
+        train_on=driver.train_on,
     )
     collect_rarely()
     before_bytes, started_s = process.memory_info().rss, time.process_time()

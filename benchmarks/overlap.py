@@ -27,8 +27,8 @@ from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.checkpoints.run_state import RunState
 from longshore_runtime.clock import Clock
+from longshore_runtime.rollout.round_runner import RoundRequests
 from longshore_runtime.step.parts import Parts
-from longshore_runtime.step.rollout import RoundRequests
 from longshore_runtime.telemetry.journal import Journal
 from longshore_runtime.telemetry.metrics import MetricsWriter
 from longshore_runtime.telemetry.recorder import Recorder

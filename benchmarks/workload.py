@@ -22,9 +22,9 @@ from longshore.api.training import CheckpointSettings
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, Request
+from longshore_runtime.rollout.round_runner import RoundRequests
 from longshore_runtime.step.loop import TrainingLoop
 from longshore_runtime.step.parts import LoopOptions, Parts
-from longshore_runtime.step.rollout import RoundRequests
 
 _NEVER: Final = CheckpointSettings(every_steps=10**6, every_seconds=10**7)
 """Settings under which no checkpoint is due."""

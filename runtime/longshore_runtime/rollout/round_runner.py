@@ -1,14 +1,16 @@
 """Drive the round protocol with real engines and reward workers. All decisions are the protocol's."""
 
+import hashlib
 import queue
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
 import structlog
 
+from longshore.api.algorithm import Algorithm
 from longshore.api.objectives.advantages import are_equal
 from longshore.policy.draws import Draw
 from longshore.policy.engine_load import EngineLoad
@@ -22,6 +24,7 @@ from longshore.rounds import messages
 from longshore.rounds.protocol import RoundProtocol
 from longshore_runtime.backends.engine_protocol import Completion, EngineStats, FinishReason, Request
 from longshore_runtime.clock import Clock
+from longshore_runtime.data.prompt_record import PromptRecord
 from longshore_runtime.environments.events import EpisodeGivenUp, EpisodeNews, EpisodeOver, TurnWanted
 from longshore_runtime.environments.pod_protocol import FailureCause
 from longshore_runtime.errors import ASKED_TO_STOP, Interrupted, TrainerLost, UserError
@@ -29,6 +32,7 @@ from longshore_runtime.rewards.events import GroupScored, RewardEvent
 from longshore_runtime.rewards.pool import RewardStats
 from longshore_runtime.rollout.batch import EngineUse, RoundResult, ScoredGroup, round_result, scored_group
 from longshore_runtime.rollout.events import EngineOutput, Event, StopRequested, WeightsLost
+from longshore_runtime.trajectories.trajectory import EMPTY
 
 log = structlog.get_logger()
 
@@ -93,11 +97,38 @@ class Environments(Protocol):
         """End episodes, whose news nobody reads any more; does not wait."""
 
 
-class MakeRequest(Protocol):
-    """Function that makes requests."""
+@dataclass(frozen=True)
+class RoundRequests:
+    """Makes the requests of one round: a round that is sampled again asks for the same."""
+
+    records: Sequence[PromptRecord]
+    """Prompts by index of the draw."""
+    algorithm: Algorithm
+    purpose: str
+    """Purpose that tells the seeds of one round from those of others."""
+    temperature: float
 
     def __call__(self, response: ResponseId, kept: Completion | None, turn: int = 0) -> Request:
         """Return the request for a response, or for a turn of an episode, which goes on from what is kept."""
+        partial = kept.trajectory if kept else EMPTY
+        return Request(
+            request_id=str(response),
+            prompt_tokens=self.records[response.draw.index].prompt_tokens,
+            max_tokens=self.algorithm.max_response_tokens,
+            temperature=self.temperature,
+            seed=request_seed(self.algorithm.seed, self.purpose, response, turn),
+            partial=partial,
+        )
+
+
+def request_seed(seed: int, purpose: str, response: ResponseId, turn: int = 0) -> int:
+    """Return 31 bits from the seed of the job, what is sampled for, which response it is, and which turn of it.
+
+    So every response of every round has its own, and a replay has the same.
+    """
+    which = f"{response}/{turn}" if turn else str(response)
+    digest = hashlib.blake2b(f"{seed}/{purpose}/{which}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 class RoundObserver(Protocol):
@@ -108,9 +139,6 @@ class RoundObserver(Protocol):
 
     def milestone(self, progress: RoundProgress) -> None:
         """Note a milestone, at which the load of the engines decides whether some of them `retire`."""
-
-    def train_on(self, group: ScoredGroup) -> None:
-        """Train on an accepted group, which has its rewards; called once for each."""
 
     def on_event(self, event: Event) -> None:
         """Handle an event that is not about sampling or scoring."""
@@ -125,13 +153,14 @@ class RoundRunner:
         engines: Engines,
         scorer: Scorer,
         events: "queue.SimpleQueue[Event]",
-        request_of: MakeRequest,
+        request_of: RoundRequests,
         clock: Clock,
         observer: RoundObserver,
         kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
         milestones: Milestones | None = None,
         pace: RolloutPace | None = None,
         environments: Environments | None = None,
+        train_on: Callable[[ScoredGroup], None] = lambda group: None,
     ) -> None:
         """Run the round until it is over.
 
@@ -140,6 +169,7 @@ class RoundRunner:
             kept: tokens that responses continue from.
             milestones: when the observer's `milestone` is called.
             pace: learns from what the engines do.
+            train_on: takes each accepted group, with its rewards, once: `StepWork.train_on`.
         """
         self._policy = policy
         self._pace = pace
@@ -150,6 +180,7 @@ class RoundRunner:
         self._clock = clock
         self._observer = observer
         self._environments = environments
+        self._train_on = train_on
         self._protocol = RoundProtocol(policy, milestones, pace, self._has_environment)
         self._kept = kept
         self._completions = dict(kept)
@@ -361,7 +392,7 @@ class RoundRunner:
                     for draw in draws:
                         self._wanted.pop(draw, None)
                 case messages.TrainOnGroup(group):
-                    self._observer.train_on(self._scored[group.draw])
+                    self._train_on(self._scored[group.draw])
                 case messages.ReportProgress(progress):
                     self._observer.progressed(progress)
                 case messages.MeasureLoad(progress):

@@ -5,8 +5,9 @@ from longshore.policy.draws import DrawCursor
 from longshore.policy.round_policy import BatchShape
 from longshore.policy.synchronous import Synchronous
 from longshore_runtime.checkpoints.run_state import HeldOutScore, RunState
+from longshore_runtime.rollout.round_runner import RoundRequests
 from longshore_runtime.step.parts import LoopOptions, Parts
-from longshore_runtime.step.rollout import Evaluating, RoundRequests, run_round
+from longshore_runtime.step.rollout import Evaluating, run_round
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.step_done import EvaluationDone
 from longshore_runtime.trainer.recovery import Recovery

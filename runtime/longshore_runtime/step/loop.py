@@ -39,11 +39,11 @@ from longshore_runtime.elastic.benefit import step_outcome
 from longshore_runtime.elastic.regrouping import Regrouping
 from longshore_runtime.elastic.size import AppliedSize
 from longshore_runtime.errors import SizeChanged, TrainerLost, UserError
+from longshore_runtime.rollout.round_runner import RoundRequests
 from longshore_runtime.step.checkpointing import RunCheckpoints
 from longshore_runtime.step.evaluation import Evaluator
 from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.step.publication import Turns
-from longshore_runtime.step.rollout import RoundRequests
 from longshore_runtime.step.round_training import RoundTraining, TrainedRound
 from longshore_runtime.telemetry.alarms import Alarms
 from longshore_runtime.telemetry.step_done import StepDone

@@ -1,10 +1,8 @@
-"""The rollout of a step: requests, the round that drives engines and rewards, and what happens while it runs."""
+"""The rollout of a step: the round that drives engines and rewards, and what happens while it runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from longshore.api.algorithm import Algorithm
 from longshore.api.environment import Environment
 from longshore.api.runtime_status import ProgressUnit
 from longshore.policy.draws import Draw
@@ -12,42 +10,15 @@ from longshore.policy.progress import RoundProgress
 from longshore.policy.rollout_pace import RolloutPace
 from longshore.policy.round import ResponseId
 from longshore.policy.round_policy import RoundPolicy
-from longshore_runtime.backends.engine_protocol import Completion, Request
-from longshore_runtime.data.prompt_record import PromptRecord
+from longshore_runtime.backends.engine_protocol import Completion
 from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.environments.pool import EnvironmentPool
 from longshore_runtime.rollout.batch import RoundResult, ScoredGroup
 from longshore_runtime.rollout.events import Event, GradientsDone, ReplicaLost
-from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRunner
-from longshore_runtime.rollout.seeds import request_seed
+from longshore_runtime.rollout.round_runner import NOTHING_KEPT, RoundObserver, RoundRequests, RoundRunner, request_seed
 from longshore_runtime.step.parts import Parts
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepWork
-from longshore_runtime.trajectories.trajectory import EMPTY
-
-
-@dataclass(frozen=True)
-class RoundRequests:
-    """Makes the requests of one round: a round that is sampled again asks for the same."""
-
-    records: Sequence[PromptRecord]
-    """Prompts by index of the draw."""
-    algorithm: Algorithm
-    purpose: str
-    """Purpose that tells the seeds of one round from those of others."""
-    temperature: float
-
-    def __call__(self, response: ResponseId, kept: Completion | None, turn: int = 0) -> Request:
-        """Return the request for a response, or for a turn of an episode, which goes on from what is kept."""
-        partial = kept.trajectory if kept else EMPTY
-        return Request(
-            request_id=str(response),
-            prompt_tokens=self.records[response.draw.index].prompt_tokens,
-            max_tokens=self.algorithm.max_response_tokens,
-            temperature=self.temperature,
-            seed=request_seed(self.algorithm.seed, self.purpose, response, turn),
-            partial=partial,
-        )
 
 
 class RoundEpisodes:
@@ -85,8 +56,9 @@ def run_round(
     kept: Mapping[ResponseId, Completion] = NOTHING_KEPT,
     repurposing: Repurposing | None = None,
     pace: RolloutPace | None = None,
+    train_on: Callable[[ScoredGroup], None] = lambda group: None,
 ) -> RoundResult:
-    """Run a round of draws of the prompts of these requests; `kept`, `draining` and `pace` as of `RoundRunner`.
+    """Run a round of draws of the prompts of these requests; the other arguments as of `RoundRunner`.
 
     Raises:
         UserError, Interrupted, TrainerLost: as `RoundRunner.run`.
@@ -104,6 +76,7 @@ def run_round(
         None if repurposing is None else repurposing.milestones,
         pace,
         None if parts.environments is None else RoundEpisodes(parts.environments, requests),
+        train_on,
     )
     if repurposing is not None:
         repurposing.begin(runner)
@@ -140,9 +113,6 @@ class RunningStep:
         assert self.repurposing is not None, "only repurposing asks for milestones"
         self.repurposing.milestone(progress)
 
-    def train_on(self, group: ScoredGroup) -> None:
-        self.work.train_on(group)
-
     def on_event(self, event: Event) -> None:
         match event:
             case ReplicaLost(reason=reason, generation=generation):
@@ -169,9 +139,6 @@ class Evaluating:
 
     def milestone(self, progress: RoundProgress) -> None:
         """Do nothing: engines do not retire in such a round."""
-
-    def train_on(self, group: ScoredGroup) -> None:
-        """Do nothing: only the rewards are needed."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, ReplicaLost):

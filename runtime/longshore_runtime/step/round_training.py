@@ -15,9 +15,10 @@ from longshore_runtime.elastic.repurposing import Repurposing
 from longshore_runtime.errors import TrainerLost
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rollout.batch import RoundResult
+from longshore_runtime.rollout.round_runner import RoundRequests
 from longshore_runtime.step.parts import LoopOptions, Parts
 from longshore_runtime.step.publication import Turns
-from longshore_runtime.step.rollout import RoundRequests, RunningStep, run_round
+from longshore_runtime.step.rollout import RunningStep, run_round
 from longshore_runtime.step.step_work import MismatchGuard, require_equal_gradients, step_work
 from longshore_runtime.trainer.recovery import Recovery
 from longshore_runtime.trainer.updates import StepTraining, StepWork
@@ -100,6 +101,7 @@ class RoundTraining:
             kept=state.kept,
             repurposing=step.repurposing,
             pace=pace,
+            train_on=step.work.train_on,
         )
         rolled_out_s = clock.now_s()
         trained = self._train(step, state)

@@ -242,6 +242,7 @@ def runner(
     milestones: Milestones | None = None,
 ) -> RoundRunner:
     events: queue.SimpleQueue[Event] = engines  # type: ignore[assignment]
+    observer = observer or Observer()
     return RoundRunner(
         policy,
         engines,
@@ -249,9 +250,10 @@ def runner(
         events,
         request_of,
         StillClock(),
-        observer or Observer(),
+        observer,
         kept,
         milestones,
+        train_on=observer.train_on,
     )
 
 

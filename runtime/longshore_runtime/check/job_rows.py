@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from longshore.api.model import Source
 from longshore.api.spec import RLJobSpec
-from longshore.checks.rows import domain_of, functions_of, row_mistake, value_at
+from longshore.checks.rows import domain_of, row_mistake, value_at
 from longshore_runtime.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,5 +51,5 @@ def scored_record(index: int, row: "Row", spec: RLJobSpec) -> "PromptRecord":
     reference = value_at(row.fields, source.answer_field)
     return PromptRecord(
         index, text, token_ids(()), "" if reference is None else str(reference), row.fields, row.source, domain,
-        tuple(one.name for one in functions_of(domain, spec.reward.functions)), reference, messages,
+        reference, messages,
     )  # fmt: skip

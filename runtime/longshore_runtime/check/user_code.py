@@ -47,7 +47,7 @@ def check_reward_import(name: Check, function: RewardFunction) -> CheckResult:
 def check_reward_calls(name: Check, function: RewardFunction, spec: RLJobSpec, path: Path) -> CheckResult:
     """Score rows as the reward pods do before they are used: with their reference answers as responses."""
     from longshore_runtime.rewards.child_scorer import ChildScorer
-    from longshore_runtime.rewards.routing import rehearsals
+    from longshore_runtime.rewards.row_fields import rehearsals
     from longshore_runtime.rewards.scoring import RewardSetupError
 
     rows = valid_rows(path, spec.data.each[0])
@@ -141,7 +141,7 @@ def _episode_records(rows: "Sequence[Row]", spec: RLJobSpec, tokenizer: Any) -> 
     """Yield rows as environments see them, without those that a job would leave out, or that other checks refuse."""
     from longshore_runtime.data.dataset import PromptSets, most_prompt_tokens, prompt_record
     from longshore_runtime.data.encoding import prompt_encoding
-    from longshore_runtime.rewards.routing import routed
+    from longshore_runtime.rewards.row_fields import with_row_fields
 
     limit = most_prompt_tokens(spec.data, spec.model.max_context_tokens - spec.algorithm.max_response_tokens)
     encoding = None if tokenizer is None else prompt_encoding(tokenizer)
@@ -152,4 +152,4 @@ def _episode_records(rows: "Sequence[Row]", spec: RLJobSpec, tokenizer: Any) -> 
             else:
                 record = prompt_record(index, row, spec.data, tokenizer, encoding)
             if len(record.prompt_tokens) <= limit:
-                yield from routed(PromptSets((record,), (), 0), spec.reward.functions, spec.environments).train
+                yield from with_row_fields(PromptSets((record,), (), 0), spec.reward.functions, spec.environments).train

@@ -19,8 +19,6 @@ class PromptRecord(ComparedByValue):
     source: str = ""
     """Origin of the row, for messages."""
     domain: str = ""
-    rewards: tuple[str, ...] = ()
-    """Reward functions that score responses to the prompt."""
     reference: object = None
     """The unconverted answer of the row, which may be other than a text."""
     messages: tuple[Mapping[str, object], ...] = ()

@@ -17,7 +17,7 @@ import math
 import os
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,9 @@ from longshore.api import contract
 from longshore.api.environment import Environment, environment_of, environment_pods
 from longshore.api.names import Component
 from longshore.api.reasons import NoticeReason
+from longshore.api.reward import RewardFunction
 from longshore.api.spec import RLJobSpec
+from longshore.checks.rows import functions_of
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion
@@ -58,7 +60,7 @@ class EnvironmentPool:
         limits: EpisodeLimits,
         put: Callable[[EpisodeNews], None],
         notify: Callable[[str, str], None] = lambda reason, message: None,
-        state_readers: Set[str] = frozenset(),
+        state_readers: Sequence[RewardFunction] = (),
     ) -> None:
         """Connect to the pods.
 
@@ -69,7 +71,7 @@ class EnvironmentPool:
             limits: limits of every episode.
             put: takes events, in any thread.
             notify: takes reasons with messages, in any thread.
-            state_readers: names of the reward functions that may read the final state of an environment.
+            state_readers: reward functions that may read the final state of an environment.
         """
         self._environments = tuple(environments)
         self._connections = connections
@@ -119,7 +121,7 @@ class EnvironmentPool:
         """Begin an episode; returns its number."""
         environment = self.environment_of(record.domain)
         assert environment is not None, "the round asks for episodes of such rows alone"
-        wants_state = not self._state_readers.isdisjoint(record.rewards)
+        wants_state = bool(functions_of(record.domain, self._state_readers))
         episode = RunningEpisode(next(self._numbers), response, environment, record, seed, wants_state)
         self._connections.loop.call_soon_threadsafe(self._begin, episode)
         return episode.number
@@ -292,5 +294,5 @@ def environment_pool(
     resources.callback(connections.close)
     limits = EpisodeLimits(spec.algorithm.max_response_tokens, spec.model.max_context_tokens)
     conversations = Conversations(spec.data.chat, tokenizer)
-    readers = {one.name for one in spec.reward.functions if reads_state(one)}
+    readers = [one for one in spec.reward.functions if reads_state(one)]
     return EnvironmentPool(spec.environments, connections, conversations, limits, put, notify, readers)

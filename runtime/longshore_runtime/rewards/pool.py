@@ -19,6 +19,7 @@ from typing import Any, Final
 import structlog
 
 from longshore.api.reward import OnRewardError, RewardFunction
+from longshore.checks.rows import functions_of
 from longshore.policy.adaptive_timeout import AdaptiveTimeout, TimeoutSettings
 from longshore.policy.draws import Draw
 from longshore.policy.reward_pods import RewardPressure
@@ -212,8 +213,9 @@ class RoundScores:
         return GroupScored(draw, scores, self._prompts[draw.index].domain)
 
     def _tasks(self, response: ResponseId) -> list[ScoreTask]:
-        record = self._prompts[response.draw.index]
-        return [ScoreTask(self.number, response, name) for name in record.rewards]
+        """Return a task for each function that scores the row."""
+        functions = functions_of(self._prompts[response.draw.index].domain, tuple(self._functions.values()))
+        return [ScoreTask(self.number, response, function.name) for function in functions]
 
     def _set_result(self, task: ScoreTask, result: ScoreResult) -> GroupScored | None:
         self._results[task] = result
@@ -276,7 +278,7 @@ class RewardPool:
         self._on_pressure = on_pressure
         self._groups = groups
         self._group_of = {function.name: group for group in groups for function in group.functions}
-        self._functions = {function.name: function for group in groups for function in group.functions}
+        self._functions = {function.name: function for function in factory.functions}
         self._case_limits = CaseLimits(self._functions.values())
         self._scores = RoundScores(0, (), self._functions, self._case_limits)
         self._is_stopped = False

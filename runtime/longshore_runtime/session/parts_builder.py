@@ -60,7 +60,7 @@ from longshore_runtime.places import Place, possible_tp_sizes, trainer_places
 from longshore_runtime.process.repeated import PROGRESS_EVERY_S, repeated
 from longshore_runtime.rewards.kinds.registry import kind_of
 from longshore_runtime.rewards.pool import RewardPool
-from longshore_runtime.rewards.routing import rehearsals, routed
+from longshore_runtime.rewards.row_fields import rehearsals, with_row_fields
 from longshore_runtime.rewards.scorers import ScorerFactory
 from longshore_runtime.rewards.transports.pod import ServingPods
 from longshore_runtime.rewards.transports.pod_logs import PodLogs
@@ -151,7 +151,7 @@ class PartsBuilder:
             self._spec = spec = with_fitting_memory(spec, self._size)
         tokenizer = load_tokenizer(self._storage.resolve(untrained.path), inputs.repository)
         self._require_origins({TOKENIZER: tokenizer_origin(of_model, tokenizer)})
-        prompts = routed(self._prompts(inputs, tokenizer), spec.reward.functions, spec.environments)
+        prompts = with_row_fields(self._prompts(inputs, tokenizer), spec.reward.functions, spec.environments)
         # A reward that cannot score is found before engines take minutes to start.
         rewards = self._rewards(prompts)
         if isinstance(algorithm.objective, Custom):
@@ -422,7 +422,7 @@ class PartsBuilder:
         groups = worker_groups(reward, self._spec.workers, pods, self._exit)
         pool = RewardPool(
             groups,
-            ScorerFactory((), self._storage.output, rehearsals(prompts.train, reward.functions)),
+            ScorerFactory(reward.functions, self._storage.output, rehearsals(prompts.train, reward.functions)),
             self._events,
             SystemClock(),
             self._recorder.reward_pressure if any(group.is_sized for group in groups) else None,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from longshore.api.environment import Environment
 from longshore.api.names import Component
+from longshore.api.reward import RewardFunction, RewardKind
 from longshore.policy.draws import Draw
 from longshore.policy.round import ResponseId
 from longshore_runtime.backends.engine_protocol import Completion, FinishReason
@@ -25,6 +26,7 @@ from tests.contract.environments.environment_pods import PATIENT_S, TOKEN
 ROW: Final = {"low": "a", "high": "h", "secret": "c"}
 LIMITS: Final = EpisodeLimits(max_response_tokens=32, max_context_tokens=64)
 TOKENIZER: Final = build_tokenizer()
+READER: Final = RewardFunction(name="score", kind=RewardKind.PYTHON, import_path="users:score")
 
 
 class Driver:
@@ -77,7 +79,7 @@ class Driver:
 
 def record(prompt: str, **fields: Any) -> PromptRecord:
     tokens = token_ids(TOKENIZER.encode(prompt, add_special_tokens=False))
-    return PromptRecord(0, prompt, tokens, "", fields=fields, source="row 1", rewards=("score",))
+    return PromptRecord(0, prompt, tokens, "", fields=fields, source="row 1")
 
 
 @contextmanager
@@ -106,7 +108,7 @@ def driving(
             conversations or Conversations(None, TOKENIZER),
             limits,
             events.put,
-            state_readers={"score"},
+            state_readers=[READER],
         )
         yield Driver(pool, events, is_chat=conversations is not None, **model)
     finally:

@@ -90,7 +90,7 @@ def test_a_program_under_which_every_sandbox_dies_scores_0_and_does_not_end_the_
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock, found = ManualClock(), list[Surroundings]()
     group = WorkerGroup((function,), [WorkerPlace("this pod", ScoringThread)])
-    pool = RewardPool([group], ScorerFactory((), "output"), events, clock, on_worker=found.append)
+    pool = RewardPool([group], ScorerFactory((function,), "output"), events, clock, on_worker=found.append)
     driver = Driver(pool, events, clock, [])
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     driver.serve(0)

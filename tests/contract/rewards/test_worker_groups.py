@@ -48,16 +48,21 @@ class Closed:
 
 def rewards(address: str, **fields: Any) -> Reward:
     functions = [
-        {"name": "maths", "kind": "Maths"},
-        {"name": "judge", "kind": "Judge", "judge": {"placement": "Remote", "url": f"{address}/v1"}},
-        {"name": "service", "kind": "HTTP", "http": {"url": f"{address}/score"}},
+        {"name": "maths", "kind": "Maths", "domains": ["maths"]},
+        {
+            "name": "judge",
+            "kind": "Judge",
+            "domains": ["judge"],
+            "judge": {"placement": "Remote", "url": f"{address}/v1"},
+        },
+        {"name": "service", "kind": "HTTP", "domains": ["service"], "http": {"url": f"{address}/score"}},
     ]
     return Reward.model_validate({"functions": functions, "workersPerPod": 1, "requestsPerPod": NUM_REQUESTS, **fields})
 
 
 def record(draw: int) -> PromptRecord:
     name = "maths" if draw == MATHS else ("judge", "service")[draw % 2]
-    return PromptRecord(draw, "prompt", (1,), "a", rewards=(name,))
+    return PromptRecord(draw, "prompt", (1,), "a", domain=name)
 
 
 @pytest.fixture(params=[0, 1], ids=["coordinator", "pod"])
@@ -79,7 +84,7 @@ def driver_of(
             events: queue.SimpleQueue[Event] = queue.SimpleQueue()
             with ExitStack() as resources:
                 groups = worker_groups(reward, Workers(), reward_pods(reward, pods.address), resources)
-                pool = RewardPool(groups, ScorerFactory((), "output"), events, ManualClock())
+                pool = RewardPool(groups, ScorerFactory(reward.functions, "output"), events, ManualClock())
                 resources.callback(pool.stop)
                 pool.use([record(draw) for draw in range(2 * NUM_REQUESTS)])
                 made = Driver(pool, events, ManualClock(), [])

@@ -16,14 +16,14 @@ from pyarrow import parquet
 
 from longshore.api.model import Data
 from longshore.api.reward import Reward, RewardKind
-from longshore.checks.rows import fields_read
+from longshore.checks.rows import fields_read, functions_of
 from longshore_runtime.data.dataset import PromptSets, prompt_sets
 from longshore_runtime.data.reading import DataFile, Row, read_files
 from longshore_runtime.hub.files import data_files
 from longshore_runtime.rewards.kinds.code import cases_of
 from longshore_runtime.rewards.maths.agreement import answers_agree
 from longshore_runtime.rewards.maths.references import answer_of_reference
-from longshore_runtime.rewards.routing import routed
+from longshore_runtime.rewards.row_fields import with_row_fields
 
 Json = dict[str, Any]
 
@@ -133,7 +133,7 @@ def prompts(data: Data, reward: Reward, files: Mapping[str, list[Json]], directo
         chosen = data_files(list(files), {}, source.origin.config, source.origin.split)
         kept = fields_read(source, reward.functions)
         rows_read += read_files([DataFile(name, directory / name) for name in chosen], source, kept)
-    return routed(prompt_sets(rows_read, data, Template(), 100_000), reward.functions)
+    return with_row_fields(prompt_sets(rows_read, data, Template(), 100_000), reward.functions)
 
 
 @pytest.mark.parametrize("name", re.findall(r"^### (.+)$", _PAGE.read_text(), re.MULTILINE))
@@ -147,7 +147,7 @@ def test_the_fragment_of_a_data_set_makes_prompts_that_its_reward_can_score(name
     assert beginning in sets.train[0].prompt and sets.train[0].prompt.endswith("<assistant>")
     (function,) = reward.functions
     for record in sets.train:
-        assert record.rewards == (function.name,)
+        assert functions_of(record.domain, [function]) == [function]
         if function.kind is RewardKind.CODE:
             assert len(cases_of(record.fields, function.code.tests_field, record.source)) == 2
         else:

@@ -121,7 +121,7 @@ def completion(response: ResponseId) -> Completion:
 
 
 def record(index: int, answer: str = "") -> PromptRecord:
-    return PromptRecord(index, "prompt", (1,), answer, rewards=("gate",))
+    return PromptRecord(index, "prompt", (1,), answer)
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ def users_function(pods: Pods, factory: ScorerFactory, **options: Any) -> Iterat
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
     pressures: list[RewardPressure] = []
-    pool = RewardPool([group], ScorerFactory((), "output"), events, clock, pressures.append)
+    pool = RewardPool([group], ScorerFactory((function,), "output"), events, clock, pressures.append)
     pool.use([record(index) for index in range(8)])
     yield Driver(pool, events, clock, pressures)
     pool.stop()
@@ -158,6 +158,6 @@ def judges(pods: Pods, factory: ScorerFactory, options: Mapping[str, Any]) -> Dr
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
     group = WorkerGroup((function,), pods.places(NUM_PODS), is_sized=True)
-    pool = RewardPool([group], factory, events, clock, lambda _: None)
+    pool = RewardPool([group], pods.factory, events, clock, lambda _: None)
     pool.use([record(index) for index in range(8)])
     return Driver(pool, events, clock, [])

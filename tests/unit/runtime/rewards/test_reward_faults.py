@@ -65,7 +65,7 @@ def driver_of(worker: Mortal, function: RewardFunction) -> Driver:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     clock = ManualClock()
     group = WorkerGroup((function,), [WorkerPlace("the pod", worker.start)])
-    pool = RewardPool([group], ScorerFactory((), "output"), events, clock)
+    pool = RewardPool([group], ScorerFactory((function,), "output"), events, clock)
     pool.use([replace(record(0), fields={"tests": [{"stdin": "", "stdout": ""}]}, source="d, line 1")])
     return Driver(pool, events, clock, [])
 

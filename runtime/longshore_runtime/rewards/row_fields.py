@@ -1,4 +1,4 @@
-"""Choose the reward functions that score each row. Every mistake is reported with its row."""
+"""Have the reward functions of each row read its fields. Every mistake is reported with its row."""
 
 import itertools
 from collections.abc import Sequence
@@ -18,24 +18,25 @@ _NUM_REHEARSED: Final = 3
 """Number of rows that each function has to be able to score: one may be odd; several are not."""
 
 
-def routed(
+def with_row_fields(
     prompts: PromptSets, functions: Sequence[RewardFunction], environments: Sequence[Environment] = ()
 ) -> PromptSets:
-    """Return prompts with their reward functions; raises UserError for a row that nothing scores."""
+    """Return prompts with fields as functions read them; raises UserError for a row that cannot be scored."""
     return replace(
         prompts,
-        train=tuple(_routed(record, functions, environments) for record in prompts.train),
-        held_out=tuple(_routed(record, functions, environments) for record in prompts.held_out),
+        train=tuple(_with_fields(record, functions, environments) for record in prompts.train),
+        held_out=tuple(_with_fields(record, functions, environments) for record in prompts.held_out),
     )
 
 
 def rehearsals(records: Sequence[PromptRecord], functions: Sequence[RewardFunction]) -> dict[str, Sequence[ScoreItem]]:
     """Return a few rows for each function, with their reference answers as responses: what it must be able to score."""
-    return {function.name: _rehearsal(records, function.name) for function in functions}
+    return {function.name: _rehearsal(records, function) for function in functions}
 
 
-def _rehearsal(records: Sequence[PromptRecord], function: str) -> Sequence[ScoreItem]:
-    chosen = itertools.islice((record for record in records if function in record.rewards), _NUM_REHEARSED)
+def _rehearsal(records: Sequence[PromptRecord], function: RewardFunction) -> Sequence[ScoreItem]:
+    scored = (record for record in records if functions_of(record.domain, [function]))
+    chosen = itertools.islice(scored, _NUM_REHEARSED)
     return [
         ScoreItem(
             sample=f"{record.source or f'row {record.index}'}, its reference answer as the response",
@@ -50,18 +51,17 @@ def _rehearsal(records: Sequence[PromptRecord], function: str) -> Sequence[Score
     ]
 
 
-def _routed(
+def _with_fields(
     record: PromptRecord, functions: Sequence[RewardFunction], environments: Sequence[Environment]
 ) -> PromptRecord:
     source = record.source or f"row {record.index}"
     if (mistake := unscored(record.domain, functions)) is not None:
         raise UserError(f"{source}: {mistake}")
-    chosen = functions_of(record.domain, functions)
     fields = dict(record.fields)
     reference = record.answer if record.reference is None else record.reference
     acts = environment_of(environments, record.domain) is not None
-    for function in chosen:
+    for function in functions_of(record.domain, functions):
         if function.kind is RewardKind.ENVIRONMENT and not acts:
             raise UserError(f"{source}: {no_environment(function)}")
         fields |= kind_of(function.kind).read_row(function, record.fields, reference, source)
-    return replace(record, fields=fields, rewards=tuple(function.name for function in chosen))
+    return replace(record, fields=fields)

@@ -12,11 +12,10 @@ from pathlib import Path
 from safetensors.numpy import load_file
 
 from longshore.api.rollout import EngineSettings as EngineOptions
-from longshore_runtime.backends.engine_protocol import Request
+from longshore_runtime.backends.engine_protocol import Request, load_weights
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.engines import create_engine
 from longshore_runtime.backends.tiny_model import build_tiny_model
-from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES, buckets
 
 MAX_TOKENS = 16

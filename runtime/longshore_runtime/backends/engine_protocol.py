@@ -2,7 +2,7 @@
 
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
@@ -211,3 +211,14 @@ class Engine(Protocol):
 
     def wake(self) -> None:
         """Take back the memory of the weights; where `sleep` freed it, requests are taken after the next load."""
+
+
+def load_weights(engine: Engine, buckets: Iterable[Bucket], policy_version: int) -> str:
+    """Load weights and serve them; return their checksum. Raises ValueError for weights of another model."""
+    engine.begin_weights()
+    for bucket in buckets:
+        engine.load_bucket(bucket)
+        del bucket  # before the next one comes
+    checksum = engine.finish_weights()
+    engine.serve(policy_version)
+    return checksum

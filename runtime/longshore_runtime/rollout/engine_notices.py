@@ -11,7 +11,7 @@ from longshore.api.reasons import NoticeReason
 from longshore.checks.memory import gib
 from longshore_runtime.cluster.deaths import Death
 from longshore_runtime.errors import first_line
-from longshore_runtime.rollout.engine_handle import PROCESS_GONE
+from longshore_runtime.rollout.engine_replies import PROCESS_GONE
 
 log = structlog.get_logger()
 

@@ -10,11 +10,10 @@ from longshore.api.pods import DEFAULT_GPU_POD_MEMORY, Workers
 from longshore.record.facts import LanePlace
 from longshore.rounds.engine_states import OUT_OF_ROUND, EngineEvent, EngineState, EngineStates
 from longshore.rounds.messages import EngineJoined, EngineLost
-from longshore_runtime.backends.engine_protocol import EngineStats, LiveResponse, Request
+from longshore_runtime.backends.engine_protocol import Engine, EngineStats, LiveResponse, Request
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.cluster.actors import Check
 from longshore_runtime.errors import EngineDied, TrainerLost, UserError, WeightsUnavailable, first_line
-from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices, Notify, ignore
 from longshore_runtime.rollout.events import Event, Events, WeightsLost
 from longshore_runtime.rollout.fleet import (
@@ -28,6 +27,7 @@ from longshore_runtime.rollout.fleet import (
 )
 from longshore_runtime.rollout.fleets import Fleets
 from longshore_runtime.rollout.published import Delivered, Failure, PublishedWeights
+from longshore_runtime.rollout.remote_engine import EngineHandle
 
 log = structlog.get_logger()
 
@@ -204,7 +204,7 @@ class EnginePool:
         """Give the accelerators back to all engines; `publish` has to follow before the next round."""
         with self._lock:
             self._current = None
-            replies = [(handle, handle.wake()) for handle in self._fleet if handle.alive]
+            replies = [(handle, handle.command(Engine.wake)) for handle in self._fleet if handle.alive]
             for engine in self._states.wake():
                 self._joining.begin(self._fleet.restart(engine), self._join)
         for handle, failure in failures(replies, _SLEEP_LIMIT_S):

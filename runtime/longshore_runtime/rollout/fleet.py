@@ -10,12 +10,14 @@ from typing import Final, TypeVar
 import structlog
 
 from longshore.api.pods import Workers
+from longshore_runtime.backends.engine_protocol import Engine
 from longshore_runtime.backends.engine_spec import EngineStartError
 from longshore_runtime.cluster.actors import CHECK_EVERY_S, Check
 from longshore_runtime.errors import EngineDied
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_handle import START_LIMIT_S, EngineHandle, EngineLate, Reply
 from longshore_runtime.rollout.engine_notices import EngineNotices
+from longshore_runtime.rollout.engine_replies import START_LIMIT_S, EngineLate, Reply
+from longshore_runtime.rollout.remote_engine import EngineHandle
 
 log = structlog.get_logger()
 
@@ -98,7 +100,7 @@ class Fleet:
         limit_s = START_LIMIT_S if timeout_s is None else timeout_s
         deadline_s = time.monotonic() + limit_s
         place_deadline_s = time.monotonic() + min(limit_s, _PLACE_LIMIT_S)
-        woken = [(handle, handle.wake()) for handle in self if handle.alive]
+        woken = [(handle, handle.command(Engine.wake)) for handle in self if handle.alive]
         lost: dict[int, EngineDied | EngineStartError] = {}
         for handle in self:
             if handle.alive:
@@ -180,7 +182,7 @@ def put_to_sleep(handles: Iterable[EngineHandle], timeout_s: float, notices: Eng
     killed = [handle for handle in handles if not handle.alive and not handle.ended]
     for handle in killed:
         notices.stops(handle.engine)
-    replies = [(handle, handle.sleep()) for handle in handles if handle.alive]
+    replies = [(handle, handle.command(Engine.sleep)) for handle in handles if handle.alive]
     for handle, failure in failures(replies, timeout_s):
         log.warning("an engine does not fall asleep", engine=handle.engine, reason=str(failure))
         if isinstance(failure, EngineLate):

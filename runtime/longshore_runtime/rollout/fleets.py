@@ -6,10 +6,10 @@ from collections.abc import Callable
 from longshore.api.pods import Workers
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.places import Place, engine_places
-from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.engine_notices import EngineNotices
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.fleet import Fleet
+from longshore_runtime.rollout.remote_engine import EngineHandle
 
 
 class Fleets:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
-from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
+from longshore_runtime.rollout.engine_replies import Reply
+from longshore_runtime.rollout.remote_engine import EngineHandle
 
 PUBLISH_LIMIT_S: Final = 900.0
 """Seconds after which an engine that has not loaded the weights counts as lost."""

@@ -5,9 +5,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from longshore_runtime.backends.engine_protocol import Engine
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
-from longshore_runtime.rollout.engine_handle import EngineHandle, EngineLate, Reply
+from longshore_runtime.rollout.engine_replies import EngineLate, Reply
 from longshore_runtime.rollout.published import PUBLISH_LIMIT_S, Delivered, Failure, Outcome, StoredWeights, failure
+from longshore_runtime.rollout.remote_engine import EngineHandle
 from longshore_runtime.trainer.sending import Sending
 from longshore_runtime.weights.buckets import combined_checksum
 from longshore_runtime.weights.shared import BucketPart, SharedBucket
@@ -146,9 +148,9 @@ class _Receivers:
         first = 1
         for engine in self._alive:
             if self._ranks[engine] or channel is None:
-                begun.append((engine, engine.begin_weights()))
+                begun.append((engine, engine.command(Engine.begin_weights)))
             else:
-                begun.append((engine, engine.begin_weights(replace(channel, first=first))))
+                begun.append((engine, engine.command(Engine.begin_weights, replace(channel, first=first))))
                 first += engine.num_workers
         # Workers of engines wait in `begin_weights` for this rank: it joins after all of them were asked, not before.
         if channel is not None and (reason := sending.join(channel)) is not None:
@@ -162,7 +164,7 @@ class _Receivers:
         for engine in self._alive:
             bucket = SharedBucket(tuple(parts[rank] for rank in self._ranks[engine]) or (broadcast,))
             self._checksums[engine].append(bucket.checksums)
-            self._loading.append((engine, engine.load_bucket(bucket)))
+            self._loading.append((engine, engine.command(Engine.load_bucket, bucket)))
 
     def await_loaded(self) -> None:
         """Wait until all have loaded what they were given last."""
@@ -176,14 +178,14 @@ class _Receivers:
 
     def finish(self) -> None:
         """Finish after the last bucket; return once no engine reads the trainers' memory any more."""
-        finished = [(engine, engine.finish_weights()) for engine in self._alive]
+        finished = [(engine, engine.command(Engine.finish_weights)) for engine in self._alive]
         for engine, reply in finished:
             self._failures[engine] = failure(combined_checksum(self._checksums[engine]), reply)
             self._delivered.num_confirmed += self._failures[engine] is None
 
     def serve(self, policy_version: int) -> None:
         """Have the engines with the trainers' weights take requests."""
-        self._await_all([(engine, engine.serve(policy_version)) for engine in self._alive])
+        self._await_all([(engine, engine.command(Engine.serve, policy_version)) for engine in self._alive])
 
     def _await_all(self, replies: _Replies) -> None:
         for engine, reply in replies:

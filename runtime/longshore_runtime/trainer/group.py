@@ -27,9 +27,9 @@ from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.clock import SystemClock
 from longshore_runtime.cluster.actors import Check
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_handle import EngineHandle
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import PublishedWeights, StoredWeights
+from longshore_runtime.rollout.remote_engine import EngineHandle
 from longshore_runtime.trainer.direct_weights import Delivery, DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
 from longshore_runtime.trainer.sending import Sending

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from benchmarks.measured_process import free_port
 
-from longshore_runtime.backends.engine_protocol import Completion, Engine, FinishReason, Request
+from longshore_runtime.backends.engine_protocol import Completion, Engine, FinishReason, Request, load_weights
 from longshore_runtime.backends.weight_sender import WeightSender
-from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.trajectories.trajectory import EMPTY, Trajectory, token_ids
 from longshore_runtime.weights.buckets import MAX_BUCKET_BYTES, buckets
 from longshore_runtime.weights.shared import BroadcastGroup, SharedBucket

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +17,18 @@ from longshore.api.pods import Workers
 from longshore.api.rollout import EngineBackend, EngineSettings
 from longshore.api.training import TrainerBackend
 from longshore.rounds.messages import EngineJoined, EngineLost
+from longshore_runtime.backends.engine_protocol import Engine
 from longshore_runtime.backends.engine_spec import EngineSpec
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.tiny_model import build_tiny_model
 from longshore_runtime.backends.trainer_spec import TrainerSpec
 from longshore_runtime.errors import WeightsUnavailable
 from longshore_runtime.places import Place, trainer_places
-from longshore_runtime.rollout.engine_handle import EngineHandle, Reply
 from longshore_runtime.rollout.engine_pool import EnginePool
+from longshore_runtime.rollout.engine_replies import Reply
 from longshore_runtime.rollout.events import Event
 from longshore_runtime.rollout.published import Delivered
+from longshore_runtime.rollout.remote_engine import EngineHandle
 from longshore_runtime.trainer.direct_weights import Delivery
 from longshore_runtime.trainer.group import TrainerGroup
 from longshore_runtime.trainer.sending import Sending
@@ -174,7 +177,7 @@ def test_no_engine_serves_before_the_trainers_gave_their_memory_back(
 ) -> None:
     trainers = start_trainers(trainer_places(ONE_POD, None), TrainerBackend.FAKE, ParallelSizes())
     job = start_engines(ONE_POD, EngineBackend.FAKE)
-    written, serve = Sending.next, EngineHandle.serve
+    written, command = Sending.next, EngineHandle.command
     files: list[Path] = []
     served: list[int] = []
 
@@ -184,14 +187,15 @@ def test_no_engine_serves_before_the_trainers_gave_their_memory_back(
         assert all(file.exists() for file in files)
         return parts
 
-    def asked(engine: EngineHandle, policy_version: int) -> Reply[None]:
-        assert files
-        assert not any(file.exists() for file in files)
-        served.append(engine.engine)
-        return serve(engine, policy_version)
+    def asked(engine: EngineHandle, method: Any, *args: Any) -> Reply[Any]:
+        if method is Engine.serve:
+            assert files
+            assert not any(file.exists() for file in files)
+            served.append(engine.engine)
+        return command(engine, method, *args)
 
     monkeypatch.setattr(Sending, "next", watched)
-    monkeypatch.setattr(EngineHandle, "serve", asked)
+    monkeypatch.setattr(EngineHandle, "command", asked)
     try:
         job.pool.publish(trainers.weights(0))
         assert served == job.pool.serving() == [0, 1]

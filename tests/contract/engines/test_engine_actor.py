@@ -10,11 +10,11 @@ import pytest
 
 from longshore.api import contract
 from longshore.api.rollout import EngineBackend, EngineSettings
-from longshore_runtime.backends.engine_protocol import Completion, FinishReason
+from longshore_runtime.backends.engine_protocol import Completion, FinishReason, load_weights
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
-from longshore_runtime.rollout.engine_actor import EngineActor, EngineThread, load_weights
+from longshore_runtime.rollout.remote_engine import EngineActor, EngineThread
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from tests.contract.engines.harness import request
 

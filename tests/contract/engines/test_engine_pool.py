@@ -25,12 +25,12 @@ from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.fake_engine import UNLIMITED_KV_TOKENS
 from longshore_runtime.elastic.size import require_no_fewer
 from longshore_runtime.errors import Interrupted, SizeChanged, TrainerLost
-from longshore_runtime.rollout import engine_handle
-from longshore_runtime.rollout.engine_handle import EngineHandle
+from longshore_runtime.rollout import remote_engine
 from longshore_runtime.rollout.engine_pool import EnginePool
 from longshore_runtime.rollout.events import Event, WeightsLost
 from longshore_runtime.rollout.fleet import Fleet, FleetStart, Joining
 from longshore_runtime.rollout.published import Delivered, Outcome, StoredWeights
+from longshore_runtime.rollout.remote_engine import EngineHandle
 from longshore_runtime.weights.buckets import checksums, combined_checksum
 from longshore_runtime.weights.slices import Weights
 from tests.contract.engines.harness import PROMPT, request
@@ -438,8 +438,8 @@ class Owner:
 
 
 def test_an_engine_that_hangs_in_a_step_is_lost_and_comes_back(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_handle, "HEARTBEAT_S", 0.05)
-    monkeypatch.setattr(engine_handle, "STEP_LIMIT_S", 0.5)
+    monkeypatch.setattr(remote_engine, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(remote_engine, "STEP_LIMIT_S", 0.5)
     job = start(ONE_BY_TWO, step_s=3600.0)
     job.pool.publish(weights(0))
     job.pool.add(0, [request()])
@@ -451,7 +451,7 @@ def test_an_engine_that_hangs_in_a_step_is_lost_and_comes_back(start: Start, mon
 
 
 def test_an_engine_that_falls_silent_is_lost(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_handle, "_SILENCE_LIMIT_S", 0.5)
+    monkeypatch.setattr(remote_engine, "_SILENCE_LIMIT_S", 0.5)
     job = start(ONE_BY_TWO)
     events = [job.next_event(), job.next_event()]
     assert {event.engine for event in events if isinstance(event, EngineLost)} == {0, 1}

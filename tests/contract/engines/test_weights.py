@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from longshore_runtime.backends.engine_protocol import Completion
+from longshore_runtime.backends.engine_protocol import Completion, load_weights
 from longshore_runtime.backends.weight_sender import WeightSender
-from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.weights.buckets import buckets, checksums, combined_checksum
 from longshore_runtime.weights.shared import SharedBucket
 from longshore_runtime.weights.slices import Weights

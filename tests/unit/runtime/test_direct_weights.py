@@ -8,7 +8,7 @@ import pytest
 
 from longshore_runtime.errors import EngineDied, WeightsUnavailable
 from longshore_runtime.places import Place
-from longshore_runtime.rollout.engine_handle import EngineLate
+from longshore_runtime.rollout.engine_replies import EngineLate
 from longshore_runtime.rollout.published import Delivered, StoredWeights
 from longshore_runtime.trainer.direct_weights import DirectWeights
 from longshore_runtime.trainer.replica_places import ReplicaPlaces
@@ -51,6 +51,10 @@ class Engine:
     channel: BroadcastGroup | None = None
     sources: list[str] = field(default_factory=list)
     checksums: list[Mapping[str, Checksum]] = field(default_factory=list)
+
+    def command(self, method: Callable[..., Any], *args: Any) -> Answer:
+        answer: Answer = getattr(self, method.__name__)(*args)
+        return answer
 
     def begin_weights(self, channel: BroadcastGroup | None = None) -> Answer:
         self.channel = channel

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from longshore_runtime.cluster.deaths import Death
-from longshore_runtime.rollout.engine_handle import PROCESS_GONE
 from longshore_runtime.rollout.engine_notices import EngineNotices
+from longshore_runtime.rollout.engine_replies import PROCESS_GONE
 
 GONE = f"{PROCESS_GONE} (ActorDiedError)"
 

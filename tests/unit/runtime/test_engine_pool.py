@@ -47,10 +47,8 @@ class Handle:
     def add(self, requests: Sequence[Any]) -> None:
         self.taken += requests
 
-    def sleep(self) -> Done:
+    def command(self, method: Callable[..., Any]) -> Done:
         return Done()
-
-    wake = sleep
 
 
 class Fleet:

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from longshore_runtime.errors import EngineDied
-from longshore_runtime.rollout.engine_actor import Loaded
-from longshore_runtime.rollout.engine_handle import EngineLate, Reply, wait_while_reading
+from longshore_runtime.rollout.engine_replies import EngineLate, Loaded, Reply, wait_while_reading
 
 LIMIT_S = 900.0
 

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore_runtime.backends.engine_protocol import EngineStats
+from longshore_runtime.backends.engine_protocol import EngineStats, load_weights
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.profiling.staircase import Ended, EngineLimits, Staircase, staircase, windows
 from longshore_runtime.profiling.synthetic import Synthetic
-from longshore_runtime.rollout.engine_actor import load_weights
 
 LIMITS = st.builds(EngineLimits, st.integers(1, 512), st.integers(32, 32_768), st.integers(256, 1 << 21))
 SPACIOUS = EngineLimits(max_num_seqs=64, max_context_tokens=4096, kv_capacity_tokens=1 << 20)

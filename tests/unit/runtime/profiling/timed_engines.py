@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from longshore.rounds.messages import EngineLost
-from longshore_runtime.backends.engine_protocol import Completion, EngineStats, Request
+from longshore_runtime.backends.engine_protocol import Completion, EngineStats, Request, load_weights
 from longshore_runtime.backends.fake_engine import FakeEngine, FakeEngineOptions
 from longshore_runtime.profiling.engine_probe import EngineProbe
 from longshore_runtime.profiling.staircase import EngineLimits
 from longshore_runtime.profiling.synthetic import Synthetic
-from longshore_runtime.rollout.engine_actor import load_weights
 from longshore_runtime.rollout.events import EngineOutput, Event
 
 LIMITS = EngineLimits(max_num_seqs=8, max_context_tokens=256, kv_capacity_tokens=4096)

@@ -1,0 +1,505 @@
+"""One engine: the driver's handle of it, the Ray actor in its pod, and the thread in that which alone uses the engine.
+
+driver, threads of the pool ── `add`, `publish` and others ──► EngineHandle ── numbered calls, which do not wait ──┐
+                  actor: thread `engine` (EngineThread): steps ◄── commands ── event loop (EngineActor) ◄──────────┘
+                               │ `_emit`                                           ▲
+                               └──► event loop ── texts ──► thread of asyncio: decodes finished responses
+thread `engine-N` of the driver (`_consume`) ◄── stream `events` ── event loop
+        └── EngineOutput, EngineLost ──► driver's queue
+driver ── `stop` ──► `_end`, under the lock ◄── `_consume`: a loss is reported only if the stream ends first
+"""
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import ray
+
+from longshore.api.names import Component
+from longshore.api.rollout import EngineBackend
+from longshore.rounds.messages import EngineLost
+from longshore_runtime.backends.engine_protocol import (
+    Completion,
+    Engine,
+    EngineStats,
+    FinishReason,
+    LiveResponse,
+    Request,
+    load_weights,
+)
+from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
+from longshore_runtime.cluster.actors import Check, wait_ended, within
+from longshore_runtime.cluster.deaths import Death, find_death
+from longshore_runtime.cluster.placement import placement, set_environment
+from longshore_runtime.data.tokenizer import import_without_torch, load_tokenizer
+from longshore_runtime.errors import EngineDied, WeightsUnavailable
+from longshore_runtime.places import Place
+from longshore_runtime.rollout.engine_replies import (
+    PLACE_LIMIT_S,
+    Loaded,
+    Reply,
+    engine_error,
+    fetched,
+    wait_placed,
+    wait_while_reading,
+)
+from longshore_runtime.rollout.events import EngineOutput, Event
+from longshore_runtime.storage import JobStorage
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SILENCE_LIMIT_S: Final = 300.0
+"""Seconds without an event after which an engine is lost.
+
+They are many times HEARTBEAT_S, because compiling may keep the process from sending heartbeats.
+"""
+_DEATH_LIMIT_S: Final = 10.0
+"""Time limit for what Ray knows about an engine that is gone."""
+_READER_LIMIT_S: Final = 10.0
+"""Time limit for the reader thread of an engine that is gone."""
+
+Command = Callable[[Engine], Any]
+
+Batch = tuple[list[Completion], EngineStats]
+"""Responses that ended, and the state of the engine at that time."""
+
+
+HEARTBEAT_S: Final = 10.0
+"""Seconds after which an engine that has no results sends an empty batch."""
+STEP_LIMIT_S: Final = 900.0
+"""Time limit of a step. First steps compile; all others take seconds at most."""
+
+
+class EngineHandle:
+    """One engine in one place; its loss is reported once, as EngineLost, and the handle is then of no further use.
+
+    Commands are sent in the thread of the caller, and none of them waits; `_consume` alone runs in a thread of its own.
+    """
+
+    def __init__(
+        self, engine: int, place: Place, spec: EngineSpec, model: str, output: str, emit: Callable[[Event], None]
+    ) -> None:
+        """Begin to start an engine; `model` and `output` are relative to the storage.
+
+        `emit` is called from the thread that reads the events of the engine: responses have ended, or it is lost.
+        """
+        self.engine = engine
+        self.place = place
+        self.num_workers = 1 if spec.options.backend is EngineBackend.FAKE else spec.options.tensor_parallel_size
+        self._emit = emit
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._alive = self._ended = False
+        self._reader: threading.Thread | None = None
+        self._actor = placement(place.worker, gpus=place.gpus).remote(_Actor)
+        self._placed = self._actor.__ray_ready__.remote()
+        self._start = self._actor.start.remote(spec, model, output)
+        self._started = Reply[None](self._start)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has started and is neither lost nor stopped."""
+        return self._alive
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its pod is running."""
+        placed, _ = ray.wait([self._placed], timeout=0)
+        return bool(placed)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether it is still starting."""
+        answered, _ = ray.wait([self._start], timeout=0, fetch_local=False)
+        return not answered
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is lost or stopped, or could not start."""
+        return self._ended
+
+    def wait_started(
+        self,
+        timeout_s: float | None = None,
+        *,
+        place_limit_s: float = PLACE_LIMIT_S,
+        check: Check | None = None,
+    ) -> None:
+        """Wait until the engine takes weights and requests; raises EngineStartError or EngineDied.
+
+        Its pod may take `place_limit_s` to be there, unless `check` raises meanwhile; the engine has `timeout_s` from
+        then on, or START_LIMIT_S without progress.
+        """
+        try:
+            wait_placed(Reply(self._placed), place_limit_s, check)
+            if timeout_s is None:
+                wait_while_reading(self._started, self.loaded)
+            else:
+                self._started.get(timeout_s)
+        except (EngineStartError, EngineDied):
+            self.stop()
+            raise
+        with self._lock:
+            if self._ended:
+                raise EngineDied("the engine was stopped while it started")
+            self._alive = True
+        stream = self._actor.events.remote(HEARTBEAT_S, STEP_LIMIT_S)
+        self._reader = threading.Thread(target=self._consume, args=(stream,), name=f"engine-{self.engine}", daemon=True)
+        self._reader.start()
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Start requests; does not wait."""
+        # The reply is not read: if the command fails, the engine fails, and the event stream reports that.
+        self._actor.add.remote(next(self._numbers), requests)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Stop requests; does not wait. Those that still run come back with reason ABORT."""
+        self._actor.abort.remote(next(self._numbers), request_ids)
+
+    def publish(self, buckets: Sequence[Any], policy_version: int) -> Reply[str]:
+        """Load weights, given by references to their buckets; the reply is the checksum of what was loaded.
+
+        The reply raises WeightsUnavailable if they cannot be fetched; the engine then waits for other weights.
+        """
+        return Reply(self._actor.publish.remote(next(self._numbers), tuple(buckets), policy_version))
+
+    def command(self, method: Callable[Concatenate[Engine, P], T], *args: P.args, **options: P.kwargs) -> Reply[T]:
+        """Have the engine run a method of its backend, after all that it was sent before."""
+        return Reply(self._actor.command.remote(next(self._numbers), method.__name__, *args, **options))
+
+    def loaded(self) -> Reply[Loaded]:
+        """Return how much of its weights a starting engine has read."""
+        return Reply(self._actor.loaded.remote())
+
+    def live(self) -> Reply[list[LiveResponse]]:
+        """Ask for the lengths of all unfinished responses, after the current step or command."""
+        return Reply(self._actor.live.remote())
+
+    def stats(self) -> Reply[EngineStats]:
+        """Ask for state and counters after the last step."""
+        return Reply(self._actor.stats.remote())
+
+    def stop(self) -> bool:
+        """End the engine, without an event; return whether it was alive."""
+        was_alive = self._end()
+        ray.kill(self._actor)
+        return was_alive
+
+    def find_death(self) -> Death | None:
+        """Return how the process of an engine that is gone ended; None: its pod does not know, or is gone, too."""
+        try:
+            ray.get(self._actor.__ray_ready__.remote(), timeout=_DEATH_LIMIT_S)
+        except ray.exceptions.RayActorError as error:
+            return find_death(error, self.place.worker, Component.WORKER)
+        except ray.exceptions.GetTimeoutError:
+            return None
+        return None
+
+    def wait_ended(self) -> None:
+        """Wait until a stopped engine is gone, its GPUs are free, and no thread reads its events."""
+        wait_ended([self._actor])
+        if self._reader is not None:
+            self._reader.join(_READER_LIMIT_S)
+
+    def _consume(self, stream: Any) -> None:
+        reason = "its event stream ended"
+        try:
+            for reference in within(stream, _SILENCE_LIMIT_S):
+                completions, stats = ray.get(reference)
+                if completions:
+                    # They lie in Ray's store of objects, which is smaller than the responses of a round.
+                    completions = [replace(one, trajectory=one.trajectory.copied()) for one in completions]
+                    self._emit(EngineOutput(self.engine, completions, stats))
+        except TimeoutError:
+            reason = f"nothing was heard of the engine for {_SILENCE_LIMIT_S:.0f} s"
+        except ray.exceptions.RayError as error:
+            reason = str(engine_error(error))
+        if self._end():
+            self._emit(EngineLost(self.engine, reason))
+
+    def _end(self) -> bool:
+        """Mark the engine as ended; return whether it was alive until now."""
+        with self._lock:
+            was_alive, self._alive, self._ended = self._alive, False, True
+        return was_alive
+
+
+class EngineActor:
+    """Class of a Ray actor. Calls may overtake each other, so commands are numbered from 0 and run in that order.
+
+    Its methods run on the event loop of the actor; `EngineThread.run` and the commands run on the engine's thread, and
+    `_emit` crosses over from there.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        set_environment(environment)
+        self._loop = asyncio.get_event_loop()
+        self._batches: asyncio.Queue[Batch] = asyncio.Queue()
+        self._turns: dict[int, asyncio.Future[None]] = {}
+        self._next = 0
+        self._thread: EngineThread | None = None
+        self._loaded = Loaded()
+        self._tokenizer: Any = None
+
+    async def start(self, spec: EngineSpec, model: str, output: str) -> None:
+        """Start the engine on a checkpoint of the job's storage; raises EngineStartError."""
+
+        def create() -> Engine:
+            from longshore_runtime.backends.engines import create_engine
+
+            storage = JobStorage.from_env(output)
+            directory = storage.resolve(model)
+            total_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+
+            def on_loaded(num_bytes: int) -> None:
+                self._loaded = Loaded(num_bytes, total_bytes)
+
+            engine = create_engine(spec, directory, on_loaded)
+            if spec.tokenizer is not None:
+                import_without_torch()  # What the engine needs of torch is imported by now.
+                self._tokenizer = load_tokenizer(storage.resolve(spec.tokenizer))
+            return engine
+
+        self._thread = EngineThread(create, self._emit)
+        self._thread.start()
+        await asyncio.wrap_future(self._thread.started)
+
+    async def loaded(self) -> Loaded:
+        """Return how much of the weights has been read, while `start` runs in the engine's thread."""
+        return self._loaded
+
+    async def add(self, number: int, requests: Sequence[Request]) -> None:
+        """Take requests."""
+        await self._in_turn(number, lambda engine: engine.add(requests))
+
+    async def abort(self, number: int, request_ids: Sequence[str]) -> None:
+        """Stop requests; they come out of `events` with reason ABORT."""
+        await self._in_turn(number, lambda engine: self._running.abort(engine, request_ids))
+
+    async def publish(self, number: int, buckets: Sequence[Any], policy_version: int) -> str:
+        """Load weights; return the checksum of what was loaded. Raises WeightsUnavailable."""
+        return await self._in_turn(number, lambda engine: load_weights(engine, fetched(buckets), policy_version))
+
+    async def command(self, number: int, method: str, *args: Any, **options: Any) -> Any:
+        """Run a method of the engine."""
+        return await self._in_turn(number, lambda engine: getattr(engine, method)(*args, **options))
+
+    async def stats(self) -> EngineStats:
+        """Return the state of the engine after its last step, even while it steps."""
+        return self._running.stats
+
+    async def live(self) -> list[LiveResponse]:
+        """Return the lengths of all unfinished responses, after the current step or command."""
+        return await asyncio.wrap_future(self._running.ask(lambda engine: engine.live()))
+
+    @ray.method(num_returns="streaming")
+    async def events(
+        self, heartbeat_s: float = HEARTBEAT_S, step_limit_s: float = STEP_LIMIT_S
+    ) -> AsyncIterator[Batch]:
+        """Yield responses as they end, and empty batches as heartbeats; raises EngineDied when the engine fails.
+
+        A step that takes longer than `step_limit_s` is a failure.
+        """
+        ended = asyncio.wrap_future(self._running.ended)
+        batch = asyncio.ensure_future(self._batches.get())
+        while True:
+            await asyncio.wait((batch, ended), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            if batch.done():
+                completions, stats = batch.result()
+                if self._tokenizer is not None:
+                    # In another thread, so that commands get through meanwhile; one batch after the other, because a
+                    # tokenizer is not thread-safe.
+                    completions = await asyncio.to_thread(self._with_texts, completions)
+                yield completions, stats
+                batch = asyncio.ensure_future(self._batches.get())
+            elif ended.done():
+                batch.cancel()
+                ended.result()
+                return
+            # No thread can interrupt a step that hangs in a kernel: the process is given up, and the pool replaces it.
+            elif self._running.stepping_s > step_limit_s:
+                batch.cancel()
+                raise EngineDied(f"the engine hangs: a step has taken more than {step_limit_s:.0f} s")
+            else:
+                yield [], self._running.stats
+
+    def _with_texts(self, completions: Sequence[Completion]) -> list[Completion]:
+        """Decode finished responses, once for everything that needs their text."""
+        finished = [one for one in completions if one.finish_reason is not FinishReason.ABORT]
+        tokens = [one.trajectory.tokens for one in finished]
+        texts = iter(self._tokenizer.batch_decode(tokens, skip_special_tokens=True))
+        return [one if one.finish_reason is FinishReason.ABORT else one.with_text(next(texts)) for one in completions]
+
+    @property
+    def _running(self) -> "EngineThread":
+        assert self._thread is not None, "start comes first"
+        return self._thread
+
+    def _emit(self, batch: Batch) -> None:
+        # `asyncio.Queue` is not thread-safe, and this runs in the thread of the engine.
+        self._loop.call_soon_threadsafe(self._batches.put_nowait, batch)
+
+    async def _in_turn(self, number: int, command: Command) -> Any:
+        # Ray may run calls of one caller in another order than they were sent in: a later one waits for the earlier.
+        if number != self._next:
+            self._turns[number] = self._loop.create_future()
+            await self._turns[number]
+            del self._turns[number]
+        # Queued before the next number gets its turn, and awaited after: commands keep their order without waiting.
+        result = self._running.call(command)
+        self._next += 1
+        if (following := self._turns.get(self._next)) is not None:
+            following.set_result(None)
+        return await asyncio.wrap_future(result)
+
+
+# Each pending call counts towards max_concurrency, also one that waits for its turn.
+_Actor: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=1000)(EngineActor)
+
+
+@dataclass(frozen=True)
+class _EngineCall:
+    command: Command
+    result: "Future[Any]"
+
+
+_STOP: Final = _EngineCall(lambda engine: None, Future())
+
+
+class EngineThread(threading.Thread):
+    """Create an engine, step it while it has work, and run commands between two steps."""
+
+    def __init__(self, create: Callable[[], Engine], on_completions: Callable[[Batch], None]) -> None:
+        super().__init__(name="engine", daemon=True)
+        self.started: Future[None] = Future()
+        self.ended: Future[None] = Future()
+        self.stats = EngineStats()
+        """State after the last step or command. This thread replaces it as a whole, so that readers need no lock."""
+        self._create = create
+        self._on_completions = on_completions
+        self._calls: deque[_EngineCall] = deque()
+        self._called = threading.Condition()
+        self._error: EngineDied | None = None
+        self._step_began_s: float | None = None
+        """Monotonic time at which the current step began, or None; only this thread writes it."""
+
+    @property
+    def stepping_s(self) -> float:
+        """Seconds that the current step has taken; 0 between steps."""
+        began_s = self._step_began_s
+        return 0.0 if began_s is None else time.monotonic() - began_s
+
+    def call(self, command: Command) -> "Future[Any]":
+        """Have the thread run a command; commands run in the order of the calls."""
+        return self._queue(command, self._calls.append)
+
+    def ask(self, question: Command) -> "Future[Any]":
+        """Have the thread run a command that changes nothing, before all that wait."""
+        return self._queue(question, self._calls.appendleft)
+
+    def stop(self) -> None:
+        """End the thread after the commands so far."""
+        with self._called:
+            self._calls.append(_STOP)
+            self._called.notify()
+
+    def run(self) -> None:
+        """Create the engine, then step it and run commands until `stop`."""
+        try:
+            engine = self._create()
+        except BaseException as error:  # noqa: BLE001 - any error must reach the callers that wait
+            self._fail(error)
+            self.started.set_exception(error)
+            return
+        self.started.set_result(None)
+        try:
+            while self._obey(engine):
+                self._step(engine)
+        except Exception as error:  # noqa: BLE001 - any error must reach the callers that wait
+            self._fail(error)
+            return
+        self.ended.set_result(None)
+
+    def emit(self, completions: Sequence[Completion]) -> None:
+        """Pass responses to `on_completions`."""
+        if completions:
+            self._on_completions((list(completions), self.stats))
+
+    def _obey(self, engine: Engine) -> bool:
+        """Run waiting commands, or wait for one if the engine is idle; return False if the thread should stop."""
+        while (call := self._next_call(wait=not engine.has_work())) is not None:
+            if call is _STOP:
+                return False
+            self._run_command(call, engine)
+        return True
+
+    def _run_command(self, call: _EngineCall, engine: Engine) -> None:
+        try:
+            outcome = call.command(engine)
+        except WeightsUnavailable as error:
+            self.stats = engine.stats()
+            call.result.set_exception(error)
+        except Exception as error:
+            call.result.set_exception(_died(error))
+            raise
+        else:
+            self.stats = engine.stats()
+            call.result.set_result(outcome)
+
+    def _next_call(self, *, wait: bool) -> _EngineCall | None:
+        with self._called:
+            if wait:
+                self._called.wait_for(lambda: self._calls)
+            return self._calls.popleft() if self._calls else None
+
+    def _queue(self, command: Command, put: Callable[[_EngineCall], None]) -> "Future[Any]":
+        call = _EngineCall(command, Future())
+        with self._called:
+            if self._error is not None:
+                call.result.set_exception(self._error)
+            else:
+                put(call)
+                self._called.notify()
+        return call.result
+
+    def abort(self, engine: Engine, request_ids: Sequence[str]) -> None:
+        """Stop requests, which may have to wait for a step that is under way; a command calls this."""
+        with self._stepping():
+            completions = engine.abort(request_ids)
+        self.emit(completions)
+
+    def _step(self, engine: Engine) -> None:
+        with self._stepping():
+            completions = engine.step()
+        self.stats = engine.stats()
+        self.emit(completions)
+
+    @contextlib.contextmanager
+    def _stepping(self) -> Iterator[None]:
+        self._step_began_s = time.monotonic()
+        yield
+        self._step_began_s = None
+
+    def _fail(self, error: BaseException) -> None:
+        died = _died(error)
+        # Under the lock, so that no call is queued after the queue was emptied.
+        with self._called:
+            self._error = died
+            waiting = [call for call in self._calls if call is not _STOP]
+            self._calls.clear()
+        for call in waiting:
+            call.result.set_exception(died)
+        self.ended.set_exception(died)
+
+
+def _died(error: BaseException) -> EngineDied:
+    lines = str(error).strip().splitlines() or ["no message"]
+    return EngineDied(f"the engine failed: {type(error).__name__}: {lines[0]}")

@@ -48,7 +48,6 @@ _SHOWN: Final = {
         (
             Column("step, ratio", "step_s", is_ratio=True),
             Column("step", "step_s", "{:.2f} s"),
-            Column("rollout", "rollout_s", "{:.2f} s"),
             Column("decode steps", "decode_steps", "{:.0f}"),
             Column("sampled tokens", "sampled_tokens", "{:,.0f}"),
         ),
@@ -58,7 +57,6 @@ _SHOWN: Final = {
         (
             Column("rollout to train end, ratio", "rollout_to_train_end_s", is_ratio=True),
             Column("waiting ratio", "trainer_waiting_ratio"),
-            Column("first dispatch", "first_dispatch_s", "{:.2f} s"),
             Column("overlap", "overlap_share", "{:.0f} %", scale=100),
             Column("decode steps", "decode_steps", "{:.0f}"),
         ),
@@ -69,9 +67,7 @@ _SHOWN: Final = {
             Column("step, ratio", "step_s", is_ratio=True),
             Column("long step, ratio", "long_step_s", is_ratio=True),
             Column("long rollout, ratio", "long_rollout_s", is_ratio=True),
-            Column("training after the long rollout", "long_train_s", "{:.2f} s"),
             Column("done by then", "long_overlap_share", "{:.0f} %", scale=100),
-            Column("first gradient, long", "long_first_gradient_s", "{:.2f} s"),
         ),
     ),
 }

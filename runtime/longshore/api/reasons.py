@@ -121,7 +121,7 @@ class ReadyReason(Reason):
     )
     SERVER_ENDED = (
         "ServerEnded",
-        "[the server in an environment pod](../how-to/train-with-environments.md#in-the-pods) has ended; until the "
+        "[the server in an environment pod](../how-to/train-agents.md#a-server-in-the-pods) has ended; until the "
         "kubelet has started it again, episodes go to other pods",
         "read the exit code in the message, and `kubectl logs POD -c server --previous`",
     )

@@ -108,7 +108,7 @@ def played(port: int, play: Callable[[Client], Awaitable[None]]) -> None:
 
 
 def test_commands_of_the_page_make_a_server_and_play_an_episode(tmp_path: Path) -> None:
-    page = (PAGES / "train-with-environments.md").read_text(encoding="utf-8")
+    page = (PAGES / "train-agents.md").read_text(encoding="utf-8")
     section = page.partition("## An OpenEnv server\n")[2].partition("\n## ")[0]
     port = free_port()
     section = section.replace("8000", str(port))

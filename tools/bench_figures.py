@@ -47,7 +47,6 @@ _SHOWN: Final = {
         "Auto",
         (
             Column("step, ratio", "step_s", is_ratio=True),
-            Column("step", "step_s", "{:.2f} s"),
             Column("decode steps", "decode_steps", "{:.0f}"),
             Column("sampled tokens", "sampled_tokens", "{:,.0f}"),
         ),

@@ -37,8 +37,8 @@ def class_names(settings: ForeignSettings) -> list[str]:
 
 
 @entry([_TOOLS, _CLASS, f"{_CLASS}.*", _CALLS], [episodes.ENVIRONMENTS, "spec.data.domainField"],
-       "functions are `tools` of an environment, a class is its `importPath`. Of several classes, each has the rows "
-       "that name it in the column `environment`. `maxTurns` is one more than the rounds of calls, and 1000 where TRL "
+       "functions are `tools`, a class is the `importPath`. Of several classes, each has the rows that name it in the "
+       "column `environment`. `maxTurns` is one more than the rounds of calls, and 1000 where TRL "
        "has no limit")  # fmt: skip
 def environments(settings: ForeignSettings) -> EntryOutcome:
     calls = settings.count(_CALLS, least=0)

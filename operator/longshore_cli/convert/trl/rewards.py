@@ -45,8 +45,7 @@ class _Function(Origin):
        "`accuracy_reward` of `trl.rewards` is kind Maths with column `solution`; others kind Python with "
        "`signature: TRL`, those of `trl.rewards` too, which are to be copied. A bare name is TRL's where TRL has "
        "it. `get_soft_overlong_punishment` is the penalty of long responses. `get_reward` of an environment is kind "
-       "Environment; `get_reward=true` or `false` says whether there is one, where the script does not, and "
-       "`get_reward.NAME` says so for one of several")  # fmt: skip
+       "Environment")  # fmt: skip
 def rewards(settings: ForeignSettings) -> EntryOutcome:
     if settings[_REWARD_MODEL]:
         raise Refused(_REWARD_MODEL, _NO_NUMBERS)

@@ -34,10 +34,9 @@ class _Weights:
     [*named(CORRECTION, "bypass_mode loss_type use_policy_gradient rollout_is rollout_is_threshold rollout_rs "
                         "rollout_rs_threshold rollout_rs_threshold_lower"), _OLD_CAP],
     [f"{ALGORITHM}.rolloutCorrection", f"{OBJECTIVE}.name", f"{OBJECTIVE}.clipLow", f"{OBJECTIVE}.clipHigh"],
-    "verl clips the ratio to the trainer's own old log-probabilities, which is `{rolloutIs: None, rolloutRs: None}`, "
-    "and what GSPO does without the field; `bypass_mode: true` leaves the field out, which with GSPO makes no "
-    "difference, and with `loss_type: reinforce` and weights of tokens it is CISPO. Bounds of `*_k1` are those of the "
-    "reciprocal ratio; `tis_imp_ratio_cap` and `use_policy_gradient` are older names",
+    "without a correction `{rolloutIs: None, rolloutRs: None}`, but no field with GSPO or `bypass_mode: true`, which "
+    "with `loss_type: reinforce` and weights of tokens is CISPO. Bounds of `*_k1` are those of the reciprocal ratio; "
+    "`tis_imp_ratio_cap` and `use_policy_gradient` are older names",
     algorithm__rollout_correction__rollout_is_threshold=2.0,
 )  # fmt: skip
 def correction(settings: ForeignSettings) -> EntryOutcome:

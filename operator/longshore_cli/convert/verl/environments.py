@@ -42,9 +42,8 @@ def is_agent(settings: ForeignSettings) -> bool:
 
 @entry([_ENABLE, *FILES, NAMES, _TURNS, _ANSWERS, *_CUTS, _PARALLEL, _LOOP, _LOOPS, *_TOOL_CLASSES, _INTERACTIONS],
        [episodes.ENVIRONMENTS],
-       "the functions of `function_tool_path` are `tools` of an environment; `function_tools=[NAME, ...]` names them "
-       "where the file cannot be read. `maxTurns` is the smaller of `max_assistant_turns` and `max_user_turns` + 1, "
-       "and 1000 without both. Classes of tools, interactions and agent loops are to be written as environments",
+       "functions of `function_tool_path` are `tools`; `function_tools=[NAME, ...]` names them where the file cannot "
+       "be read. `maxTurns` is the smaller of `max_assistant_turns` and `max_user_turns` + 1, and 1000 without both",
        **{key.replace(".", "__"): value for key, value in ((_CUTS[0], 256), (_PARALLEL, 1))})  # fmt: skip
 def environments(settings: ForeignSettings) -> EntryOutcome:
     _refuse_others(settings)

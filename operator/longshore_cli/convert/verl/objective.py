@@ -31,8 +31,8 @@ _DISPATCH: Final = "data.gen_batch_size"
      f"{ACTOR}.policy_loss.loss_mode"],
     [f"{OBJECTIVE}.name"],
     "`grpo` is GRPO, with `loss_mode: gspo` GSPO, with `cispo` CISPO, and without division by the deviation DrGRPO; "
-    "`rloo` is RLOO; `reinforce_plus_plus_baseline` is ReinforcePlusPlus, and so is `reinforce_plus_plus` with `n: 1`; "
-    "`*_vectorized` are the same. Each has one way to add up token losses",
+    "`rloo` is RLOO; `reinforce_plus_plus_baseline`, and with `n: 1` `reinforce_plus_plus`, is ReinforcePlusPlus. "
+    "Each has one way to add up token losses",
     algorithm__adv_estimator=_WITH_CRITIC,
     algorithm__norm_adv_by_std_in_grpo=True,
     actor_rollout_ref__actor__loss_agg_mode="token-mean",

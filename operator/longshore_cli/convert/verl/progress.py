@@ -12,8 +12,7 @@ _KEEP: Final = "trainer.max_actor_ckpt_to_keep"
 @entry(
     ["trainer.save_freq", _KEEP],
     ["spec.checkpoint.everySteps", "spec.checkpoint.keep"],
-    "a job always writes checkpoints: -1 leaves the default of 10 steps. verl keeps all unless "
-    "`max_actor_ckpt_to_keep` says how many, and a job the newest 2",
+    "a job always writes checkpoints: -1 leaves the default of 10 steps. Unset, it keeps the newest 2, and verl all",
 )
 def checkpoints(settings: ForeignSettings) -> EntryOutcome:
     every, keep = settings.count("trainer.save_freq"), settings.count(_KEEP)

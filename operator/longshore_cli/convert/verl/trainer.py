@@ -51,8 +51,8 @@ def _config(settings: ForeignSettings) -> str | None:
      *(f"{MEGATRON}.{name}_parallel_size" for name in _SIZES)],
     ["spec.trainer.backend", "spec.trainer.fsdpSize", "spec.trainer.tensorParallelSize",
      "spec.trainer.pipelineParallelSize", "spec.trainer.contextParallelSize"],
-    "Torch for FSDP, Megatron for Megatron, which sizes above 1 and `*megatron*` configurations choose too. A "
-    "replica lies inside one pod, so FSDP over more GPUs becomes FSDP over those of a pod",
+    "Megatron also for sizes above 1 and `*megatron*` configurations, else Torch. A replica lies inside one pod, so "
+    "FSDP over more GPUs becomes FSDP over those of a pod",
     actor_rollout_ref__actor__strategy="fsdp",
     actor_rollout_ref__actor__fsdp_config__fsdp_size=-1,
 )  # fmt: skip

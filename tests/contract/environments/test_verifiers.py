@@ -28,7 +28,11 @@ from tests.contract.environments.test_agents import asking, ended, prompt_of
 
 VENV: Final = Path(os.environ.get("LONGSHORE_TEST_AGENT_PROGRAMS", ".venv")).resolve()
 PACKAGES: Final = Path(__file__).parent / "verifiers_packages"
-INTERFACES: Final = {"higher-v1": "verifiers", "higher-v0": "verifiers-before-tasksets"}
+INTERFACES: Final = {
+    "higher-v1": "verifiers",
+    "higher-v0": "verifiers-before-tasksets",
+    "higher-v0-newest": "verifiers-last-before-tasksets",
+}
 """Ids of environments, and the environment of Python that has the version of `verifiers` for each."""
 
 

@@ -29,7 +29,12 @@ _POD_BYTES: Final = 3 << 28
 _PROCESS_BYTES: Final = 1 << 28
 """What an engine or a rank of a trainer has of its own besides its model."""
 CPU_KV_CACHE_BYTES: Final = 64 << 20
-"""KV cache of an engine on the CPU where `rollout.engine.kvCache` is unset."""
+"""KV cache of an engine on the CPU where `rollout.engine.kvCache` is unset, unless one request needs more."""
+CPU_BLOCK_TOKENS: Final = 32
+"""Tokens of a block of the KV cache on the CPU.
+
+vLLM's attention kernels for the CPU want a multiple of 32; smaller blocks waste less on short responses.
+"""
 _PREFILL_TOKENS: Final = 2048
 """Tokens that vLLM computes at once on the CPU, or one prompt if that is longer."""
 _ENGINE_COPIES: Final = 2
@@ -83,6 +88,15 @@ def coordinator_memory(spec: RLJobSpec) -> str:
 def max_step_tokens(algorithm: Algorithm) -> int:
     """Return the response tokens of a step whose responses are all as long as they may be."""
     return algorithm.prompts_per_step * algorithm.responses_per_prompt * algorithm.max_response_tokens
+
+
+def cpu_kv_cache_bytes(model: ModelSize, max_context_tokens: int, dtype: EngineDtype) -> int:
+    """Return the KV cache of an engine on the CPU where the job leaves it open: it holds one request of any length."""
+    value_bytes = _engine_value_bytes(dtype)
+    token_bytes = 2 * model.num_layers * model.num_kv_heads * model.head_size * value_bytes
+    # vLLM hands out whole blocks, and keeps one for itself.
+    blocks = -(-max_context_tokens // CPU_BLOCK_TOKENS) + 1
+    return max(CPU_KV_CACHE_BYTES, blocks * CPU_BLOCK_TOKENS * token_bytes)
 
 
 def pod_need(spec: RLJobSpec, model: ModelSize) -> Need:
@@ -213,12 +227,17 @@ def _engine_bytes(spec: RLJobSpec, model: ModelSize) -> float:
     engine = spec.rollout.engine
     if engine.backend is not EngineBackend.VLLM:
         return 0.0
-    value_bytes = _VALUE_BYTES if engine.dtype in (EngineDtype.AUTO, EngineDtype.FLOAT32) else 2
-    kv_bytes = CPU_KV_CACHE_BYTES if engine.kv_cache is None else parse_bytes(engine.kv_cache)
-    prefill = max(_PREFILL_TOKENS, spec.model.max_context_tokens)
+    value_bytes, context = _engine_value_bytes(engine.dtype), spec.model.max_context_tokens
+    open_bytes = cpu_kv_cache_bytes(model, context, engine.dtype)
+    kv_bytes = open_bytes if engine.kv_cache is None else parse_bytes(engine.kv_cache)
+    prefill = max(_PREFILL_TOKENS, context)
     layer = prefill * (4 * model.hidden_size + 2 * model.intermediate_size) * value_bytes
     logits = engine.max_num_seqs * model.vocab_size * 2 * _VALUE_BYTES
     return _ENGINE_COPIES * model.num_parameters * value_bytes + kv_bytes + layer + logits
+
+
+def _engine_value_bytes(dtype: EngineDtype) -> int:
+    return _VALUE_BYTES if dtype in (EngineDtype.AUTO, EngineDtype.FLOAT32) else 2
 
 
 def _whole_gib(num_bytes: float) -> int:

@@ -80,8 +80,7 @@ def server_arguments(options: ServerOptions) -> dict[str, Any]:
     }
     if options.accelerator:
         return arguments
-    from longshore.checks.pod_memory import CPU_KV_CACHE_BYTES
-    from longshore_runtime.backends.vllm_arguments import CPU_BLOCK_TOKENS
+    from longshore.checks.pod_memory import CPU_BLOCK_TOKENS, CPU_KV_CACHE_BYTES
 
     return arguments | {
         "dtype": "float32",

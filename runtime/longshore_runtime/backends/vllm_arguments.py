@@ -1,6 +1,7 @@
 """Arguments of vLLM's engine: those that follow from the job, and those that a job may add (`extraArgs`)."""
 
 import dataclasses
+import json
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -11,17 +12,13 @@ from vllm.utils.flashinfer import has_flashinfer
 
 from longshore.api.quantity import parse_bytes
 from longshore.checks.engine_arguments import argument_mistakes, unknown_arguments
-from longshore.checks.pod_memory import CPU_KV_CACHE_BYTES
+from longshore.checks.memory import ModelSize
+from longshore.checks.pod_memory import CPU_BLOCK_TOKENS, CPU_KV_CACHE_BYTES, cpu_kv_cache_bytes
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.vllm_loading import RANK_EXTENSION
 
 _BLACKWELL: Final = 10
 """Major compute capability of B200 and GB200."""
-CPU_BLOCK_TOKENS: Final = 32
-"""Tokens of a block of the KV cache on the CPU.
-
-vLLM's attention kernels for the CPU want a multiple of 32; smaller blocks waste less on short responses.
-"""
 
 
 def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
@@ -43,7 +40,7 @@ def engine_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
     if options.kv_cache is not None:
         # The field is for the whole engine, vLLM's argument for each of its GPUs.
         arguments["kv_cache_memory_bytes"] = parse_bytes(options.kv_cache) // options.tensor_parallel_size
-    arguments |= _accelerator_arguments(spec) if spec.accelerator else _cpu_arguments(spec)
+    arguments |= _accelerator_arguments(spec) if spec.accelerator else _cpu_arguments(model, spec)
     return arguments | options.extra_args
 
 
@@ -73,7 +70,7 @@ def _attention() -> dict[str, Any]:
     return {"attention_backend": "FLASH_ATTN"}
 
 
-def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
+def _cpu_arguments(model: Path, spec: EngineSpec) -> dict[str, Any]:
     """Return arguments for the CPU; vLLM's defaults (half of the memory, bfloat16) assume a machine of its own."""
     arguments: dict[str, Any] = {
         "block_size": CPU_BLOCK_TOKENS,
@@ -81,7 +78,12 @@ def _cpu_arguments(spec: EngineSpec) -> dict[str, Any]:
         "enable_chunked_prefill": False,
     }
     if spec.options.kv_cache is None:
-        arguments["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
+        size = ModelSize.of(json.loads((model / "config.json").read_bytes()), num_parameters=0)
+        arguments["kv_cache_memory_bytes"] = (
+            CPU_KV_CACHE_BYTES
+            if size is None
+            else cpu_kv_cache_bytes(size, spec.max_context_tokens, spec.options.dtype)
+        )
     if spec.options.dtype == "auto":
         arguments["dtype"] = "float32"
     return arguments

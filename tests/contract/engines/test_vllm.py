@@ -20,6 +20,7 @@ from transformers import AutoConfig
 
 from longshore.api.rollout import EngineDtype, EngineSettings
 from longshore.checks.engine_arguments import installed_arguments
+from longshore.checks.pod_memory import CPU_KV_CACHE_BYTES
 from longshore_runtime.backends.engine_protocol import FinishReason
 from longshore_runtime.backends.engine_spec import EngineSpec, EngineStartError
 from longshore_runtime.backends.engines import create_engine
@@ -219,6 +220,16 @@ def test_attention_that_could_not_be_compiled_is_not_chosen(
     own = EngineSettings(extra_args={"attention_backend": "TRITON_ATTN"})
     spec = EngineSpec(own, MAX_CONTEXT_TOKENS, accelerator=True)
     assert vllm_arguments.engine_arguments(model, spec)["attention_backend"] == "TRITON_ATTN"
+
+
+def test_kv_cache_on_the_cpu_that_the_job_leaves_open_holds_a_long_request(model: Path) -> None:
+    from longshore_runtime.backends import vllm_arguments
+
+    sizes = [
+        vllm_arguments.engine_arguments(model, EngineSpec(EngineSettings(), context))["kv_cache_memory_bytes"]
+        for context in (MAX_CONTEXT_TOKENS, 10_000_000)
+    ]
+    assert sizes[0] == CPU_KV_CACHE_BYTES < sizes[1]
 
 
 def test_the_names_of_arguments_are_found_without_importing_vllm() -> None:

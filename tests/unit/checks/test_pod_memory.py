@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.api.rollout import EngineDtype
 from longshore.api.spec import RLJobSpec
 from longshore.api.training import Recompute
 from longshore.checks.memory import ModelSize
-from longshore.checks.pod_memory import coordinator_memory, pod_memory_mistakes, pod_need, with_fitting_trainer
+from longshore.checks.pod_memory import (
+    CPU_KV_CACHE_BYTES,
+    coordinator_memory,
+    cpu_kv_cache_bytes,
+    pod_memory_mistakes,
+    pod_need,
+    with_fitting_trainer,
+)
 
 SMOLLM2 = ModelSize(134_515_008, 30, 576, 1536, 49152, 3, 64, is_tied=True)
 GEMMA3 = ModelSize(268_098_176, 18, 640, 2048, 262144, 1, 256, is_tied=True, num_heads=4)
@@ -90,7 +98,7 @@ def test_model_that_fits_with_no_micro_batch_is_refused_with_the_memory_it_needs
 
 
 def test_long_context_is_refused_where_one_response_does_not_fit() -> None:
-    (mistake,) = pod_memory_mistakes(spec(context=65_536), SMOLLM2)
+    (mistake,) = pod_memory_mistakes(spec(context=32_768), SMOLLM2)
     assert "or lower model.maxContextTokens" in mistake
 
 
@@ -144,3 +152,12 @@ def test_more_memory_never_has_more_computed_again_nor_gives_smaller_micro_batch
 def test_coordinator_requests_memory_for_the_tokens_of_its_steps(algorithm: dict[str, int], memory: str) -> None:
     context = algorithm.get("maxResponseTokens", 64) + 1024
     assert coordinator_memory(spec(context=context, algorithm=algorithm)) == memory
+
+
+def test_engine_on_the_cpu_has_a_kv_cache_for_a_request_of_the_longest_context() -> None:
+    token_bytes = 2 * 30 * 3 * 64 * 4
+    assert cpu_kv_cache_bytes(SMOLLM2, 512, EngineDtype.AUTO) == CPU_KV_CACHE_BYTES
+    for context in (2048, 2049, 8192):
+        assert cpu_kv_cache_bytes(SMOLLM2, context, EngineDtype.AUTO) >= (context + 32) * token_bytes
+    longer = [pod_need(spec(context=context), SMOLLM2).parts["engines"] for context in (1024, 2048)]
+    assert longer[1] - longer[0] > 2048 * token_bytes - CPU_KV_CACHE_BYTES, "the pod has room for it"

@@ -1,5 +1,6 @@
 """The final state of an episode, which reward functions get: any JSON value, written and read within limits."""
 
+import math
 from typing import Final
 
 import orjson
@@ -22,7 +23,19 @@ def written_state(state: object) -> str | None:
     except Exception as error:  # An object of users may raise anything.
         problem = f"returned {shown(state)}, which cannot be written as JSON ({error_text(error)})"
         raise ValueError(f"{problem}; return dicts, lists, texts and numbers") from error
+    if not _is_finite(state):  # orjson writes null for them, and a function would score another state.
+        raise ValueError(f"returned {shown(state)}, in which a number is NaN or infinite; return finite numbers")
     return _within_limits(data)
+
+
+def _is_finite(state: object) -> bool:
+    if isinstance(state, float):
+        return math.isfinite(state)
+    if hasattr(state, "tolist"):  # Of numpy, which is not imported for those who do without.
+        return _is_finite(state.tolist())
+    if isinstance(state, dict):
+        return all(map(_is_finite, state.values()))
+    return not isinstance(state, list | tuple) or all(map(_is_finite, state))
 
 
 def read_state(state: str) -> str:

@@ -1,6 +1,7 @@
 """An episode keeps TRL's contract: reset, tools with their errors as text, and a reward."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -315,9 +316,11 @@ def test_state_is_asked_for_only_if_a_reward_function_may_read_it() -> None:
         ("\udc80", "returned '\\udc80', which cannot be written as JSON"),
         ("x" * MAX_STATE, "returned a state of 1,024 KiB; at most 1,024 KiB are possible"),
         (nested(64), "returned a state with more than 64 levels"),
+        ({"x": [math.nan]}, "returned {'x': [nan]}, in which a number is NaN or infinite; return finite numbers"),
+        ({"x": np.array([math.inf])}, "returned {'x': array([inf])}, in which a number is NaN or infinite"),
         (nested(900), "returned [[[["),
     ],
-    ids=["raises", "set", "bytes", "integer", "surrogate", "large", "deep", "deepest"],
+    ids=["raises", "set", "bytes", "integer", "surrogate", "large", "deep", "nan", "infinity", "deepest"],
 )
 def test_state_that_is_no_json_breaks_the_episode_with_its_fix(state: Any, problem: str) -> None:
     answer = finished(begun(Told, state=state), wants_state=True)

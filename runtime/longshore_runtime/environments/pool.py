@@ -192,10 +192,10 @@ class EnvironmentPool:
             except EpisodeError as error:
                 name, source = episode.environment.name, episode.record.source or f"row {episode.record.index}"
                 log.warning("episode failed", environment=name, row=source, reason=str(error))
-                self._tell(name, f"environment {name}: {source}: {error}")
+                reason = f"environment {name}: {source}: {str(error).removeprefix(f'environment {name}: ')}"
+                self._tell(name, reason)
                 episode.failures.append(error.cause)
                 if error.is_users_mistake or episode.num_restarts == episode.environment.retries:
-                    reason = f"environment {name}: {source}: {error}"
                     raise EpisodeError(reason, is_users_mistake=error.is_users_mistake) from error
                 episode.num_restarts += 1
 

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -144,8 +145,12 @@ def _interface(name: str, arguments: Mapping[str, Any]) -> Interface:
         version = metadata.version("verifiers")
     except metadata.PackageNotFoundError:
         raise RuntimeError(f"{sys.executable} has no package verifiers; install it there") from None
-    major, minor = (int(part) for part in version.split(".")[:2])
-    return Tasksets(name, arguments) if (major, minor) >= (0, 4) else Environments(name, arguments)
+    parts = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    assert parts is not None, "packages have versions of this form"
+    release = tuple(int(part or 0) for part in parts.groups())
+    if release < (0, 1, 10):
+        raise RuntimeError(f"{sys.executable} has verifiers {version}; install 0.1.10 or newer there")
+    return Tasksets(name, arguments) if release >= (0, 4, 0) else Environments(name, arguments)
 
 
 def _serve(control: socket.socket, interface: Interface) -> None:

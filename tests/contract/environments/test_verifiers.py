@@ -169,3 +169,9 @@ def test_a_lost_process_of_verifiers_is_replaced_for_the_next_attempt(name: str,
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             assert select.select([handle], [], [], PATIENT_S)[0]
             os.close(handle)
+
+
+def test_a_version_that_is_too_old_is_refused_with_the_one_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifiers_program.metadata, "version", lambda _: "0.1.9.post3")
+    with pytest.raises(RuntimeError, match=r"has verifiers 0\.1\.9\.post3; install 0\.1\.10 or newer there"):
+        verifiers_program._interface("higher", {})

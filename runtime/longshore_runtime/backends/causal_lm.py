@@ -2,10 +2,10 @@
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,14 @@ from torch.nn.utils.rnn import pad_sequence
 from longshore.checks.memory import logit_chunk_tokens
 from longshore_runtime.backends.attention_kernels import PACKED
 from longshore_runtime.backends.file_names import FileNames
-from longshore_runtime.backends.hf_mapping.files import TensorFiles
+from longshore_runtime.backends.hf_mapping.files import ALL_ROWS, TensorFiles
 from longshore_runtime.backends.losses import token_log_probs
 from longshore_runtime.backends.micro_batches import pack, pack_rows
 from longshore_runtime.backends.pretrained import load_pretrained, require_clear_head
 from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.trajectories.trajectory import Mask
+
+T = TypeVar("T")
 
 _TRIAL: Final = ([3, 5, 7, 2, 4], [6, 1, 4, 7, 5], [2, 6, 3])
 """Token ids of three sequences, with which a model shows whether it keeps sequences of one row apart."""
@@ -49,15 +51,25 @@ class CausalLM(torch.nn.Module):
         A model is unusable, for example, if its logits are more than a linear head over hidden states.
         """
         super().__init__()
-        model = load_pretrained(directory, torch.float32)
-        require_clear_head(model)
-        self.file_names = FileNames(model, TensorFiles(directory))
-        self.module: Any = model.to(device)
-        self._chunk_tokens = logit_chunk_tokens(model.config.get_text_config().vocab_size)
         self.device = device
+        files = TensorFiles(directory)
+        self.module: Any = self._open(directory)
+        require_clear_head(self.module)
+        self.file_names = FileNames(self.module, files)
+        self._chunk_tokens = logit_chunk_tokens(self.module.config.get_text_config().vocab_size)
         _turn_dropout_off(self.module)
+        self._move_to_device(files)
         self._require_plain_head()
         self._packs = self._can_pack()
+
+    def _open(self, directory: Path) -> Any:
+        """Return the model, with its weights in host memory or without."""
+        return load_pretrained(directory, torch.float32)
+
+    def _move_to_device(self, files: TensorFiles) -> None:
+        """Compare the weights with those of the files, and move the model to the device."""
+        self.file_names.require_same_values(lambda parameter: parameter, lambda _: ALL_ROWS)
+        self.module.to(self.device)
 
     def micro_batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
         """Return the indices of the sequences of each pass; tokens count with their padding, if there is any."""
@@ -74,12 +86,19 @@ class CausalLM(torch.nn.Module):
             tokens, predicts = [np.zeros(1, np.int32)], [np.zeros(1, np.bool_)]
         lengths = [len(one) for one in tokens]
         join = _behind_another if self._packs else _as_rows
-        log_probs, entropies = self(
-            join(tokens).long().to(self.device), join(predicts).to(self.device), lengths, temperature
-        )
-        return FlatResponseTokens(log_probs, entropies)
+        row, mask = join(tokens).long().to(self.device), join(predicts).to(self.device)
+        return FlatResponseTokens(*self._run(lambda: self._log_probs(row, mask, lengths, temperature)))
 
-    def forward(
+    def forward(self, compute: Callable[[], T]) -> T:
+        """Call a function that computes with the model, within what hooks do before and after a pass."""
+        return compute()
+
+    def _run(self, compute: Callable[[], T]) -> T:
+        """Make a pass: call a function that computes with the model."""
+        result: T = self(compute)
+        return result
+
+    def _log_probs(
         self, tokens: Tensor, predicts: Tensor, lengths: Sequence[int], temperature: float
     ) -> tuple[Tensor, Tensor]:
         """Compute log-probabilities and entropies of the tokens after positions where `predicts` is true.
@@ -131,7 +150,8 @@ class CausalLM(torch.nn.Module):
         return is_apart
 
     def _states(self, tokens: list[int], lengths: Sequence[int] | None = None) -> Tensor:
-        return self._hidden(torch.tensor([tokens], device=self.device), lengths)[0]
+        row = torch.tensor([tokens], device=self.device)
+        return self._run(lambda: self._hidden(row, lengths))[0]
 
     @torch.no_grad()
     def _require_plain_head(self) -> None:
@@ -139,8 +159,9 @@ class CausalLM(torch.nn.Module):
         tokens = torch.arange(4, device=self.device).unsqueeze(0)
         if self.module.base_model is self.module:
             raise ValueError("transformers has no model of it without the output layer; choose another architecture")
-        expected = self.module(input_ids=tokens, use_cache=False).logits
-        if not torch.allclose(self._head(self._hidden(tokens)), expected, rtol=1e-3, atol=1e-3):
+        expected = self._run(lambda: self.module(input_ids=tokens, use_cache=False).logits)
+        found = self._run(lambda: self._head(self._hidden(tokens)))
+        if not torch.allclose(found, expected, rtol=1e-3, atol=1e-3):
             raise ValueError("its logits are not a linear map of the last hidden state; choose another architecture")
 
 

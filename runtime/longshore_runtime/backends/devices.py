@@ -9,6 +9,8 @@ from longshore_runtime.backends.gpu_failures import is_old_driver
 from longshore_runtime.errors import UserError
 
 HOST: Final = torch.device("cpu")
+META: Final = torch.device("meta")
+"""Device of tensors that have a shape and no values."""
 
 
 def compute_device() -> torch.device:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from longshore_runtime.backends.accumulation import norm
 from longshore_runtime.backends.causal_lm import CausalLM
+from longshore_runtime.backends.hf_mapping.files import ALL_ROWS
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.world import World
 
@@ -63,6 +64,11 @@ class Replica:
         """Return all values of a parameter, on this rank; all ranks of the replica must call this together."""
         return tensor.detach()
 
-    def part(self, whole: Tensor, like: Tensor) -> Tensor:
-        """Undo `whole`: return a tensor distributed like a parameter, given all of its values."""
-        return whole
+    def rows(self, parameter: Tensor) -> slice:
+        """Return which rows of a parameter this rank holds."""
+        return ALL_ROWS
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """Group of the ranks of the replica; None: there is one rank."""
+        return None

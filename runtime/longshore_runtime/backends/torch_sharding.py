@@ -4,7 +4,7 @@ A layer is whole on a rank while it computes; its gradients are added up over th
 each keeps its shard of the sum. Over replicas nothing is added up before the update.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,15 +15,16 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from longshore_runtime.backends.accumulation import norm
-from longshore_runtime.backends.causal_lm import CausalLM, FlatResponseTokens
-from longshore_runtime.backends.devices import HOST
+from longshore_runtime.backends.causal_lm import CausalLM, T
+from longshore_runtime.backends.hf_mapping.files import TensorFiles
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
+from longshore_runtime.backends.pretrained import empty_pretrained
 from longshore_runtime.backends.sums import GradientSums
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_world import TIMEOUT, join
-from longshore_runtime.backends.trainer_protocol import Sample
 from longshore_runtime.backends.world import World
 
 
@@ -35,7 +36,7 @@ def join_replica(world: World, sizes: ParallelSizes, device: torch.device) -> Re
 
 
 class ShardedReplica(Replica):
-    """Replica of `size` consecutive ranks, which call each method together, except `own`, `spread` and `part`."""
+    """Replica of `size` consecutive ranks, which call each method together, except `own`, `spread` and `rows`."""
 
     def __init__(self, world: World, device: torch.device, size: int) -> None:
         """Form all groups of ranks now, because later some ranks may sleep."""
@@ -60,7 +61,7 @@ class ShardedReplica(Replica):
         return self._rank == 0
 
     def load(self, directory: Path) -> CausalLM:
-        """Read the whole model into host memory, and move only the shards to the device."""
+        """Read this rank's shards of a model; all ranks of the replica must call this together."""
         return ShardedCausalLM(directory, self._mesh, self._device)
 
     def passes(self, micro_batches: list[list[int]]) -> list[list[int]]:
@@ -85,10 +86,9 @@ class ShardedReplica(Replica):
         dist.all_reduce(squares, group=self._shards)
         return squares.sqrt().item()
 
-    @torch.no_grad()
     def own(self, tensor: Tensor) -> Tensor:
         """Return the shard."""
-        return cast(DTensor, tensor).to_local()
+        return _own(tensor)
 
     def spread(self, own: Tensor, like: Tensor) -> Tensor:
         """See `Replica`; memory is shared only with values on the device."""
@@ -102,21 +102,34 @@ class ShardedReplica(Replica):
     def whole(self, tensor: Tensor) -> Tensor:
         """See `Replica`; the result is on the device, also for a tensor on the host."""
         shard = self.own(tensor)
-        num_rows = self._rows_per_rank(tensor)
+        num_rows = -(-len(tensor) // self._size)  # The last ranks may have fewer rows or none.
         padded = torch.zeros(num_rows, *tensor.shape[1:], dtype=tensor.dtype, device=self._device)
         padded[: len(shard)] = shard
         gathered = padded.new_empty(self._size * num_rows, *tensor.shape[1:])
         dist.all_gather_into_tensor(gathered, padded, group=self._shards)
         return gathered[: len(tensor)]
 
-    def part(self, whole: Tensor, like: Tensor) -> Tensor:
-        """See `Replica`; takes this rank's rows of the whole."""
-        num_rows = self._rows_per_rank(like)
-        return self.spread(whole[self._rank * num_rows : (self._rank + 1) * num_rows], like)
+    def rows(self, parameter: Tensor) -> slice:
+        """See `Replica`."""
+        return _rows(parameter)
 
-    def _rows_per_rank(self, tensor: Tensor) -> int:
-        """Return the rows of each rank. FSDP2 cuts along the first dimension; the last ranks may have fewer or none."""
-        return -(-len(tensor) // self._size)
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """Group of the ranks of the replica."""
+        return self._shards
+
+
+def _own(tensor: Tensor) -> Tensor:
+    return cast(DTensor, tensor.detach()).to_local()
+
+
+def _rows(parameter: Tensor) -> slice:
+    """Return the rows of a shard. FSDP2 cuts along the first dimension."""
+    distributed = cast(DTensor, parameter)
+    shape, (first, *_) = compute_local_shape_and_global_offset(
+        distributed.shape, distributed.device_mesh, distributed.placements
+    )
+    return slice(first, first + shape[0])
 
 
 class ShardedCausalLM(CausalLM):
@@ -125,13 +138,30 @@ class ShardedCausalLM(CausalLM):
     caches_casts = False  # Copies of gathered weights would outlive these.
 
     def __init__(self, directory: Path, mesh: DeviceMesh, device: torch.device) -> None:
-        """See `CausalLM`; every rank of the mesh reads the whole model."""
-        super().__init__(directory, HOST)
-        names = getattr(self.module, "_no_split_modules", None) or ()
+        """See `CausalLM`. Every rank of the mesh reads its shards, and computes what is needed to verify the model."""
+        self._mesh = mesh
+        super().__init__(directory, device)
+
+    def _open(self, directory: Path) -> Any:
+        return empty_pretrained(directory, torch.float32, self.device)
+
+    @torch.no_grad()
+    def _move_to_device(self, files: TensorFiles) -> None:
+        """Make shards of the model, which has no weights yet, and read them; one tensor is in host memory at a time."""
+        self._shard()
+        apply: Any = self._apply
+        apply(lambda tensor: torch.empty_like(tensor, device=self.device) if tensor.is_meta else tensor)
+        for name, parameter in self.module.named_parameters():
+            _own(parameter).copy_(self.file_names.together(name, files, _rows(parameter)))
+        for part, buffer in self.file_names.buffers():
+            buffer.copy_(files.read(part))
+        self.file_names.require_same_values(_own, _rows)
+
+    def _shard(self) -> None:
+        mesh, names = self._mesh, getattr(self.module, "_no_split_modules", None) or ()
         for layer in reversed([one for one in self.module.modules() if type(one).__name__ in names]):
             fully_shard(layer, mesh=mesh)
         root: Any = fully_shard(self, mesh=mesh)
-        self.device = device
         for module in root.modules():
             if isinstance(module, FSDPModule):
                 # Gradients are sums, also over ranks.
@@ -140,10 +170,11 @@ class ShardedCausalLM(CausalLM):
         # Experts may be used on one rank only.
         root.set_reduce_scatter_unused_params(True)
 
-    def response_tokens(self, samples: Sequence[Sample], temperature: float) -> FlatResponseTokens:
-        """See `CausalLM`. All ranks must call this together, even those without samples."""
-        tokens = super().response_tokens(samples, temperature)
-        if not torch.is_grad_enabled():
-            # Until a backward pass, and some models have none, FSDP keeps what is around the layers whole, and notes.
-            cast(FSDPModule, self).reset_iter_state()
-        return tokens
+    def _run(self, compute: Callable[[], T]) -> T:
+        """Make a pass, which all ranks must make together, even those without samples."""
+        try:
+            return super()._run(compute)
+        finally:
+            if not torch.is_grad_enabled():
+                # Until a backward pass, and some models have none, FSDP keeps what is around the layers whole.
+                cast(FSDPModule, self).reset_iter_state()

@@ -1,7 +1,9 @@
 """Data-parallel trainer of any Hugging Face causal language model, in PyTorch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
 
 from longshore.policy.learning_rate import learning_rate
 from longshore_runtime.backends.accumulation import Accumulation
 from longshore_runtime.backends.attention_kernels import allow_new_shapes
 from longshore_runtime.backends.causal_lm import CausalLM
-from longshore_runtime.backends.devices import HOST, compute_device
-from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorFiles, copy_files
+from longshore_runtime.backends.devices import compute_device
+from longshore_runtime.backends.hf_mapping.files import TOKENIZER_FILES, TensorFiles, copy_files, write_weights
 from longshore_runtime.backends.host_copies import HostCopies, Move
 from longshore_runtime.backends.losses import by_sample, sample_losses
 from longshore_runtime.backends.parallel_sizes import ParallelSizes
 from longshore_runtime.backends.recompute import chosen_recompute, set_recompute
 from longshore_runtime.backends.sums import GradientSums
+from longshore_runtime.backends.torch_moments import MOMENTS, load_moments, save_moments
 from longshore_runtime.backends.torch_replica import Replica
 from longshore_runtime.backends.torch_sharding import join_replica
 from longshore_runtime.backends.trainer_protocol import Sample, TrainerOptions, UpdateReport
@@ -34,8 +36,7 @@ __all__ = ["TorchTrainer", "World"]
 
 _STATE_FILE = "trainer.pt"
 _GENERATION = "generation_config.json"
-_States = dict[int, dict[str, Tensor]]
-"""State of an optimizer by number of the parameter, then name."""
+_OPTIMIZER_DIRECTORY = "optimizer"
 
 
 @dataclass
@@ -189,69 +190,63 @@ class TorchTrainer:
     def tensors(self, *, in_pieces: bool = False) -> Iterator[tuple[str, Tensor, int | None]]:
         """Yield current weights on the device; sharded ones are gathered one by one, on every rank of the replica."""
         assert not in_pieces, "nothing is cut by tensor parallelism"
-        for name, whole in self._whole():
-            for part, values in self._model.file_names.apart(name, whole):
+        for name, parameter in self._model.module.named_parameters():
+            for part, values in self._model.file_names.apart(name, self._replica.whole(parameter)):
                 yield part, values, None
         for name, values in self._model.file_names.buffers():
             yield name, values, None
-
-    def _whole(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters under their names in the model, gathered one by one."""
-        for name, parameter in self._model.module.named_parameters():
-            yield name, self._replica.whole(parameter)
 
     def save(self, directory: Path) -> None:
         """Write weights and tokenizer (Hugging Face format), optimizer, policy version and random state."""
         if self._replica.number > 0:
             return
-        first, module = self._replica.is_first_rank, self._model.module
-        weights = {name: tensor.to(HOST) for name, tensor in self._whole() if first}
-        optimizer = self._optimizer.state_dict()
+        if self._policy_version > 0:
+            save_moments(directory / _OPTIMIZER_DIRECTORY, dict(self._named_moments()), self._replica.group)
+        weights = self.weights()
+        try:
+            if self._replica.is_first_rank:
+                self._write_model(directory, ((name, torch.from_numpy(values)) for name, values in weights))
+                state = {"policy_version": self._policy_version, "random": torch.get_rng_state()}
+                torch.save(state, directory / _STATE_FILE)
+        finally:
+            deque(weights, maxlen=0)  # The ranks gather all weights together, also if the first one fails.
 
-        def gathered(value: Tensor, _: Tensor) -> Tensor:
-            # All ranks gather it, and one keeps it: they share the memory of their pod.
-            whole = self._replica.whole(value)
-            return whole.to(HOST) if first else whole.new_empty(0, device=HOST)
-
-        optimizer["state"] = self._mapped(optimizer["state"], gathered)
-        if not first:
-            return
+    def _write_model(self, directory: Path, weights: Iterator[tuple[str, Tensor]]) -> None:
+        """Write a Hugging Face directory, with weights that come in the order of `tensors`."""
         directory.mkdir(parents=True, exist_ok=True)
-        buffers = {name: value for name, value in module.named_buffers() if name in module.state_dict()}
-        if (self._directory / _GENERATION).exists():
-            # transformers does not write what it only warned of when it read it; the file is copied instead.
-            module.generation_config = GenerationConfig()
-        module.save_pretrained(directory, state_dict=weights | buffers)
+        module = self._model.module
+        module.config.architectures = [type(module).__name__]
+        module.config.save_pretrained(directory)
+        if not (self._directory / _GENERATION).exists() and module.can_generate():
+            module.generation_config.save_pretrained(directory)
+        # transformers does not write what it only warned of when it read it, so the file is copied.
         copy_files(self._directory, directory, (_GENERATION, *TOKENIZER_FILES))
-        state = {
-            "optimizer": optimizer,
-            "policy_version": self._policy_version,
-            "random": torch.get_rng_state(),
-        }
-        torch.save(state, directory / _STATE_FILE)
+        write_weights(directory, self._model.file_names.empty(), weights)
 
     def load(self, directory: Path) -> None:
         """Restore what `save` wrote, bit by bit; accumulated gradients are dropped."""
-        # A rank that needs a shard of it does not read all of it.
-        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True, mmap=True)
-        files, optimizer = TensorFiles(directory), state["optimizer"]
-        total_values = self._num_values(optimizer["state"])
-
-        def own_part(value: Tensor, parameter: Tensor) -> Tensor:
-            self._meter.loaded(parameter.numel(), total_values)
-            return self._replica.part(value, parameter)
-
-        with torch.no_grad():
-            for name, parameter in self._model.module.named_parameters():
-                parameter.copy_(own_part(self._model.file_names.together(name, files.read), parameter))
-        optimizer["state"] = self._mapped(
-            optimizer["state"], lambda value, parameter: own_part(value, parameter).clone()
-        )
-        for group in optimizer["param_groups"]:
-            group.update(_adam_settings(self._options))  # Those of the job as it is now.
-        self._optimizer.load_state_dict(optimizer)
-        self._moments.leave()
+        state = torch.load(directory / _STATE_FILE, map_location="cpu", weights_only=True)
         self._policy_version = state["policy_version"]
+        self._optimizer.state.clear()
+        if self._policy_version > 0:
+            for parameter in self._parameters:
+                self._optimizer.state[parameter] = {
+                    # Fused steps need it on the device, which a sleeping trainer's parameters have left.
+                    "step": torch.tensor(float(self._policy_version), device=self._device),
+                    **{moment: torch.zeros_like(parameter, requires_grad=False) for moment in MOMENTS},
+                }
+        moments = dict(self._named_moments())
+        held = [*self._model.module.parameters(), *moments.values()]
+        total_values = sum(self._replica.own(tensor).numel() for tensor in held)
+        files = TensorFiles(directory)
+        for name, parameter in self._model.module.named_parameters():
+            own = self._replica.own(parameter)
+            own.copy_(self._model.file_names.together(name, files, self._replica.rows(parameter)))
+            self._meter.loaded(own.numel(), total_values)
+        if moments:
+            read = partial(self._meter.loaded, total_values=total_values)
+            load_moments(directory / _OPTIMIZER_DIRECTORY, moments, self._replica.group, read)
+        self._moments.leave()
         torch.set_rng_state(state["random"])
         self.discard()
 
@@ -320,25 +315,12 @@ class TorchTrainer:
         reference.requires_grad_(False)
         return reference
 
-    def _mapped(self, states: _States, convert: Callable[[Tensor, Tensor], Tensor]) -> _States:
-        """Return the optimizer state; `convert` is applied to all tensors that are shaped like a parameter.
-
-        Scalars are copied: a single one that still belongs to a mapped file would keep the whole file on the disk.
-        """
-        return {
-            number: {
-                name: convert(value, self._parameters[number]) if value.dim() > 0 else value.clone()
-                for name, value in state.items()
-            }
-            for number, state in states.items()
-        }
-
-    def _num_values(self, states: _States) -> int:
-        """Return the number of values that this rank holds of the weights and of an optimizer state."""
-        of_optimizer = [
-            self._parameters[number] for number, state in states.items() for value in state.values() if value.dim() > 0
-        ]
-        return sum(parameter.numel() for parameter in (*self._model.module.parameters(), *of_optimizer))
+    def _named_moments(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the moments of AdamW, each a tensor that is distributed like its parameter."""
+        for name, parameter in self._model.module.named_parameters():
+            for moment, value in self._optimizer.state[parameter].items() if parameter in self._optimizer.state else ():
+                if moment in MOMENTS:
+                    yield f"{moment}.{name}", value
 
     def _prepare_pass(self) -> None:
         self.wake()

@@ -179,11 +179,10 @@ def train_torch(
             self._directory = reference or model
             return super()._frozen_reference()
 
-    trainer = Trainer(model, options or SOME_CLIPPED, world, sizes)
+    with double_models(double):
+        trainer = Trainer(model, options or SOME_CLIPPED, world, sizes)
     replica = trainer._replica.number
     with double_precision(double):
-        if double:
-            to_double(trainer)
         sums = _accumulate(trainer, steps[0], replica, world, sizes)
         gradients = torch_gradients(trainer, steps[0].denominator)
         trainer.discard()
@@ -191,11 +190,24 @@ def train_torch(
         return Trained(gradients, norms, {name: tensor.numpy() for name, tensor, _ in trainer.tensors()}, sums)
 
 
-def to_double(trainer: Any) -> None:
-    """Make a torch trainer's models double; it computes so within `double_precision`."""
-    trainer._model.double()
-    if trainer._reference is not None:
-        trainer._reference.double()
+@contextmanager
+def double_models(enabled: bool = True) -> Iterator[None]:
+    """Make the models that torch trainers load double before their first pass, at which FSDP notes their type.
+
+    They compute so within `double_precision`.
+    """
+    from longshore_runtime.backends.causal_lm import CausalLM
+
+    verify: Any = CausalLM._require_plain_head
+
+    def verify_doubles(model: CausalLM) -> None:
+        verify(model.double() if enabled else model)
+
+    CausalLM._require_plain_head = verify_doubles  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CausalLM._require_plain_head = verify  # type: ignore[method-assign]
 
 
 def torch_gradients(trainer: Any, denominator: float) -> Named:

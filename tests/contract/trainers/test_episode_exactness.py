@@ -26,9 +26,9 @@ from tests.contract.trainers.plans import (
     Step,
     Trained,
     apart,
+    double_models,
     double_precision,
     megatron_gradients,
-    to_double,
     torch_gradients,
     train_megatron,
     train_torch,
@@ -225,8 +225,8 @@ def start(kind: str, model: Path, options: TrainerOptions) -> OneReplica:
     if kind == "torch":
         from longshore_runtime.backends.torch_trainer import TorchTrainer
 
-        trainer = TorchTrainer(model, options)
-        to_double(trainer)
+        with double_models():
+            trainer = TorchTrainer(model, options)
         return OneReplica(trainer, options, torch_gradients)
     import torch
 

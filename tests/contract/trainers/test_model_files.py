@@ -87,7 +87,7 @@ def test_a_model_that_transformers_converts_with_a_loss_is_refused_at_the_start(
 ) -> None:
     build(tmp_path, MIXTURES[0])
     if changed is None:
-        monkeypatch.setattr(FileNames, "together", lambda self, name, read: torch.zeros(3, 64, 32))
+        monkeypatch.setattr(FileNames, "together", lambda self, name, files, rows: torch.zeros(3, 64, 32))
     else:
         revert = file_names.revert_weight_conversion
         monkeypatch.setattr(

@@ -1,23 +1,32 @@
 """Read and write Hugging Face checkpoint directories without building the model."""
 
+import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, Final
 
 import torch
-from huggingface_hub import save_torch_state_dict
+from huggingface_hub import save_torch_state_dict, split_torch_state_dict_into_shards
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig
 
-from longshore.checks.model_files import weight_files
+from longshore.checks.model_files import INDEX, weight_files
 from longshore_runtime.backends.hf_mapping.entries import EMBEDDING, HEAD
 
 TOKENIZER_FILES = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "chat_template*", "*.model",
     "*.tiktoken", "tekken.json", "tokenization_*.py",
 )  # fmt: skip
+
+
+ALL_ROWS: Final = slice(None)
+_FILE_BYTES: Final = 2 * 10**9
+"""Size of the files that are written, of which each is in host memory twice meanwhile."""
 
 
 class TensorFiles:
@@ -46,13 +55,21 @@ class TensorFiles:
         embedding, head = (self._files.get(name) for name in (EMBEDDING, HEAD))
         return None not in (embedding, head) and not torch.equal(self.read(EMBEDDING), self.read(HEAD))
 
-    def read(self, name: str) -> Tensor:
-        """Read a tensor to the host; raises ValueError if it does not exist."""
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor; raises ValueError if it does not exist."""
+        with self._opened(name) as opened:
+            return tuple(opened.get_slice(name).get_shape())
+
+    def read(self, name: str, rows: slice = ALL_ROWS) -> Tensor:
+        """Read a tensor, or some rows of it, to the host; raises ValueError if it does not exist."""
+        with self._opened(name) as opened:
+            tensor: Tensor = opened.get_tensor(name) if rows == ALL_ROWS else opened.get_slice(name)[rows]
+            return tensor
+
+    def _opened(self, name: str) -> Any:
         if name not in self._files:
             raise ValueError(f"{self._directory.name} holds no tensor {name!r}")
-        with safe_open(self._files[name], framework="pt") as opened:
-            tensor: Tensor = opened.get_tensor(name)
-            return tensor
+        return safe_open(self._files[name], framework="pt")
 
 
 def write_model(source: Path, target: Path, weights: Mapping[str, Tensor]) -> None:
@@ -63,6 +80,26 @@ def write_model(source: Path, target: Path, weights: Mapping[str, Tensor]) -> No
     config.save_pretrained(target)
     copy_files(source, target, ("generation_config.json", *TOKENIZER_FILES))
     save_torch_state_dict({name: weight.contiguous() for name, weight in weights.items()}, target)
+
+
+def write_weights(target: Path, shapes: Mapping[str, Tensor], weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Write the weights of a checkpoint, each file once all of its tensors have come.
+
+    Args:
+        shapes: tensors without values, in the order of `weights`.
+        weights: the tensors, of which no more than a file has are kept.
+    """
+    split = split_torch_state_dict_into_shards(dict(shapes), max_shard_size=_FILE_BYTES)
+    files: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, tensor in weights:
+        file = split.tensor_to_filename[name]
+        files[file][name] = tensor.contiguous()
+        if len(files[file]) == len(split.filename_to_tensors[file]):
+            save_file(files.pop(file), target / file, metadata={"format": "pt"})
+    assert not files, "all tensors have come"
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (target / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def copy_files(source: Path, target: Path, patterns: Collection[str]) -> None:

@@ -18,6 +18,8 @@ _ADDED_UP = {
     Aggregation.CONSTANT_LENGTH: "the sum over all tokens / (responses * `maxResponseTokens`)",
 }
 
+_USUAL_LOSS = "-min(ratio * A, clip(ratio) * A)"
+
 
 def objectives_page() -> str:
     """Return the page in Markdown."""
@@ -28,7 +30,9 @@ def objectives_page() -> str:
         "",
         "Look up what `algorithm.objective` can be. [Losses](../explanation/losses.md) explains ratios, clips and",
         "corrections, which all of them share; [write an objective](../how-to/write-an-objective.md) adds one. The",
-        "[fields](rljob.md#specalgorithmobjective) say what each setting means.",
+        "[fields](rljob.md#specalgorithmobjective) say what each setting means. Unless a section says otherwise, the",
+        f"loss of a token is `{_USUAL_LOSS}`, ratios are relative to the engine, and the loss of an",
+        f"update is {_ADDED_UP[Aggregation.TOKEN_MEAN]}.",
         "",
         "```yaml",
         "algorithm:",
@@ -48,14 +52,14 @@ def _section(name: str, objective: Objective) -> Iterator[str]:
     yield textwrap.dedent(inspect.getdoc(type(objective)) or "")
     yield ""
     if name != "Custom":
-        reference = "trainer" if objective.compares_with_trainer else "engine"
-        yield (
-            f"- advantage A of a reward r: {_formula(objective.advantages)}\n"
-            f"- loss of a token: {_formula(objective.token_losses)}\n"
-            f"- ratios: relative to the {reference}\n"
-            f"- loss of an update: {_ADDED_UP[objective.loss_aggregation]}\n"
-            f"- settings: {_settings(objective)}"
-        )
+        yield f"- advantage A of a reward r: {_formula(objective.advantages)}"
+        if (loss := _formula(objective.token_losses)) != _USUAL_LOSS:
+            yield f"- loss of a token: {loss}"
+        if objective.compares_with_trainer:
+            yield "- ratios: relative to the trainer"
+        if objective.loss_aggregation is not Aggregation.TOKEN_MEAN:
+            yield f"- loss of an update: {_ADDED_UP[objective.loss_aggregation]}"
+        yield f"- settings: {_settings(objective)}"
         yield ""
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from longshore.api.algorithm import Algorithm, LearningRateSchedule
 from longshore.api.correction import RolloutCorrection
-from longshore.api.objectives.grpo import Dapo
+from longshore.api.objectives.dapo import Dapo
 from longshore.api.training import TrainerBackend, TrainerSettings
 from longshore.policy.learning_rate import ScheduleOptions
 from longshore_runtime.backends.parallel_sizes import ParallelSizes

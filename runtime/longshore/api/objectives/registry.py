@@ -9,8 +9,9 @@ from pydantic_core import PydanticCustomError
 
 from longshore.api.objectives.cispo import Cispo
 from longshore.api.objectives.custom import Custom
+from longshore.api.objectives.dapo import Dapo
 from longshore.api.objectives.dr_grpo import DrGrpo
-from longshore.api.objectives.grpo import Dapo, Grpo
+from longshore.api.objectives.grpo import Grpo
 from longshore.api.objectives.gspo import Gspo
 from longshore.api.objectives.objective import Objective
 from longshore.api.objectives.reinforce_plus_plus import ReinforcePlusPlus
